@@ -1,0 +1,105 @@
+//! The command line: reads arguments, environment and folders, calls the library, prints, and chooses the exit
+//! code.
+//!
+//! Invariant: the only module that prints, reads the environment or exits. Nobody uses it.
+
+mod agents;
+mod check;
+mod folders;
+mod graph;
+mod logging;
+mod new;
+mod output;
+mod services;
+mod tools;
+mod trust;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use folders::Folders;
+use output::{Failure, Output};
+
+/// One server in front of many agents: each mode gets exactly the services its manifest asks for.
+#[derive(Debug, Parser)]
+#[command(name = "skein", version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct Global {
+    /// Read manifests from this folder or file too; they override all others
+    #[arg(long, value_name = "DIR", global = true)]
+    manifests: Vec<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Validate manifests and the graph they make; exit 6 if there is an error
+    Check(check::CheckArgs),
+    /// Show the service graph
+    Graph(graph::GraphArgs),
+    /// List agents and their modes, or show one
+    Agents(agents::AgentsArgs),
+    /// List services
+    Services(services::ServicesArgs),
+    /// Show which tools a mode sees, and why not the others
+    Tools(tools::ToolsArgs),
+    /// Write a manifest to start from
+    New(new::NewArgs),
+    /// Allow this project's .skein/ and .mcp.json to be used, as they are now
+    Trust(trust::TrustArgs),
+    /// Print a shell completion script
+    Completions { shell: clap_complete::Shell },
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Clap prints help to stdout and mistakes to stderr, and knows the exit code of each.
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            return if error.print().is_ok() { ExitCode::from(code) } else { ExitCode::FAILURE };
+        }
+    };
+    let folders = Folders::from_environment();
+    let warning = logging::start(&folders);
+    let mut output = Output::default();
+    if let Some(warning) = warning {
+        output.note(&warning);
+    }
+    match run(cli, &folders, &mut output) {
+        Ok(()) => output.finish(ExitCode::SUCCESS),
+        Err(failure) => {
+            failure.print(&mut output);
+            output.finish(ExitCode::from(failure.code()))
+        }
+    }
+}
+
+fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Check(args) => check::run(&args, global, folders, output),
+        Command::Graph(args) => graph::run(&args, global, folders, output),
+        Command::Agents(args) => agents::run(&args, global, folders, output),
+        Command::Services(args) => services::run(&args, global, folders, output),
+        Command::Tools(args) => tools::run(&args, global, folders, output),
+        Command::New(args) => new::run(&args, folders, output),
+        Command::Trust(args) => trust::run(&args, folders, output),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "skein", &mut script);
+            output.text(&String::from_utf8_lossy(&script));
+            Ok(())
+        }
+    }
+}

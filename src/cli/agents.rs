@@ -1,0 +1,191 @@
+//! `skein agents`: who there is, what each mode may use, and which file says so.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::folders::Folders;
+use super::output::{BOLD, Failure, Output, QUIET};
+use super::{Global, workspace};
+use crate::graph::Plan;
+use crate::ids::{AgentName, ModeId, nearest};
+use crate::manifest::{AgentEntry, Dependency, GroupEntry, ModeEntry};
+
+#[derive(Debug, Args)]
+pub(super) struct AgentsArgs {
+    #[command(subcommand)]
+    command: Option<AgentsCommand>,
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum AgentsCommand {
+    /// Show one agent: its modes, their services in start order, and the file it came from
+    Show { name: String },
+}
+
+pub(super) fn run(args: &AgentsArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let plan = workspace::plan(global, folders, output)?;
+    match &args.command {
+        None if args.json => {
+            let agents: Vec<_> = plan.agents().map(|agent| agent_json(&plan, agent)).collect();
+            output.json(&Value::Array(agents));
+        }
+        None => {
+            for agent in plan.agents() {
+                list(agent, output);
+            }
+        }
+        Some(AgentsCommand::Show { name }) => {
+            let agent = find(&plan, name)?;
+            if args.json {
+                let mut value = agent_json(&plan, agent);
+                value["manifest"] = json!(agent.manifest);
+                output.json(&value);
+            } else {
+                show(&plan, agent, output);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The agent of that name, or a failure that tells the nearest one.
+pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, Failure> {
+    plan.agent(name).ok_or_else(|| {
+        let names = || plan.agents().map(|agent| agent.manifest.name.as_str());
+        let help = match nearest(name, names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        Failure::usage(format!("there is no agent `{name}`"), help)
+    })
+}
+
+fn list(agent: &AgentEntry, output: &mut Output) {
+    let manifest = &agent.manifest;
+    output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, manifest.description));
+    for entry in &agent.modes {
+        let internal = if entry.mode.internal { " (internal)" } else { "" };
+        output.line(&format!("  {:<14} {}{internal}", entry.mode.slug.as_str(), entry.mode.description));
+        output.line(&format!("  {:<14} {QUIET}tools: {}{QUIET:#}", "", groups(entry)));
+    }
+}
+
+fn show(plan: &Plan, agent: &AgentEntry, output: &mut Output) {
+    let manifest = &agent.manifest;
+    output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, manifest.title.as_deref().unwrap_or_default()));
+    output.line(&manifest.description);
+    output.line(&format!("from: {} ({})", agent.source.file, agent.layer));
+    for file in &agent.overrides {
+        output.line(&format!("overrides: {file}"));
+    }
+    let delegates = plan.delegates(&manifest.name);
+    if !delegates.is_empty() {
+        let names: Vec<_> = delegates.iter().map(ModeId::to_string).collect();
+        output.line(&format!("delegates to: {}", names.join(", ")));
+    }
+    for entry in &agent.modes {
+        let mode = &entry.mode;
+        let default = if default_mode(agent) == mode.slug.as_str() { " (default)" } else { "" };
+        let internal = if mode.internal { " (internal: never offered to a user)" } else { "" };
+        output.line(&format!("\n{BOLD}{}/{}{BOLD:#}{default}{internal}", manifest.name, mode.slug));
+        output.line(&format!("  {}", mode.description));
+        if let Some(when) = &mode.when_to_use {
+            output.line(&format!("  when: {}", when.trim()));
+        }
+        output.line(&format!("  tools: {}", groups(entry)));
+        let levels = levels(plan, &manifest.name, entry);
+        output.line(&format!(
+            "  services: {}",
+            if levels.is_empty() { "none".to_owned() } else { levels.join(", then ") }
+        ));
+        if let Some(prompt) = &entry.prompt {
+            output.line(&format!("  prompt: {} ({} bytes)", prompt.file, prompt.text.len()));
+        }
+        if entry.source.file != agent.source.file {
+            output.line(&format!("  from: {}", entry.source.file));
+        }
+    }
+}
+
+fn levels(plan: &Plan, agent: &AgentName, entry: &ModeEntry) -> Vec<String> {
+    let id = ModeId::new(agent.clone(), entry.mode.slug.clone());
+    let level = |needs: Vec<crate::graph::Need>| {
+        let names: Vec<_> = needs
+            .into_iter()
+            .map(|need| if need.optional { format!("{} (optional)", need.service) } else { need.service.to_string() })
+            .collect();
+        names.join(" + ")
+    };
+    plan.start_levels(&id).into_iter().map(level).collect()
+}
+
+fn groups(entry: &ModeEntry) -> String {
+    let groups: Vec<_> = entry
+        .mode
+        .tool_groups
+        .iter()
+        .map(|group| match group {
+            GroupEntry::Name(name) => name.to_string(),
+            GroupEntry::Files(narrowed) => format!("{} ({})", narrowed.group, narrowed.files),
+        })
+        .collect();
+    if groups.is_empty() { "none".to_owned() } else { groups.join(", ") }
+}
+
+fn default_mode(agent: &AgentEntry) -> &str {
+    let first = agent.modes.first().map(|entry| &entry.mode.slug);
+    agent.manifest.default_mode.as_ref().or(first).map_or("", |slug| slug.as_str())
+}
+
+fn agent_json(plan: &Plan, agent: &AgentEntry) -> Value {
+    let manifest = &agent.manifest;
+    let modes: Vec<_> = agent
+        .modes
+        .iter()
+        .map(|entry| {
+            let mode = &entry.mode;
+            let id = ModeId::new(manifest.name.clone(), mode.slug.clone());
+            let levels: Vec<Vec<_>> = plan
+                .start_levels(&id)
+                .into_iter()
+                .map(|level| {
+                    level.into_iter().map(|need| json!({"service": need.service, "optional": need.optional})).collect()
+                })
+                .collect();
+            json!({
+                "id": id,
+                "slug": mode.slug,
+                "name": mode.name.as_deref().unwrap_or(mode.slug.as_str()),
+                "description": mode.description,
+                "when_to_use": mode.when_to_use,
+                "tool_groups": mode.tool_groups,
+                "dependencies": mode.dependencies.iter().map(dependency_json).collect::<Vec<_>>(),
+                "internal": mode.internal,
+                "approval": mode.approval,
+                "code_execution": mode.code_execution,
+                "start_levels": levels,
+                "prompt": entry.prompt.as_ref().map(|prompt| &prompt.file),
+            })
+        })
+        .collect();
+    json!({
+        "name": manifest.name,
+        "title": manifest.title.as_deref().unwrap_or(manifest.name.as_str()),
+        "description": manifest.description,
+        "default_mode": default_mode(agent),
+        "delegates": plan.delegates(&manifest.name),
+        "external": manifest.runtime.is_some(),
+        "layer": agent.layer,
+        "file": agent.source.file,
+        "overrides": agent.overrides,
+        "modes": modes,
+    })
+}
+
+/// A plain dependency is its name, whichever way it was written.
+fn dependency_json(dependency: &Dependency) -> Value {
+    if dependency.optional() { json!(dependency) } else { json!(dependency.name()) }
+}

@@ -1,0 +1,40 @@
+//! Sets up tracing, once: structured lines to a file under the state folder, and to stderr what `SKEIN_LOG`
+//! asks for.
+
+use std::fs::{self, File, OpenOptions};
+use std::sync::Mutex;
+
+use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use super::folders::Folders;
+
+/// A log of this size is put aside at the next start; the one put aside before it goes.
+const MAX_LOG: u64 = 10 * 1024 * 1024;
+
+/// Returns what to tell the user if there can be no log file.
+pub(super) fn start(folders: &Folders) -> Option<String> {
+    let (file, warning) = match open(folders) {
+        Ok(file) => (Some(file), None),
+        Err(error) => (None, Some(format!("no log is written: {}: {error}", folders.state.display()))),
+    };
+    let to_file = file.map(|file| {
+        tracing_subscriber::fmt::layer().json().with_writer(Mutex::new(file)).with_filter(EnvFilter::new("info"))
+    });
+    let to_stderr = std::env::var("SKEIN_LOG").ok().filter(|filter| !filter.is_empty()).map(|filter| {
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(EnvFilter::new(filter))
+    });
+    let started = tracing_subscriber::registry().with(to_file).with(to_stderr).try_init();
+    warning.or_else(|| started.err().map(|error| error.to_string()))
+}
+
+fn open(folders: &Folders) -> std::io::Result<File> {
+    let folder = folders.state.join("log");
+    fs::create_dir_all(&folder)?;
+    let path = folder.join("skein.log");
+    if fs::metadata(&path).is_ok_and(|metadata| metadata.len() > MAX_LOG) {
+        fs::rename(&path, folder.join("skein.log.1"))?;
+    }
+    OpenOptions::new().create(true).append(true).open(path)
+}

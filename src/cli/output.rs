@@ -1,0 +1,106 @@
+//! Everything that is printed goes through here: answers to stdout, everything else to stderr, colour only on
+//! a terminal, and a reader that went away is no error.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use serde_json::Value;
+
+use crate::diagnostic::{Diagnostic, Severity};
+
+/// What a command has said so far.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    failed: bool,
+}
+
+impl Output {
+    /// Part of the answer; terminal styles are stripped where there is no terminal.
+    pub(super) fn text(&mut self, text: &str) {
+        let result = anstream::stdout().write_all(text.as_bytes());
+        self.written(result);
+    }
+
+    pub(super) fn line(&mut self, line: &str) {
+        self.text(&format!("{line}\n"));
+    }
+
+    pub(super) fn json(&mut self, value: &Value) {
+        self.line(&format!("{value:#}"));
+    }
+
+    /// Something the user should know that is not the answer.
+    pub(super) fn note(&mut self, text: &str) {
+        let quiet = AnsiColor::Cyan.on_default();
+        let result = writeln!(anstream::stderr(), "{quiet}note{quiet:#}: {text}");
+        self.written(result);
+    }
+
+    pub(super) fn diagnostics(&mut self, diagnostics: &[Diagnostic]) {
+        let text: String = diagnostics.iter().map(Diagnostic::render).collect();
+        let result = anstream::stderr().write_all(text.as_bytes());
+        self.written(result);
+    }
+
+    fn written(&mut self, result: std::io::Result<()>) {
+        // `skein graph | head` closes the pipe early, which is the reader's right.
+        self.failed |= result.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
+    }
+
+    pub(super) fn finish(self, code: ExitCode) -> ExitCode {
+        if self.failed { ExitCode::FAILURE } else { code }
+    }
+}
+
+/// Why a command did not do its work, with the exit code that says so.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The work failed: exit 1.
+    Work { problem: String, help: String },
+    /// The command line or a config file is wrong: exit 2.
+    Usage { problem: String, help: String },
+    /// Manifests are wrong and have been reported: exit 6.
+    Manifests { errors: usize },
+}
+
+impl Failure {
+    pub(super) fn work(problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Failure::Work { problem: problem.into(), help: help.into() }
+    }
+
+    pub(super) fn usage(problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Failure::Usage { problem: problem.into(), help: help.into() }
+    }
+
+    pub(super) fn manifests(diagnostics: &[Diagnostic]) -> Self {
+        Failure::Manifests { errors: diagnostics.iter().filter(|found| found.severity == Severity::Error).count() }
+    }
+
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Failure::Work { .. } => 1,
+            Failure::Usage { .. } => 2,
+            Failure::Manifests { .. } => 6,
+        }
+    }
+
+    pub(super) fn print(&self, output: &mut Output) {
+        let red = AnsiColor::Red.on_default().bold();
+        let quiet = AnsiColor::BrightBlack.on_default();
+        let text = match self {
+            Failure::Work { problem, help } | Failure::Usage { problem, help } => {
+                format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
+            }
+            Failure::Manifests { errors: 1 } => format!("{red}error{red:#}: the manifests have 1 error\n"),
+            Failure::Manifests { errors } => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
+        };
+        let result = anstream::stderr().write_all(text.as_bytes());
+        output.written(result);
+    }
+}
+
+/// Names in listings.
+pub(super) const BOLD: Style = Style::new().bold();
+/// What is beside the point.
+pub(super) const QUIET: Style = AnsiColor::BrightBlack.on_default();

@@ -1,0 +1,99 @@
+//! `skein trust`: shows what a project would have Skein use, and remembers the user's consent to exactly that.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use clap::Args;
+use serde_json::json;
+
+use super::folders::Folders;
+use super::output::{Failure, Output};
+use super::workspace::trust_failure;
+use crate::manifest::{self, Layer, Root, Runtime, Transport};
+use crate::trust::{Project, Trust, TrustStore};
+
+#[derive(Debug, Args)]
+pub(super) struct TrustArgs {
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// Take the trust back
+    #[arg(long, conflicts_with = "yes")]
+    revoke: bool,
+    /// Only say whether the project is trusted
+    #[arg(long, conflicts_with_all = ["yes", "revoke"])]
+    status: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let project = Project::find(&folders.cwd).map_err(|error| trust_failure(&error))?;
+    let Some(project) = project else {
+        let help = "`skein new agent NAME` makes one";
+        return Err(Failure::usage("there is no .skein/ or .mcp.json here or in a folder above", help));
+    };
+    let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
+    if args.revoke {
+        store.revoke(&project).map_err(|error| trust_failure(&error))?;
+    } else if !args.status && store.trust_of(&project) != Trust::Trusted {
+        if !args.json {
+            describe(&project, output);
+        }
+        if !args.yes && !confirmed(output)? {
+            return Err(Failure::work("the project was not trusted", "answer y, or pass --yes"));
+        }
+        store.trust(&project).map_err(|error| trust_failure(&error))?;
+    }
+    let trust = store.trust_of(&project);
+    if args.json {
+        let files: Vec<_> = project.files.keys().map(|path| path.display().to_string()).collect();
+        output.json(&json!({
+            "project": project.root.display().to_string(), "trust": trust, "hash": project.hash, "files": files,
+        }));
+    } else {
+        let says = match trust {
+            Trust::Trusted => "trusted as it is now; any change of these files ends that",
+            Trust::Changed => "changed since it was trusted: not used",
+            Trust::Unknown => "not trusted: not used",
+        };
+        output.line(&format!("{}: {says}", project.root.display()));
+    }
+    Ok(())
+}
+
+/// The files, and above all the programs they would start.
+fn describe(project: &Project, output: &mut Output) {
+    output.line(&format!("{} asks Skein to use:", project.root.display()));
+    for (path, content) in &project.files {
+        output.line(&format!("  {} ({} bytes)", path.display(), content.len()));
+    }
+    let root = Root::Snapshot { files: project.files.clone(), shown: String::new() };
+    let (manifests, _) = manifest::load(&[(Layer::Project, root)]);
+    for service in manifests.services.values() {
+        let name = &service.manifest.name;
+        match &service.manifest.transport {
+            Transport::Builtin(_) => {}
+            Transport::Stdio(stdio) => {
+                output.line(&format!("service {name} runs: {} {}", stdio.command, stdio.args.join(" ")));
+            }
+            Transport::Http(http) => output.line(&format!("service {name} connects to: {}", http.url)),
+        }
+    }
+    for agent in manifests.agents.values() {
+        if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
+            output.line(&format!("agent {} runs: {} {}", agent.manifest.name, acp.command, acp.args.join(" ")));
+        }
+    }
+    output.line("Programs and scripts outside .skein/ that these name are not part of the hash.");
+}
+
+fn confirmed(output: &mut Output) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("there is no terminal to ask on", "look at the files, then pass --yes"));
+    }
+    output.text("Use these files? [y/N] ");
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+}

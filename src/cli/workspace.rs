@@ -1,0 +1,92 @@
+//! Reads the manifests a command works on: the layers that apply here, with the project's only if trusted.
+
+use std::path::{Path, PathBuf};
+
+use super::Global;
+use super::folders::Folders;
+use super::output::{Failure, Output};
+use crate::diagnostic::Severity;
+use crate::graph::{self, Plan, Resolved};
+use crate::manifest::{self, Layer, Root};
+use crate::trust::{Project, Trust, TrustError, TrustStore};
+
+/// What to do with the files of a project that nobody has trusted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Untrusted {
+    /// Leave them out, as for everything that may start something.
+    Leave,
+    /// Read them: checking a file starts nothing.
+    Check,
+}
+
+/// Loads and resolves all layers, with `extra` as the last one.
+pub(super) fn resolve(
+    global: &Global,
+    extra: &[PathBuf],
+    untrusted: Untrusted,
+    folders: &Folders,
+    output: &mut Output,
+) -> Result<Resolved, Failure> {
+    let mut roots = vec![(Layer::Builtin, Root::Builtin)];
+    if folders.config.is_dir() {
+        roots.push((Layer::User, disk(&folders.config, folders)));
+    }
+    if let Some(project) = Project::find(&folders.cwd).map_err(|error| trust_failure(&error))? {
+        let trust = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?.trust_of(&project);
+        let why = match trust {
+            Trust::Trusted => None,
+            Trust::Changed => Some("has changed since it was trusted"),
+            Trust::Unknown => Some("is not trusted"),
+        };
+        if let Some(why) = why {
+            let what = if untrusted == Untrusted::Check { "is checked here but not used" } else { "is not used" };
+            output.note(&format!(
+                "this project's .skein/ or .mcp.json {why} and {what}; look at it, then run `skein trust`"
+            ));
+        }
+        if why.is_none() || untrusted == Untrusted::Check {
+            let shown = folders.shown(&project.root);
+            roots.push((Layer::Project, Root::Snapshot { files: project.files, shown }));
+        }
+    }
+    for path in global.manifests.iter().chain(extra) {
+        if !path.exists() {
+            let problem = format!("there is no file or folder {}", path.display());
+            return Err(Failure::usage(problem, "name a folder with manifests, or a manifest file"));
+        }
+        roots.push((Layer::Extra, disk(path, folders)));
+    }
+    let (manifests, found) = manifest::load(&roots);
+    tracing::debug!(agents = manifests.agents.len(), services = manifests.services.len(), "manifests loaded");
+    Ok(graph::resolve(manifests, found))
+}
+
+/// The plan of all layers, for commands that need one; what is wrong is reported.
+pub(super) fn plan(global: &Global, folders: &Folders, output: &mut Output) -> Result<Plan, Failure> {
+    let Resolved { plan, diagnostics } = resolve(global, &[], Untrusted::Leave, folders, output)?;
+    match plan {
+        Some(plan) => {
+            let warnings: Vec<_> =
+                diagnostics.into_iter().filter(|found| found.severity == Severity::Warning).collect();
+            output.diagnostics(&warnings);
+            Ok(plan)
+        }
+        None => {
+            output.diagnostics(&diagnostics);
+            Err(Failure::manifests(&diagnostics))
+        }
+    }
+}
+
+fn disk(path: &Path, folders: &Folders) -> Root {
+    Root::Disk { path: path.to_owned(), shown: folders.shown(path) }
+}
+
+pub(super) fn trust_failure(error: &TrustError) -> Failure {
+    let help = match error {
+        TrustError::Unreadable { .. } => "make the files readable, or remove them",
+        TrustError::TooLarge { .. } => "keep only manifests, prompts and settings in .skein/",
+        TrustError::Store { .. } => "check the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
+    };
+    Failure::work(error.to_string(), help)
+}

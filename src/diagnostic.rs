@@ -1,0 +1,268 @@
+//! What a person is told about a file: a severity, a stable code, the place with its source line, what is
+//! wrong, and what to do about it.
+//!
+//! Invariant: knows text and places, nothing about manifests. Every diagnostic has a help line; the
+//! constructor asks for it.
+
+use std::fmt::{self, Write as _};
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Error,
+    Warning,
+    Note,
+}
+
+impl Severity {
+    fn style(self) -> Style {
+        let colour = match self {
+            Severity::Error => AnsiColor::Red,
+            Severity::Warning => AnsiColor::Yellow,
+            Severity::Note => AnsiColor::Cyan,
+        };
+        colour.on_default().bold()
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        })
+    }
+}
+
+/// A file, and where in it when that can be told.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub file: String,
+    pub span: Option<Span>,
+}
+
+/// A stretch of one source line. Lines and columns count from 1, columns in characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    pub line: usize,
+    pub column: usize,
+    pub width: usize,
+    /// The whole source line, as it stands in the file.
+    pub text: String,
+}
+
+impl Place {
+    pub fn file(file: impl Into<String>) -> Self {
+        Self { file: file.into(), span: None }
+    }
+
+    /// A place `width` characters wide at a line and column of `text`, both counted from 1.
+    pub fn at(file: impl Into<String>, text: &str, line: usize, column: usize, width: usize) -> Self {
+        let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+        let room = source.chars().count().saturating_sub(column.saturating_sub(1)).max(1);
+        Self {
+            file: file.into(),
+            span: Some(Span {
+                line: line.max(1),
+                column: column.max(1),
+                width: width.clamp(1, room),
+                text: source.to_owned(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        match &self.span {
+            Some(span) => write!(f, ":{}:{}", span.line, span.column),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    pub severity: Severity,
+    /// Stable: documented in docs/diagnostics.md and never given another meaning.
+    pub code: &'static str,
+    pub at: Place,
+    pub problem: String,
+    pub help: String,
+    /// Other places that belong to the problem, each with what it contributes: the edges of a cycle, the
+    /// first of two duplicates.
+    pub related: Vec<(Place, String)>,
+}
+
+impl Diagnostic {
+    pub fn error(code: &'static str, at: Place, problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(Severity::Error, code, at, problem, help)
+    }
+
+    pub fn warning(code: &'static str, at: Place, problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, code, at, problem, help)
+    }
+
+    pub fn note(code: &'static str, at: Place, problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(Severity::Note, code, at, problem, help)
+    }
+
+    fn new(
+        severity: Severity,
+        code: &'static str,
+        at: Place,
+        problem: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
+        Self { severity, code, at, problem: problem.into(), help: help.into(), related: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn with_related(mut self, at: Place, what: impl Into<String>) -> Self {
+        self.related.push((at, what.into()));
+        self
+    }
+
+    /// The diagnostic as a person reads it, with terminal styles; strip them where there is no terminal.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        let severity = self.severity.style();
+        let bold = Style::new().bold();
+        let quiet = AnsiColor::BrightBlack.on_default();
+        // Writing to a String cannot fail, so the results carry no information.
+        _ = writeln!(
+            out,
+            "{bold}{}{bold:#}: {severity}{}[{}]{severity:#}: {bold}{}{bold:#}",
+            printable(&self.at.to_string()),
+            self.severity,
+            self.code,
+            printable(&self.problem)
+        );
+        render_source(&mut out, &self.at, severity);
+        for (place, what) in &self.related {
+            _ = writeln!(out, "  {quiet}at{quiet:#} {}: {}", printable(&place.to_string()), printable(what));
+        }
+        _ = writeln!(out, "  {quiet}help{quiet:#}: {}", printable(&self.help));
+        out
+    }
+
+    pub fn to_json(&self) -> serde_json::Value {
+        let place = |place: &Place| {
+            serde_json::json!({
+                "file": place.file,
+                "line": place.span.as_ref().map(|span| span.line),
+                "column": place.span.as_ref().map(|span| span.column),
+            })
+        };
+        let mut value = place(&self.at);
+        value["severity"] = serde_json::json!(self.severity);
+        value["code"] = serde_json::json!(self.code);
+        value["problem"] = serde_json::json!(self.problem);
+        value["help"] = serde_json::json!(self.help);
+        value["related"] = self
+            .related
+            .iter()
+            .map(|(at, what)| {
+                let mut related = place(at);
+                related["what"] = serde_json::json!(what);
+                related
+            })
+            .collect();
+        value
+    }
+}
+
+fn render_source(out: &mut String, at: &Place, style: Style) {
+    let Some(span) = &at.span else { return };
+    // A long line is shown around the place: a minified JSON file must not fill the screen.
+    const SHOWN: usize = 160;
+    let skip = (span.column + span.width.min(40)).saturating_sub(SHOWN);
+    let shown: String = span.text.chars().skip(skip).take(SHOWN).collect();
+    let shown = printable(&shown);
+    let before: String = shown.chars().take(span.column - 1 - skip).collect();
+    let marked: String = shown.chars().skip(span.column - 1 - skip).take(span.width).collect();
+    let number = span.line.to_string();
+    let margin = " ".repeat(number.len());
+    let carets = "^".repeat(marked.width().max(1));
+    _ = writeln!(out, "  {number} | {shown}");
+    _ = writeln!(out, "  {margin} | {}{style}{carets}{style:#}", " ".repeat(before.width()));
+}
+
+/// Files are other people's text: control and bidirectional characters in them must not reach a terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\t' => ' ',
+            c if c.is_control() => '\u{FFFD}',
+            '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{2069}' | '\u{FEFF}' => '\u{FFFD}',
+            c => c,
+        })
+        .collect()
+}
+
+/// Sorted by place, the same finding once.
+pub fn sort(diagnostics: &mut Vec<Diagnostic>) {
+    diagnostics.sort_by(|a, b| (&a.at, a.severity, a.code, &a.problem).cmp(&(&b.at, b.severity, b.code, &b.problem)));
+    diagnostics.dedup();
+}
+
+pub fn has_errors(diagnostics: &[Diagnostic]) -> bool {
+    diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn plain(diagnostic: &Diagnostic) -> String {
+        anstream::adapter::strip_str(&diagnostic.render()).to_string()
+    }
+
+    #[test]
+    fn shows_the_line_with_a_caret_and_the_help() {
+        let text = "modes:\n  - dependencies: [develper]\n";
+        let found =
+            Diagnostic::error("E103", Place::at("a.yaml", text, 2, 20, 8), "no such service", "write developer");
+        expect![[r"
+            a.yaml:2:20: error[E103]: no such service
+              2 |   - dependencies: [develper]
+                |                    ^^^^^^^^
+              help: write developer
+        "]]
+        .assert_eq(&plain(&found));
+    }
+
+    #[test]
+    fn the_caret_stands_under_wide_characters() {
+        let text = "名前: おかしい";
+        let found = Diagnostic::error("E013", Place::at("a.yaml", text, 1, 5, 4), "bad", "better");
+        expect![[r"
+            a.yaml:1:5: error[E013]: bad
+              1 | 名前: おかしい
+                |       ^^^^^^^^
+              help: better
+        "]]
+        .assert_eq(&plain(&found));
+    }
+
+    #[test]
+    fn escape_sequences_in_a_file_do_not_reach_the_terminal() {
+        let found =
+            Diagnostic::error("E013", Place::at("a.yaml", "x: \u{1b}[2J\u{202e}y", 1, 1, 1), "bad \u{7}", "help");
+        assert!(!plain(&found).contains(['\u{1b}', '\u{7}', '\u{202e}']));
+    }
+
+    #[test]
+    fn a_long_line_is_shown_around_the_place() {
+        let text = format!("{}HERE{}", "a".repeat(5000), "b".repeat(5000));
+        let shown = plain(&Diagnostic::error("E013", Place::at("a.json", &text, 1, 5001, 4), "bad", "help"));
+        assert!(shown.contains("HERE") && shown.len() < 600, "{shown}");
+    }
+}

@@ -1,0 +1,37 @@
+//! Manifests to a plan: looks up every name, checks every rule, and reports all that is wrong at once.
+//!
+//! Invariant: pure and synchronous. In a [`Plan`] no name can be unknown and nothing can go round in circles.
+
+mod checks;
+mod cycles;
+mod nodes;
+mod plan;
+mod render;
+mod scope;
+
+use crate::diagnostic::{self, Diagnostic};
+use crate::manifest::Manifests;
+
+pub use nodes::{Edge, EdgeKind, Node, ServiceGraph};
+pub use plan::{Need, Plan};
+pub use render::{Format, render};
+pub use scope::{Admission, Refusal, Rule, RuleKind, ToolScope};
+
+/// What was found, and the plan if none of it is an error.
+#[derive(Debug)]
+pub struct Resolved {
+    pub plan: Option<Plan>,
+    /// Sorted by place.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Resolves manifests; `found` is what loading them had to say.
+pub fn resolve(manifests: Manifests, found: Vec<Diagnostic>) -> Resolved {
+    let mut diagnostics = found;
+    let scopes = checks::check(&manifests, &mut diagnostics);
+    let graph = ServiceGraph::build(&manifests);
+    cycles::check(&graph, &mut diagnostics);
+    diagnostic::sort(&mut diagnostics);
+    let plan = if diagnostic::has_errors(&diagnostics) { None } else { Some(Plan::new(manifests, graph, scopes)) };
+    Resolved { plan, diagnostics }
+}

@@ -1,0 +1,148 @@
+//! The rules a set of manifests must keep, one function each, and what to say where one is broken.
+
+mod agents;
+mod services;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::scope::ToolScope;
+use crate::diagnostic::{Diagnostic, Place};
+use crate::ids::{ModeId, ServiceName, nearest};
+use crate::manifest::{ConfigEntry, Manifests, Path};
+
+/// Checks everything, and resolves the tool groups of each mode on the way.
+pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {
+    let mut checks = Checks { manifests, found, asked_for: HashSet::new(), declared_groups: BTreeSet::new() };
+    checks.services();
+    let scopes = checks.agents();
+    for config in &manifests.configs {
+        checks.config(config);
+    }
+    checks.unasked();
+    scopes
+}
+
+struct Checks<'a> {
+    manifests: &'a Manifests,
+    found: &'a mut Vec<Diagnostic>,
+    asked_for: HashSet<&'a ServiceName>,
+    /// Every group that any service declares, to tell a typo from a missing dependency.
+    declared_groups: BTreeSet<&'a str>,
+}
+
+impl<'a> Checks<'a> {
+    fn error(&mut self, code: &'static str, at: Place, problem: impl Into<String>, help: impl Into<String>) {
+        self.found.push(Diagnostic::error(code, at, problem, help));
+    }
+
+    /// Help for a service name that no manifest defines.
+    fn service_help(&self, wanted: &str) -> String {
+        let names = || self.manifests.services.keys().map(ServiceName::as_str);
+        match nearest(wanted, names()) {
+            Some(near) => format!("did you mean `{near}`? defined: {}", listed(names())),
+            None => format!("defined: {}; `skein new service {wanted}` writes a manifest", listed(names())),
+        }
+    }
+
+    /// Help for an agent or mode that no manifest defines.
+    fn mode_help(&self, wanted: &str) -> String {
+        let known: Vec<_> = self
+            .manifests
+            .agents
+            .iter()
+            .flat_map(|(agent, entry)| {
+                let modes = entry.modes.iter().filter(|mode| !mode.mode.internal);
+                modes.map(move |mode| format!("{agent}/{}", mode.mode.slug))
+            })
+            .collect();
+        match nearest(wanted, known.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("defined: {}", listed(known.iter().map(String::as_str))),
+        }
+    }
+
+    /// Notes every service that nothing would ever start.
+    fn unasked(&mut self) {
+        let anyone_lists_mcp = self.manifests.agents.values().any(|agent| {
+            agent.modes.iter().any(|mode| mode.mode.tool_groups.iter().any(|group| group.group().as_str() == "mcp"))
+        });
+        for (name, entry) in &self.manifests.services {
+            let asked = self.asked_for.contains(name) || (anyone_lists_mcp && entry.user_installed());
+            if !asked {
+                self.found.push(Diagnostic::note(
+                    "N302",
+                    entry.source.place(&entry.path.key("name")),
+                    format!("nobody asks for the service `{name}`"),
+                    "list it in a mode's dependencies to use it",
+                ));
+            }
+        }
+    }
+
+    fn config(&mut self, entry: &'a ConfigEntry) {
+        let config = &entry.config;
+        let source = &entry.source;
+        if let Some(profile) = config.profile.as_ref().filter(|name| !config.profiles.contains_key(*name)) {
+            let names = || config.profiles.keys().map(String::as_str);
+            let help = match nearest(profile, names()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("add it under `profiles`; defined: {}", listed(names())),
+            };
+            let at = source.place(&Path::root().key("profile"));
+            self.error("E104", at, format!("there is no profile `{profile}`"), help);
+        }
+        for (name, profile) in &config.profiles {
+            let at = Path::root().key("profiles").key(name);
+            for (index, service) in profile.services.iter().flatten().enumerate() {
+                if !self.manifests.services.contains_key(service) {
+                    let place = source.place(&at.key("services").index(index));
+                    let help = self.service_help(service.as_str());
+                    self.error(
+                        "E103",
+                        place,
+                        format!("profile `{name}` enables the service `{service}`, which no manifest defines"),
+                        help,
+                    );
+                }
+            }
+            let agent = profile.agent.as_ref();
+            if let Some(agent) = agent.filter(|agent| !self.manifests.agents.contains_key(*agent)) {
+                let help = self.mode_help(agent.as_str());
+                self.error("E104", source.place(&at.key("agent")), format!("there is no agent `{agent}`"), help);
+            } else if let (Some(agent), Some(mode)) = (agent, &profile.mode) {
+                self.offered_mode(&ModeId::new(agent.clone(), mode.clone()), &source.place(&at.key("mode")));
+            }
+        }
+    }
+
+    /// A mode that someone refers to must exist and must not be internal.
+    fn offered_mode(&mut self, id: &ModeId, at: &Place) {
+        let agent = self.manifests.agents.get(&id.agent);
+        match agent.and_then(|agent| agent.modes.iter().find(|mode| mode.mode.slug == id.mode)) {
+            None => {
+                let help = self.mode_help(&id.to_string());
+                self.error("E104", at.clone(), format!("there is no mode `{id}`"), help);
+            }
+            Some(mode) if mode.mode.internal => self.error(
+                "E109",
+                at.clone(),
+                format!("`{id}` is an internal mode and cannot be asked for"),
+                "choose a mode that `skein agents` does not mark as internal",
+            ),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Names for a help line: all of a few, the first of many.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 20;
+    let mut names: Vec<_> = names.take(SHOWN + 1).collect();
+    if names.is_empty() {
+        return "nothing".to_owned();
+    }
+    if names.len() > SHOWN {
+        names[SHOWN] = "…";
+    }
+    names.join(", ")
+}

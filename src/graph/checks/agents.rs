@@ -1,0 +1,305 @@
+//! Rules about agents and modes: what they may ask for, and what their tool groups mean.
+
+use std::collections::{HashMap, HashSet};
+
+use regex::RegexBuilder;
+
+use super::{Checks, listed};
+use crate::diagnostic::{Diagnostic, Place};
+use crate::graph::scope::{Rule, RuleKind, ToolScope};
+use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
+use crate::manifest::{
+    AgentEntry, Dependency, DependencyKind, GroupEntry, Layer, ModeEntry, Path, ServiceEntry, Source, Transport,
+};
+
+/// A pattern for file names needs no more; a larger one is a mistake or an attack.
+const MAX_REGEX: usize = 256 * 1024;
+
+impl<'a> Checks<'a> {
+    pub(super) fn agents(&mut self) -> HashMap<ModeId, ToolScope> {
+        let mut scopes = HashMap::new();
+        for entry in self.manifests.agents.values() {
+            self.agent(entry);
+            let declared: HashSet<_> = entry.manifest.metadata.dependencies.iter().map(Dependency::name).collect();
+            let mut slugs: HashMap<&ModeSlug, &ModeEntry> = HashMap::new();
+            for mode in &entry.modes {
+                let id = ModeId::new(entry.manifest.name.clone(), mode.mode.slug.clone());
+                if let Some(first) = slugs.insert(&mode.mode.slug, mode) {
+                    let diagnostic = Diagnostic::error(
+                        "E101",
+                        mode.source.place(&mode.path.key("slug")),
+                        format!("the agent has two modes `{}`", mode.mode.slug),
+                        "rename one of them, or remove it",
+                    );
+                    self.found.push(
+                        diagnostic.with_related(first.source.place(&first.path.key("slug")), "defined here first"),
+                    );
+                }
+                let services = self.dependencies(&id, mode, &declared);
+                let scope = self.tool_groups(&id, mode, &services);
+                scopes.insert(id, scope);
+            }
+        }
+        scopes
+    }
+
+    fn agent(&mut self, entry: &'a AgentEntry) {
+        let manifest = &entry.manifest;
+        for (index, dependency) in manifest.metadata.dependencies.iter().enumerate() {
+            let at = Path::root().key("metadata").key("dependencies").index(index);
+            self.dependency(
+                &format!("agent `{}`", manifest.name),
+                &manifest.name,
+                dependency,
+                &entry.source,
+                &at,
+                entry.layer,
+            );
+        }
+        if let Some(mode) = &manifest.default_mode {
+            let id = ModeId::new(manifest.name.clone(), mode.clone());
+            self.offered_mode(&id, &entry.source.place(&Path::root().key("default_mode")));
+        }
+        for (index, pattern) in manifest.delegates.iter().enumerate() {
+            let at = entry.source.place(&Path::root().key("delegates").index(index));
+            match pattern.0.split_once('/') {
+                Some((agent, "*")) if self.manifests.agents.contains_key(agent) => {}
+                Some((agent, "*")) => {
+                    let help = self.mode_help(agent);
+                    self.error("E104", at, format!("there is no agent `{agent}`"), help);
+                }
+                _ => {
+                    if let Ok(id) = pattern.0.parse::<ModeId>() {
+                        self.offered_mode(&id, &at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The services a mode asks for that exist and that it may have.
+    fn dependencies(
+        &mut self,
+        id: &ModeId,
+        mode: &'a ModeEntry,
+        declared: &HashSet<&ServiceName>,
+    ) -> Vec<&'a ServiceName> {
+        let mut services = Vec::new();
+        for (index, dependency) in mode.mode.dependencies.iter().enumerate() {
+            let at = mode.path.key("dependencies").index(index);
+            let name = dependency.name();
+            let usable =
+                self.dependency(&format!("mode `{}`", id.mode), &id.agent, dependency, &mode.source, &at, mode.layer);
+            if !usable {
+                continue;
+            }
+            // An internal mode stays when its agent is overridden, so it answers to the built-in file.
+            if !declared.contains(name) && !mode.mode.internal {
+                self.error(
+                    "E105",
+                    mode.source.place(&at),
+                    format!("mode `{}` asks for `{name}`, which its agent does not declare", id.mode),
+                    format!("add `{name}` to metadata.dependencies of agent `{}`", id.agent),
+                );
+            }
+            services.push(name);
+        }
+        services
+    }
+
+    /// True if the name is one the graph can use: it exists, or is optional.
+    fn dependency(
+        &mut self,
+        who: &str,
+        agent: &crate::ids::AgentName,
+        dependency: &'a Dependency,
+        source: &Source,
+        at: &Path,
+        layer: Layer,
+    ) -> bool {
+        let name = dependency.name();
+        if dependency.kind() != DependencyKind::Tool {
+            self.found.push(Diagnostic::note(
+                "N303",
+                source.place(at),
+                format!("{who} names `{name}` as an agent or model; that is kept and grants nothing"),
+                "agents are reached through `delegates`, services with `type: tool`",
+            ));
+            return false;
+        }
+        match self.manifests.services.get(name) {
+            None if dependency.optional() => {
+                let help = self.service_help(name.as_str());
+                self.found.push(Diagnostic::warning(
+                    "W203",
+                    source.place(at),
+                    format!("{who} may use service `{name}`, which no manifest defines"),
+                    help,
+                ));
+                true
+            }
+            None => {
+                let help = self.service_help(name.as_str());
+                self.error(
+                    "E103",
+                    source.place(at),
+                    format!("{who} needs service `{name}`, which no manifest defines"),
+                    help,
+                );
+                false
+            }
+            Some(service) => {
+                let owner = service.manifest.owner.as_ref();
+                if owner.is_some_and(|owner| owner != agent || layer != Layer::Builtin) {
+                    let problem = format!("{who} asks for `{name}`, which belongs to the orchestrator alone");
+                    self.error(
+                        "E108",
+                        source.place(at),
+                        problem,
+                        "remove it; routing and delegation are the orchestrator's work",
+                    );
+                    return false;
+                }
+                self.asked_for.insert(name);
+                true
+            }
+        }
+    }
+
+    fn tool_groups(&mut self, id: &ModeId, mode: &'a ModeEntry, needs: &[&'a ServiceName]) -> ToolScope {
+        let mut scope = ToolScope { rules: Vec::new(), needs: needs.iter().map(|name| (*name).clone()).collect() };
+        for (index, entry) in mode.mode.tool_groups.iter().enumerate() {
+            let at = mode.path.key("tool_groups").index(index);
+            let files = match entry.files() {
+                None => None,
+                Some(pattern) => match RegexBuilder::new(pattern).size_limit(MAX_REGEX).build() {
+                    Ok(regex) => Some(regex),
+                    Err(error) => {
+                        let reason = error.to_string().lines().last().unwrap_or_default().trim().to_owned();
+                        let place = mode.source.place(&at.key("files"));
+                        let help =
+                            "write a regular expression; a literal dot is `\\.`, and single quotes keep backslashes";
+                        self.error("E114", place, format!("not a regular expression: {reason}"), help);
+                        continue;
+                    }
+                },
+            };
+            if let Some(kind) = self.meaning(id, entry, needs, &mode.source.place(&at)) {
+                scope.rules.push(Rule { group: entry.group().clone(), kind, files });
+            }
+        }
+        self.command_power(id, mode);
+        self.admits_something(id, mode, &scope);
+        scope
+    }
+
+    /// What a group's name means for a mode that needs these services; `none` means nothing at all.
+    fn meaning(&mut self, id: &ModeId, entry: &GroupEntry, needs: &[&'a ServiceName], at: &Place) -> Option<RuleKind> {
+        let group = entry.group();
+        let declares = |service: &&&ServiceName| {
+            self.manifests.services.get(**service).is_some_and(|entry| entry.manifest.groups.contains_key(group))
+        };
+        if group.as_str() == "none" {
+            None
+        } else if needs.iter().any(|service| declares(&service)) {
+            Some(RuleKind::Declared)
+        } else if needs.iter().any(|service| service.as_str() == group.as_str()) {
+            Some(RuleKind::Service)
+        } else if group.as_str() == "mcp" {
+            Some(RuleKind::Mcp)
+        } else {
+            let help = self.group_help(group.as_str(), needs);
+            let problem =
+                format!("mode `{}` lists the group `{group}`, which no service it depends on declares", id.mode);
+            self.error("E106", at.clone(), problem, help);
+            None
+        }
+    }
+
+    fn group_help(&self, group: &str, needs: &[&ServiceName]) -> String {
+        if let Some(service) = self.manifests.services.get(group) {
+            return match &service.manifest.owner {
+                Some(owner) => format!("`{group}` belongs to the {owner}; remove it"),
+                None => format!("add `{group}` to the mode's dependencies"),
+            };
+        }
+        if self.declared_groups.contains(group) {
+            let declaring = self
+                .manifests
+                .services
+                .values()
+                .filter(|service| service.manifest.groups.keys().any(|name| name.as_str() == group));
+            let names = listed(declaring.map(|service| service.manifest.name.as_str()));
+            return format!("add a service that declares it to the mode's dependencies: {names}");
+        }
+        let mut known: Vec<&str> = vec!["none", "mcp"];
+        for service in needs {
+            known.push(service.as_str());
+            let declared =
+                self.manifests.services.get(*service).into_iter().flat_map(|entry| entry.manifest.groups.keys());
+            known.extend(declared.map(crate::ids::GroupName::as_str));
+        }
+        match nearest(group, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("this mode can list: {}", listed(known.into_iter())),
+        }
+    }
+
+    /// A shell can write whatever a `files` rule forbids, and edit without `edit`: people should know.
+    fn command_power(&mut self, id: &ModeId, mode: &'a ModeEntry) {
+        let groups = &mode.mode.tool_groups;
+        let Some(position) = groups.iter().position(|entry| entry.group().as_str() == "command") else { return };
+        let at = mode.source.place(&mode.path.key("tool_groups").index(position));
+        let problem = if groups.iter().any(|entry| entry.files().is_some()) {
+            format!("mode `{}` has `command` beside a `files` rule: its shell can write other files too", id.mode)
+        } else if !groups.iter().any(|entry| entry.group().as_str() == "edit") {
+            format!("mode `{}` has `command` without `edit`: its shell can still write files", id.mode)
+        } else {
+            return;
+        };
+        self.found.push(Diagnostic::note(
+            "N301",
+            at,
+            problem,
+            "what a shell may do is held by `approval` and permission rules",
+        ));
+    }
+
+    /// A service that is started and of which no tool can be used was probably meant otherwise.
+    fn admits_something(&mut self, id: &ModeId, mode: &'a ModeEntry, scope: &ToolScope) {
+        for (index, dependency) in mode.mode.dependencies.iter().enumerate() {
+            let Some(service) = self.manifests.services.get(dependency.name()) else { continue };
+            if !scope.needs.contains(&service.manifest.name) || admits_any(scope, service) {
+                continue;
+            }
+            let at = mode.source.place(&mode.path.key("dependencies").index(index));
+            let groups = service.manifest.groups.keys().map(crate::ids::GroupName::as_str);
+            self.found.push(Diagnostic::warning(
+                "W201",
+                at,
+                format!(
+                    "mode `{}` starts `{}`, but none of its groups admits a tool of it",
+                    id.mode,
+                    dependency.name()
+                ),
+                format!(
+                    "list `{}` or one of its groups ({}), or drop the dependency",
+                    dependency.name(),
+                    listed(groups)
+                ),
+            ));
+        }
+    }
+}
+
+fn admits_any(scope: &ToolScope, service: &ServiceEntry) -> bool {
+    // A built-in service without groups has no tools: there is nothing to admit.
+    let without_tools =
+        service.manifest.groups.is_empty() && matches!(service.manifest.transport, Transport::Builtin(_));
+    without_tools
+        || scope.rules().iter().any(|rule| match rule.kind {
+            RuleKind::Declared => service.manifest.groups.contains_key(&rule.group),
+            RuleKind::Service => rule.group.as_str() == service.manifest.name.as_str(),
+            RuleKind::Mcp => service.user_installed(),
+        })
+}

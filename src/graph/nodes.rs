@@ -1,0 +1,182 @@
+//! The graph itself: agents, modes and services as nodes, `has`, `needs`, `requires` and `delegates` as edges.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use petgraph::Direction;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
+
+use crate::diagnostic::Place;
+use crate::ids::{AgentName, ModeId, RoleName, ServiceName};
+use crate::manifest::{DependencyKind, Manifests, Path, Source};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Node {
+    Agent(AgentName),
+    Mode(ModeId),
+    Service(ServiceName),
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Node::Agent(agent) => agent.fmt(f),
+            Node::Mode(mode) => mode.fmt(f),
+            Node::Service(service) => service.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EdgeKind {
+    /// An agent has a mode.
+    Has,
+    /// A mode needs a service.
+    Needs { optional: bool },
+    /// A service requires another in a role.
+    Requires { role: RoleName },
+    /// An agent may hand work to modes of another.
+    Delegates { pattern: String },
+}
+
+#[derive(Debug, Clone)]
+pub struct Edge {
+    pub kind: EdgeKind,
+    source: Arc<Source>,
+    path: Path,
+}
+
+impl Edge {
+    /// Where the edge is written.
+    pub fn place(&self) -> Place {
+        self.source.place(&self.path)
+    }
+}
+
+#[derive(Debug)]
+pub struct ServiceGraph {
+    graph: DiGraph<Node, Edge>,
+    index: HashMap<Node, NodeIndex>,
+}
+
+impl ServiceGraph {
+    /// Edges to names that do not exist are left out; `checks` reports them.
+    pub(super) fn build(manifests: &Manifests) -> Self {
+        let mut graph = Self { graph: DiGraph::new(), index: HashMap::new() };
+        for name in manifests.services.keys() {
+            graph.node(Node::Service(name.clone()));
+        }
+        for name in manifests.agents.keys() {
+            graph.node(Node::Agent(name.clone()));
+        }
+        for (name, entry) in &manifests.services {
+            for (position, (role, required)) in entry.manifest.requires.roles().into_iter().enumerate() {
+                let at = entry.path.key("requires");
+                let path = match &entry.manifest.requires {
+                    crate::manifest::Requires::Services(_) => at.index(position),
+                    crate::manifest::Requires::Roles(_) => at.key(role.as_str()),
+                };
+                let edge = Edge { kind: EdgeKind::Requires { role }, source: Arc::clone(&entry.source), path };
+                graph.edge(&Node::Service(name.clone()), &Node::Service(required.clone()), edge);
+            }
+        }
+        for (name, entry) in &manifests.agents {
+            let agent = Node::Agent(name.clone());
+            for mode in &entry.modes {
+                let node = Node::Mode(ModeId::new(name.clone(), mode.mode.slug.clone()));
+                graph.node(node.clone());
+                let has = Edge { kind: EdgeKind::Has, source: Arc::clone(&mode.source), path: mode.path.clone() };
+                graph.edge(&agent, &node, has);
+                for (position, dependency) in mode.mode.dependencies.iter().enumerate() {
+                    if dependency.kind() == DependencyKind::Tool {
+                        let needs = Edge {
+                            kind: EdgeKind::Needs { optional: dependency.optional() },
+                            source: Arc::clone(&mode.source),
+                            path: mode.path.key("dependencies").index(position),
+                        };
+                        graph.edge(&node, &Node::Service(dependency.name().clone()), needs);
+                    }
+                }
+            }
+            for (position, pattern) in entry.manifest.delegates.iter().enumerate() {
+                if let Some((target, _)) = pattern.0.split_once('/') {
+                    let delegates = Edge {
+                        kind: EdgeKind::Delegates { pattern: pattern.0.clone() },
+                        source: Arc::clone(&entry.source),
+                        path: Path::root().key("delegates").index(position),
+                    };
+                    graph.edge(&agent, &Node::Agent(AgentName::new(target)), delegates);
+                }
+            }
+        }
+        graph
+    }
+
+    fn node(&mut self, node: Node) {
+        if !self.index.contains_key(&node) {
+            let index = self.graph.add_node(node.clone());
+            self.index.insert(node, index);
+        }
+    }
+
+    fn edge(&mut self, from: &Node, to: &Node, edge: Edge) {
+        if let (Some(from), Some(to)) = (self.index.get(from), self.index.get(to)) {
+            self.graph.add_edge(*from, *to, edge);
+        }
+    }
+
+    pub(super) fn petgraph(&self) -> &DiGraph<Node, Edge> {
+        &self.graph
+    }
+
+    /// For each service, the length of the longest chain of services it requires. The graph has no cycles.
+    pub(super) fn service_heights(&self) -> HashMap<ServiceName, usize> {
+        let mut heights = HashMap::new();
+        // Without a cycle every node comes before what it points to; from the end, each finds its targets done.
+        for index in petgraph::algo::toposort(&self.graph, None).unwrap_or_default().into_iter().rev() {
+            if let Node::Service(service) = &self.graph[index] {
+                let required = self.graph.neighbors(index).filter_map(|target| match &self.graph[target] {
+                    Node::Service(required) => heights.get(required),
+                    Node::Agent(_) | Node::Mode(_) => None,
+                });
+                let height = required.max().map_or(0, |height| height + 1);
+                heights.insert(service.clone(), height);
+            }
+        }
+        heights
+    }
+
+    /// The edges that leave a node, in the order they were written.
+    pub fn from<'a>(&'a self, node: &Node) -> impl Iterator<Item = (&'a Edge, &'a Node)> + use<'a> {
+        let mut edges: Vec<_> = self
+            .index
+            .get(node)
+            .into_iter()
+            .flat_map(|index| self.graph.edges_directed(*index, Direction::Outgoing))
+            .collect();
+        edges.sort_by_key(|edge| edge.id());
+        edges.into_iter().map(|edge| (edge.weight(), &self.graph[edge.target()]))
+    }
+
+    /// The edges that lead to a node.
+    pub fn to<'a>(&'a self, node: &Node) -> impl Iterator<Item = (&'a Edge, &'a Node)> + use<'a> {
+        let mut edges: Vec<_> = self
+            .index
+            .get(node)
+            .into_iter()
+            .flat_map(|index| self.graph.edges_directed(*index, Direction::Incoming))
+            .collect();
+        edges.sort_by_key(|edge| edge.id());
+        edges.into_iter().map(|edge| (edge.weight(), &self.graph[edge.source()]))
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.graph.node_weights()
+    }
+
+    pub fn edges(&self) -> impl Iterator<Item = (&Node, &Edge, &Node)> {
+        self.graph.edge_references().map(|edge| (&self.graph[edge.source()], edge.weight(), &self.graph[edge.target()]))
+    }
+}

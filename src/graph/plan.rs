@@ -1,0 +1,124 @@
+//! The plan: manifests that were proven right, their graph, and each mode's resolved scope.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::nodes::{EdgeKind, Node, ServiceGraph};
+use super::scope::ToolScope;
+use crate::ids::{AgentName, ModeId, ServiceName};
+use crate::manifest::{AgentEntry, Manifests, ModeEntry, ServiceEntry};
+
+/// Resolved and immutable. Every name in it exists.
+#[derive(Debug)]
+pub struct Plan {
+    manifests: Manifests,
+    graph: ServiceGraph,
+    scopes: HashMap<ModeId, ToolScope>,
+    /// How many levels must stand before a service can start.
+    heights: HashMap<ServiceName, usize>,
+}
+
+/// A service that a mode starts, directly or because another requires it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    pub service: ServiceName,
+    /// The mode works without it.
+    pub optional: bool,
+}
+
+impl Plan {
+    pub(super) fn new(manifests: Manifests, graph: ServiceGraph, scopes: HashMap<ModeId, ToolScope>) -> Self {
+        let heights = graph.service_heights();
+        Self { manifests, graph, scopes, heights }
+    }
+
+    pub fn manifests(&self) -> &Manifests {
+        &self.manifests
+    }
+
+    pub fn graph(&self) -> &ServiceGraph {
+        &self.graph
+    }
+
+    pub fn agents(&self) -> impl Iterator<Item = &AgentEntry> {
+        self.manifests.agents.values()
+    }
+
+    pub fn services(&self) -> impl Iterator<Item = &ServiceEntry> {
+        self.manifests.services.values()
+    }
+
+    pub fn agent(&self, name: &str) -> Option<&AgentEntry> {
+        self.manifests.agents.get(name)
+    }
+
+    pub fn service(&self, name: &str) -> Option<&ServiceEntry> {
+        self.manifests.services.get(name)
+    }
+
+    pub fn mode(&self, id: &ModeId) -> Option<(&ModeEntry, &ToolScope)> {
+        let entry = self.agent(id.agent.as_str())?.modes.iter().find(|entry| entry.mode.slug == id.mode)?;
+        Some((entry, self.scopes.get(id)?))
+    }
+
+    /// The services a session in this mode needs, in start order: one level starts in parallel, after the
+    /// levels before it.
+    pub fn start_levels(&self, id: &ModeId) -> Vec<Vec<Need>> {
+        let mut reached: BTreeMap<ServiceName, bool> = BTreeMap::new();
+        let direct = self.graph.from(&Node::Mode(id.clone())).filter_map(|(edge, node)| match (&edge.kind, node) {
+            (EdgeKind::Needs { optional }, Node::Service(service)) => Some((service.clone(), *optional)),
+            _ => None,
+        });
+        let mut pending: Vec<_> = direct.collect();
+        if self.mode(id).is_some_and(|(_, scope)| scope.lists_mcp()) {
+            let brought = self.services().filter(|service| service.user_installed());
+            pending.extend(brought.map(|service| (service.manifest.name.clone(), true)));
+        }
+        while let Some((service, optional)) = pending.pop() {
+            match reached.get_mut(&service) {
+                // Needed by one, optional to another: needed.
+                Some(known) if *known && !optional => *known = false,
+                Some(_) => continue,
+                None => {
+                    reached.insert(service.clone(), optional);
+                }
+            }
+            pending.extend(self.required_by(&service).map(|required| (required.clone(), optional)));
+        }
+        let mut levels: Vec<Vec<Need>> = Vec::new();
+        for (service, optional) in reached {
+            let height = self.heights.get(&service).copied().unwrap_or_default();
+            if levels.len() <= height {
+                levels.resize_with(height + 1, Vec::new);
+            }
+            levels[height].push(Need { service, optional });
+        }
+        levels
+    }
+
+    fn required_by(&self, service: &ServiceName) -> impl Iterator<Item = &ServiceName> {
+        self.graph.from(&Node::Service(service.clone())).filter_map(|(_, node)| match node {
+            Node::Service(required) => Some(required),
+            _ => None,
+        })
+    }
+
+    /// The modes an agent may hand work to; never an internal one.
+    pub fn delegates(&self, agent: &AgentName) -> Vec<ModeId> {
+        let patterns =
+            self.graph.from(&Node::Agent(agent.clone())).filter_map(|(edge, node)| match (&edge.kind, node) {
+                (EdgeKind::Delegates { pattern }, Node::Agent(target)) => Some((pattern, target)),
+                _ => None,
+            });
+        let mut modes = Vec::new();
+        for (pattern, target) in patterns {
+            let wanted = pattern.split_once('/').map_or("", |(_, mode)| mode);
+            let entry = &self.manifests.agents[target];
+            for mode in entry.modes.iter().filter(|entry| !entry.mode.internal) {
+                if wanted == "*" || wanted == mode.mode.slug.as_str() {
+                    modes.push(ModeId::new(target.clone(), mode.mode.slug.clone()));
+                }
+            }
+        }
+        modes
+    }
+}

@@ -1,0 +1,123 @@
+//! What a mode may use: its tool groups, resolved. This is the one predicate that the list a model sees, the
+//! MCP view and the dispatch of every call go through.
+//!
+//! Invariant: nothing is admitted that no rule names; an empty scope admits nothing.
+
+use regex::Regex;
+use serde::Serialize;
+
+use crate::ids::{GroupName, ServiceName};
+use crate::manifest::ServiceEntry;
+
+/// The resolved tool groups of one mode.
+#[derive(Debug, Clone, Default)]
+pub struct ToolScope {
+    pub(super) rules: Vec<Rule>,
+    /// The services the mode names as dependencies.
+    pub(super) needs: Vec<ServiceName>,
+}
+
+/// One entry of `tool_groups`, resolved.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    pub group: GroupName,
+    pub kind: RuleKind,
+    /// Every path argument of a call must match.
+    pub files: Option<Regex>,
+}
+
+/// What a group's name turned out to mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuleKind {
+    /// A group that services declare.
+    Declared,
+    /// All tools of the service with that name.
+    Service,
+    /// All tools of services that users or editors brought.
+    Mcp,
+}
+
+/// Why a tool is in scope.
+#[derive(Debug, Clone)]
+pub struct Admission<'a> {
+    /// The rules that admit it. If one of them names no files, paths are free.
+    pub rules: Vec<&'a Rule>,
+}
+
+impl Admission<'_> {
+    /// The patterns one of which the paths of a call must match; none if paths are free.
+    pub fn files(&self) -> Vec<&Regex> {
+        let patterns: Option<Vec<_>> = self.rules.iter().map(|rule| rule.files.as_ref()).collect();
+        patterns.unwrap_or_default()
+    }
+}
+
+/// Why a tool is out of scope, in words for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    NotBound { service: ServiceName },
+    NoGroup { groups: Vec<GroupName> },
+    NoGroups,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::NotBound { service } => write!(f, "the mode does not ask for the service {service}"),
+            Refusal::NoGroups => f.write_str("the mode lists no tool groups"),
+            Refusal::NoGroup { groups } if groups.is_empty() => f.write_str("none of the mode's groups admits it"),
+            Refusal::NoGroup { groups } => {
+                let names: Vec<_> = groups.iter().map(GroupName::as_str).collect();
+                write!(f, "it is in the group {}, which the mode does not list", names.join(" or "))
+            }
+        }
+    }
+}
+
+impl ToolScope {
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// True if the mode asks for every service that users and editors bring.
+    pub fn lists_mcp(&self) -> bool {
+        self.rules.iter().any(|rule| rule.kind == RuleKind::Mcp)
+    }
+
+    /// True if a session in this mode is given the service at all.
+    pub fn binds(&self, service: &ServiceEntry) -> bool {
+        self.needs.contains(&service.manifest.name) || (service.user_installed() && self.lists_mcp())
+    }
+
+    /// The predicate: the service is bound, and a group admits the tool.
+    pub fn admits(&self, service: &ServiceEntry, tool: &str) -> Result<Admission<'_>, Refusal> {
+        let name = &service.manifest.name;
+        if !self.binds(service) {
+            return Err(Refusal::NotBound { service: name.clone() });
+        }
+        let named = self.needs.contains(name);
+        let rules: Vec<_> = self
+            .rules
+            .iter()
+            .filter(|rule| match rule.kind {
+                RuleKind::Declared => named && declares(service, &rule.group, tool),
+                RuleKind::Service => named && rule.group.as_str() == name.as_str(),
+                RuleKind::Mcp => service.user_installed(),
+            })
+            .collect();
+        if !rules.is_empty() {
+            return Ok(Admission { rules });
+        }
+        Err(if self.rules.is_empty() {
+            Refusal::NoGroups
+        } else {
+            let groups = service.manifest.groups.keys().filter(|group| declares(service, group, tool)).cloned();
+            Refusal::NoGroup { groups: groups.collect() }
+        })
+    }
+}
+
+fn declares(service: &ServiceEntry, group: &GroupName, tool: &str) -> bool {
+    service.manifest.groups.get(group).is_some_and(|tools| tools.iter().any(|name| name.as_str() == tool))
+}

@@ -1,0 +1,147 @@
+//! The names that appear in manifests, each as a type of its own, so that a mode can never be passed
+//! where a service is meant.
+//!
+//! Invariant: a name is only text here. That it is well formed is the schema's promise, that it refers to
+//! something is the graph's.
+
+use std::borrow::{Borrow, Cow};
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident: $pattern:expr, $max:literal, $about:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            pub fn new(text: impl Into<String>) -> Self {
+                Self(text.into())
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({
+                    "type": "string",
+                    "description": $about,
+                    "pattern": $pattern,
+                    "maxLength": $max,
+                })
+            }
+        }
+    )*};
+}
+
+/// What agents, modes, services and groups may be called. Words are joined by a single `_` or `-`, so that
+/// the `__` between service and tool in the names a model sees is never ambiguous.
+pub const NAME_PATTERN: &str = "^[a-z][a-z0-9]*([_-][a-z0-9]+)*$";
+
+names! {
+    /// An agent, as in `coding`.
+    AgentName: NAME_PATTERN, 32, "lower-case words joined by - or _";
+    /// A mode within its agent, as in `backend`.
+    ModeSlug: NAME_PATTERN, 32, "lower-case words joined by - or _";
+    /// A service, as in `developer`.
+    ServiceName: NAME_PATTERN, 32, "lower-case words joined by - or _";
+    /// A tool group, as in `read`.
+    GroupName: NAME_PATTERN, 32, "lower-case words joined by - or _";
+    /// What a service calls another service it requires.
+    RoleName: NAME_PATTERN, 32, "lower-case words joined by - or _";
+    /// A tool as its own service calls it, as in `read_file`.
+    ToolName: "^[^\\s\\p{Cc}]+$", 128, "the tool's name as its service lists it";
+}
+
+/// `agent/mode`, the one way a mode is written anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModeId {
+    pub agent: AgentName,
+    pub mode: ModeSlug,
+}
+
+impl ModeId {
+    pub fn new(agent: AgentName, mode: ModeSlug) -> Self {
+        Self { agent, mode }
+    }
+}
+
+impl fmt::Display for ModeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.agent, self.mode)
+    }
+}
+
+impl Serialize for ModeId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl FromStr for ModeId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((agent, mode)) if !agent.is_empty() && !mode.is_empty() && !mode.contains('/') => {
+                Ok(Self::new(AgentName::new(agent), ModeSlug::new(mode)))
+            }
+            _ => Err(format!("`{text}` is not of the form agent/mode")),
+        }
+    }
+}
+
+/// The known name most like `wanted`, if one is near enough to be what was meant.
+pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|name| (strsim::damerau_levenshtein(wanted, name), name))
+        .filter(|(distance, name)| *distance <= 1 + wanted.len().max(name.len()) / 4)
+        .min()
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_finds_a_typo_and_refuses_a_stranger() {
+        let known = ["developer", "memory", "fetch"];
+        assert_eq!(nearest("develper", known), Some("developer"));
+        assert_eq!(nearest("memroy", known), Some("memory"));
+        assert_eq!(nearest("kubernetes", known), None);
+    }
+
+    #[test]
+    fn a_mode_id_reads_back_what_it_prints() {
+        let id: ModeId = "coding/backend".parse().expect("well formed");
+        assert_eq!(id.to_string(), "coding/backend");
+        for bad in ["coding", "/backend", "coding/", "a/b/c"] {
+            assert!(bad.parse::<ModeId>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Files to typed manifests: finds the files of every layer, checks each against its schema, and lets later
+//! layers override earlier ones by name.
+//!
+//! Invariant: names are not looked up here and nothing is started; `graph` gives them meaning. A file that is
+//! wrong is reported and left out, the others are still read.
+
+mod builtin;
+mod config;
+mod duration;
+mod files;
+mod layers;
+mod mcp_servers;
+mod migrate;
+mod model;
+mod prompt;
+mod schema;
+mod yaml;
+
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use config::{Config, Moderator, Profile};
+pub use duration::Span;
+pub use files::{Found, Root};
+pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
+pub use model::{
+    AcpRuntime, AgentManifest, Approval, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry,
+    HttpTransport, Metadata, Mode, Requires, Runtime, Scope, ServiceManifest, Status, StdioTransport, Timeouts,
+    Transport, VERSION,
+};
+pub use prompt::{Prompt, VARIABLES};
+pub use schema::{Kind, generate as generate_schema};
+pub use yaml::{Path, Source};
+
+use crate::diagnostic::{Diagnostic, Place};
+use crate::ids::nearest;
+
+/// Where a manifest came from. Later layers override earlier ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    Builtin,
+    User,
+    Project,
+    Extra,
+}
+
+impl std::fmt::Display for Layer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Layer::Builtin => "built in",
+            Layer::User => "user",
+            Layer::Project => "project",
+            Layer::Extra => "--manifests",
+        })
+    }
+}
+
+/// Reads every layer, in order, and combines them.
+pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
+    let mut manifests = Manifests::default();
+    let mut diagnostics = Vec::new();
+    for (layer, root) in roots {
+        for found in root.manifests() {
+            let role = role_of(*layer, &found.path);
+            if role == FileRole::NotOurs {
+                continue;
+            }
+            let text = match found.text {
+                Ok(text) => text,
+                Err(diagnostic) => {
+                    diagnostics.push(*diagnostic);
+                    continue;
+                }
+            };
+            let source = Source::new(found.file, text);
+            let mut reader = Reader { layer: *layer, root, path: &found.path, diagnostics: &mut diagnostics };
+            for document in reader.read(role, &source) {
+                manifests.add(document, *layer, &source, &mut diagnostics);
+            }
+        }
+    }
+    (manifests, diagnostics)
+}
+
+/// What a file below a root is taken for.
+#[derive(Clone, Copy, PartialEq)]
+enum FileRole {
+    Manifest,
+    Config,
+    McpServers,
+    NotOurs,
+}
+
+fn role_of(layer: Layer, path: &FilePath) -> FileRole {
+    if layer == Layer::Project && path == FilePath::new(".mcp.json") {
+        return FileRole::McpServers;
+    }
+    let inside = path.strip_prefix(".skein").unwrap_or(path);
+    let at_top = inside.parent() == Some(FilePath::new(""));
+    match layer {
+        _ if at_top && inside.file_stem().is_some_and(|stem| stem == "config") => FileRole::Config,
+        // Other folders beside agents/ and services/ belong to other features.
+        Layer::User | Layer::Project if !inside.starts_with("agents") && !inside.starts_with("services") => {
+            FileRole::NotOurs
+        }
+        _ => FileRole::Manifest,
+    }
+}
+
+/// A document that passed its schema.
+pub(crate) enum Document {
+    Agent { manifest: Box<AgentManifest>, prompts: Vec<Option<Prompt>> },
+    Service { manifest: Box<ServiceManifest>, path: Path },
+    Config(Box<Config>),
+}
+
+struct Reader<'a> {
+    layer: Layer,
+    root: &'a Root,
+    path: &'a FilePath,
+    diagnostics: &'a mut Vec<Diagnostic>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, role: FileRole, source: &Arc<Source>) -> Vec<Document> {
+        let value = match yaml::parse(source) {
+            Ok(value) => value,
+            Err(diagnostic) => {
+                self.diagnostics.push(*diagnostic);
+                return Vec::new();
+            }
+        };
+        match role {
+            FileRole::McpServers => mcp_servers::read(&value, source, self.diagnostics)
+                .into_iter()
+                .map(|(manifest, path)| Document::Service { manifest: Box::new(manifest), path })
+                .collect(),
+            FileRole::Config => self.typed(Kind::Config, value, source).map(Document::Config).into_iter().collect(),
+            FileRole::Manifest | FileRole::NotOurs => self.manifest(value, source).into_iter().collect(),
+        }
+    }
+
+    fn manifest(&mut self, mut value: Value, source: &Arc<Source>) -> Option<Document> {
+        if !value.is_object() {
+            self.diagnostics.push(Diagnostic::error(
+                "E010",
+                source.place(&Path::root()),
+                "a manifest must be a mapping",
+                "start with `version: 1` and `kind: agent` or `kind: service`",
+            ));
+            return None;
+        }
+        migrate::migrate(&mut value, source, self.diagnostics).ok()?;
+        match kind_of(&value, source) {
+            Ok(Kind::Service) => {
+                let manifest = self.typed(Kind::Service, value, source)?;
+                Some(Document::Service { manifest, path: Path::root() })
+            }
+            Ok(_) => {
+                let manifest: Box<AgentManifest> = self.typed(Kind::Agent, value, source)?;
+                let prompts = self.prompts(&manifest, source);
+                Some(Document::Agent { manifest, prompts })
+            }
+            Err(diagnostic) => {
+                self.diagnostics.push(*diagnostic);
+                None
+            }
+        }
+    }
+
+    fn typed<T: DeserializeOwned>(&mut self, kind: Kind, value: Value, source: &Source) -> Option<Box<T>> {
+        let before = self.diagnostics.len();
+        if kind == Kind::Config {
+            migrate::check_version(&value, source, self.diagnostics);
+        }
+        self.diagnostics.extend(schema::validate(kind, &value, source));
+        if crate::diagnostic::has_errors(&self.diagnostics[before..]) {
+            return None;
+        }
+        match serde_json::from_value(value) {
+            Ok(typed) => Some(Box::new(typed)),
+            // The schema is generated from the type, so this is a rule that only the type knows.
+            Err(error) => {
+                self.diagnostics.push(Diagnostic::error(
+                    "E013",
+                    Place::file(&source.file),
+                    error.to_string(),
+                    "change the value so that it fits",
+                ));
+                None
+            }
+        }
+    }
+
+    /// The prompt of each mode. A missing or broken one is reported; the mode goes on without it.
+    fn prompts(&mut self, manifest: &AgentManifest, source: &Source) -> Vec<Option<Prompt>> {
+        let mut prompts = Vec::with_capacity(manifest.modes.len());
+        for (index, mode) in manifest.modes.iter().enumerate() {
+            let at = Path::root().key("modes").index(index);
+            let prompt = match &mode.prompt {
+                Some(file) => match self.root.prompt(self.path, file) {
+                    Ok(prompt) => Some(prompt),
+                    Err(problem) => {
+                        self.diagnostics.push(Diagnostic::error(
+                            "E111",
+                            source.place(&at.key("prompt")),
+                            format!("the prompt of mode `{}` cannot be read: {problem}", mode.slug),
+                            "write the prompt to that file, or correct the path; it is relative to this manifest",
+                        ));
+                        None
+                    }
+                },
+                None if manifest.runtime.is_some() => None,
+                None => {
+                    self.diagnostics.push(Diagnostic::error(
+                        "E012",
+                        source.place(&at),
+                        format!("the field `prompt` is missing in mode `{}`", mode.slug),
+                        "add `prompt: FILE.md`; only an external agent (`runtime`) brings its own",
+                    ));
+                    None
+                }
+            };
+            if let Some(prompt) = &prompt {
+                // A built-in prompt is the same for everyone, and a test checks it.
+                if self.layer != Layer::Builtin {
+                    self.diagnostics.extend(prompt.check());
+                }
+            }
+            prompts.push(prompt);
+        }
+        prompts
+    }
+}
+
+fn kind_of(value: &Value, source: &Source) -> Result<Kind, Box<Diagnostic>> {
+    let at = Path::root().key("kind");
+    let wrong =
+        |problem: String, help: String| Err(Box::new(Diagnostic::error("E007", source.place(&at), problem, help)));
+    match value.get("kind").map(Value::as_str) {
+        Some(Some("agent")) => Ok(Kind::Agent),
+        Some(Some("service")) => Ok(Kind::Service),
+        Some(Some(other)) => {
+            let near = nearest(other, ["agent", "service"]).map(|near| format!("did you mean `{near}`?"));
+            wrong(
+                format!("unknown kind `{other}`"),
+                near.unwrap_or("write `kind: agent` or `kind: service`".to_owned()),
+            )
+        }
+        Some(None) => wrong("`kind` must be text".to_owned(), "write `kind: agent` or `kind: service`".to_owned()),
+        None => wrong("the field `kind` is missing".to_owned(), "add `kind: agent` or `kind: service`".to_owned()),
+    }
+}

@@ -1,0 +1,252 @@
+//! Where manifests lie: compiled in, in a folder, or in the snapshot of a project. Finds them and reads them,
+//! with limits, and reads the prompt files they point to.
+//!
+//! Invariant: a project is read once, as a snapshot; what was hashed for its trust is what is used.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use super::builtin;
+use super::prompt::Prompt;
+use crate::diagnostic::{Diagnostic, Place};
+
+/// A manifest is some kilobytes; anything past this was put there by mistake.
+const MAX_FILE: u64 = 1024 * 1024;
+/// A prompt is paid for in every request.
+const MAX_PROMPT: u64 = 256 * 1024;
+/// Deep enough for any folder a person keeps, shallow enough to end.
+const MAX_DEPTH: usize = 16;
+
+/// One layer's files.
+#[derive(Debug, Clone)]
+pub enum Root {
+    Builtin,
+    /// A folder, or a single file, on disk. `shown` stands before the names of its files.
+    Disk {
+        path: PathBuf,
+        shown: String,
+    },
+    /// A project's `.skein/` and `.mcp.json` as they were when their hash was taken.
+    Snapshot {
+        files: BTreeMap<PathBuf, Vec<u8>>,
+        shown: String,
+    },
+}
+
+/// A manifest file that was found, and its text or why it could not be read.
+#[derive(Debug)]
+pub struct Found {
+    /// As it is shown to a person.
+    pub file: String,
+    /// Relative to the root.
+    pub path: PathBuf,
+    pub text: Result<String, Box<Diagnostic>>,
+}
+
+impl Root {
+    /// Every manifest and config file below the root, in the order of their paths.
+    pub fn manifests(&self) -> Vec<Found> {
+        match self {
+            Root::Builtin => builtin::FILES
+                .iter()
+                .filter(|(path, _)| is_manifest(Path::new(path)))
+                .map(|(path, text)| Found {
+                    file: format!("builtin:{path}"),
+                    path: PathBuf::from(path),
+                    text: Ok((*text).to_owned()),
+                })
+                .collect(),
+            Root::Snapshot { files, shown } => files
+                .iter()
+                .filter(|(path, _)| is_manifest(path))
+                .map(|(path, bytes)| {
+                    let file = show(shown, path);
+                    let text = if bytes.len() as u64 > MAX_FILE {
+                        Err(too_large(&file, bytes.len() as u64))
+                    } else {
+                        String::from_utf8(bytes.clone()).map_err(|_| not_text(&file))
+                    };
+                    Found { file, path: path.clone(), text }
+                })
+                .collect(),
+            Root::Disk { path, shown } => {
+                let mut found = Vec::new();
+                walk(path, &mut |entry| match entry {
+                    Ok(file) if is_manifest(&file) => {
+                        let relative = file.strip_prefix(path).unwrap_or(&file).to_owned();
+                        let name = show(shown, &relative);
+                        let text = read_text(&file, &name);
+                        found.push(Found { file: name, path: relative, text });
+                    }
+                    Ok(_) => {}
+                    Err((file, problem)) => {
+                        let relative = file.strip_prefix(path).unwrap_or(&file).to_owned();
+                        let name = show(shown, &relative);
+                        let help = "remove the link or make the file readable";
+                        let text = Err(Box::new(Diagnostic::error("E001", Place::file(&name), problem, help)));
+                        found.push(Found { file: name, path: relative, text });
+                    }
+                });
+                found.sort_by(|a, b| a.path.cmp(&b.path));
+                found
+            }
+        }
+    }
+
+    /// The prompt file that `manifest` names, or why it cannot be had.
+    pub fn prompt(&self, manifest: &Path, prompt: &str) -> Result<Prompt, String> {
+        let from = manifest.parent().unwrap_or(Path::new(""));
+        match self {
+            Root::Builtin => {
+                let path = normalise(&from.join(prompt)).ok_or("it lies outside the built-in files")?;
+                let file = builtin::FILES.iter().find(|(name, _)| Path::new(name) == path);
+                let (name, text) = file.ok_or("there is no such built-in file")?;
+                Ok(Prompt { file: format!("builtin:{name}"), text: (*text).to_owned() })
+            }
+            Root::Snapshot { files, shown } => {
+                let path =
+                    normalise(&from.join(prompt)).filter(|path| files.contains_key(path) || path.starts_with(".skein"));
+                let path =
+                    path.ok_or("a project's prompts must lie inside its .skein folder, which its trust covers")?;
+                let bytes = files.get(&path).ok_or_else(|| format!("there is no file {}", show(shown, &path)))?;
+                let text = String::from_utf8(bytes.clone()).map_err(|_| "it is not UTF-8 text")?;
+                Ok(Prompt { file: show(shown, &path), text })
+            }
+            Root::Disk { path, shown } => {
+                let base = if path.is_file() { path.parent().unwrap_or(path) } else { path };
+                let file = base.join(from).join(prompt);
+                let name = normalise(&Path::new(shown).join(from).join(prompt))
+                    .map_or_else(|| file.display().to_string(), |path| path.display().to_string());
+                let text = read_capped(&file, MAX_PROMPT).map_err(|error| match error {
+                    ReadError::TooLarge(size) => format!("it has {size} bytes; the limit is {MAX_PROMPT}"),
+                    ReadError::NotText => "it is not UTF-8 text".to_owned(),
+                    ReadError::Io(error) => error.to_string(),
+                })?;
+                Ok(Prompt { file: name, text })
+            }
+        }
+    }
+}
+
+/// The regular files below a folder, or the file itself. Links are followed; one that leads back is reported.
+fn walk(root: &Path, visit: &mut dyn FnMut(Result<PathBuf, (PathBuf, String)>)) {
+    walk_into(root, 0, &mut HashSet::new(), visit);
+}
+
+fn walk_into(
+    path: &Path,
+    depth: usize,
+    above: &mut HashSet<PathBuf>,
+    visit: &mut dyn FnMut(Result<PathBuf, (PathBuf, String)>),
+) {
+    let kind = match fs::metadata(path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) => return visit(Err((path.to_owned(), format!("cannot be read: {error}")))),
+    };
+    if kind.is_file() {
+        return visit(Ok(path.to_owned()));
+    }
+    if !kind.is_dir() {
+        // Reading a pipe or a device could wait for ever.
+        return visit(Err((path.to_owned(), "is neither a file nor a folder".to_owned())));
+    }
+    let real = match fs::canonicalize(path) {
+        Ok(real) => real,
+        Err(error) => return visit(Err((path.to_owned(), format!("cannot be read: {error}")))),
+    };
+    if depth > MAX_DEPTH || !above.insert(real.clone()) {
+        return visit(Err((path.to_owned(), "the folder links back to a folder it lies in".to_owned())));
+    }
+    match fs::read_dir(path) {
+        Ok(entries) => {
+            let mut entries: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+            entries.sort();
+            for entry in entries {
+                let hidden = entry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+                if !hidden {
+                    walk_into(&entry, depth + 1, above, visit);
+                }
+            }
+        }
+        Err(error) => visit(Err((path.to_owned(), format!("cannot be read: {error}")))),
+    }
+    above.remove(&real);
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
+        && !path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".schema.json"))
+}
+
+fn show(shown: &str, path: &Path) -> String {
+    Path::new(shown).join(path).display().to_string().trim_end_matches('/').to_owned()
+}
+
+/// `a/../b` without asking the disk; `None` when it would leave the root.
+fn normalise(path: &Path) -> Option<PathBuf> {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => clean.push(part),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !clean.pop() {
+                    return None;
+                }
+            }
+            Component::RootDir | Component::Prefix(_) => clean.push(component),
+        }
+    }
+    Some(clean)
+}
+
+enum ReadError {
+    TooLarge(u64),
+    NotText,
+    Io(std::io::Error),
+}
+
+fn read_capped(path: &Path, cap: u64) -> Result<String, ReadError> {
+    let file = fs::File::open(path).map_err(ReadError::Io)?;
+    let metadata = file.metadata().map_err(ReadError::Io)?;
+    if metadata.is_dir() {
+        return Err(ReadError::Io(std::io::Error::other("it is a folder")));
+    }
+    if metadata.len() > cap {
+        return Err(ReadError::TooLarge(metadata.len()));
+    }
+    let mut bytes = Vec::new();
+    file.take(cap + 1).read_to_end(&mut bytes).map_err(ReadError::Io)?;
+    if bytes.len() as u64 > cap {
+        return Err(ReadError::TooLarge(bytes.len() as u64));
+    }
+    String::from_utf8(bytes).map_err(|_| ReadError::NotText)
+}
+
+fn read_text(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {
+    read_capped(path, MAX_FILE).map_err(|error| match error {
+        ReadError::TooLarge(size) => too_large(shown, size),
+        ReadError::NotText => not_text(shown),
+        ReadError::Io(error) => Box::new(Diagnostic::error(
+            "E001",
+            Place::file(shown),
+            format!("cannot be read: {error}"),
+            "make the file readable or remove it",
+        )),
+    })
+}
+
+fn too_large(shown: &str, size: u64) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error(
+        "E002",
+        Place::file(shown),
+        format!("the file has {size} bytes; a manifest may have {MAX_FILE}"),
+        "keep one manifest per file, and data out of manifest folders",
+    ))
+}
+
+fn not_text(shown: &str) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error("E001", Place::file(shown), "the file is not UTF-8 text", "save it as UTF-8"))
+}

@@ -1,0 +1,256 @@
+//! Which file wins: later layers override earlier ones by name, within limits that keep what Skein itself
+//! relies on.
+//!
+//! Invariant: the orchestrator, the services it owns and every internal mode are the built-in ones, whatever
+//! other layers say.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::model::{AgentManifest, Mode, ServiceManifest};
+use super::prompt::Prompt;
+use super::yaml::{Path, Source};
+use super::{Config, Document, Layer, Transport};
+use crate::diagnostic::Diagnostic;
+use crate::ids::{AgentName, ServiceName};
+
+/// The one agent that may not be replaced.
+const ORCHESTRATOR: &str = "orchestrator";
+
+/// Everything the layers said, the winner for each name.
+#[derive(Debug, Default)]
+pub struct Manifests {
+    pub agents: BTreeMap<AgentName, AgentEntry>,
+    pub services: BTreeMap<ServiceName, ServiceEntry>,
+    pub configs: Vec<ConfigEntry>,
+}
+
+#[derive(Debug)]
+pub struct AgentEntry {
+    /// As it was read, but for its modes, which stand in `modes`.
+    pub manifest: AgentManifest,
+    pub modes: Vec<ModeEntry>,
+    pub layer: Layer,
+    pub source: Arc<Source>,
+    /// The files this one took the place of, earliest first.
+    pub overrides: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct ModeEntry {
+    pub mode: Mode,
+    pub prompt: Option<Prompt>,
+    /// Where the mode is written; an internal mode stays in the built-in file when its agent is overridden.
+    pub source: Arc<Source>,
+    pub path: Path,
+    pub layer: Layer,
+}
+
+#[derive(Debug)]
+pub struct ServiceEntry {
+    pub manifest: ServiceManifest,
+    pub layer: Layer,
+    pub source: Arc<Source>,
+    /// Where in the file it stands; a `.mcp.json` holds several.
+    pub path: Path,
+    pub overrides: Vec<String>,
+}
+
+impl ServiceEntry {
+    /// Brought by a user, a project or an editor: what the group `mcp` speaks of.
+    pub fn user_installed(&self) -> bool {
+        self.layer != Layer::Builtin && !matches!(self.manifest.transport, Transport::Builtin(_))
+    }
+}
+
+#[derive(Debug)]
+pub struct ConfigEntry {
+    pub config: Config,
+    pub layer: Layer,
+    pub source: Arc<Source>,
+}
+
+impl Manifests {
+    pub(super) fn add(&mut self, document: Document, layer: Layer, source: &Arc<Source>, found: &mut Vec<Diagnostic>) {
+        match document {
+            Document::Agent { manifest, prompts } => self.add_agent(*manifest, prompts, layer, source, found),
+            Document::Service { manifest, path } => self.add_service(*manifest, path, layer, source, found),
+            Document::Config(config) => {
+                self.configs.push(ConfigEntry { config: *config, layer, source: Arc::clone(source) });
+            }
+        }
+    }
+
+    fn add_agent(
+        &mut self,
+        mut manifest: AgentManifest,
+        prompts: Vec<Option<Prompt>>,
+        layer: Layer,
+        source: &Arc<Source>,
+        found: &mut Vec<Diagnostic>,
+    ) {
+        let at_name = Path::root().key("name");
+        let modes = std::mem::take(&mut manifest.modes);
+        let mut modes: Vec<_> = modes
+            .into_iter()
+            .zip(prompts)
+            .enumerate()
+            .map(|(index, (mode, prompt))| ModeEntry {
+                mode,
+                prompt,
+                source: Arc::clone(source),
+                path: Path::root().key("modes").index(index),
+                layer,
+            })
+            .collect();
+        if layer != Layer::Builtin {
+            modes.retain(|entry| !internal_elsewhere(entry, found));
+        }
+        let mut overrides = Vec::new();
+        if let Some(earlier) = self.agents.get_mut(&manifest.name) {
+            if earlier.layer == layer {
+                return found.push(claimed_twice(
+                    "agent",
+                    manifest.name.as_str(),
+                    source.place(&at_name),
+                    &earlier.source,
+                    &at_name,
+                ));
+            }
+            if manifest.name.as_str() == ORCHESTRATOR {
+                return found.push(Diagnostic::error(
+                    "E102",
+                    source.place(&at_name),
+                    "the agent `orchestrator` is part of Skein and cannot be overridden",
+                    "choose another name",
+                ));
+            }
+            overrides.append(&mut earlier.overrides);
+            overrides.push(earlier.source.file.clone());
+            // Skein itself relies on internal modes, so they outlive the file that held them.
+            for inherited in earlier.modes.extract_if(.., |entry| entry.mode.internal) {
+                if let Some(position) = modes.iter().position(|entry| entry.mode.slug == inherited.mode.slug) {
+                    let entry = modes.remove(position);
+                    found.push(Diagnostic::error(
+                        "E109",
+                        entry.source.place(&entry.path.key("slug")),
+                        format!("`{}/{}` is an internal mode and cannot be overridden", manifest.name, entry.mode.slug),
+                        "choose another slug",
+                    ));
+                }
+                modes.push(inherited);
+            }
+        }
+        let entry = AgentEntry { modes, layer, source: Arc::clone(source), overrides, manifest };
+        self.agents.insert(entry.manifest.name.clone(), entry);
+    }
+
+    fn add_service(
+        &mut self,
+        manifest: ServiceManifest,
+        path: Path,
+        layer: Layer,
+        source: &Arc<Source>,
+        found: &mut Vec<Diagnostic>,
+    ) {
+        let at_name = path.key("name");
+        if layer != Layer::Builtin && manifest.owner.is_some() {
+            return found.push(Diagnostic::error(
+                "E102",
+                source.key_place(&path.key("owner")),
+                "only built-in services have an owner",
+                "remove the field `owner`",
+            ));
+        }
+        let mut overrides = Vec::new();
+        if let Some(earlier) = self.services.get(&manifest.name) {
+            if earlier.layer == layer {
+                return found.push(claimed_twice(
+                    "service",
+                    manifest.name.as_str(),
+                    source.place(&at_name),
+                    &earlier.source,
+                    &earlier.path.key("name"),
+                ));
+            }
+            if let Some(owner) = &earlier.manifest.owner {
+                return found.push(Diagnostic::error(
+                    "E102",
+                    source.place(&at_name),
+                    format!("the service `{}` belongs to the {owner} and cannot be overridden", manifest.name),
+                    "choose another name",
+                ));
+            }
+            overrides.clone_from(&earlier.overrides);
+            overrides.push(earlier.source.file.clone());
+        }
+        if layer != Layer::Builtin && self.widens_builtin(&manifest, &path, source, found) {
+            return;
+        }
+        let entry = ServiceEntry { manifest, layer, source: Arc::clone(source), path, overrides };
+        self.services.insert(entry.manifest.name.clone(), entry);
+    }
+
+    /// A manifest over a built-in service may change its limits and narrow its groups. If it could move
+    /// `shell` into `read`, every mode that reads would run commands.
+    fn widens_builtin(
+        &self,
+        manifest: &ServiceManifest,
+        path: &Path,
+        source: &Source,
+        found: &mut Vec<Diagnostic>,
+    ) -> bool {
+        let Transport::Builtin(name) = &manifest.transport else { return false };
+        let at = path.key("transport").key("builtin");
+        let Some(builtin) =
+            self.services.get(name).filter(|entry| &manifest.name == name && entry.manifest.owner.is_none())
+        else {
+            found.push(Diagnostic::error(
+                "E117",
+                source.place(&at),
+                format!("`builtin: {name}` can only stand in a manifest that overrides the service `{name}` itself"),
+                "use `stdio` or `http`, or give the manifest the built-in service's name",
+            ));
+            return true;
+        };
+        let mut widened = false;
+        for (group, tools) in &manifest.groups {
+            let Some(allowed) = builtin.manifest.groups.get(group) else { continue };
+            for (index, tool) in tools.iter().enumerate().filter(|(_, tool)| !allowed.contains(tool)) {
+                widened = true;
+                found.push(Diagnostic::error(
+                    "E118",
+                    source.place(&path.key("groups").key(group.as_str()).index(index)),
+                    format!(
+                        "the built-in group `{group}` of `{name}` does not hold `{tool}`, and a manifest cannot add it"
+                    ),
+                    "declare a group of another name for it, and list that group where it is wanted",
+                ));
+            }
+        }
+        widened
+    }
+}
+
+/// True, with a report, for a mode that calls itself internal without being built in.
+fn internal_elsewhere(entry: &ModeEntry, found: &mut Vec<Diagnostic>) -> bool {
+    if entry.mode.internal {
+        found.push(Diagnostic::error(
+            "E109",
+            entry.source.key_place(&entry.path.key("internal")),
+            "only built-in modes can be internal",
+            "remove the field `internal`",
+        ));
+    }
+    entry.mode.internal
+}
+
+fn claimed_twice(kind: &str, name: &str, at: crate::diagnostic::Place, first: &Source, path: &Path) -> Diagnostic {
+    Diagnostic::error(
+        "E101",
+        at,
+        format!("two files of one layer define the {kind} `{name}`"),
+        "rename one of them, or remove it",
+    )
+    .with_related(first.place(path), "defined here first")
+}

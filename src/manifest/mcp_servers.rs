@@ -1,0 +1,113 @@
+//! A project's `.mcp.json`, the file other tools keep their MCP servers in, read as service manifests.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::model::{
+    HttpTransport, Requires, Restart, Scope, ServiceKind, ServiceManifest, Status, StdioTransport, Timeouts, Transport,
+    VERSION,
+};
+use super::yaml::{Path, Source};
+use crate::diagnostic::Diagnostic;
+use crate::ids::{NAME_PATTERN, ServiceName};
+
+pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) -> Vec<(ServiceManifest, Path)> {
+    let at = Path::root().key("mcpServers");
+    let Some(servers) = value.get("mcpServers").and_then(Value::as_object) else {
+        found.push(Diagnostic::error(
+            "E012",
+            source.place(&Path::root()),
+            "the mapping `mcpServers` is missing",
+            "write `{\"mcpServers\": {\"name\": {\"command\": …}}}`",
+        ));
+        return Vec::new();
+    };
+    let mut services = Vec::new();
+    for (name, server) in servers {
+        let at = at.key(name);
+        match service(name, server) {
+            Ok(manifest) => services.push((manifest, at)),
+            Err(problem) => found.push(Diagnostic::error(
+                "E013",
+                source.key_place(&at),
+                format!("the server `{name}` cannot be used: {problem}"),
+                "give it a `command` with `args` and `env`, or a `url` with `headers`",
+            )),
+        }
+    }
+    services
+}
+
+fn service(name: &str, server: &Value) -> Result<ServiceManifest, String> {
+    let text = |key: &str| server.get(key).and_then(Value::as_str);
+    let transport = match (text("command"), text("url")) {
+        (Some(command), None) => Transport::Stdio(StdioTransport {
+            command: variables(command),
+            args: strings(server.get("args"))?,
+            env: map(server.get("env"))?,
+            cwd: text("cwd").map(str::to_owned),
+        }),
+        (None, Some(url)) if text("type") != Some("sse") => {
+            Transport::Http(HttpTransport { url: variables(url), headers: map(server.get("headers"))? })
+        }
+        (None, Some(_)) => return Err("the old HTTP+SSE transport is not spoken".to_owned()),
+        (Some(_), Some(_)) => return Err("it has both a command and a url".to_owned()),
+        (None, None) => return Err("it has neither a command nor a url".to_owned()),
+    };
+    Ok(ServiceManifest {
+        version: VERSION,
+        kind: ServiceKind::Service,
+        name: service_name(name)?,
+        title: Some(name.to_owned()),
+        description: text("description").map_or_else(|| format!("MCP server {name} of .mcp.json"), str::to_owned),
+        transport,
+        owner: None,
+        status: Status::Ready,
+        scope: Scope::Shared,
+        requires: Requires::default(),
+        groups: BTreeMap::new(),
+        timeouts: Timeouts::default(),
+        restart: Restart::default(),
+    })
+}
+
+/// `GitHub Tools` → `github-tools`.
+fn service_name(name: &str) -> Result<ServiceName, String> {
+    let words: Vec<String> = name
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .flat_map(|word| word.split('_'))
+        .filter(|word| !word.is_empty())
+        .map(str::to_ascii_lowercase)
+        .collect();
+    let clean = words.join("-");
+    let fits = clean.len() <= 32 && clean.starts_with(|c: char| c.is_ascii_lowercase());
+    if fits {
+        Ok(ServiceName::new(clean))
+    } else {
+        Err(format!("its name does not become one that fits {NAME_PATTERN}"))
+    }
+}
+
+/// These files write `${NAME}` for an environment variable; manifests write `${env:NAME}`.
+fn variables(text: &str) -> String {
+    text.replace("${env:", "${").replace("${", "${env:")
+}
+
+fn strings(value: Option<&Value>) -> Result<Vec<String>, String> {
+    let Some(value) = value else { return Ok(Vec::new()) };
+    let items = value.as_array().ok_or("`args` is not a list")?;
+    items.iter().map(|item| item.as_str().map(variables).ok_or("an entry of `args` is not text".to_owned())).collect()
+}
+
+fn map(value: Option<&Value>) -> Result<BTreeMap<String, String>, String> {
+    let Some(value) = value else { return Ok(BTreeMap::new()) };
+    let entries = value.as_object().ok_or("`env` or `headers` is not a mapping")?;
+    entries
+        .iter()
+        .map(|(key, value)| {
+            let value = value.as_str().ok_or_else(|| format!("the value of `{key}` is not text"))?;
+            Ok((key.clone(), variables(value)))
+        })
+        .collect()
+}

@@ -1,0 +1,79 @@
+//! The `version` of a manifest: older ones are brought up to date with a note, newer ones are refused.
+
+use serde_json::{Value, json};
+
+use super::model::VERSION;
+use super::yaml::{Path, Source};
+use crate::diagnostic::Diagnostic;
+
+/// The file cannot be read by this build; the reason has been reported.
+pub(super) struct Refused;
+
+pub(super) fn migrate(value: &mut Value, source: &Source, found: &mut Vec<Diagnostic>) -> Result<(), Refused> {
+    if !check_version(value, source, found) {
+        return Err(Refused);
+    }
+    if value.get("version") == Some(&json!(0)) {
+        from_version_0(value);
+        found.push(Diagnostic::note(
+            "N304",
+            source.place(&Path::root().key("version")),
+            "a manifest of version 0 was read as version 1",
+            "write `version: 1`, `kind`, and a `description` for the file and for each mode",
+        ));
+    }
+    Ok(())
+}
+
+/// False when the version is missing, newer than this build, or no version at all.
+pub(super) fn check_version(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) -> bool {
+    let at = Path::root().key("version");
+    let (code, place, problem, help) = match value.get("version") {
+        None => (
+            "E012",
+            source.place(&Path::root()),
+            "the field `version` is missing".to_owned(),
+            format!("add `version: {VERSION}`"),
+        ),
+        Some(version) => match version.as_u64() {
+            Some(0..=VERSION) => return true,
+            Some(newer) => (
+                "E008",
+                source.place(&at),
+                format!("the file is of version {newer}; this skein reads up to version {VERSION}"),
+                "use a newer skein, or write the file in the older form".to_owned(),
+            ),
+            None => (
+                "E010",
+                source.place(&at),
+                "`version` must be a whole number".to_owned(),
+                format!("write `version: {VERSION}`"),
+            ),
+        },
+    };
+    found.push(Diagnostic::error(code, place, problem, help));
+    false
+}
+
+/// Version 0 is the form in which the idea was first written down: no `kind`, and no descriptions.
+fn from_version_0(value: &mut Value) {
+    let Some(object) = value.as_object_mut() else { return };
+    object.insert("version".to_owned(), json!(VERSION));
+    if !object.contains_key("kind") {
+        let kind = if object.contains_key("transport") { "service" } else { "agent" };
+        object.insert("kind".to_owned(), json!(kind));
+    }
+    describe(object, "name");
+    for mode in object.get_mut("modes").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(mode) = mode.as_object_mut() {
+            describe(mode, "slug");
+        }
+    }
+}
+
+fn describe(object: &mut serde_json::Map<String, Value>, name: &str) {
+    if !object.contains_key("description") {
+        let text = object.get("title").or_else(|| object.get(name)).cloned().unwrap_or_default();
+        object.insert("description".to_owned(), text);
+    }
+}

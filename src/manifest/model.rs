@@ -1,0 +1,474 @@
+//! The types of an agent and a service file, exactly as they are written. The JSON Schemas in `schemas/` are
+//! generated from these types, so the doc comments here are what an editor shows while one types.
+//!
+//! Invariant: names are only text here; what is left out means the narrowest: no groups, no dependencies, no
+//! delegates.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::duration::Span;
+use crate::ids::{AgentName, GroupName, ModeSlug, RoleName, ServiceName, ToolName};
+
+/// The format version this build reads and writes.
+pub const VERSION: u64 = 1;
+
+/// An agent: something that answers prompts, in one or more modes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Skein agent manifest")]
+pub struct AgentManifest {
+    /// Format version of this file: 1.
+    pub version: u64,
+    pub kind: AgentKind,
+    pub name: AgentName,
+    /// Display name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// One sentence on what the agent is for.
+    #[schemars(length(min = 1))]
+    pub description: String,
+    /// Media types the agent accepts (Agent Communication Protocol).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_content_types: Vec<String>,
+    /// Media types the agent answers with (Agent Communication Protocol).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_content_types: Vec<String>,
+    #[serde(default)]
+    pub metadata: Metadata,
+    /// An external program that speaks the Agent Client Protocol; without it Skein runs the agent itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
+    /// The mode a session starts in; the first one if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_mode: Option<ModeSlug>,
+    /// Modes this agent may hand work to: `agent/mode` or `agent/*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub delegates: Vec<DelegatePattern>,
+    #[schemars(length(min = 1))]
+    pub modes: Vec<Mode>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AgentKind {
+    Agent,
+}
+
+/// `agent/mode`, or `agent/*` for every mode of an agent that is not internal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct DelegatePattern(
+    #[schemars(regex(pattern = r"^[a-z][a-z0-9]*([_-][a-z0-9]+)*/(\*|[a-z][a-z0-9]*([_-][a-z0-9]+)*)$"))] pub String,
+);
+
+/// What the agent manifest of the Agent Communication Protocol calls metadata. Skein reads `dependencies`
+/// and `capabilities`; the rest is kept and shown.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// The agent's own version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Every service that any of the modes may ask for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dependencies: Vec<Dependency>,
+    /// What the agent can do, for routing and for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<Capability>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<Person>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contributors: Vec<Person>,
+    /// SPDX licence identifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documentation: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programming_language: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub natural_languages: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<Link>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recommended_models: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+    /// Anything else, kept as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<BTreeMap<String, Value>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Capability {
+    Word(String),
+    Described(DescribedCapability),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DescribedCapability {
+    pub name: String,
+    #[serde(default)]
+    pub description: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Person {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub url: String,
+}
+
+/// A service that is needed: its name, or a mapping that says more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Dependency {
+    Name(ServiceName),
+    Detailed(DetailedDependency),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DetailedDependency {
+    /// Only `tool` (a service) is wired; `agent` and `model` are kept for readers of the manifest.
+    #[serde(rename = "type", default)]
+    pub kind: DependencyKind,
+    pub name: ServiceName,
+    /// The mode works without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DependencyKind {
+    #[default]
+    Tool,
+    Agent,
+    Model,
+}
+
+impl Dependency {
+    pub fn name(&self) -> &ServiceName {
+        match self {
+            Dependency::Name(name) => name,
+            Dependency::Detailed(detailed) => &detailed.name,
+        }
+    }
+
+    pub fn kind(&self) -> DependencyKind {
+        match self {
+            Dependency::Name(_) => DependencyKind::Tool,
+            Dependency::Detailed(detailed) => detailed.kind,
+        }
+    }
+
+    pub fn optional(&self) -> bool {
+        match self {
+            Dependency::Name(_) => false,
+            Dependency::Detailed(detailed) => detailed.optional,
+        }
+    }
+}
+
+/// An external agent: a program that speaks the Agent Client Protocol on stdio.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Runtime {
+    Acp(AcpRuntime),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AcpRuntime {
+    /// The program to start.
+    #[schemars(length(min = 1))]
+    pub command: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Variables it gets beside the minimal environment; `${env:NAME}` is resolved at start.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// One way of working of an agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mode {
+    pub slug: ModeSlug,
+    /// Display name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// One sentence on what the mode does.
+    #[schemars(length(min = 1))]
+    pub description: String,
+    /// When a request belongs here; the router reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when_to_use: Option<String>,
+    /// Requests as people type them; the router learns from them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub examples: Vec<String>,
+    /// The Markdown file with the mode's prompt, relative to this file. Required unless the agent is external.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// Which tools the mode may use. An empty list, or none at all, means no tools.
+    #[serde(default)]
+    pub tool_groups: Vec<GroupEntry>,
+    /// The services the mode asks for.
+    #[serde(default)]
+    pub dependencies: Vec<Dependency>,
+    /// When a call needs a person's consent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
+    /// Whether tools may be called from code the model writes.
+    #[serde(default, skip_serializing_if = "CodeExecution::is_off")]
+    pub code_execution: CodeExecution,
+    /// Used by Skein itself and never offered to a user. Only built-in modes may be internal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub internal: bool,
+}
+
+/// A tool group: its name, or a mapping that narrows it to some files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum GroupEntry {
+    Name(GroupName),
+    Files(FilesGroup),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FilesGroup {
+    pub group: GroupName,
+    /// A regular expression that every path argument of a call must match.
+    pub files: String,
+}
+
+impl GroupEntry {
+    pub fn group(&self) -> &GroupName {
+        match self {
+            GroupEntry::Name(group) => group,
+            GroupEntry::Files(narrowed) => &narrowed.group,
+        }
+    }
+
+    pub fn files(&self) -> Option<&str> {
+        match self {
+            GroupEntry::Name(_) => None,
+            GroupEntry::Files(narrowed) => Some(&narrowed.files),
+        }
+    }
+}
+
+/// `auto` runs every call, `ask` asks for what is not read-only, `smart` asks unless a judge finds the call
+/// read-only, `read-only` refuses the rest, `deny` refuses all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Approval {
+    Auto,
+    Ask,
+    Smart,
+    ReadOnly,
+    Deny,
+}
+
+/// `auto`: on when the schemas of the mode's tools pass 8 kB.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CodeExecution {
+    #[default]
+    Off,
+    On,
+    Auto,
+}
+
+impl CodeExecution {
+    fn is_off(&self) -> bool {
+        *self == CodeExecution::Off
+    }
+}
+
+/// A service: an MCP server that agents can ask for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Skein service manifest")]
+pub struct ServiceManifest {
+    /// Format version of this file: 1.
+    pub version: u64,
+    pub kind: ServiceKind,
+    pub name: ServiceName,
+    /// Display name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// One sentence on what the service offers.
+    #[schemars(length(min = 1))]
+    pub description: String,
+    pub transport: Transport,
+    /// The agent this service belongs to; no other may ask for it. Only built-in services have an owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<AgentName>,
+    /// `planned` services are shown and never started.
+    #[serde(default)]
+    pub status: Status,
+    /// One instance for all, or one per session.
+    #[serde(default)]
+    pub scope: Scope,
+    /// Services this one needs, by name or by the role they play; the modes that use it see none of them.
+    #[serde(default, skip_serializing_if = "Requires::is_empty")]
+    pub requires: Requires,
+    /// Which of its tools belong to which tool group.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<GroupName, Vec<ToolName>>,
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    #[serde(default)]
+    pub restart: Restart,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceKind {
+    Service,
+}
+
+/// How the service is reached.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Transport {
+    /// Compiled into Skein; only built-in manifests may use it.
+    Builtin(ServiceName),
+    /// A child process that speaks MCP on its standard input and output.
+    Stdio(StdioTransport),
+    /// A server that speaks MCP over streamable HTTP.
+    Http(HttpTransport),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StdioTransport {
+    #[schemars(length(min = 1))]
+    pub command: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Variables it gets beside the minimal environment; `${env:NAME}` is resolved at start and never logged.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTransport {
+    #[schemars(regex(pattern = r"^https?://[^\s]+$"))]
+    pub url: String,
+    /// Sent with every request; `${env:NAME}` is resolved at start and never logged.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    #[default]
+    Ready,
+    Planned,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    #[default]
+    Shared,
+    Session,
+}
+
+/// A list of services, or a mapping of roles to services.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Requires {
+    Services(Vec<ServiceName>),
+    Roles(BTreeMap<RoleName, ServiceName>),
+}
+
+impl Default for Requires {
+    fn default() -> Self {
+        Requires::Services(Vec::new())
+    }
+}
+
+impl Requires {
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Requires::Services(services) => services.is_empty(),
+            Requires::Roles(roles) => roles.is_empty(),
+        }
+    }
+
+    /// Each required service with the role it plays; in a plain list a service plays the role of its own name.
+    pub fn roles(&self) -> Vec<(RoleName, &ServiceName)> {
+        match self {
+            Requires::Services(services) => {
+                services.iter().map(|service| (RoleName::new(service.as_str()), service)).collect()
+            }
+            Requires::Roles(roles) => roles.iter().map(|(role, service)| (role.clone(), service)).collect(),
+        }
+    }
+}
+
+/// How long to wait: for the service to start, for one call, and after the last use before it is stopped.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    pub start: Span,
+    pub call: Span,
+    pub idle: Span,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { start: Span::seconds(20), call: Span::seconds(120), idle: Span::seconds(300) }
+    }
+}
+
+/// How often a service that died is started again before its circuit opens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Restart {
+    #[schemars(range(max = 100))]
+    pub max: u32,
+    pub within: Span,
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self { max: 3, within: Span::seconds(60) }
+    }
+}

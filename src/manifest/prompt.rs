@@ -1,0 +1,142 @@
+//! A mode's prompt: Markdown with minijinja variables, checked when it is read, so that a session never meets
+//! a template that cannot be filled in.
+
+use minijinja::{Environment, UndefinedBehavior};
+
+use crate::diagnostic::{Diagnostic, Place};
+use crate::ids::nearest;
+
+/// What a prompt may refer to. A session fills them in at every turn.
+pub const VARIABLES: [&str; 5] = ["agent", "mode", "cwd", "date", "os"];
+
+/// Enough for any prompt with a loop or two; a template that wants more is an accident or an attack.
+const FUEL: u64 = 50_000;
+
+/// A prompt file as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    pub file: String,
+    pub text: String,
+}
+
+impl Prompt {
+    /// Every reason why this prompt could not be filled in.
+    pub fn check(&self) -> Vec<Diagnostic> {
+        if !self.text.contains("{{") && !self.text.contains("{%") && !self.text.contains("{#") {
+            return Vec::new();
+        }
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(FUEL));
+        let template = match environment.template_from_named_str(&self.file, &self.text) {
+            Ok(template) => template,
+            Err(error) => return vec![self.template_error(&error)],
+        };
+        let mut unknown: Vec<_> = template
+            .undeclared_variables(false)
+            .into_iter()
+            .filter(|name| !VARIABLES.contains(&name.as_str()))
+            .filter(|name| !environment.globals().any(|(global, _)| global == name))
+            .collect();
+        unknown.sort();
+        if unknown.is_empty() {
+            // Filters and functions are looked up when a template is filled in, so it is, with stand-ins.
+            let stand_ins: std::collections::BTreeMap<_, _> = VARIABLES.iter().map(|name| (*name, *name)).collect();
+            return template.render(stand_ins).err().map(|error| self.template_error(&error)).into_iter().collect();
+        }
+        unknown
+            .iter()
+            .map(|name| {
+                let help = match nearest(name, VARIABLES) {
+                    Some(near) => format!("did you mean `{near}`? known: {}", VARIABLES.join(", ")),
+                    None => format!("known: {}; write {{{{ \"{{{{\" }}}} for literal braces", VARIABLES.join(", ")),
+                };
+                Diagnostic::error(
+                    "E112",
+                    self.place_of(name),
+                    format!("the prompt uses an unknown variable `{name}`"),
+                    help,
+                )
+            })
+            .collect()
+    }
+
+    fn template_error(&self, error: &minijinja::Error) -> Diagnostic {
+        let place = match error.line() {
+            Some(line) => Place::at(&self.file, &self.text, line, 1, usize::MAX),
+            None => Place::file(&self.file),
+        };
+        let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
+        Diagnostic::error(
+            "E113",
+            place,
+            format!("the prompt is not a valid template: {}{detail}", error.kind()),
+            "correct the template; write {{ \"{{\" }} for literal braces",
+        )
+    }
+
+    /// minijinja tells which variables are unknown but not where: the first use inside a tag is looked up.
+    fn place_of(&self, name: &str) -> Place {
+        let mut inside = false;
+        for (index, line) in self.text.lines().enumerate() {
+            let mut word_start = None;
+            let mut previous = ' ';
+            for (column, c) in line.chars().chain([' ']).enumerate() {
+                match (previous, c) {
+                    ('{', '{' | '%') => inside = true,
+                    ('}' | '%', '}') => inside = false,
+                    _ => {}
+                }
+                let word = c.is_alphanumeric() || c == '_';
+                match (word, word_start) {
+                    (true, None) => word_start = Some(column),
+                    (false, Some(start)) => {
+                        word_start = None;
+                        let found: String = line.chars().skip(start).take(column - start).collect();
+                        if inside && found == name {
+                            return Place::at(&self.file, &self.text, index + 1, start + 1, column - start);
+                        }
+                    }
+                    _ => {}
+                }
+                previous = c;
+            }
+        }
+        Place::file(&self.file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Vec<(&'static str, usize, usize)> {
+        let prompt = Prompt { file: "p.md".into(), text: text.into() };
+        let places = prompt.check().into_iter().map(|found| {
+            let (line, column) = found.at.span.map_or((0, 0), |span| (span.line, span.column));
+            (found.code, line, column)
+        });
+        places.collect()
+    }
+
+    #[test]
+    fn a_prompt_may_use_the_known_variables_and_builtin_filters() {
+        assert_eq!(check("You are {{ agent }}/{{ mode|upper }} in {{ cwd }}."), []);
+        assert_eq!(check("no template at all, { braces } or not"), []);
+    }
+
+    #[test]
+    fn an_unknown_variable_is_found_where_it_stands() {
+        assert_eq!(check("modell\n{% if cwd %}{{ modell }}{% endif %}"), [("E112", 2, 16)]);
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_filled_in_is_an_error() {
+        assert_eq!(check("a\n{{ cwd "), [("E113", 2, 1)]);
+        assert_eq!(check("{{ cwd|nosuchfilter }}"), [("E113", 1, 1)]);
+        assert_eq!(
+            check("{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}")[0].0,
+            "E113"
+        );
+    }
+}

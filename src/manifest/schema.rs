@@ -1,0 +1,301 @@
+//! The JSON Schemas of agent, service and config files: generated from the types, checked in under
+//! `schemas/`, and used from there to validate, so that Skein and an editor's language server judge by the
+//! same text.
+//!
+//! Invariant: says what is wrong in the words of someone who writes YAML, never in those of JSON Schema.
+
+use std::sync::LazyLock;
+
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::paths::LocationSegment;
+use jsonschema::{JsonType, ValidationError, Validator};
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use super::config::Config;
+use super::model::{AgentManifest, ServiceManifest};
+use super::yaml::{Path, Source};
+use crate::diagnostic::Diagnostic;
+use crate::ids::nearest;
+
+/// What a file describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Agent,
+    Service,
+    Config,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Agent, Kind::Service, Kind::Config];
+
+    /// The schema's file under `schemas/`.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Kind::Agent => "agent.schema.json",
+            Kind::Service => "service.schema.json",
+            Kind::Config => "config.schema.json",
+        }
+    }
+
+    fn checked_in(self) -> &'static Checked {
+        static AGENT: LazyLock<Checked> =
+            LazyLock::new(|| Checked::new(include_str!("../../schemas/agent.schema.json")));
+        static SERVICE: LazyLock<Checked> =
+            LazyLock::new(|| Checked::new(include_str!("../../schemas/service.schema.json")));
+        static CONFIG: LazyLock<Checked> =
+            LazyLock::new(|| Checked::new(include_str!("../../schemas/config.schema.json")));
+        match self {
+            Kind::Agent => &AGENT,
+            Kind::Service => &SERVICE,
+            Kind::Config => &CONFIG,
+        }
+    }
+}
+
+struct Checked {
+    schema: Value,
+    validator: Validator,
+}
+
+impl Checked {
+    #[expect(clippy::expect_used, reason = "the text is compiled in and a test builds all three")]
+    fn new(text: &str) -> Self {
+        let schema: Value = serde_json::from_str(text).expect("a checked-in schema is JSON");
+        let validator = jsonschema::draft7::new(&schema).expect("a checked-in schema is a JSON Schema");
+        Self { schema, validator }
+    }
+}
+
+/// The schema as the types say it; `schemas/` must hold the same.
+pub fn generate(kind: Kind) -> Value {
+    // Draft 7 is what YAML language servers understand best.
+    let generator = SchemaSettings::draft07().into_generator();
+    match kind {
+        Kind::Agent => generator.into_root_schema_for::<AgentManifest>(),
+        Kind::Service => generator.into_root_schema_for::<ServiceManifest>(),
+        Kind::Config => generator.into_root_schema_for::<Config>(),
+    }
+    .into()
+}
+
+/// Everything the schema finds wrong with a document.
+pub(super) fn validate(kind: Kind, value: &Value, source: &Source) -> Vec<Diagnostic> {
+    let checked = kind.checked_in();
+    let mut found = Vec::new();
+    for error in checked.validator.iter_errors(value) {
+        explain(&error, &checked.schema, source, &mut found);
+    }
+    found
+}
+
+fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: &mut Vec<Diagnostic>) {
+    let path = path_of(error);
+    let field = if path == Path::root() { "the document".to_owned() } else { format!("`{path}`") };
+    let here = || source.place(&path);
+    match error.kind() {
+        ValidationErrorKind::AdditionalProperties { unexpected } => {
+            let known = known_fields(error, schema);
+            for name in unexpected {
+                let help = match nearest(name, known.iter().copied()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None if known.is_empty() => "this name is not allowed here".to_owned(),
+                    None => format!("known fields: {}", known.join(", ")),
+                };
+                found.push(Diagnostic::error(
+                    "E011",
+                    source.key_place(&path.key(name)),
+                    format!("unknown field `{name}`"),
+                    help,
+                ));
+            }
+        }
+        ValidationErrorKind::Required { property } => {
+            let name = property.as_str().unwrap_or_default();
+            let whole = if path == Path::root() { String::new() } else { format!(" in `{path}`") };
+            found.push(Diagnostic::error(
+                "E012",
+                here(),
+                format!("the field `{name}` is missing{whole}"),
+                missing_help(name),
+            ));
+        }
+        ValidationErrorKind::Type { kind } => found.push(Diagnostic::error(
+            "E010",
+            here(),
+            format!("{field} must be {}, not {}", expected(kind), described(error.instance())),
+            format!("write {} here", expected(kind)),
+        )),
+        ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
+            explain_choice(error, context, schema, source, found);
+        }
+        ValidationErrorKind::Enum { options } => found.push(one_of(error, options, source, &path)),
+        ValidationErrorKind::Constant { expected_value } => {
+            found.push(one_of(error, &Value::Array(vec![expected_value.as_ref().clone()]), source, &path));
+        }
+        ValidationErrorKind::Pattern { pattern } => {
+            let form = about(error, schema).unwrap_or_else(|| format!("text that matches {pattern}"));
+            found.push(Diagnostic::error(
+                "E013",
+                here(),
+                format!("{} is not a valid value of {field}", described(error.instance())),
+                format!("write {form}"),
+            ));
+        }
+        _ => found.push(Diagnostic::error(
+            "E013",
+            here(),
+            format!("{field}: {error}"),
+            "change the value so that it fits",
+        )),
+    }
+}
+
+/// A value that may take several forms fits none. The form that comes closest is the one that was meant: the
+/// one whose complaints lie deepest in the document.
+fn explain_choice(
+    error: &ValidationError<'_>,
+    branches: &[Vec<ValidationError<'static>>],
+    schema: &Value,
+    source: &Source,
+    found: &mut Vec<Diagnostic>,
+) {
+    let path = path_of(error);
+    let depth = |error: &ValidationError<'_>| error.instance_path().iter().count();
+    let root = depth(error);
+    let wrong_type = |branch: &&Vec<ValidationError<'static>>| {
+        branch.iter().any(|e| depth(e) == root && matches!(e.kind(), ValidationErrorKind::Type { .. }))
+    };
+    let fitting: Vec<_> = branches.iter().filter(|branch| !wrong_type(branch)).collect();
+    let deepest = fitting.iter().max_by_key(|branch| branch.iter().map(depth).max());
+    match (fitting.as_slice(), deepest) {
+        ([], _) => {
+            let mut forms: Vec<_> = branches
+                .iter()
+                .flatten()
+                .filter_map(|e| match e.kind() {
+                    ValidationErrorKind::Type { kind } => Some(expected(kind)),
+                    _ => None,
+                })
+                .collect();
+            forms.dedup();
+            let forms = forms.join(" or ");
+            found.push(Diagnostic::error(
+                "E010",
+                source.place(&path),
+                format!("`{path}` must be {forms}, not {}", described(error.instance())),
+                format!("write {forms} here"),
+            ));
+        }
+        ([only], _) => only.iter().for_each(|e| explain(e, schema, source, found)),
+        (_, Some(branch)) if branch.iter().any(|e| depth(e) > root) => {
+            branch.iter().for_each(|e| explain(e, schema, source, found));
+        }
+        _ => {
+            // Several mappings, told apart by the one field each requires: transport, runtime.
+            let fields: Vec<_> = branches
+                .iter()
+                .flatten()
+                .filter_map(|e| match e.kind() {
+                    ValidationErrorKind::Required { property } => property.as_str(),
+                    _ => None,
+                })
+                .collect();
+            let given = error.instance().as_object().and_then(|object| object.keys().next());
+            let help = match given.and_then(|given| nearest(given, fields.iter().copied())) {
+                Some(near) if given.is_some_and(|given| given != near) => format!("did you mean `{near}`?"),
+                _ => format!("write exactly one of: {}", fields.join(", ")),
+            };
+            found.push(Diagnostic::error(
+                "E013",
+                source.place(&path),
+                format!("`{path}` must have exactly one of the fields {}", fields.join(", ")),
+                help,
+            ));
+        }
+    }
+}
+
+fn one_of(error: &ValidationError<'_>, options: &Value, source: &Source, path: &Path) -> Diagnostic {
+    let options: Vec<_> = options
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|option| option.as_str().map_or_else(|| option.to_string(), str::to_owned))
+        .collect();
+    let given = error.instance().as_str().unwrap_or_default();
+    let help = match nearest(given, options.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("write one of: {}", options.join(", ")),
+    };
+    Diagnostic::error(
+        "E013",
+        source.place(path),
+        format!("{} is not one of the values of `{path}`: {}", described(error.instance()), options.join(", ")),
+        help,
+    )
+}
+
+fn path_of(error: &ValidationError<'_>) -> Path {
+    error.instance_path().iter().fold(Path::root(), |path, segment| match segment {
+        LocationSegment::Property(key) => path.key(key.to_string()),
+        LocationSegment::Index(index) => path.index(index),
+    })
+}
+
+/// The schema object that holds the keyword which failed.
+fn around<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Option<&'a Value> {
+    let pointer = error.schema_path().as_str();
+    schema.pointer(&pointer[..pointer.rfind('/')?])
+}
+
+fn known_fields<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a str> {
+    let properties = around(error, schema).and_then(|object| object.get("properties")).and_then(Value::as_object);
+    properties.into_iter().flat_map(|properties| properties.keys().map(String::as_str)).collect()
+}
+
+fn about(error: &ValidationError<'_>, schema: &Value) -> Option<String> {
+    around(error, schema)?.get("description")?.as_str().map(str::to_owned)
+}
+
+fn missing_help(field: &str) -> String {
+    match field {
+        "version" => "add `version: 1`".to_owned(),
+        "kind" => "add `kind: agent` or `kind: service`".to_owned(),
+        "transport" => "add `transport: {stdio: {command: …}}` or `transport: {http: {url: …}}`".to_owned(),
+        _ => format!("add `{field}: …`"),
+    }
+}
+
+fn expected(kind: &TypeKind) -> String {
+    let name = |json_type: JsonType| match json_type {
+        JsonType::Array => "a list",
+        JsonType::Boolean => "true or false",
+        JsonType::Integer => "a whole number",
+        JsonType::Null => "nothing",
+        JsonType::Number => "a number",
+        JsonType::Object => "a mapping",
+        JsonType::String => "text",
+    };
+    match kind {
+        TypeKind::Single(json_type) => name(*json_type).to_owned(),
+        // Optional fields are "T or null" in the schema; nobody needs to be told about the null.
+        TypeKind::Multiple(types) => {
+            types.iter().filter(|t| *t != JsonType::Null).map(name).collect::<Vec<_>>().join(" or ")
+        }
+    }
+}
+
+fn described(value: &Value) -> String {
+    match value {
+        Value::Null => "empty".to_owned(),
+        Value::Bool(value) => format!("`{value}`"),
+        Value::Number(value) => format!("the number {value}"),
+        Value::String(text) if text.chars().count() > 60 => {
+            format!("\"{}…\"", text.chars().take(60).collect::<String>())
+        }
+        Value::String(text) => format!("\"{text}\""),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a mapping".to_owned(),
+    }
+}

@@ -1,0 +1,229 @@
+//! Whether a project's `.skein/` and `.mcp.json` may be used. A file in someone's clone must not start
+//! programs by itself, so a person says so once, and the answer is bound to a hash of the content.
+//!
+//! Invariant: the snapshot that was hashed is the snapshot that is used; nothing is read twice.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// What a project may hold in all; more is not configuration.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+const MAX_FILES: usize = 2_000;
+
+/// What a project asks Skein to use.
+#[derive(Debug, Clone)]
+pub struct Project {
+    /// The folder that holds `.skein/` or `.mcp.json`, links resolved.
+    pub root: PathBuf,
+    /// By path relative to the root.
+    pub files: BTreeMap<PathBuf, Vec<u8>>,
+    pub hash: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    #[error("cannot read {path}: {problem}")]
+    Unreadable { path: String, problem: String },
+    #[error("{path} holds more than a project's settings may: {MAX_FILES} files, {MAX_BYTES} bytes")]
+    TooLarge { path: String },
+    #[error("cannot use the trust file {path}: {problem}")]
+    Store { path: String, problem: String },
+}
+
+impl Project {
+    /// The project that `folder` lies in: the nearest folder upwards with `.skein/` or `.mcp.json`, not past
+    /// the root of its repository.
+    pub fn find(folder: &Path) -> Result<Option<Self>, TrustError> {
+        for candidate in folder.ancestors() {
+            if candidate.join(".skein").is_dir() || candidate.join(".mcp.json").is_file() {
+                return Self::read(candidate).map(Some);
+            }
+            if candidate.join(".git").exists() {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    fn read(root: &Path) -> Result<Self, TrustError> {
+        let unreadable = |path: &Path, problem: &dyn std::fmt::Display| TrustError::Unreadable {
+            path: path.display().to_string(),
+            problem: problem.to_string(),
+        };
+        let root = fs::canonicalize(root).map_err(|error| unreadable(root, &error))?;
+        let mut files = BTreeMap::new();
+        let mut size = 0;
+        let mut pending = vec![(root.join(".skein"), 0_usize), (root.join(".mcp.json"), 0)];
+        while let Some((path, depth)) = pending.pop() {
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            // A link could lead to content that changes without the hash: its target is not the project's.
+            if metadata.is_symlink() {
+                return Err(unreadable(
+                    &path,
+                    &"a link in a project's settings is not followed; put the file itself there",
+                ));
+            }
+            if metadata.is_dir() {
+                if depth > 16 {
+                    return Err(unreadable(&path, &"the folders lie too deep"));
+                }
+                for entry in fs::read_dir(&path).map_err(|error| unreadable(&path, &error))? {
+                    pending.push((entry.map_err(|error| unreadable(&path, &error))?.path(), depth + 1));
+                }
+            } else if metadata.is_file() {
+                if size + usize::try_from(metadata.len()).unwrap_or(usize::MAX) > MAX_BYTES || files.len() == MAX_FILES
+                {
+                    return Err(TrustError::TooLarge { path: root.display().to_string() });
+                }
+                let content = fs::read(&path).map_err(|error| unreadable(&path, &error))?;
+                size += content.len();
+                let relative = path.strip_prefix(&root).unwrap_or(&path).to_owned();
+                files.insert(relative, content);
+            }
+        }
+        let hash = hash(&files);
+        Ok(Self { root, files, hash })
+    }
+}
+
+fn hash(files: &BTreeMap<PathBuf, Vec<u8>>) -> String {
+    let mut hasher = Sha256::new();
+    // Lengths stand before names and contents, so that no two sets of files read alike.
+    for (path, content) in files {
+        let path = path.as_os_str().as_encoded_bytes();
+        hasher.update((path.len() as u64).to_le_bytes());
+        hasher.update(path);
+        hasher.update((content.len() as u64).to_le_bytes());
+        hasher.update(content);
+    }
+    hasher.finalize().iter().fold(String::from("sha256:"), |mut text, byte| {
+        _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trust {
+    Trusted,
+    /// Trusted once, but the content is another one now.
+    Changed,
+    Unknown,
+}
+
+/// The file that remembers which content of which project was trusted.
+#[derive(Debug)]
+pub struct TrustStore {
+    path: PathBuf,
+    entries: Entries,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Entries {
+    projects: BTreeMap<String, String>,
+}
+
+impl TrustStore {
+    pub fn open(data_folder: &Path) -> Result<Self, TrustError> {
+        let path = data_folder.join("trust.json");
+        let entries = match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).map_err(|error| TrustError::Store {
+                path: path.display().to_string(),
+                problem: format!("{error}; remove it to start anew"),
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Entries::default(),
+            Err(error) => {
+                return Err(TrustError::Store { path: path.display().to_string(), problem: error.to_string() });
+            }
+        };
+        Ok(Self { path, entries })
+    }
+
+    pub fn trust_of(&self, project: &Project) -> Trust {
+        match self.entries.projects.get(&key(project)) {
+            Some(hash) if *hash == project.hash => Trust::Trusted,
+            Some(_) => Trust::Changed,
+            None => Trust::Unknown,
+        }
+    }
+
+    pub fn trust(&mut self, project: &Project) -> Result<(), TrustError> {
+        self.entries.projects.insert(key(project), project.hash.clone());
+        self.save()
+    }
+
+    /// True if there was something to take back.
+    pub fn revoke(&mut self, project: &Project) -> Result<bool, TrustError> {
+        let known = self.entries.projects.remove(&key(project)).is_some();
+        if known {
+            self.save()?;
+        }
+        Ok(known)
+    }
+
+    fn save(&self) -> Result<(), TrustError> {
+        let attempt = || -> std::io::Result<()> {
+            let folder = self.path.parent().unwrap_or(Path::new("."));
+            fs::create_dir_all(folder)?;
+            // Written beside and renamed: another Skein never reads half a file.
+            let mut file = tempfile::Builder::new().prefix(".trust").tempfile_in(folder)?;
+            file.write_all(&serde_json::to_vec_pretty(&self.entries)?)?;
+            file.persist(&self.path)?;
+            Ok(())
+        };
+        attempt()
+            .map_err(|error| TrustError::Store { path: self.path.display().to_string(), problem: error.to_string() })
+    }
+}
+
+fn key(project: &Project) -> String {
+    project.root.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn project(manifest: &str) -> (tempfile::TempDir, Project) {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(folder.path().join(".skein/agents")).expect("created");
+        fs::write(folder.path().join(".skein/agents/a.yaml"), manifest).expect("written");
+        let project = Project::find(folder.path()).expect("readable").expect("found");
+        (folder, project)
+    }
+
+    #[test]
+    fn trust_ends_when_the_content_changes() {
+        let (folder, before) = project("one");
+        let data = tempfile::tempdir().expect("a folder");
+        let mut store = TrustStore::open(data.path()).expect("opens");
+        assert_eq!(store.trust_of(&before), Trust::Unknown);
+        store.trust(&before).expect("saved");
+        let store = TrustStore::open(data.path()).expect("opens again");
+        assert_eq!(store.trust_of(&before), Trust::Trusted);
+        fs::write(folder.path().join(".skein/agents/a.yaml"), "two").expect("written");
+        let after = Project::find(folder.path()).expect("readable").expect("found");
+        assert_eq!(store.trust_of(&after), Trust::Changed);
+    }
+
+    #[test]
+    fn moving_bytes_between_name_and_content_changes_the_hash() {
+        let one = BTreeMap::from([(PathBuf::from("ab"), b"c".to_vec())]);
+        let other = BTreeMap::from([(PathBuf::from("a"), b"bc".to_vec())]);
+        assert_ne!(hash(&one), hash(&other));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_a_project_is_not_followed() {
+        let (folder, _) = project("one");
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join(".skein/agents/b.yaml")).expect("linked");
+        assert!(Project::find(folder.path()).is_err());
+    }
+}
