@@ -3,8 +3,12 @@
 //!
 //! The modules from the ground up; `docs/architecture.md` has the arrows between them, which a test enforces.
 
+/// Service nodes to running services.
+pub mod services;
 /// The command line.
 pub mod cli;
+/// What is said between people, models and tools.
+pub mod conversation;
 /// What a person is told about a file.
 pub mod diagnostic;
 /// Manifests to a checked graph and a plan.
@@ -13,5 +17,11 @@ pub mod graph;
 pub mod ids;
 /// Files to typed manifests.
 pub mod manifest;
+/// Child processes that leave nothing behind.
+pub mod process;
+/// Tasks that end with whoever started them.
+pub mod task;
+/// The port between callers of tools and services.
+pub mod tool;
 /// Whether a project's files may be used.
 pub mod trust;

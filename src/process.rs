@@ -1,0 +1,127 @@
+//! Child processes: each in a process group of its own, with a minimal environment, and gone as a whole when
+//! it is to go, even if Skein itself is killed.
+//!
+//! Invariant: no domain words. What leaves its group by `setsid` is out of reach; docs/security.md says so.
+
+mod reaper;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+pub use reaper::{Reaper, run as run_reaper};
+
+/// A program to start.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    pub program: OsString,
+    pub args: Vec<OsString>,
+    /// All the variables it gets.
+    pub env: BTreeMap<OsString, OsString>,
+    pub cwd: Option<PathBuf>,
+    pub stdin: Stdin,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stdin {
+    Piped,
+    Closed,
+}
+
+/// Variables without which programs do not find their way around.
+const INHERITED: [&str; 9] = ["PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ"];
+
+/// The environment every child starts from: nothing that could hold a secret.
+pub fn minimal_environment(ours: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
+    ours.into_iter().filter(|(name, _)| INHERITED.iter().any(|known| name == *known)).collect()
+}
+
+/// A running child and everything in its process group. Dropping it kills the group.
+#[derive(Debug)]
+pub struct Group {
+    child: Child,
+    pid: Pid,
+    reaper: Option<Reaper>,
+}
+
+/// The child's ends of its pipes.
+#[derive(Debug)]
+pub struct Pipes {
+    pub stdin: Option<ChildStdin>,
+    pub stdout: ChildStdout,
+    pub stderr: ChildStderr,
+}
+
+impl Group {
+    /// Starts a program. With a reaper, its group dies with Skein, however Skein dies.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
+    pub fn spawn(launch: &Launch, reaper: Option<&Reaper>) -> std::io::Result<(Self, Pipes)> {
+        let mut command = Command::new(&launch.program);
+        command.args(&launch.args).env_clear().envs(&launch.env).process_group(0).kill_on_drop(true);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(if launch.stdin == Stdin::Piped { Stdio::piped() } else { Stdio::null() });
+        if let Some(cwd) = &launch.cwd {
+            command.current_dir(cwd);
+        }
+        let mut child = command.spawn()?;
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let (Some(pid), Some(stdout), Some(stderr)) = (pid, child.stdout.take(), child.stderr.take()) else {
+            return Err(std::io::Error::other("the process ended before it could be watched"));
+        };
+        if let Some(reaper) = reaper {
+            reaper.watch(pid);
+        }
+        let stdin = child.stdin.take();
+        Ok((Self { child, pid, reaper: reaper.cloned() }, Pipes { stdin, stdout, stderr }))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// Waits until the first process of the group has ended; says how, in words.
+    pub async fn wait(&mut self) -> String {
+        match self.child.wait().await {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Asks the group to end, then makes it.
+    pub async fn stop(mut self, grace: Duration) {
+        self.signal(Signal::TERM);
+        drop(tokio::time::timeout(grace, self.child.wait()).await);
+        // The leader may be gone while others of the group stay.
+        self.kill();
+        drop(self.child.wait().await);
+    }
+
+    /// Ends everything in the group at once.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// True while any process of the group lives.
+    pub fn alive(&self) -> bool {
+        test_kill_process_group(self.pid).is_ok()
+    }
+
+    fn signal(&self, signal: Signal) {
+        // ESRCH means that nobody is left to signal, which is what was wanted.
+        _ = kill_process_group(self.pid, signal);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(reaper) = &self.reaper {
+            reaper.forget(self.pid);
+        }
+    }
+}

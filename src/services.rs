@@ -1,0 +1,3 @@
+//! Layer 0: services.
+
+pub mod builtin;

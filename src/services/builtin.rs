@@ -1,0 +1,3 @@
+//! The services compiled into Skein.
+
+pub mod developer;

@@ -1,0 +1,262 @@
+//! The port between whoever calls tools and whatever offers them. A service is anything that implements
+//! [`ToolService`]: in process, a child process, a server behind HTTP, a recording.
+//!
+//! Invariant: a tool's failure is an answer the model can read; an `Err` means that there is no answer.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::conversation::Content;
+use crate::ids::{ServiceName, ToolName};
+
+/// A tool as its service describes it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ToolSpec {
+    pub name: ToolName,
+    pub title: Option<String>,
+    pub description: String,
+    pub input_schema: Arc<Map<String, Value>>,
+    pub output_schema: Option<Arc<Map<String, Value>>>,
+    pub hints: Hints,
+    /// MCP's `_meta`, passed on as it is.
+    pub meta: Option<Value>,
+}
+
+/// What a tool says about itself. Only a built-in service is believed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Hints {
+    pub read_only: Option<bool>,
+    pub destructive: Option<bool>,
+    pub idempotent: Option<bool>,
+    pub open_world: Option<bool>,
+}
+
+/// What a service offers, as of one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Catalog {
+    pub tools: Vec<ToolSpec>,
+    /// Prompts, resources and resource templates in MCP's JSON.
+    pub prompts: Vec<Value>,
+    pub resources: Vec<Value>,
+    pub templates: Vec<Value>,
+}
+
+/// One call of one tool.
+#[derive(Debug, Clone)]
+pub struct ToolCall {
+    pub tool: ToolName,
+    pub arguments: Map<String, Value>,
+    pub context: CallContext,
+}
+
+/// What comes with a call: whose it is, how it is stopped, who hears of its progress.
+#[derive(Clone)]
+pub struct CallContext {
+    pub session: Arc<Session>,
+    /// Cancelled when nobody waits for the answer any more.
+    pub cancel: CancellationToken,
+    progress: Option<ProgressSink>,
+}
+
+type ProgressSink = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// How far a call has come.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    pub progress: f64,
+    pub total: Option<f64>,
+    pub message: Option<String>,
+}
+
+impl CallContext {
+    pub fn new(session: Arc<Session>) -> Self {
+        Self { session, cancel: CancellationToken::new(), progress: None }
+    }
+
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: CancellationToken) -> Self {
+        self.cancel = cancel;
+        self
+    }
+
+    /// `listener` must not block: it is called from the task that reads the service.
+    #[must_use]
+    pub fn with_progress(mut self, listener: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(listener));
+        self
+    }
+
+    pub fn report(&self, progress: Progress) {
+        if let Some(listener) = &self.progress {
+            listener(progress);
+        }
+    }
+}
+
+impl std::fmt::Debug for CallContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CallContext({})", self.session.id)
+    }
+}
+
+/// The session a call belongs to. Services keep nothing of it for themselves: what a service must remember
+/// about a session lies in the session, and goes with it.
+pub struct Session {
+    pub id: String,
+    /// Relative paths mean this folder.
+    pub cwd: PathBuf,
+    /// File tools reach what lies below these, the working directory included.
+    pub roots: Vec<PathBuf>,
+    /// Where long output and other leavings of the session go.
+    pub scratch: PathBuf,
+    /// By type: each service keeps its own.
+    state: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+}
+
+impl Session {
+    pub fn new(id: impl Into<String>, cwd: PathBuf, additional_roots: Vec<PathBuf>, scratch: PathBuf) -> Arc<Self> {
+        let mut roots = vec![cwd.clone(), scratch.clone()];
+        roots.extend(additional_roots);
+        Arc::new(Self { id: id.into(), cwd, roots, scratch, state: Mutex::new(HashMap::new()) })
+    }
+
+    /// What a service remembers about this session, made at its first use.
+    pub fn state<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = state.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        // The entry under a type's id was made from that type just above.
+        Arc::clone(entry).downcast().unwrap_or_else(|_| Arc::new(T::default()))
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).field("cwd", &self.cwd).finish_non_exhaustive()
+    }
+}
+
+/// What a tool answered.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ToolOutcome {
+    pub content: Vec<Content>,
+    pub structured: Option<Value>,
+    /// The content says what went wrong, for the model to correct.
+    pub is_error: bool,
+    pub meta: Option<Value>,
+}
+
+impl ToolOutcome {
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { content: vec![Content::text(text)], ..Self::default() }
+    }
+
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { is_error: true, ..Self::text(text) }
+    }
+
+    /// All text of the answer.
+    pub fn all_text(&self) -> String {
+        self.content.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Why a service gave no answer. Each says what the model or the user can do about it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ServiceError {
+    #[error("the service `{service}` could not be started: {reason}")]
+    NotStarted { service: ServiceName, reason: String },
+    #[error(
+        "the service `{service}` failed too often and is left alone for {}; use other tools, or tell the user: {reason}",
+        seconds(*.retry_in)
+    )]
+    CircuitOpen { service: ServiceName, reason: String, retry_in: Duration },
+    #[error(
+        "the service `{service}` ended while it worked on this call ({reason}). The call may have taken effect and was \
+         not repeated: check before you try again"
+    )]
+    Died { service: ServiceName, reason: String },
+    #[error(
+        "`{tool}` of the service `{service}` gave no answer within {}. It may have taken effect: check before you try again",
+        seconds(*.limit)
+    )]
+    TimedOut { service: ServiceName, tool: ToolName, limit: Duration },
+    #[error("the call was cancelled")]
+    Cancelled,
+    #[error("the service `{service}` refused the request: {reason}")]
+    Refused { service: ServiceName, reason: String },
+}
+
+fn seconds(duration: Duration) -> String {
+    if duration.as_millis() < 1000 {
+        format!("{} ms", duration.as_millis())
+    } else {
+        format!("{} s", duration.as_secs())
+    }
+}
+
+/// Whatever can be asked for its tools and called.
+pub trait ToolService: Send + Sync {
+    fn name(&self) -> &ServiceName;
+
+    /// Of the manifest: what it is for.
+    fn description(&self) -> &str;
+
+    /// What the service tells a model about its use, if it has been started and says something.
+    fn instructions(&self) -> Option<String>;
+
+    fn status(&self) -> ServiceStatus;
+
+    fn catalog(&self) -> BoxFuture<'_, Result<Arc<Catalog>, ServiceError>>;
+
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, Result<ToolOutcome, ServiceError>>;
+
+    /// The contents of a resource, in MCP's JSON.
+    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, ServiceError>>;
+
+    /// A prompt filled in, in MCP's JSON.
+    fn get_prompt(
+        &self,
+        name: String,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> BoxFuture<'_, Result<Value, ServiceError>>;
+}
+
+/// How a service is, for people and programs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServiceStatus {
+    pub health: Health,
+    pub leases: usize,
+    pub restarts: u32,
+    pub last_error: Option<String>,
+    /// Known once it has been started.
+    pub tools: Option<usize>,
+    /// Seconds since the epoch.
+    pub started_at: Option<u64>,
+    pub pid: Option<u32>,
+    /// Resident memory of the child process.
+    pub memory_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Health {
+    /// Not running, and nothing is wrong with that.
+    Stopped,
+    Starting,
+    Healthy,
+    /// It died or failed lately, and will be started again.
+    Degraded,
+    /// It failed too often: calls fail at once.
+    Open,
+    /// The next call tries it again.
+    HalfOpen,
+}
