@@ -8,8 +8,10 @@ mod check;
 mod folders;
 mod graph;
 mod logging;
+mod mcp;
 mod new;
 mod output;
+mod run;
 mod services;
 mod tools;
 mod trust;
@@ -20,6 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use crate::manifest::Approval;
 use folders::Folders;
 use output::{Failure, Output};
 
@@ -38,6 +41,41 @@ struct Global {
     /// Read manifests from this folder or file too; they override all others
     #[arg(long, value_name = "DIR", global = true)]
     manifests: Vec<PathBuf>,
+    /// When a tool call needs consent, whatever the manifests say
+    #[arg(long, value_name = "LEVEL", global = true, env = "SKEIN_APPROVAL")]
+    approval: Option<ApprovalLevel>,
+    /// Write everything that services are asked and say to this file
+    #[arg(long, value_name = "FILE", global = true)]
+    record: Option<PathBuf>,
+    /// Answer from a recording instead of starting services
+    #[arg(long, value_name = "FILE", global = true, conflicts_with = "record")]
+    replay: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ApprovalLevel {
+    /// Run every call
+    Auto,
+    /// Ask for what is not read-only
+    Ask,
+    /// Ask unless a judge finds the call read-only
+    Smart,
+    /// Refuse what is not read-only
+    ReadOnly,
+    /// Refuse every call
+    Deny,
+}
+
+impl From<ApprovalLevel> for Approval {
+    fn from(level: ApprovalLevel) -> Self {
+        match level {
+            ApprovalLevel::Auto => Approval::Auto,
+            ApprovalLevel::Ask => Approval::Ask,
+            ApprovalLevel::Smart => Approval::Smart,
+            ApprovalLevel::ReadOnly => Approval::ReadOnly,
+            ApprovalLevel::Deny => Approval::Deny,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,12 +90,17 @@ enum Command {
     Services(services::ServicesArgs),
     /// Show which tools a mode sees, and why not the others
     Tools(tools::ToolsArgs),
+    /// Serve a mode's tools, or one service, as an MCP server on stdio
+    Mcp(mcp::McpArgs),
     /// Write a manifest to start from
     New(new::NewArgs),
     /// Allow this project's .skein/ and .mcp.json to be used, as they are now
     Trust(trust::TrustArgs),
     /// Print a shell completion script
     Completions { shell: clap_complete::Shell },
+    /// Ends what a killed skein leaves behind; skein starts it itself
+    #[command(hide = true)]
+    Reaper,
 }
 
 /// Runs the program.
@@ -93,12 +136,17 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
         Command::Agents(args) => agents::run(&args, global, folders, output),
         Command::Services(args) => services::run(&args, global, folders, output),
         Command::Tools(args) => tools::run(&args, global, folders, output),
+        Command::Mcp(args) => mcp::run(&args, global, folders, output),
         Command::New(args) => new::run(&args, folders, output),
         Command::Trust(args) => trust::run(&args, folders, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "skein", &mut script);
             output.text(&String::from_utf8_lossy(&script));
+            Ok(())
+        }
+        Command::Reaper => {
+            crate::process::run_reaper(std::io::stdin());
             Ok(())
         }
     }

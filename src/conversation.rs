@@ -2,10 +2,12 @@
 //!
 //! Invariant: values only; no IO, no async, no protocol's own types.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// One piece of a message or of a tool's answer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Content {
     Text(String),
     /// Base64 data.

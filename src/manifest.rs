@@ -29,8 +29,8 @@ pub use files::{Found, Root};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
 pub use model::{
     AcpRuntime, AgentManifest, Approval, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry,
-    HttpTransport, Metadata, Mode, Requires, Runtime, Scope, ServiceManifest, Status, StdioTransport, Timeouts,
-    Transport, VERSION,
+    HttpTransport, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport,
+    Timeouts, Transport, VERSION,
 };
 pub use prompt::{Prompt, VARIABLES};
 pub use schema::{Kind, generate as generate_schema};

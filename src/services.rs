@@ -1,3 +1,228 @@
-//! Layer 0: services.
+//! Layer 0, the service pool: turns service manifests into running services, shares them by reference count,
+//! and stops them when nobody has used them for a while.
+//!
+//! Invariant: knows no agent and no mode. Whoever holds a [`Lease`] may call; who may hold one is the broker's
+//! business.
 
 pub mod builtin;
+mod circuit;
+mod connection;
+mod content;
+mod entry;
+mod environment;
+mod http;
+mod record;
+mod remote;
+mod stdio;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+
+pub use builtin::{Registry, Surroundings};
+pub use environment::Environment;
+pub use record::{Cassette, RecordError};
+
+use crate::ids::{RoleName, ServiceName};
+use crate::manifest::{Scope as Sharing, ServiceManifest, Transport};
+use crate::process::{Reaper, minimal_environment};
+use crate::task::Scope;
+use crate::tool::{ServiceError, ServiceStatus, Session, ToolService};
+use connection::Connection;
+use entry::Entry;
+
+/// What every service of a pool has around it.
+#[derive(Debug, Default)]
+pub struct PoolOptions {
+    /// Fills in `${env:NAME}`, and what child processes inherit.
+    pub environment: Environment,
+    /// Ends child processes even if Skein is killed.
+    pub reaper: Option<Reaper>,
+    /// Records what services say, or answers in their place.
+    pub cassette: Option<Cassette>,
+}
+
+/// A cheap handle on the pool.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    entries: Mutex<HashMap<Key, Arc<Entry>>>,
+    registry: Registry,
+    options: PoolOptions,
+    scope: Scope,
+}
+
+/// Everything that makes two connections different.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    service: ServiceName,
+    /// Present when each session has its own.
+    session: Option<String>,
+    /// Of the transport with its values filled in; a hash, because they may be secret.
+    fingerprint: [u8; 32],
+}
+
+impl Pool {
+    pub fn new(registry: Registry, options: PoolOptions) -> Self {
+        let inner = Inner { entries: Mutex::default(), registry, options, scope: Scope::new() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A share in a service for a session. Nothing is started yet. `find` gives the services that it requires;
+    /// the manifests have no cycles, so it ends.
+    pub fn lease(
+        &self,
+        manifest: &ServiceManifest,
+        session: &Session,
+        find: &dyn Fn(&ServiceName) -> Option<ServiceManifest>,
+    ) -> Lease {
+        let key = self.inner.key(manifest, session);
+        // Counted under the lock, so that an idle timer never removes what was just handed out.
+        let leased = |entry: &Arc<Entry>| {
+            entry.leased();
+            Arc::clone(entry)
+        };
+        let known = self.inner.entries().get(&key).map(leased);
+        let entry = known.unwrap_or_else(|| {
+            let roles = manifest.requires.roles().into_iter();
+            let required: Vec<(RoleName, Lease)> =
+                roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
+            let entry = Arc::new(Entry::new(manifest.clone(), required, Arc::clone(&self.inner)));
+            leased(self.inner.entries().entry(key.clone()).or_insert(entry))
+        });
+        Lease { entry, key, pool: Arc::clone(&self.inner) }
+    }
+
+    /// How every service in the pool is.
+    pub fn status(&self) -> Vec<(ServiceName, ServiceStatus)> {
+        let mut all: Vec<_> =
+            self.inner.entries().values().map(|entry| (entry.name().clone(), entry.status())).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
+    /// Stops every service; no process or task of the pool is left.
+    pub async fn stop(&self) {
+        let entries: Vec<_> = self.inner.entries().drain().map(|(_, entry)| entry).collect();
+        futures::future::join_all(entries.iter().map(|entry| entry.stop())).await;
+        self.inner.scope.stop().await;
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("services", &self.status()).finish()
+    }
+}
+
+impl Inner {
+    fn entries(&self) -> MutexGuard<'_, HashMap<Key, Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key(&self, manifest: &ServiceManifest, session: &Session) -> Key {
+        let mut hasher = Sha256::new();
+        let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
+        // A variable that is missing is reported when the service starts.
+        hasher.update(self.options.environment.fill_in(&transport).unwrap_or(transport));
+        Key {
+            service: manifest.name.clone(),
+            session: (manifest.scope == Sharing::Session).then(|| session.id.clone()),
+            fingerprint: hasher.finalize().into(),
+        }
+    }
+
+    async fn connect(
+        &self,
+        manifest: &ServiceManifest,
+        required: &[(RoleName, Lease)],
+    ) -> Result<Arc<dyn Connection>, String> {
+        if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
+            return cassette.play(&manifest.name);
+        }
+        let environment = &self.options.environment;
+        let connection: Arc<dyn Connection> = match &manifest.transport {
+            Transport::Builtin(name) => {
+                let roles = required.iter().map(|(role, lease)| (role.clone(), lease.service())).collect();
+                let surroundings = Surroundings {
+                    roles,
+                    reaper: self.options.reaper.clone(),
+                    environment: minimal_environment(environment.variables()),
+                };
+                self.registry.start(name.as_str(), &surroundings)?
+            }
+            Transport::Stdio(transport) => {
+                let reaper = self.options.reaper.as_ref();
+                let (wire, group) = stdio::start(&manifest.name, transport, environment, reaper, &self.scope)?;
+                let failure = wire.failure();
+                Arc::new(
+                    remote::Remote::connect(manifest.name.clone(), wire, Some((group, failure)), &self.scope).await?,
+                )
+            }
+            Transport::Http(transport) => {
+                let wire = http::start(transport, environment)?;
+                Arc::new(remote::Remote::connect(manifest.name.clone(), wire, None, &self.scope).await?)
+            }
+        };
+        Ok(match &self.options.cassette {
+            Some(cassette) => cassette.record(manifest.name.clone(), connection),
+            None => connection,
+        })
+    }
+}
+
+/// A share in a service. The last one to go starts its idle time.
+pub struct Lease {
+    entry: Arc<Entry>,
+    key: Key,
+    pool: Arc<Inner>,
+}
+
+impl Lease {
+    /// Starts the service if it does not run.
+    pub async fn start(&self) -> Result<(), ServiceError> {
+        self.entry.start().await
+    }
+
+    pub fn service(&self) -> Arc<dyn ToolService> {
+        Arc::clone(&self.entry) as Arc<dyn ToolService>
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lease({})", self.entry.name())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(uses) = self.entry.released() else { return };
+        let (entry, key, pool) = (Arc::clone(&self.entry), self.key.clone(), Arc::clone(&self.pool));
+        let idle = entry.manifest.timeouts.idle.duration();
+        // Outside a runtime there is nothing running that could be stopped later.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let scope = pool.scope.clone();
+        self.pool.scope.spawn(async move {
+            tokio::select! {
+                biased;
+                () = scope.cancelled().cancelled() => return,
+                () = tokio::time::sleep(idle) => {}
+            }
+            {
+                let mut entries = pool.entries();
+                if !entry.idle_since(uses) || !entries.get(&key).is_some_and(|known| Arc::ptr_eq(known, &entry)) {
+                    return;
+                }
+                entries.remove(&key);
+            }
+            entry.stop().await;
+        });
+    }
+}

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +18,7 @@ use crate::conversation::Content;
 use crate::ids::{ServiceName, ToolName};
 
 /// A tool as its service describes it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolSpec {
     pub name: ToolName,
     pub title: Option<String>,
@@ -31,7 +31,7 @@ pub struct ToolSpec {
 }
 
 /// What a tool says about itself. Only a built-in service is believed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hints {
     pub read_only: Option<bool>,
     pub destructive: Option<bool>,
@@ -40,7 +40,7 @@ pub struct Hints {
 }
 
 /// What a service offers, as of one moment.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Catalog {
     pub tools: Vec<ToolSpec>,
     /// Prompts, resources and resource templates in MCP's JSON.
@@ -144,7 +144,7 @@ impl std::fmt::Debug for Session {
 }
 
 /// What a tool answered.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutcome {
     pub content: Vec<Content>,
     pub structured: Option<Value>,

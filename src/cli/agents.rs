@@ -7,7 +7,7 @@ use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET};
 use super::{Global, workspace};
 use crate::graph::Plan;
-use crate::ids::{AgentName, ModeId, nearest};
+use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
 use crate::manifest::{AgentEntry, Dependency, GroupEntry, ModeEntry};
 
 #[derive(Debug, Args)]
@@ -61,6 +61,32 @@ pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, Fai
         };
         Failure::usage(format!("there is no agent `{name}`"), help)
     })
+}
+
+/// The mode that was asked for, or the agent's default.
+pub(super) fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, Failure> {
+    let slugs = || agent.modes.iter().map(|entry| entry.mode.slug.as_str());
+    let name = &agent.manifest.name;
+    let slug = mode.unwrap_or_else(|| default_mode(agent));
+    if slugs().any(|known| known == slug) {
+        return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
+    }
+    let help = match nearest(slug, slugs()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("{name} has: {}", slugs().collect::<Vec<_>>().join(", ")),
+    };
+    Err(Failure::usage(format!("the agent `{name}` has no mode `{slug}`"), help))
+}
+
+/// An internal mode is shown, and never entered by name.
+pub(super) fn offered(plan: &Plan, id: &ModeId) -> Result<(), Failure> {
+    if plan.mode(id).is_some_and(|(entry, _)| entry.mode.internal) {
+        return Err(Failure::usage(
+            format!("`{id}` is an internal mode and cannot be asked for"),
+            "see `skein agents`",
+        ));
+    }
+    Ok(())
 }
 
 fn list(agent: &AgentEntry, output: &mut Output) {

@@ -62,6 +62,8 @@ pub(super) enum Failure {
     Usage { problem: String, help: String },
     /// Manifests are wrong and have been reported: exit 6.
     Manifests { errors: usize },
+    /// Somebody ended it: exit 130.
+    Interrupted,
 }
 
 impl Failure {
@@ -82,6 +84,7 @@ impl Failure {
             Failure::Work { .. } => 1,
             Failure::Usage { .. } => 2,
             Failure::Manifests { .. } => 6,
+            Failure::Interrupted => 130,
         }
     }
 
@@ -93,6 +96,7 @@ impl Failure {
                 format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
             }
             Failure::Manifests { errors: 1 } => format!("{red}error{red:#}: the manifests have 1 error\n"),
+            Failure::Interrupted => return,
             Failure::Manifests { errors } => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
         };
         let result = anstream::stderr().write_all(text.as_bytes());

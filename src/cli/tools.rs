@@ -7,8 +7,7 @@ use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET};
 use super::{Global, agents, workspace};
 use crate::graph::{Plan, ToolScope};
-use crate::ids::{ModeId, ModeSlug, nearest};
-use crate::manifest::{AgentEntry, ServiceEntry};
+use crate::manifest::ServiceEntry;
 
 #[derive(Debug, Args)]
 pub(super) struct ToolsArgs {
@@ -26,7 +25,7 @@ pub(super) struct ToolsArgs {
 pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let plan = workspace::plan(global, folders, output)?;
     let agent = agents::find(&plan, &args.agent)?;
-    let id = mode_of(agent, args.mode.as_deref())?;
+    let id = agents::mode_of(agent, args.mode.as_deref())?;
     let Some((entry, scope)) = plan.mode(&id) else {
         return Err(Failure::usage(format!("there is no mode `{id}`"), "see `skein agents`"));
     };
@@ -79,22 +78,6 @@ fn counted(count: usize) -> String {
 
 fn text<'a>(tool: &'a Value, key: &str) -> &'a str {
     tool[key].as_str().unwrap_or_default()
-}
-
-/// The mode that was asked for, or the agent's default.
-fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, Failure> {
-    let slugs = || agent.modes.iter().map(|entry| entry.mode.slug.as_str());
-    let name = &agent.manifest.name;
-    let default = agent.manifest.default_mode.as_ref().map(ModeSlug::as_str).or(slugs().next()).unwrap_or_default();
-    let slug = mode.unwrap_or(default);
-    if slugs().any(|known| known == slug) {
-        return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
-    }
-    let help = match nearest(slug, slugs()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("{name} has: {}", slugs().collect::<Vec<_>>().join(", ")),
-    };
-    Err(Failure::usage(format!("the agent `{name}` has no mode `{slug}`"), help))
 }
 
 /// Every declared tool of every service, on the side of the predicate where it falls.

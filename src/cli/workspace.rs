@@ -27,6 +27,19 @@ pub(super) fn resolve(
     folders: &Folders,
     output: &mut Output,
 ) -> Result<Resolved, Failure> {
+    let (manifests, found) = manifest::load(&roots(global, extra, untrusted, folders, output)?);
+    tracing::debug!(agents = manifests.agents.len(), services = manifests.services.len(), "manifests loaded");
+    Ok(graph::resolve(manifests, found))
+}
+
+/// The layers that apply here, in order.
+fn roots(
+    global: &Global,
+    extra: &[PathBuf],
+    untrusted: Untrusted,
+    folders: &Folders,
+    output: &mut Output,
+) -> Result<Vec<(Layer, Root)>, Failure> {
     let mut roots = vec![(Layer::Builtin, Root::Builtin)];
     if folders.config.is_dir() {
         roots.push((Layer::User, disk(&folders.config, folders)));
@@ -56,14 +69,29 @@ pub(super) fn resolve(
         }
         roots.push((Layer::Extra, disk(path, folders)));
     }
-    let (manifests, found) = manifest::load(&roots);
-    tracing::debug!(agents = manifests.agents.len(), services = manifests.services.len(), "manifests loaded");
-    Ok(graph::resolve(manifests, found))
+    Ok(roots)
 }
 
 /// The plan of all layers, for commands that need one; what is wrong is reported.
 pub(super) fn plan(global: &Global, folders: &Folders, output: &mut Output) -> Result<Plan, Failure> {
-    let Resolved { plan, diagnostics } = resolve(global, &[], Untrusted::Leave, folders, output)?;
+    sound(resolve(global, &[], Untrusted::Leave, folders, output)?, output)
+}
+
+/// The same with one more manifest, which is in no file.
+pub(super) fn plan_with(
+    global: &Global,
+    folders: &Folders,
+    output: &mut Output,
+    (name, text): (&str, String),
+) -> Result<Plan, Failure> {
+    let mut roots = roots(global, &[], Untrusted::Leave, folders, output)?;
+    let files = [(PathBuf::from(name), text.into_bytes())].into();
+    roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));
+    let (manifests, found) = manifest::load(&roots);
+    sound(graph::resolve(manifests, found), output)
+}
+
+fn sound(Resolved { plan, diagnostics }: Resolved, output: &mut Output) -> Result<Plan, Failure> {
     match plan {
         Some(plan) => {
             let warnings: Vec<_> =

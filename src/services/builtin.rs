@@ -1,3 +1,241 @@
-//! The services compiled into Skein.
+//! The services compiled into Skein: real MCP servers, called directly. No text is made and no task is
+//! entered for a call; a handler that panics is caught and answered for.
 
 pub mod developer;
+
+use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse, NumberOrString,
+    ReadResourceRequestParams, ReadResourceResponse,
+};
+use rmcp::service::{RequestContext, RunningService, serve_directly};
+use rmcp::{Peer, RoleServer, ServerHandler};
+use serde_json::{Map, Value};
+
+use super::connection::{CallError, Connection};
+use super::content;
+use crate::ids::RoleName;
+use crate::process::Reaper;
+use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome, ToolService};
+
+/// What a built-in service is given when it starts.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// The services it requires, by the role they play.
+    pub roles: BTreeMap<RoleName, Arc<dyn ToolService>>,
+    /// Ends its child processes with Skein.
+    pub reaper: Option<Reaper>,
+    /// What its child processes may inherit.
+    pub environment: BTreeMap<std::ffi::OsString, std::ffi::OsString>,
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Surroundings").field("roles", &self.roles.keys()).finish_non_exhaustive()
+    }
+}
+
+type Factory = Box<dyn Fn(&Surroundings) -> Arc<dyn Connection> + Send + Sync>;
+
+/// The built-in services by name.
+pub struct Registry {
+    factories: HashMap<&'static str, Factory>,
+}
+
+impl Registry {
+    /// Those that ship with Skein.
+    pub fn builtin() -> Self {
+        Self::empty().with("developer", |surroundings| {
+            developer::Developer::new(developer::DeveloperOptions {
+                reaper: surroundings.reaper.clone(),
+                environment: surroundings.environment.clone(),
+            })
+        })
+    }
+
+    pub fn empty() -> Self {
+        Self { factories: HashMap::new() }
+    }
+
+    /// Adds a service: whatever is an MCP server to rmcp.
+    #[must_use]
+    pub fn with<H: ServerHandler>(
+        mut self,
+        name: &'static str,
+        make: impl Fn(&Surroundings) -> H + Send + Sync + 'static,
+    ) -> Self {
+        let factory: Factory = Box::new(move |surroundings| Arc::new(Direct::new(make(surroundings))));
+        self.factories.insert(name, factory);
+        self
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.factories.keys().copied()
+    }
+
+    pub(super) fn start(&self, name: &str, surroundings: &Surroundings) -> Result<Arc<dyn Connection>, String> {
+        let factory = self.factories.get(name).ok_or_else(|| format!("this skein has no built-in service `{name}`"))?;
+        Ok(factory(surroundings))
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.factories.keys()).finish()
+    }
+}
+
+/// A server in this process, and the client side it sees: nobody.
+struct Direct<H> {
+    handler: H,
+    peer: Peer<RoleServer>,
+    next_id: AtomicI64,
+    /// A handler's peer can only be had from a service that runs, so one runs, with nobody at the other end.
+    _nobody: RunningService<RoleServer, Nobody>,
+}
+
+#[derive(Clone)]
+struct Nobody;
+
+impl ServerHandler for Nobody {}
+
+impl<H: ServerHandler> Direct<H> {
+    fn new(handler: H) -> Self {
+        let (outgoing, _) = futures::channel::mpsc::channel(1);
+        let (keep, incoming) = futures::channel::mpsc::channel(1);
+        // If the sending half went, the service would end, and its peer with it.
+        std::mem::forget(keep);
+        let nobody = serve_directly(Nobody, (outgoing, incoming), None);
+        Self { handler, peer: nobody.peer().clone(), next_id: AtomicI64::new(0), _nobody: nobody }
+    }
+
+    fn request(&self, context: &CallContext) -> RequestContext<RoleServer> {
+        let id = NumberOrString::Number(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let mut request = RequestContext::new(id, self.peer.clone());
+        request.ct = context.cancel.clone();
+        request.extensions.insert(context.clone());
+        request
+    }
+}
+
+/// Runs a handler until it answers, is cancelled, runs out of time, or panics.
+async fn guarded<T>(
+    context: &CallContext,
+    limit: Option<Duration>,
+    handler: impl Future<Output = Result<T, rmcp::ErrorData>>,
+) -> Result<Result<T, rmcp::ErrorData>, CallError> {
+    let answer = AssertUnwindSafe(handler).catch_unwind();
+    let answer = async {
+        match limit {
+            Some(limit) => tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut),
+            None => Ok(answer.await),
+        }
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = answer => answer?,
+        // A handler that watches the token ends by itself; this is for the others.
+        () = async { context.cancel.cancelled().await; tokio::time::sleep(Duration::from_secs(2)).await } => {
+            return Err(CallError::Cancelled);
+        }
+    };
+    answer.map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        tracing::error!(panic = text.unwrap_or("?"), "a built-in service panicked");
+        CallError::Died(format!("it panicked: {}", text.unwrap_or("without a message")))
+    })
+}
+
+impl<H: ServerHandler> Connection for Direct<H> {
+    fn instructions(&self) -> Option<String> {
+        self.handler.get_info().instructions
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
+        Box::pin(async move {
+            let context = CallContext::new(crate::tool::Session::new("catalog", "/".into(), Vec::new(), "/".into()));
+            let info = self.handler.get_info().capabilities;
+            let refused = |error: rmcp::ErrorData| CallError::Refused(error.message.into_owned());
+            let mut catalog = Catalog::default();
+            if info.tools.is_some() {
+                let tools = self.handler.list_tools(None, self.request(&context)).await.map_err(refused)?;
+                catalog.tools = tools.tools.into_iter().map(content::spec).collect();
+            }
+            if info.prompts.is_some() {
+                let prompts = self.handler.list_prompts(None, self.request(&context)).await.map_err(refused)?;
+                catalog.prompts = prompts.prompts.iter().map(content::json).collect();
+            }
+            if info.resources.is_some() {
+                let resources = self.handler.list_resources(None, self.request(&context)).await.map_err(refused)?;
+                catalog.resources = resources.resources.iter().map(content::json).collect();
+                let templates =
+                    self.handler.list_resource_templates(None, self.request(&context)).await.map_err(refused)?;
+                catalog.templates = templates.resource_templates.iter().map(content::json).collect();
+            }
+            Ok(catalog)
+        })
+    }
+
+    fn call(&self, call: ToolCall, limit: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>> {
+        Box::pin(async move {
+            let params = CallToolRequestParams::new(call.tool.as_str().to_owned()).with_arguments(call.arguments);
+            let handler = self.handler.call_tool(params, self.request(&call.context));
+            match guarded(&call.context, Some(limit), handler).await? {
+                Ok(CallToolResponse::Complete(result)) => Ok(content::outcome(result)),
+                Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
+                Err(error) => Ok(ToolOutcome::error(error.message.into_owned())),
+            }
+        })
+    }
+
+    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+        Box::pin(async move {
+            let handler = self.handler.read_resource(ReadResourceRequestParams::new(uri), self.request(&context));
+            match guarded(&context, None, handler).await? {
+                Ok(ReadResourceResponse::Complete(result)) => Ok(content::json(&result)),
+                Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
+                Err(error) => Err(CallError::Refused(error.message.into_owned())),
+            }
+        })
+    }
+
+    fn get_prompt(
+        &self,
+        name: String,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> BoxFuture<'_, Result<Value, CallError>> {
+        Box::pin(async move {
+            let params = GetPromptRequestParams::new(name).with_arguments(arguments);
+            let handler = self.handler.get_prompt(params, self.request(&context));
+            match guarded(&context, None, handler).await? {
+                Ok(GetPromptResponse::Complete(result)) => Ok(content::json(&result)),
+                Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
+                Err(error) => Err(CallError::Refused(error.message.into_owned())),
+            }
+        })
+    }
+
+    fn closed(&self) -> Option<String> {
+        None
+    }
+
+    fn pid(&self) -> Option<u32> {
+        None
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}

@@ -1,0 +1,252 @@
+//! A binding offered outward as an MCP server: what the mode may use, and nothing else.
+//!
+//! Invariant: the list does not change while a client is connected, and every call goes through the binding.
+
+use std::sync::Arc;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, GetPromptRequestParams, GetPromptResponse,
+    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse,
+    ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::broker::{Binding, BoundTool};
+use crate::conversation::Content;
+use crate::tool::{CallContext, Progress, ServiceError, Session, ToolOutcome};
+
+/// Progress that a slow client has not taken yet; more is dropped, the newest count.
+const PROGRESS_BUFFER: usize = 64;
+
+/// A binding as an MCP server.
+#[derive(Debug, Clone)]
+pub struct Export {
+    binding: Arc<Binding>,
+    session: Arc<Session>,
+    names: Names,
+    about: String,
+}
+
+/// What the tools are called on the outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// `service__tool`.
+    Qualified,
+    /// `tool`: for a service that is offered alone.
+    Bare,
+}
+
+impl Export {
+    /// `about` opens the instructions that the client's model reads.
+    pub fn new(binding: Arc<Binding>, session: Arc<Session>, names: Names, about: impl Into<String>) -> Self {
+        Self { binding, session, names, about: about.into() }
+    }
+
+    fn outside<'a>(&self, name: &'a str, tool: &'a BoundTool) -> &'a str {
+        match self.names {
+            Names::Qualified => name,
+            Names::Bare => tool.spec.name.as_str(),
+        }
+    }
+
+    /// The binding's name of a tool that the client calls by its outside name.
+    fn inside(&self, wanted: &str) -> Option<&str> {
+        let mut tools = self.binding.tools().iter();
+        tools.find(|(name, tool)| self.outside(name, tool) == wanted).map(|(name, _)| name.as_str())
+    }
+
+    fn context(&self, request: &RequestContext<RoleServer>) -> CallContext {
+        CallContext::new(Arc::clone(&self.session)).with_cancel(request.ct.clone())
+    }
+
+    fn tool(&self, name: &str, tool: &BoundTool) -> Tool {
+        let spec = &tool.spec;
+        let mut exported =
+            Tool::new(self.outside(name, tool).to_owned(), spec.description.clone(), Arc::clone(&spec.input_schema));
+        exported.title.clone_from(&spec.title);
+        exported.output_schema.clone_from(&spec.output_schema);
+        exported.meta = spec.meta.clone().and_then(|meta| serde_json::from_value(meta).ok());
+        let hints = &spec.hints;
+        exported.annotations = Some(ToolAnnotations::from_raw(
+            None,
+            hints.read_only,
+            hints.destructive,
+            hints.idempotent,
+            hints.open_world,
+        ));
+        exported
+    }
+}
+
+impl ServerHandler for Export {
+    fn get_info(&self) -> ServerConfig {
+        let builder = ServerCapabilities::builder().enable_tools();
+        let mut capabilities = builder.build();
+        if !self.binding.resources().is_empty() {
+            capabilities.resources = Some(Default::default());
+        }
+        if !self.binding.prompts().is_empty() {
+            capabilities.prompts = Some(Default::default());
+        }
+        let mut instructions = self.about.clone();
+        for (service, said) in self.binding.instructions() {
+            instructions.push_str(&format!("\n\nThe service {service} says of itself:\n{said}"));
+        }
+        for absent in self.binding.absent().iter().filter(|absent| !absent.optional) {
+            instructions.push_str(&format!("\n\nThe service {} is missing: {}", absent.service, absent.reason));
+        }
+        ServerConfig::new(capabilities)
+            .with_server_info(Implementation::new("skein", env!("CARGO_PKG_VERSION")))
+            .with_instructions(instructions)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let inside = self.inside(name)?;
+        self.binding.tools().get(inside).map(|tool| self.tool(inside, tool))
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = self.binding.tools().iter().map(|(name, tool)| self.tool(name, tool)).collect();
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(name) = self.inside(&request.name) else {
+            let problem = format!("there is no tool `{}` in {}", request.name, self.binding.mode());
+            return Err(ErrorData::invalid_params(problem, None));
+        };
+        let (heard, mut progress) = tokio::sync::mpsc::channel::<Progress>(PROGRESS_BUFFER);
+        let mut call_context = self.context(&context);
+        let token = context.meta.get_progress_token();
+        if token.is_some() {
+            // Full means that the client is slow: it misses some, and hears the next.
+            call_context = call_context.with_progress(move |progress| drop(heard.try_send(progress)));
+        }
+        let call = self.binding.call(name, request.arguments.unwrap_or_default(), call_context);
+        tokio::pin!(call);
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                Some(progress) = progress.recv() => {
+                    if let Some(token) = &token {
+                        let mut params = ProgressNotificationParam::new(token.clone(), progress.progress);
+                        params.total = progress.total;
+                        params.message = progress.message;
+                        // A client that went away is noticed by the transport.
+                        drop(context.peer.notify_progress(params).await);
+                    }
+                }
+                outcome = &mut call => break outcome,
+            }
+        };
+        outcome.map(|outcome| CallToolResponse::Complete(result(outcome))).map_err(|error| refusal(&error))
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let resources = self.binding.resources().iter().filter(|of| !of.template);
+        Ok(ListResourcesResult::with_all_items(resources.filter_map(|of| parsed(&of.value)).collect()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let templates = self.binding.resources().iter().filter(|of| of.template);
+        Ok(ListResourceTemplatesResult::with_all_items(templates.filter_map(|of| parsed(&of.value)).collect()))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let contents = self.binding.read_resource(&request.uri, self.context(&context)).await;
+        let contents = contents.map_err(|error| refusal(&error))?;
+        parsed(&contents).map(ReadResourceResponse::Complete).ok_or_else(|| unreadable("resource"))
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let prompts = self.binding.prompts().iter().filter_map(|(name, (_, prompt))| {
+            let mut prompt = prompt.clone();
+            prompt["name"] = Value::String(name.clone());
+            parsed(&prompt)
+        });
+        Ok(ListPromptsResult::with_all_items(prompts.collect()))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
+        let prompt = self.binding.get_prompt(&request.name, arguments, self.context(&context)).await;
+        let prompt = prompt.map_err(|error| refusal(&error))?;
+        parsed(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
+    }
+}
+
+/// MCP's JSON, kept as it came from a service, as rmcp's type.
+fn parsed<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_value(value.clone()).ok()
+}
+
+fn unreadable(what: &str) -> ErrorData {
+    ErrorData::internal_error(format!("the service's {what} is not valid MCP"), None)
+}
+
+fn refusal(error: &ServiceError) -> ErrorData {
+    match error {
+        ServiceError::Refused { .. } => ErrorData::invalid_params(error.to_string(), None),
+        ServiceError::Cancelled
+        | ServiceError::Died { .. }
+        | ServiceError::TimedOut { .. }
+        | ServiceError::NotStarted { .. }
+        | ServiceError::CircuitOpen { .. } => ErrorData::internal_error(error.to_string(), None),
+    }
+}
+
+fn result(outcome: ToolOutcome) -> CallToolResult {
+    let content = outcome.content.into_iter().map(block).collect();
+    let mut result = if outcome.is_error { CallToolResult::error(content) } else { CallToolResult::success(content) };
+    result.structured_content = outcome.structured;
+    result.meta = outcome.meta.and_then(|meta| serde_json::from_value(meta).ok());
+    result
+}
+
+fn block(content: Content) -> ContentBlock {
+    match content {
+        Content::Text(text) => ContentBlock::text(text),
+        Content::Image { mime, data } => ContentBlock::image(data, mime),
+        Content::Audio { mime, data } => ContentBlock::audio(data, mime),
+        Content::Link(value) => match parsed(&value) {
+            Some(link) => ContentBlock::ResourceLink(link),
+            None => ContentBlock::text(value.to_string()),
+        },
+        Content::Resource(value) => match parsed(&value) {
+            Some(resource) => ContentBlock::Resource(resource),
+            None => ContentBlock::text(value.to_string()),
+        },
+    }
+}

@@ -1,0 +1,113 @@
+//! The broker: hands a session exactly the services its mode asks for, and one filter that both lists and
+//! calls go through.
+//!
+//! Invariant: knows no protocol. [`Binding::call`] is the only path to a tool.
+
+mod binding;
+mod files;
+mod foreign;
+mod gate;
+mod names;
+
+use std::sync::Arc;
+
+pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
+pub use gate::{Answer, Asker, Nobody, Question};
+
+use crate::graph::Plan;
+use crate::ids::{ModeId, ServiceName};
+use crate::manifest::{Approval, ServiceManifest, Status};
+use crate::services::{Lease, Pool};
+use crate::tool::{ServiceError, Session};
+
+/// Turns a mode into a binding.
+#[derive(Debug, Clone)]
+pub struct Broker {
+    plan: Arc<Plan>,
+    pool: Pool,
+}
+
+/// Whose binding it is and what it may do.
+#[derive(Clone)]
+pub struct Terms {
+    pub session: Arc<Session>,
+    /// Overrides what the mode's manifest says.
+    pub approval: Option<Approval>,
+    pub asker: Arc<dyn Asker>,
+}
+
+/// A service that the mode names and the session does not have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Absent {
+    pub service: ServiceName,
+    pub optional: bool,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum BindError {
+    #[error("there is no mode `{0}`")]
+    UnknownMode(ModeId),
+    #[error("`{mode}` cannot be entered: {error}")]
+    Service { mode: ModeId, error: ServiceError },
+}
+
+impl Broker {
+    pub fn new(plan: Arc<Plan>, pool: Pool) -> Self {
+        Self { plan, pool }
+    }
+
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Starts what the mode needs, level by level, each level in parallel, and freezes what it may use. The
+    /// binding is complete or there is none: a session that switches keeps its old one until then.
+    pub async fn bind(&self, id: &ModeId, terms: Terms) -> Result<Binding, BindError> {
+        let (mode, scope) = self.plan.mode(id).ok_or_else(|| BindError::UnknownMode(id.clone()))?;
+        let find = |name: &ServiceName| -> Option<ServiceManifest> {
+            self.plan.service(name.as_str()).map(|entry| entry.manifest.clone())
+        };
+        let mut leases: Vec<Lease> = Vec::new();
+        let mut absent = Vec::new();
+        for level in self.plan.start_levels(id) {
+            let mut starting = Vec::new();
+            for need in level {
+                let Some(entry) = self.plan.service(need.service.as_str()) else { continue };
+                if entry.manifest.status == Status::Planned {
+                    let reason = "it is planned and not part of this skein yet".to_owned();
+                    absent.push(Absent { service: need.service, optional: need.optional, reason });
+                    continue;
+                }
+                let lease = self.pool.lease(&entry.manifest, &terms.session, &find);
+                starting.push(async move {
+                    let started = lease.start().await;
+                    (need, lease, started)
+                });
+            }
+            for (need, lease, started) in futures::future::join_all(starting).await {
+                match started {
+                    Ok(()) => leases.push(lease),
+                    Err(error) if need.optional => {
+                        tracing::warn!(service = %need.service, %error, "an optional service is absent");
+                        absent.push(Absent { service: need.service, optional: true, reason: error.to_string() });
+                    }
+                    Err(error) => return Err(BindError::Service { mode: id.clone(), error }),
+                }
+            }
+        }
+        let approval = terms.approval.or(mode.mode.approval).unwrap_or(Approval::Ask);
+        Binding::freeze(Arc::clone(&self.plan), id.clone(), scope.clone(), leases, absent, approval, terms)
+            .await
+            .map_err(|error| BindError::Service { mode: id.clone(), error })
+    }
+}
+
+impl std::fmt::Debug for Terms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Terms")
+            .field("session", &self.session)
+            .field("approval", &self.approval)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,359 @@
+//! A binding: what one session in one mode may use, frozen. It lists and it calls, and both ask the same
+//! predicate.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use jsonschema::Validator;
+use regex::Regex;
+use serde_json::{Map, Value, json};
+
+use super::gate::{self, Answer, Question, Verdict};
+use super::{Absent, Terms, files, foreign, names};
+use crate::graph::{Plan, RuleKind, ToolScope};
+use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
+use crate::manifest::{Approval, ServiceEntry, Transport};
+use crate::services::Lease;
+use crate::tool::{CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
+
+/// What the broker hands a session for its mode.
+pub struct Binding {
+    mode: ModeId,
+    plan: Arc<Plan>,
+    scope: ToolScope,
+    /// By the name the model sees.
+    tools: BTreeMap<String, BoundTool>,
+    unoffered: Vec<Unoffered>,
+    services: BTreeMap<ServiceName, Arc<dyn ToolService>>,
+    resources: Vec<ResourceOf>,
+    prompts: BTreeMap<String, (ServiceName, Value)>,
+    absent: Vec<Absent>,
+    approval: Approval,
+    terms: Terms,
+    /// Keeps the services running.
+    _leases: Vec<Lease>,
+}
+
+/// A tool in scope.
+#[derive(Debug)]
+pub struct BoundTool {
+    pub service: ServiceName,
+    pub spec: ToolSpec,
+    /// The group that admits it.
+    pub group: GroupName,
+    /// The patterns one of which every path of a call must match; none if paths are free.
+    pub files: Vec<Regex>,
+    /// Believed of built-in services only.
+    pub read_only: bool,
+    /// What the service offered when this was frozen.
+    seen: Arc<Catalog>,
+    validator: OnceLock<Result<Validator, String>>,
+}
+
+/// A tool of a bound service that the session does not get, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unoffered {
+    pub service: ServiceName,
+    pub tool: ToolName,
+    pub reason: String,
+}
+
+/// A resource or a template, in MCP's JSON, and whose it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResourceOf {
+    pub service: ServiceName,
+    pub value: Value,
+    pub template: bool,
+}
+
+impl Binding {
+    pub(super) async fn freeze(
+        plan: Arc<Plan>,
+        mode: ModeId,
+        scope: ToolScope,
+        leases: Vec<Lease>,
+        absent: Vec<Absent>,
+        approval: Approval,
+        terms: Terms,
+    ) -> Result<Self, ServiceError> {
+        let mut offered = Vec::new();
+        let mut binding = Self {
+            mode,
+            scope,
+            tools: BTreeMap::new(),
+            unoffered: Vec::new(),
+            services: BTreeMap::new(),
+            resources: Vec::new(),
+            prompts: BTreeMap::new(),
+            absent,
+            approval,
+            terms,
+            _leases: Vec::new(),
+            plan: Arc::clone(&plan),
+        };
+        for lease in &leases {
+            let service = lease.service();
+            let Some(entry) = plan.service(service.name().as_str()) else { continue };
+            // What is only required by another service is running, and invisible.
+            if !binding.scope.binds(entry) {
+                continue;
+            }
+            let catalog = service.catalog().await?;
+            for spec in &catalog.tools {
+                match binding.offer(entry, spec.clone(), &catalog) {
+                    Ok(tool) => offered.push(tool),
+                    Err(reason) => {
+                        let tool = spec.name.clone();
+                        binding.unoffered.push(Unoffered { service: service.name().clone(), tool, reason });
+                    }
+                }
+            }
+            if binding.admits_whole(entry) {
+                let of = |template| {
+                    let service = service.name().clone();
+                    move |value: &Value| ResourceOf { service: service.clone(), value: value.clone(), template }
+                };
+                binding.resources.extend(catalog.resources.iter().map(of(false)));
+                binding.resources.extend(catalog.templates.iter().map(of(true)));
+                for prompt in &catalog.prompts {
+                    let name = format!("{}__{}", service.name(), prompt["name"].as_str().unwrap_or_default());
+                    binding.prompts.insert(name, (service.name().clone(), prompt.clone()));
+                }
+            }
+            binding.services.insert(service.name().clone(), service);
+        }
+        let named = names::assign(offered.iter().map(|tool| (&tool.service, &tool.spec.name)));
+        let mut offered: BTreeMap<_, _> =
+            offered.into_iter().map(|tool| ((tool.service.clone(), tool.spec.name.clone()), tool)).collect();
+        for (name, key) in named {
+            if let Some(tool) = offered.remove(&key) {
+                binding.tools.insert(name, tool);
+            }
+        }
+        binding._leases = leases;
+        Ok(binding)
+    }
+
+    /// The predicate, and what makes a tool fit to be offered.
+    fn offer(&self, entry: &ServiceEntry, spec: ToolSpec, catalog: &Arc<Catalog>) -> Result<BoundTool, String> {
+        let admission = self.scope.admits(entry, spec.name.as_str()).map_err(|refusal| refusal.to_string())?;
+        let files: Vec<_> = admission.files().into_iter().cloned().collect();
+        let spec = foreign::clean(spec)?;
+        if !files.is_empty() && files::takes_command_line(&spec) {
+            return Err("it takes a command line, which no `files` rule can hold".to_owned());
+        }
+        let group = admission.rules.first().map(|rule| rule.group.clone()).ok_or("no rule admits it")?;
+        let builtin = matches!(entry.manifest.transport, Transport::Builtin(_));
+        Ok(BoundTool {
+            service: entry.manifest.name.clone(),
+            group,
+            files,
+            read_only: builtin && spec.hints.read_only == Some(true),
+            spec,
+            seen: Arc::clone(catalog),
+            validator: OnceLock::new(),
+        })
+    }
+
+    /// Resources and prompts belong to no group, so they come only with the service as a whole.
+    fn admits_whole(&self, entry: &ServiceEntry) -> bool {
+        self.scope.rules().iter().filter(|rule| rule.files.is_none()).any(|rule| match rule.kind {
+            RuleKind::Service | RuleKind::Declared => rule.group.as_str() == entry.manifest.name.as_str(),
+            RuleKind::Mcp => entry.user_installed(),
+        })
+    }
+
+    pub fn mode(&self) -> &ModeId {
+        &self.mode
+    }
+
+    /// The tools in scope, by the name the model sees.
+    pub fn tools(&self) -> &BTreeMap<String, BoundTool> {
+        &self.tools
+    }
+
+    /// Tools of bound services that are not in scope.
+    pub fn unoffered(&self) -> &[Unoffered] {
+        &self.unoffered
+    }
+
+    /// Services that the mode names and that are not there.
+    pub fn absent(&self) -> &[Absent] {
+        &self.absent
+    }
+
+    pub fn resources(&self) -> &[ResourceOf] {
+        &self.resources
+    }
+
+    pub fn prompts(&self) -> &BTreeMap<String, (ServiceName, Value)> {
+        &self.prompts
+    }
+
+    /// What bound services say about their use, labelled with who says it.
+    pub fn instructions(&self) -> Vec<(ServiceName, String)> {
+        let said = |(name, service): (&ServiceName, &Arc<dyn ToolService>)| {
+            service.instructions().map(|text| (name.clone(), foreign::clean_text(&text)))
+        };
+        self.services.iter().filter_map(said).collect()
+    }
+
+    /// Calls a tool by the name the model sees. Whatever the model can correct comes back as an outcome; an
+    /// `Err` means that the call was cancelled.
+    pub async fn call(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> Result<ToolOutcome, ServiceError> {
+        let (tool, service) = match self.admitted(name, &arguments) {
+            Ok(admitted) => admitted,
+            Err(reason) => return Ok(ToolOutcome::error(reason)),
+        };
+        if let Some(reason) = self.changed(tool, service, &context).await? {
+            return Ok(ToolOutcome::error(reason));
+        }
+        if let Err(reason) = self.consent(name, tool, &arguments, &context).await? {
+            return Ok(ToolOutcome::error(reason));
+        }
+        let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
+        match service.call(call).await {
+            Err(ServiceError::Cancelled) => Err(ServiceError::Cancelled),
+            Err(error) => Ok(ToolOutcome::error(error.to_string())),
+            Ok(outcome) => Ok(outcome),
+        }
+    }
+
+    /// In scope, with arguments that fit: the same predicate that made the list, asked again.
+    fn admitted(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<(&BoundTool, &Arc<dyn ToolService>), String> {
+        let unknown = || {
+            let near = nearest(name, self.tools.keys().map(String::as_str));
+            let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            format!("there is no tool `{name}` in {}{near}", self.mode)
+        };
+        let tool = self.tools.get(name).ok_or_else(unknown)?;
+        let service = self.services.get(&tool.service).ok_or_else(unknown)?;
+        let entry = self.plan.service(tool.service.as_str()).ok_or_else(unknown)?;
+        self.scope.admits(entry, tool.spec.name.as_str()).map_err(|_| unknown())?;
+        let validator = tool.validator.get_or_init(|| foreign::validator(&tool.spec));
+        let validator = validator.as_ref().map_err(|reason| format!("`{name}` cannot be called: {reason}"))?;
+        if let Some(complaints) = foreign::complaints(validator, arguments) {
+            return Err(format!("the arguments of `{name}` do not fit its schema: {complaints}"));
+        }
+        if !tool.files.is_empty() {
+            let patterns: Vec<_> = tool.files.iter().collect();
+            files::check(arguments, &patterns, &self.terms.session)?;
+        }
+        Ok((tool, service))
+    }
+
+    /// A tool that was described one way and then another is not called: what was consented to is gone.
+    async fn changed(
+        &self,
+        tool: &BoundTool,
+        service: &Arc<dyn ToolService>,
+        context: &CallContext,
+    ) -> Result<Option<String>, ServiceError> {
+        let catalog = tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
+            catalog = service.catalog() => catalog,
+        };
+        let catalog = match catalog {
+            Ok(catalog) => catalog,
+            Err(error) => return Ok(Some(error.to_string())),
+        };
+        if Arc::ptr_eq(&catalog, &tool.seen) {
+            return Ok(None);
+        }
+        let now =
+            catalog.tools.iter().find(|spec| spec.name == tool.spec.name).map(|spec| foreign::clean(spec.clone()));
+        Ok(match now {
+            Some(Ok(spec)) if spec == tool.spec => None,
+            Some(_) => {
+                tracing::warn!(service = %tool.service, tool = %tool.spec.name, "a tool changed its description or schema after it was offered");
+                Some(format!(
+                    "the service `{}` has changed what `{}` says about itself since this session was offered it, so it was not \
+                     called; tell the user, who can start a new session after looking at it",
+                    tool.service, tool.spec.name
+                ))
+            }
+            None => Some(format!("the service `{}` no longer has a tool `{}`", tool.service, tool.spec.name)),
+        })
+    }
+
+    async fn consent(
+        &self,
+        name: &str,
+        tool: &BoundTool,
+        arguments: &Map<String, Value>,
+        context: &CallContext,
+    ) -> Result<Result<(), String>, ServiceError> {
+        let refused = |reason: &str| Ok(Err(format!("`{name}` was not called: {reason}")));
+        match gate::judge(self.approval, tool.read_only) {
+            Verdict::Run => Ok(Ok(())),
+            Verdict::Refuse(reason) => refused(reason),
+            Verdict::Ask => {
+                let question =
+                    Question { tool: name.to_owned(), title: tool.spec.title.clone(), arguments: arguments.clone() };
+                let answer = tokio::select! {
+                    biased;
+                    () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
+                    answer = self.terms.asker.ask(question) => answer,
+                };
+                match answer {
+                    Answer::Allow => Ok(Ok(())),
+                    Answer::Refuse => refused("the user refused"),
+                    Answer::Unheard => refused(gate::UNHEARD),
+                }
+            }
+        }
+    }
+
+    /// A resource of a service that is in scope as a whole.
+    pub async fn read_resource(&self, uri: &str, context: CallContext) -> Result<Value, ServiceError> {
+        let listed = |of: &&ResourceOf| !of.template && of.value["uri"] == json!(uri);
+        let made_from = |of: &&ResourceOf| {
+            let pattern = of.value["uriTemplate"].as_str().unwrap_or_default();
+            let fixed = pattern.split('{').next().unwrap_or_default();
+            of.template && !fixed.is_empty() && uri.starts_with(fixed)
+        };
+        let found = self.resources.iter().find(listed).or_else(|| self.resources.iter().find(made_from));
+        let service = found.and_then(|of| self.services.get(&of.service));
+        match service {
+            Some(service) => service.read_resource(uri.to_owned(), context).await,
+            None => Err(self.nothing(format!("there is no resource `{uri}`"))),
+        }
+    }
+
+    /// A prompt of a service that is in scope as a whole, by its listed name.
+    pub async fn get_prompt(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> Result<Value, ServiceError> {
+        let Some((owner, prompt)) = self.prompts.get(name) else {
+            return Err(self.nothing(format!("there is no prompt `{name}`")));
+        };
+        let own_name = prompt["name"].as_str().unwrap_or_default().to_owned();
+        match self.services.get(owner) {
+            Some(service) => service.get_prompt(own_name, arguments, context).await,
+            None => Err(self.nothing(format!("there is no prompt `{name}`"))),
+        }
+    }
+
+    fn nothing(&self, reason: String) -> ServiceError {
+        ServiceError::Refused { service: ServiceName::new(self.mode.to_string()), reason }
+    }
+}
+
+impl std::fmt::Debug for Binding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Binding").field("mode", &self.mode).field("tools", &self.tools.keys()).finish_non_exhaustive()
+    }
+}

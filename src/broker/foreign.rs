@@ -1,0 +1,78 @@
+//! What foreign servers say about their tools is data: capped, cleaned, and never allowed to reach out. The
+//! same limits go for all services; built-in ones keep them by themselves.
+
+use jsonschema::{PatternOptions, Validator};
+use serde_json::{Map, Value};
+
+use crate::tool::ToolSpec;
+
+const MAX_DESCRIPTION: usize = 4_096;
+const MAX_SCHEMA_BYTES: usize = 64 * 1024;
+const MAX_SCHEMA_DEPTH: usize = 32;
+const MAX_REGEX: usize = 256 * 1024;
+
+/// The tool with harmless text, or why it is not offered.
+pub(super) fn clean(mut tool: ToolSpec) -> Result<ToolSpec, String> {
+    if tool.name.as_str().chars().any(|c| c.is_control() || c.is_whitespace() || hidden(c)) {
+        return Err("its name holds characters that do not show".to_owned());
+    }
+    let schema = Value::Object(tool.input_schema.as_ref().clone());
+    if schema.to_string().len() > MAX_SCHEMA_BYTES || depth(&schema) > MAX_SCHEMA_DEPTH {
+        return Err("its input schema is too large or too deep".to_owned());
+    }
+    tool.description = clean_text(&tool.description);
+    tool.title = tool.title.map(|title| clean_text(&title));
+    Ok(tool)
+}
+
+/// Without control, zero-width and bidirectional characters, and not longer than anyone reads.
+pub(super) fn clean_text(text: &str) -> String {
+    let mut clean: String = text.chars().filter(|c| (!c.is_control() || "\n\t".contains(*c)) && !hidden(*c)).collect();
+    if clean.len() > MAX_DESCRIPTION {
+        let mut end = MAX_DESCRIPTION;
+        while !clean.is_char_boundary(end) {
+            end -= 1;
+        }
+        clean.truncate(end);
+        clean.push('…');
+    }
+    clean
+}
+
+fn hidden(c: char) -> bool {
+    matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
+        | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}')
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(object) => 1 + object.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+/// What judges the arguments of a call. Nothing is ever fetched for it: the crate is built without network and
+/// file access, so a schema that points elsewhere does not compile.
+pub(super) fn validator(tool: &ToolSpec) -> Result<Validator, String> {
+    let schema = Value::Object(tool.input_schema.as_ref().clone());
+    jsonschema::options()
+        // This engine takes time in proportion to its input, whatever the pattern.
+        .with_pattern_options(PatternOptions::regex().size_limit(MAX_REGEX).dfa_size_limit(MAX_REGEX))
+        .build(&schema)
+        .map_err(|error| format!("its input schema cannot be used: {error}"))
+}
+
+/// What is wrong with the arguments, in words a model can act on.
+pub(super) fn complaints(validator: &Validator, arguments: &Map<String, Value>) -> Option<String> {
+    let arguments = Value::Object(arguments.clone());
+    let errors: Vec<_> = validator
+        .iter_errors(&arguments)
+        .take(5)
+        .map(|error| match error.instance_path().as_str() {
+            "" => error.to_string(),
+            path => format!("{path}: {error}"),
+        })
+        .collect();
+    if errors.is_empty() { None } else { Some(errors.join("; ")) }
+}

@@ -1,0 +1,98 @@
+//! `skein mcp`: a mode's scoped services, or one built-in service, as an MCP server on stdio.
+
+use std::sync::Arc;
+
+use clap::Args;
+use rmcp::ServiceExt as _;
+use rmcp::transport::io::stdio_pipes;
+
+use super::folders::Folders;
+use super::output::{Failure, Output};
+use super::run::{self, Started};
+use super::{Global, agents, workspace};
+use crate::adapter::export::{Export, Names};
+use crate::broker::{Nobody, Terms};
+use crate::graph::Plan;
+use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
+use crate::manifest::Approval;
+
+#[derive(Debug, Args)]
+pub(super) struct McpArgs {
+    /// The agent
+    #[arg(long, short, required_unless_present = "service")]
+    agent: Option<String>,
+    /// Its mode; the default one if left out
+    #[arg(long, short, requires = "agent")]
+    mode: Option<String>,
+    /// Offer one built-in service instead, with all its tools
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["agent", "mode"])]
+    service: Option<String>,
+}
+
+pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let (plan, id, names, about) = match &args.service {
+        Some(service) => {
+            let (plan, id) = alone(service, global, folders, output)?;
+            (plan, id, Names::Bare, format!("The service {service} of Skein, with all its tools."))
+        }
+        None => {
+            let plan = workspace::plan(global, folders, output)?;
+            let agent = agents::find(&plan, args.agent.as_deref().unwrap_or_default())?;
+            let id = agents::mode_of(agent, args.mode.as_deref())?;
+            agents::offered(&plan, &id)?;
+            let about = plan.mode(&id).map(|(mode, _)| mode.mode.description.clone()).unwrap_or_default();
+            let about = format!("Skein in the mode {id}: {about} Only the tools of this mode exist here.");
+            (plan, id, Names::Qualified, about)
+        }
+    };
+    // The client asks its own user, unless told otherwise.
+    let approval = Some(global.approval.map_or(Approval::Auto, Into::into));
+    run::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
+        let terms = Terms { session: Arc::clone(&started.session), approval, asker: Arc::new(Nobody) };
+        let binding = started.runtime.broker().bind(&id, terms).await.map_err(|error| run::bind_failure(&error))?;
+        for absent in binding.absent() {
+            output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
+        }
+        let export = Export::new(Arc::new(binding), Arc::clone(&started.session), names, about);
+        let failure = |error: &dyn std::fmt::Display| {
+            Failure::work(format!("the MCP client cannot be served: {error}"), "see the log")
+        };
+        let server = match export.serve(stdio_pipes()).await {
+            Ok(server) => server,
+            // A client that leaves before it has said anything is no failure.
+            Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+            Err(error) => return Err(failure(&error)),
+        };
+        server.waiting().await.map(drop).map_err(|error| failure(&error))
+    })
+}
+
+/// A plan with one more agent, whose one mode has the whole service.
+fn alone(service: &str, global: &Global, folders: &Folders, output: &mut Output) -> Result<(Plan, ModeId), Failure> {
+    let plan = workspace::plan(global, folders, output)?;
+    let known = || plan.services().map(|entry| entry.manifest.name.as_str());
+    let Some(entry) = plan.service(service) else {
+        let help = match nearest(service, known()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
+        };
+        return Err(Failure::usage(format!("there is no service `{service}`"), help));
+    };
+    if let Some(owner) = &entry.manifest.owner {
+        let problem = format!("the service `{service}` belongs to the {owner} and cannot stand alone");
+        return Err(Failure::usage(problem, "choose another service"));
+    }
+    if entry.manifest.status == crate::manifest::Status::Planned {
+        return Err(Failure::usage(
+            format!("the service `{service}` is planned and not part of this skein yet"),
+            "see `skein services`",
+        ));
+    }
+    let text = format!(
+        "version: 1\nkind: agent\nname: standalone\ndescription: One service, alone.\n\
+         metadata: {{dependencies: [{service}]}}\nruntime: {{acp: {{command: none}}}}\n\
+         modes: [{{slug: service, description: All its tools., tool_groups: [{service}], dependencies: [{service}]}}]\n"
+    );
+    let plan = workspace::plan_with(global, folders, output, ("standalone.yaml", text))?;
+    Ok((plan, ModeId::new(AgentName::new("standalone"), ModeSlug::new("service"))))
+}

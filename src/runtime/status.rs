@@ -1,0 +1,93 @@
+//! How a running Skein is, told on a socket that only its user can open: `skein services` asks every one.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixListener;
+
+use crate::services::Pool;
+use crate::task::Scope;
+
+/// What one running Skein said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    pub pid: u32,
+    /// `[{name, health, leases, restarts, last_error, tools, started_at, pid, memory_bytes}]`
+    pub services: Vec<Value>,
+}
+
+/// Answers on a socket of this process until the scope stops. Without it everything else works, so a failure
+/// is only logged.
+pub(super) fn serve(folder: &Path, pool: Pool, scope: &Scope) {
+    let path = folder.join(format!("{}.sock", std::process::id()));
+    let listener = match listen(folder, &path) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::warn!(%error, socket = %path.display(), "no status socket"),
+    };
+    let cancelled = scope.cancelled().clone();
+    scope.spawn(async move {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = cancelled.cancelled() => break,
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((mut stream, _)) = accepted else { continue };
+            let services: Vec<_> = pool
+                .status()
+                .into_iter()
+                .map(|(name, status)| {
+                    let mut value = json!(status);
+                    value["name"] = json!(name);
+                    value
+                })
+                .collect();
+            let report = json!({"pid": std::process::id(), "services": services}).to_string();
+            // A client that hangs must not hold up the next one.
+            drop(tokio::time::timeout(Duration::from_secs(1), stream.write_all(report.as_bytes())).await);
+        }
+        drop(fs::remove_file(&path));
+    });
+}
+
+fn listen(folder: &Path, path: &Path) -> std::io::Result<UnixListener> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    drop(fs::remove_file(path));
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Asks every Skein that runs. Sockets that nobody answers on are removed.
+pub fn reports(folder: &Path) -> Vec<Report> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "sock"));
+    paths.sort();
+    paths.iter().filter_map(|path| ask(path)).collect()
+}
+
+fn ask(path: &Path) -> Option<Report> {
+    let mut stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        Err(error) => {
+            // Refused: its process is gone.
+            if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                drop(fs::remove_file(path));
+            }
+            return None;
+        }
+    };
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let value: Value = serde_json::from_str(&text).ok()?;
+    let pid = value["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())?;
+    Some(Report { pid, services: value["services"].as_array().cloned().unwrap_or_default() })
+}

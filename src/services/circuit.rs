@@ -1,0 +1,150 @@
+//! When a service that failed may be started again: a few times within a while, each time after a longer
+//! pause; then not at all for a while; then once, to see.
+//!
+//! Invariant: pure. Time comes in as an argument, so that tests need no clock.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::manifest::Restart;
+use crate::tool::Health;
+
+/// The first pause before a restart; it doubles with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Circuit {
+    max: usize,
+    within: Duration,
+    /// Failures that still count, oldest first.
+    failures: VecDeque<Instant>,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum State {
+    Closed,
+    /// Calls fail at once until then.
+    Open {
+        until: Instant,
+    },
+    /// One attempt is under way.
+    Trying,
+}
+
+/// Whether a start may be attempted.
+#[derive(Debug, PartialEq)]
+pub(super) enum Permission {
+    /// After this pause.
+    After(Duration),
+    /// Not before this much time has passed.
+    NotFor(Duration),
+}
+
+impl Circuit {
+    pub(super) fn new(restart: &Restart) -> Self {
+        let max = usize::try_from(restart.max).unwrap_or(usize::MAX);
+        Self { max, within: restart.within.duration(), failures: VecDeque::new(), state: State::Closed }
+    }
+
+    pub(super) fn may_start(&mut self, now: Instant) -> Permission {
+        self.forget_old(now);
+        match self.state {
+            State::Open { until } if now < until => Permission::NotFor(until - now),
+            State::Open { .. } | State::Trying => {
+                self.state = State::Trying;
+                Permission::After(Duration::ZERO)
+            }
+            State::Closed => Permission::After(match self.failures.len() {
+                0 => Duration::ZERO,
+                count => FIRST_PAUSE.saturating_mul(1 << (count - 1).min(10)).min(LONGEST_PAUSE),
+            }),
+        }
+    }
+
+    /// It died, or could not be started.
+    pub(super) fn failed(&mut self, now: Instant) {
+        self.forget_old(now);
+        self.failures.push_back(now);
+        if self.state == State::Trying || self.failures.len() > self.max {
+            self.state = State::Open { until: now + self.within };
+        }
+    }
+
+    /// It started. Failures before this still count until they are old, so that a service which starts and
+    /// dies again and again is found out.
+    pub(super) fn started(&mut self) {
+        self.state = State::Closed;
+    }
+
+    pub(super) fn health(&self, now: Instant, running: bool) -> Health {
+        match self.state {
+            State::Open { until } if now < until => Health::Open,
+            State::Open { .. } | State::Trying => Health::HalfOpen,
+            State::Closed if self.failures.iter().any(|at| now.duration_since(*at) < self.within) => Health::Degraded,
+            State::Closed if running => Health::Healthy,
+            State::Closed => Health::Stopped,
+        }
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        while self.failures.front().is_some_and(|at| now.duration_since(*at) >= self.within) {
+            self.failures.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circuit(max: u32) -> Circuit {
+        Circuit::new(&Restart { max, within: crate::manifest::Span::seconds(60) })
+    }
+
+    #[test]
+    fn opens_after_its_budget_and_tries_once_when_time_has_passed() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut circuit = circuit(2);
+        assert_eq!(circuit.health(at(0), false), Health::Stopped);
+        circuit.failed(at(0));
+        assert_eq!(circuit.health(at(0), true), Health::Degraded);
+        assert_eq!(circuit.may_start(at(0)), Permission::After(FIRST_PAUSE));
+        circuit.failed(at(1));
+        assert_eq!(circuit.may_start(at(1)), Permission::After(FIRST_PAUSE * 2));
+        circuit.failed(at(2));
+        assert_eq!(circuit.health(at(2), false), Health::Open);
+        assert_eq!(circuit.may_start(at(3)), Permission::NotFor(Duration::from_secs(59)));
+        assert_eq!(circuit.health(at(62), false), Health::HalfOpen);
+        assert_eq!(circuit.may_start(at(62)), Permission::After(Duration::ZERO));
+        circuit.failed(at(62));
+        assert_eq!(circuit.health(at(63), false), Health::Open, "a failed trial opens it again");
+        assert_eq!(circuit.may_start(at(122)), Permission::After(Duration::ZERO));
+        circuit.started();
+        assert_eq!(circuit.health(at(200), true), Health::Healthy);
+    }
+
+    #[test]
+    fn old_failures_do_not_count() {
+        let start = Instant::now();
+        let mut circuit = circuit(1);
+        for minute in 0..10 {
+            circuit.failed(start + Duration::from_secs(61 * minute));
+            circuit.started();
+        }
+        assert_eq!(circuit.health(start + Duration::from_secs(620), true), Health::Healthy);
+    }
+
+    #[test]
+    fn a_service_that_starts_and_dies_again_and_again_is_found_out() {
+        let start = Instant::now();
+        let mut circuit = circuit(3);
+        for _ in 0..4 {
+            circuit.started();
+            circuit.failed(start);
+        }
+        assert_eq!(circuit.health(start, false), Health::Open);
+    }
+}

@@ -1,0 +1,53 @@
+//! MCP's types to ours. The way back is in `adapter/export.rs`.
+
+use rmcp::model::{CallToolResult, ContentBlock, Tool};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::conversation::Content;
+use crate::ids::ToolName;
+use crate::tool::{Hints, ToolOutcome, ToolSpec};
+
+pub(super) fn spec(tool: Tool) -> ToolSpec {
+    let annotations = tool.annotations.unwrap_or_default();
+    ToolSpec {
+        name: ToolName::new(tool.name.into_owned()),
+        title: tool.title.or(annotations.title),
+        description: tool.description.map(std::borrow::Cow::into_owned).unwrap_or_default(),
+        input_schema: tool.input_schema,
+        output_schema: tool.output_schema,
+        hints: Hints {
+            read_only: annotations.read_only_hint,
+            destructive: annotations.destructive_hint,
+            idempotent: annotations.idempotent_hint,
+            open_world: annotations.open_world_hint,
+        },
+        meta: tool.meta.and_then(|meta| serde_json::to_value(meta).ok()),
+    }
+}
+
+pub(super) fn outcome(result: CallToolResult) -> ToolOutcome {
+    ToolOutcome {
+        content: result.content.into_iter().map(content).collect(),
+        structured: result.structured_content,
+        is_error: result.is_error.unwrap_or(false),
+        meta: result.meta.and_then(|meta| serde_json::to_value(meta).ok()),
+    }
+}
+
+fn content(block: ContentBlock) -> Content {
+    match block {
+        ContentBlock::Text(text) => Content::Text(text.text),
+        ContentBlock::Image(image) => Content::Image { mime: image.mime_type, data: image.data },
+        ContentBlock::Audio(audio) => Content::Audio { mime: audio.mime_type, data: audio.data },
+        ContentBlock::ResourceLink(link) => Content::Link(json(&link)),
+        ContentBlock::Resource(resource) => Content::Resource(json(&resource)),
+        // The enum may grow; what is not known is passed on as the text it is.
+        other => Content::Text(json(&other).to_string()),
+    }
+}
+
+/// MCP's own values are plain data; one that cannot be written as JSON does not exist.
+pub(super) fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}

@@ -1,0 +1,304 @@
+//! One service of the pool: started when it is first used, started again when it died and its budget allows,
+//! left alone when it fails too often.
+//!
+//! Invariant: a call is handed over at most once. What may have run is never sent again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use super::Inner;
+use super::Lease;
+use super::circuit::{Circuit, Permission};
+use super::connection::{CallError, Connection};
+use crate::ids::{RoleName, ServiceName};
+use crate::manifest::ServiceManifest;
+use crate::tool::{CallContext, Catalog, Health, ServiceError, ServiceStatus, ToolCall, ToolOutcome, ToolService};
+
+pub(super) struct Entry {
+    pub(super) manifest: ServiceManifest,
+    /// Leases on what it requires: held as long as it is in the pool.
+    pub(super) required: Vec<(RoleName, Lease)>,
+    /// Held while starting, so that many callers make one start.
+    live: tokio::sync::Mutex<Option<Live>>,
+    state: Mutex<State>,
+    pool: Arc<Inner>,
+}
+
+/// A running instance and what it was seen to offer.
+#[derive(Clone)]
+struct Live {
+    connection: Arc<dyn Connection>,
+    catalog: Arc<Catalog>,
+    generation: u64,
+}
+
+struct State {
+    circuit: Circuit,
+    leases: usize,
+    /// Goes up with every lease, so that an idle timer can tell whether it is still about the same lull.
+    uses: u64,
+    starting: bool,
+    starts: u32,
+    last_error: Option<String>,
+    tools: Option<usize>,
+    started_at: Option<SystemTime>,
+    /// What is running, for those who only look.
+    watched: Option<Arc<dyn Connection>>,
+}
+
+impl Entry {
+    pub(super) fn new(manifest: ServiceManifest, required: Vec<(RoleName, Lease)>, pool: Arc<Inner>) -> Self {
+        let circuit = Circuit::new(&manifest.restart);
+        Self {
+            manifest,
+            required,
+            live: tokio::sync::Mutex::new(None),
+            state: Mutex::new(State {
+                circuit,
+                leases: 0,
+                uses: 0,
+                starting: false,
+                starts: 0,
+                last_error: None,
+                tools: None,
+                started_at: None,
+                watched: None,
+            }),
+            pool,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn leased(&self) {
+        let mut state = self.state();
+        state.leases += 1;
+        state.uses += 1;
+    }
+
+    /// `Some` with the number of uses so far if this was the last lease.
+    pub(super) fn released(&self) -> Option<u64> {
+        let mut state = self.state();
+        state.leases -= 1;
+        (state.leases == 0).then_some(state.uses)
+    }
+
+    pub(super) fn idle_since(&self, uses: u64) -> bool {
+        let state = self.state();
+        state.leases == 0 && state.uses == uses
+    }
+
+    /// Starts it if it does not run.
+    pub(super) async fn start(&self) -> Result<(), ServiceError> {
+        self.live().await.map(drop)
+    }
+
+    pub(super) async fn stop(&self) {
+        let live = self.live.lock().await.take();
+        {
+            let mut state = self.state();
+            state.watched = None;
+            state.started_at = None;
+        }
+        if let Some(live) = live {
+            live.connection.stop().await;
+            tracing::info!(service = %self.manifest.name, "service stopped");
+        }
+    }
+
+    /// The running instance, after a start if need be and if the circuit allows.
+    async fn live(&self) -> Result<Live, ServiceError> {
+        let mut live = self.live.lock().await;
+        if let Some(running) = live.as_ref() {
+            match running.connection.closed() {
+                None => return self.current(&mut live).await,
+                Some(reason) => {
+                    self.failed(&reason);
+                    *live = None;
+                }
+            }
+        }
+        let permission = self.state().circuit.may_start(Instant::now());
+        match permission {
+            Permission::NotFor(retry_in) => {
+                let reason = self.state().last_error.clone().unwrap_or_default();
+                return Err(ServiceError::CircuitOpen { service: self.manifest.name.clone(), reason, retry_in });
+            }
+            Permission::After(pause) => tokio::time::sleep(pause).await,
+        }
+        self.state().starting = true;
+        let started = self.connect().await;
+        self.state().starting = false;
+        match started {
+            Ok(running) => {
+                let mut state = self.state();
+                state.circuit.started();
+                state.starts += 1;
+                state.tools = Some(running.catalog.tools.len());
+                state.started_at = Some(SystemTime::now());
+                state.watched = Some(Arc::clone(&running.connection));
+                tracing::info!(service = %self.manifest.name, starts = state.starts, "service started");
+                *live = Some(running.clone());
+                Ok(running)
+            }
+            Err(reason) => {
+                self.failed(&reason);
+                Err(ServiceError::NotStarted { service: self.manifest.name.clone(), reason })
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Live, String> {
+        for (_, required) in &self.required {
+            Box::pin(required.start()).await.map_err(|error| error.to_string())?;
+        }
+        let limit = self.manifest.timeouts.start.duration();
+        let starting = async {
+            let connection = self.pool.connect(&self.manifest, &self.required).await?;
+            let catalog = connection.catalog().await;
+            match catalog {
+                Ok(catalog) => {
+                    let generation = connection.generation();
+                    Ok(Live { connection, catalog: Arc::new(catalog), generation })
+                }
+                Err(error) => {
+                    connection.stop().await;
+                    Err(format!("its tools could not be listed: {}", reason_of(&error)))
+                }
+            }
+        };
+        // Dropping what was begun kills the process.
+        match tokio::time::timeout(limit, starting).await {
+            Ok(started) => started,
+            Err(_) => Err(format!("it was not ready after {}", self.manifest.timeouts.start)),
+        }
+    }
+
+    /// The running instance, its lists read again if it said that they changed.
+    async fn current(&self, live: &mut Option<Live>) -> Result<Live, ServiceError> {
+        let Some(running) = live.as_mut() else { return Err(self.gone("it was stopped")) };
+        let generation = running.connection.generation();
+        if running.generation != generation {
+            let limit = self.manifest.timeouts.start.duration();
+            match tokio::time::timeout(limit, running.connection.catalog()).await {
+                Ok(Ok(catalog)) => {
+                    running.catalog = Arc::new(catalog);
+                    running.generation = generation;
+                    self.state().tools = Some(running.catalog.tools.len());
+                }
+                // The old lists stay; the next use tries again.
+                Ok(Err(_)) | Err(_) => tracing::warn!(service = %self.manifest.name, "changed lists could not be read"),
+            }
+        }
+        Ok(running.clone())
+    }
+
+    fn failed(&self, reason: &str) {
+        let mut state = self.state();
+        state.circuit.failed(Instant::now());
+        state.last_error = Some(reason.to_owned());
+        state.watched = None;
+        tracing::warn!(service = %self.manifest.name, reason, "service failed");
+    }
+
+    fn gone(&self, reason: &str) -> ServiceError {
+        ServiceError::Died { service: self.manifest.name.clone(), reason: reason.to_owned() }
+    }
+
+    fn explain(&self, error: CallError, tool: &str) -> ServiceError {
+        let service = self.manifest.name.clone();
+        match error {
+            CallError::Died(reason) => ServiceError::Died { service, reason },
+            CallError::TimedOut => {
+                let limit = self.manifest.timeouts.call.duration();
+                ServiceError::TimedOut { service, tool: crate::ids::ToolName::new(tool), limit }
+            }
+            CallError::Cancelled => ServiceError::Cancelled,
+            CallError::Refused(reason) => ServiceError::Refused { service, reason },
+        }
+    }
+}
+
+fn reason_of(error: &CallError) -> String {
+    match error {
+        CallError::Died(reason) | CallError::Refused(reason) => reason.clone(),
+        CallError::TimedOut => "it gave no answer".to_owned(),
+        CallError::Cancelled => "it was cancelled".to_owned(),
+    }
+}
+
+impl ToolService for Entry {
+    fn name(&self) -> &ServiceName {
+        &self.manifest.name
+    }
+
+    fn description(&self) -> &str {
+        &self.manifest.description
+    }
+
+    fn instructions(&self) -> Option<String> {
+        self.state().watched.as_ref().and_then(|connection| connection.instructions())
+    }
+
+    fn status(&self) -> ServiceStatus {
+        let state = self.state();
+        let running = state.watched.as_ref().filter(|connection| connection.closed().is_none());
+        let pid = running.and_then(|connection| connection.pid());
+        let health = match state.circuit.health(Instant::now(), running.is_some()) {
+            Health::Stopped | Health::Healthy if state.starting => Health::Starting,
+            // It died and nobody has used it since.
+            Health::Stopped if state.watched.is_some() => Health::Degraded,
+            health => health,
+        };
+        ServiceStatus {
+            health,
+            leases: state.leases,
+            restarts: state.starts.saturating_sub(1),
+            last_error: state.last_error.clone(),
+            tools: state.tools,
+            started_at: state
+                .started_at
+                .and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok())
+                .map(|since| since.as_secs()),
+            pid,
+            memory_bytes: pid.and_then(crate::process::resident_memory),
+        }
+    }
+
+    fn catalog(&self) -> BoxFuture<'_, Result<Arc<Catalog>, ServiceError>> {
+        Box::pin(async move { Ok(self.live().await?.catalog) })
+    }
+
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, Result<ToolOutcome, ServiceError>> {
+        Box::pin(async move {
+            let connection = self.live().await?.connection;
+            let tool = call.tool.clone();
+            let limit = self.manifest.timeouts.call.duration();
+            connection.call(call, limit).await.map_err(|error| self.explain(error, tool.as_str()))
+        })
+    }
+
+    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(async move {
+            let connection = self.live().await?.connection;
+            connection.read_resource(uri, context).await.map_err(|error| self.explain(error, "resources/read"))
+        })
+    }
+
+    fn get_prompt(
+        &self,
+        name: String,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(async move {
+            let connection = self.live().await?.connection;
+            connection.get_prompt(name, arguments, context).await.map_err(|error| self.explain(error, "prompts/get"))
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! Our environment variables, as far as services are given any: `${env:NAME}` is filled in when a service
+//! starts, and what it holds is never logged.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+/// A copy handed in by the front door; the library itself never reads the environment.
+#[derive(Clone, Default)]
+pub struct Environment(BTreeMap<OsString, OsString>);
+
+impl Environment {
+    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        Self(variables.into_iter().collect())
+    }
+
+    pub(super) fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        self.0.clone().into_iter()
+    }
+
+    /// `text` with every `${env:NAME}` replaced; a variable that is not set is an error that names it.
+    pub(super) fn fill_in(&self, text: &str) -> Result<String, String> {
+        let mut filled = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${env:") {
+            let Some((name, behind)) = after.split_once('}') else { break };
+            let value = self.0.get(&OsString::from(name)).and_then(|value| value.to_str());
+            let value = value.ok_or_else(|| format!("the environment variable {name} is not set"))?;
+            filled.push_str(before);
+            filled.push_str(value);
+            rest = behind;
+        }
+        filled.push_str(rest);
+        Ok(filled)
+    }
+}
+
+/// Values are secrets until proven otherwise.
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Environment({} variables)", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_filled_in_and_a_missing_one_is_named() {
+        let environment = Environment::new([("TOKEN".into(), "s3cret".into())]);
+        assert_eq!(environment.fill_in("Bearer ${env:TOKEN}!").as_deref(), Ok("Bearer s3cret!"));
+        assert_eq!(environment.fill_in("plain").as_deref(), Ok("plain"));
+        let error = environment.fill_in("${env:TOKEN}${env:OTHER}").expect_err("not set");
+        assert!(error.contains("OTHER") && !error.contains("s3cret"), "{error}");
+        assert!(!format!("{environment:?}").contains("s3cret"));
+    }
+}

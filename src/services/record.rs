@@ -1,0 +1,328 @@
+//! A cassette: everything services were asked and said, one JSON object a line. Recorded in passing, or
+//! played back with no service behind it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::connection::{CallError, Connection};
+use crate::ids::{ServiceName, ToolName};
+use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
+
+/// One line of a cassette.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Line {
+    service: ServiceName,
+    #[serde(flatten)]
+    interaction: Interaction,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Interaction {
+    Catalog { instructions: Option<String>, catalog: Catalog },
+    Call { tool: ToolName, arguments: Map<String, Value>, answer: Answer<ToolOutcome> },
+    Resource { uri: String, answer: Answer<Value> },
+    Prompt { name: String, arguments: Map<String, Value>, answer: Answer<Value> },
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer<T> {
+    Ok(T),
+    Died(String),
+    TimedOut,
+    Cancelled,
+    Refused(String),
+}
+
+impl<T: Clone> Answer<T> {
+    fn of(result: &Result<T, CallError>) -> Self {
+        match result {
+            Ok(value) => Answer::Ok(value.clone()),
+            Err(CallError::Died(reason)) => Answer::Died(reason.clone()),
+            Err(CallError::TimedOut) => Answer::TimedOut,
+            Err(CallError::Cancelled) => Answer::Cancelled,
+            Err(CallError::Refused(reason)) => Answer::Refused(reason.clone()),
+        }
+    }
+
+    fn result(self) -> Result<T, CallError> {
+        match self {
+            Answer::Ok(value) => Ok(value),
+            Answer::Died(reason) => Err(CallError::Died(reason)),
+            Answer::TimedOut => Err(CallError::TimedOut),
+            Answer::Cancelled => Err(CallError::Cancelled),
+            Answer::Refused(reason) => Err(CallError::Refused(reason)),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("cannot use {file}: {problem}")]
+    File { file: String, problem: String },
+    #[error("{file}:{line}: not a line of a recording: {problem}")]
+    Line { file: String, line: usize, problem: String },
+}
+
+/// A recording under way, or one to play.
+#[derive(Debug, Clone)]
+pub struct Cassette(Arc<Tape>);
+
+#[derive(Debug)]
+enum Tape {
+    Recording(Mutex<File>),
+    Playing(HashMap<ServiceName, Vec<Interaction>>),
+}
+
+impl Cassette {
+    pub fn to_file(path: &Path) -> Result<Self, RecordError> {
+        let file = File::create(path).map_err(|error| unusable(path, &error))?;
+        Ok(Self(Arc::new(Tape::Recording(Mutex::new(file)))))
+    }
+
+    pub fn from_file(path: &Path) -> Result<Self, RecordError> {
+        let file = File::open(path).map_err(|error| unusable(path, &error))?;
+        let mut interactions: HashMap<_, Vec<_>> = HashMap::new();
+        for (index, text) in BufReader::new(file).lines().enumerate() {
+            let text = text.map_err(|error| unusable(path, &error))?;
+            let line: Line = serde_json::from_str(&text).map_err(|error| RecordError::Line {
+                file: path.display().to_string(),
+                line: index + 1,
+                problem: error.to_string(),
+            })?;
+            interactions.entry(line.service).or_default().push(line.interaction);
+        }
+        Ok(Self(Arc::new(Tape::Playing(interactions))))
+    }
+
+    pub(super) fn replays(&self) -> bool {
+        matches!(*self.0, Tape::Playing(_))
+    }
+
+    /// The service as it was recorded.
+    pub(super) fn play(&self, service: &ServiceName) -> Result<Arc<dyn Connection>, String> {
+        let Tape::Playing(interactions) = &*self.0 else { return Err("the cassette is being recorded".to_owned()) };
+        let lines = interactions.get(service).ok_or("the recording does not hold this service")?;
+        Ok(Arc::new(Player { lines: lines.clone(), played: Mutex::default() }))
+    }
+
+    /// The same service, with everything written down.
+    pub(super) fn record(&self, service: ServiceName, connection: Arc<dyn Connection>) -> Arc<dyn Connection> {
+        Arc::new(Recorder { service, connection, cassette: self.clone() })
+    }
+
+    fn write(&self, line: &Line) {
+        let Tape::Recording(file) = &*self.0 else { return };
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        let written =
+            serde_json::to_string(line).map_err(std::io::Error::from).and_then(|text| writeln!(file, "{text}"));
+        if let Err(error) = written {
+            tracing::error!(%error, "the recording has a gap");
+        }
+    }
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> RecordError {
+    RecordError::File { file: path.display().to_string(), problem: error.to_string() }
+}
+
+struct Recorder {
+    service: ServiceName,
+    connection: Arc<dyn Connection>,
+    cassette: Cassette,
+}
+
+impl Recorder {
+    fn write(&self, interaction: Interaction) {
+        self.cassette.write(&Line { service: self.service.clone(), interaction });
+    }
+}
+
+impl Connection for Recorder {
+    fn instructions(&self) -> Option<String> {
+        self.connection.instructions()
+    }
+
+    fn generation(&self) -> u64 {
+        self.connection.generation()
+    }
+
+    fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
+        Box::pin(async move {
+            let catalog = self.connection.catalog().await?;
+            self.write(Interaction::Catalog { instructions: self.instructions(), catalog: catalog.clone() });
+            Ok(catalog)
+        })
+    }
+
+    fn call(&self, call: ToolCall, limit: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>> {
+        Box::pin(async move {
+            let (tool, arguments) = (call.tool.clone(), call.arguments.clone());
+            let result = self.connection.call(call, limit).await;
+            self.write(Interaction::Call { tool, arguments, answer: Answer::of(&result) });
+            result
+        })
+    }
+
+    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+        Box::pin(async move {
+            let result = self.connection.read_resource(uri.clone(), context).await;
+            self.write(Interaction::Resource { uri, answer: Answer::of(&result) });
+            result
+        })
+    }
+
+    fn get_prompt(
+        &self,
+        name: String,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> BoxFuture<'_, Result<Value, CallError>> {
+        Box::pin(async move {
+            let result = self.connection.get_prompt(name.clone(), arguments.clone(), context).await;
+            self.write(Interaction::Prompt { name, arguments, answer: Answer::of(&result) });
+            result
+        })
+    }
+
+    fn closed(&self) -> Option<String> {
+        self.connection.closed()
+    }
+
+    fn pid(&self) -> Option<u32> {
+        self.connection.pid()
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        self.connection.stop()
+    }
+}
+
+struct Player {
+    lines: Vec<Interaction>,
+    /// How often each line was the answer. The same question may have had several answers, in order.
+    played: Mutex<HashMap<usize, usize>>,
+}
+
+impl Player {
+    /// The recorded answer to a question: the first that was not given yet, or else the last one.
+    fn find<T: Clone>(&self, matches: impl Fn(&Interaction) -> Option<&Answer<T>>) -> Option<Answer<T>> {
+        let mut played = self.played.lock().unwrap_or_else(PoisonError::into_inner);
+        let found: Vec<_> = self
+            .lines
+            .iter()
+            .enumerate()
+            .filter_map(|(index, line)| matches(line).map(|answer| (index, answer)))
+            .collect();
+        let (index, answer) = found.iter().find(|(index, _)| !played.contains_key(index)).or(found.last())?;
+        *played.entry(*index).or_default() += 1;
+        Some((*answer).clone())
+    }
+
+    fn unmatched(&self, wanted: &str, recorded: impl Iterator<Item = String>) -> CallError {
+        let nearest = recorded.max_by(|a, b| strsim::jaro(a, wanted).total_cmp(&strsim::jaro(b, wanted)));
+        CallError::Refused(match nearest {
+            Some(nearest) => format!("the recording has no answer to {wanted}; the nearest it has is {nearest}"),
+            None => format!("the recording has no answer to {wanted}, nor to anything like it"),
+        })
+    }
+}
+
+fn shown(name: &str, arguments: &Map<String, Value>) -> String {
+    format!("{name} {}", Value::Object(arguments.clone()))
+}
+
+impl Connection for Player {
+    fn instructions(&self) -> Option<String> {
+        self.lines.iter().find_map(|line| match line {
+            Interaction::Catalog { instructions, .. } => instructions.clone(),
+            _ => None,
+        })
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
+        let recorded = self.lines.iter().find_map(|line| match line {
+            Interaction::Catalog { catalog, .. } => Some(catalog.clone()),
+            _ => None,
+        });
+        let missing = || CallError::Refused("the recording does not hold what the service offers".to_owned());
+        Box::pin(async move { recorded.ok_or_else(missing) })
+    }
+
+    fn call(&self, call: ToolCall, _: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>> {
+        let found = self.find(|line| match line {
+            Interaction::Call { tool, arguments, answer } if *tool == call.tool && *arguments == call.arguments => {
+                Some(answer)
+            }
+            _ => None,
+        });
+        let result = found.map(Answer::result).unwrap_or_else(|| {
+            let recorded = self.lines.iter().filter_map(|line| match line {
+                Interaction::Call { tool, arguments, .. } => Some(shown(tool.as_str(), arguments)),
+                _ => None,
+            });
+            Err(self.unmatched(&shown(call.tool.as_str(), &call.arguments), recorded))
+        });
+        Box::pin(async move { result })
+    }
+
+    fn read_resource(&self, wanted: String, _: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+        let found = self.find(|line| match line {
+            Interaction::Resource { uri, answer } if *uri == wanted => Some(answer),
+            _ => None,
+        });
+        let result = found.map(Answer::result).unwrap_or_else(|| {
+            let recorded = self.lines.iter().filter_map(|line| match line {
+                Interaction::Resource { uri, .. } => Some(uri.clone()),
+                _ => None,
+            });
+            Err(self.unmatched(&wanted, recorded))
+        });
+        Box::pin(async move { result })
+    }
+
+    fn get_prompt(
+        &self,
+        wanted: String,
+        given: Map<String, Value>,
+        _: CallContext,
+    ) -> BoxFuture<'_, Result<Value, CallError>> {
+        let found = self.find(|line| match line {
+            Interaction::Prompt { name, arguments, answer } if *name == wanted && *arguments == given => Some(answer),
+            _ => None,
+        });
+        let result = found.map(Answer::result).unwrap_or_else(|| {
+            let recorded = self.lines.iter().filter_map(|line| match line {
+                Interaction::Prompt { name, arguments, .. } => Some(shown(name, arguments)),
+                _ => None,
+            });
+            Err(self.unmatched(&shown(&wanted, &given), recorded))
+        });
+        Box::pin(async move { result })
+    }
+
+    fn closed(&self) -> Option<String> {
+        None
+    }
+
+    fn pid(&self) -> Option<u32> {
+        None
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}

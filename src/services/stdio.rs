@@ -1,0 +1,204 @@
+//! A child process that speaks MCP on its standard input and output.
+//!
+//! rmcp's own framing drops a line that is too long without a word, and its caller waits for ever. Here such a
+//! line, like a stream of garbage, ends the connection with a reason.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rmcp::RoleClient;
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+
+use super::environment::Environment;
+use crate::ids::ServiceName;
+use crate::manifest::StdioTransport;
+use crate::process::{Group, Launch, Pipes, Reaper, Stdin, minimal_environment};
+use crate::task::Scope;
+
+/// Longer than any answer that is worth having.
+const MAX_LINE: usize = 16 * 1024 * 1024;
+/// Some servers greet on stdout; one that goes on is not speaking MCP.
+const MAX_GARBAGE: usize = 100;
+
+/// Starts the program; its stderr goes to the log.
+pub(super) fn start(
+    service: &ServiceName,
+    transport: &StdioTransport,
+    environment: &Environment,
+    reaper: Option<&Reaper>,
+    scope: &Scope,
+) -> Result<(Wire, Group), String> {
+    let mut env = minimal_environment(environment.variables());
+    for (name, value) in &transport.env {
+        env.insert(OsString::from(name), OsString::from(environment.fill_in(value)?));
+    }
+    refuse_loaders(&env)?;
+    let args = transport.args.iter().map(|argument| environment.fill_in(argument).map(OsString::from));
+    let launch = Launch {
+        program: OsString::from(environment.fill_in(&transport.command)?),
+        args: args.collect::<Result<_, _>>()?,
+        env,
+        cwd: transport.cwd.as_deref().map(|cwd| environment.fill_in(cwd).map(Into::into)).transpose()?,
+        stdin: Stdin::Piped,
+    };
+    let (group, pipes) = Group::spawn(&launch, reaper).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("there is no program `{}` on the PATH", transport.command),
+        _ => format!("`{}` cannot be run: {error}", transport.command),
+    })?;
+    let Pipes { stdin: Some(stdin), stdout, stderr } = pipes else {
+        return Err("its standard input is closed".to_owned());
+    };
+    scope.spawn(log_stderr(service.clone(), stderr));
+    Ok((Wire::new(stdin, stdout), group))
+}
+
+/// Variables that make a program load code which its manifest does not show.
+fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
+    const LOADERS: [&str; 6] =
+        ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "NODE_OPTIONS", "PYTHONSTARTUP"];
+    match LOADERS.iter().find(|loader| env.keys().any(|name| name == *loader)) {
+        Some(loader) => {
+            Err(format!("`{loader}` may not be set in a manifest: it loads code that the manifest does not show"))
+        }
+        None => Ok(()),
+    }
+}
+
+async fn log_stderr(service: ServiceName, stderr: ChildStderr) {
+    let mut lines = Lines::new(BufReader::new(stderr), 64 * 1024);
+    while let Ok(Some(line)) = lines.next().await {
+        tracing::info!(%service, stderr = %String::from_utf8_lossy(&line), "service says");
+    }
+}
+
+/// MCP messages, one a line.
+pub(super) struct Wire {
+    /// Shared with the sends under way.
+    stdin: Arc<tokio::sync::Mutex<Option<ChildStdin>>>,
+    lines: Lines<BufReader<ChildStdout>>,
+    garbage: usize,
+    failure: Failure,
+}
+
+/// Why the wire broke, if it was not simply closed. The connection reads it once the wire is gone.
+#[derive(Clone, Default)]
+pub(super) struct Failure(Arc<Mutex<Option<String>>>);
+
+impl Failure {
+    fn set(&self, reason: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+    }
+
+    pub(super) fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Wire {
+    fn new(stdin: ChildStdin, stdout: ChildStdout) -> Self {
+        Self {
+            stdin: Arc::new(tokio::sync::Mutex::new(Some(stdin))),
+            lines: Lines::new(BufReader::new(stdout), MAX_LINE),
+            garbage: 0,
+            failure: Failure::default(),
+        }
+    }
+
+    pub(super) fn failure(&self) -> Failure {
+        self.failure.clone()
+    }
+}
+
+impl Transport<RoleClient> for Wire {
+    type Error = std::io::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let stdin = Arc::clone(&self.stdin);
+        async move {
+            let mut line = serde_json::to_vec(&item)?;
+            line.push(b'\n');
+            let mut stdin = stdin.lock().await;
+            let Some(pipe) = stdin.as_mut() else { return Err(std::io::ErrorKind::BrokenPipe.into()) };
+            pipe.write_all(&line).await?;
+            pipe.flush().await
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        loop {
+            let line = match self.lines.next().await {
+                Ok(Some(line)) => line,
+                Ok(None) => return None,
+                Err(reason) => {
+                    self.failure.set(reason);
+                    return None;
+                }
+            };
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            match serde_json::from_slice(&line) {
+                Ok(message) => return Some(message),
+                Err(error) => {
+                    self.garbage += 1;
+                    tracing::debug!(%error, "a line that is not an MCP message");
+                    if self.garbage > MAX_GARBAGE {
+                        self.failure.set("it does not speak MCP: its output is not JSON-RPC".to_owned());
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        // A server ends when its input does. A send that is stuck must not keep the pipe open.
+        if let Ok(mut stdin) = tokio::time::timeout(Duration::from_millis(200), self.stdin.lock()).await {
+            drop(stdin.take());
+        }
+        Ok(())
+    }
+}
+
+/// Lines with a limit, read so that giving up in the middle loses nothing.
+struct Lines<R> {
+    reader: R,
+    partial: Vec<u8>,
+    max: usize,
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    fn new(reader: R, max: usize) -> Self {
+        Self { reader, partial: Vec::new(), max }
+    }
+
+    /// The next line without its end, `None` at the end of the stream.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        loop {
+            let available = self.reader.fill_buf().await.map_err(|error| error.to_string())?;
+            if available.is_empty() {
+                return Ok(if self.partial.is_empty() { None } else { Some(std::mem::take(&mut self.partial)) });
+            }
+            let (taken, complete) = match available.iter().position(|byte| *byte == b'\n') {
+                Some(end) => (end + 1, true),
+                None => (available.len(), false),
+            };
+            self.partial.extend_from_slice(&available[..taken - usize::from(complete)]);
+            self.reader.consume(taken);
+            if self.partial.len() > self.max {
+                return Err(format!("it sent a line of more than {} MiB", self.max / (1024 * 1024)));
+            }
+            if complete {
+                return Ok(Some(std::mem::take(&mut self.partial)));
+            }
+        }
+    }
+}
