@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET};
+use super::output::{BOLD, Failure, Output, QUIET, shown};
 use super::{Global, workspace};
 use crate::graph::{EdgeKind, Node, Plan};
 use crate::manifest::{ServiceEntry, Status, Transport};
@@ -26,9 +26,9 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
     for service in plan.services() {
         let manifest = &service.manifest;
         let planned = if manifest.status == Status::Planned { " (planned)" } else { "" };
-        output.line(&format!("{BOLD}{}{BOLD:#}{planned}  {}", manifest.name, manifest.description.trim()));
+        output.line(&format!("{BOLD}{}{BOLD:#}{planned}  {}", manifest.name, shown(&manifest.description)));
         for (group, tools) in &manifest.groups {
-            let tools: Vec<_> = tools.iter().map(|tool| tool.as_str()).collect();
+            let tools: Vec<_> = tools.iter().map(|tool| shown(tool.as_str())).collect();
             output.line(&format!("  {:<12} {}", group.as_str(), tools.join(", ")));
         }
         let asked = asked_by(&plan, service);
@@ -36,9 +36,9 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
         output.line(&format!("  {QUIET}asked for by: {asked}{QUIET:#}"));
         output.line(&format!(
             "  {QUIET}from: {} ({}), {}{QUIET:#}",
-            service.source.file,
+            shown(&service.source.file),
             service.layer,
-            transport(manifest)
+            shown(&transport(manifest))
         ));
     }
     Ok(())

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET};
+use super::output::{BOLD, Failure, Output, QUIET, shown};
 use super::{Global, agents, workspace};
 use crate::graph::{Plan, ToolScope};
 use crate::ids::{ModeId, ModeSlug, nearest};
@@ -46,10 +46,10 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
     for tool in &within {
         let files = tool["files"].as_array().map(|files| {
             let files: Vec<_> = files.iter().filter_map(Value::as_str).collect();
-            format!(", only files matching {}", files.join(" or "))
+            format!(", only files matching {}", shown(&files.join(" or ")))
         });
         let planned = if tool["status"] == "planned" { ", planned" } else { "" };
-        let name = text(tool, "name");
+        let name = shown(text(tool, "name"));
         output.line(&format!(
             "  {name:<36} {QUIET}group {}{}{planned}{QUIET:#}",
             text(tool, "group"),
@@ -63,7 +63,7 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
         output.line(&format!("{BOLD}not in scope{BOLD:#}"));
     }
     for tool in &without {
-        let name = text(tool, "name");
+        let name = shown(text(tool, "name"));
         output.line(&format!("  {name:<36} {QUIET}{}{QUIET:#}", text(tool, "reason")));
     }
     Ok(())
