@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
 use super::{Global, agents, workspace};
-use crate::graph::{Plan, ToolScope};
-use crate::ids::{ModeId, ModeSlug, nearest};
+use crate::graph::{Plan, RuleKind, ToolScope};
+use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{AgentEntry, ServiceEntry};
 
 #[derive(Debug, Args)]
@@ -31,6 +31,7 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
         return Err(Failure::usage(format!("there is no mode `{id}`"), "see `skein agents`"));
     };
     let (within, without) = sort_tools(&plan, scope);
+    let undeclared = undeclared(&plan, scope);
     if args.json {
         output.json(&json!({
             "agent": id.agent,
@@ -38,11 +39,13 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
             "tool_groups": entry.mode.tool_groups,
             "tools": within,
             "out_of_scope": without,
+            "undeclared": undeclared,
             "mcp": scope.lists_mcp(),
         }));
         return Ok(());
     }
-    output.line(&format!("{BOLD}{id}{BOLD:#} sees {}", counted(within.len())));
+    let sees = if within.is_empty() && !undeclared.is_empty() { "tools".to_owned() } else { counted(within.len()) };
+    output.line(&format!("{BOLD}{id}{BOLD:#} sees {sees}"));
     for tool in &within {
         let files = tool["files"].as_array().map(|files| {
             let files: Vec<_> = files.iter().filter_map(Value::as_str).collect();
@@ -55,6 +58,9 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
             text(tool, "group"),
             files.unwrap_or_default()
         ));
+    }
+    for service in &undeclared {
+        output.line(&format!("  {QUIET}every tool of {service}, whose manifest names none{QUIET:#}"));
     }
     if scope.lists_mcp() {
         output.line(&format!("  {QUIET}and every tool of services that you or your editor bring (mcp){QUIET:#}"));
@@ -121,6 +127,17 @@ fn sort_tools(plan: &Plan, scope: &ToolScope) -> (Vec<Value>, Vec<Value>) {
         }
     }
     (within, without)
+}
+
+/// Services that the mode may use as a whole and whose manifest names no tools: what they are is known only
+/// when the service runs. What `mcp` brings is told apart.
+fn undeclared<'a>(plan: &'a Plan, scope: &ToolScope) -> Vec<&'a ServiceName> {
+    let whole = |service: &&ServiceEntry| {
+        let name = service.manifest.name.as_str();
+        scope.rules().iter().any(|rule| rule.kind == RuleKind::Service && rule.group.as_str() == name)
+    };
+    let unnamed = plan.services().filter(whole).filter(|service| declared(service).is_empty());
+    unnamed.map(|service| &service.manifest.name).collect()
 }
 
 /// The tools a service's manifest names, each once, in the order of its groups.

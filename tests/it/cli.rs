@@ -351,6 +351,19 @@ fn every_tool_that_is_out_of_scope_has_a_reason() {
 }
 
 #[test]
+fn a_service_that_names_no_tools_is_not_taken_for_one_that_has_none() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/extra/clock.yaml", &CLOCK.replace("groups: {time: [now]}\n", ""));
+    sandbox.write("project/extra/notes.yaml", &NOTES.replace("developer", "clock").replace("[read]", "[clock]"));
+    sandbox.write("project/extra/notes.md", "You read notes.\n");
+    let run = sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra"]);
+    let start = "notes/reader sees tools\n  every tool of clock, whose manifest names none\nnot in scope\n";
+    assert!(run.stdout.starts_with(start), "{}{}", run.stdout, run.stderr);
+    let value = sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra", "--json"]).json();
+    assert_eq!((&value["tools"], &value["undeclared"]), (&json!([]), &json!(["clock"])));
+}
+
+#[test]
 fn an_unknown_mode_is_a_usage_error() {
     expect![[r"
         exit 2
