@@ -75,7 +75,7 @@ impl Broker {
             for need in level {
                 let Some(entry) = self.plan.service(need.service.as_str()) else { continue };
                 if entry.manifest.status == Status::Planned {
-                    let reason = "it is planned and not part of this skein yet".to_owned();
+                    let reason = "it is planned".to_owned();
                     absent.push(Absent { service: need.service, optional: need.optional, reason });
                     continue;
                 }

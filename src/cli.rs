@@ -103,6 +103,24 @@ enum Command {
     Reaper,
 }
 
+impl Command {
+    /// As it is typed, for the log. Arguments are left out: they may hold what nobody wants in a log.
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Check(_) => "check",
+            Command::Graph(_) => "graph",
+            Command::Agents(_) => "agents",
+            Command::Services(_) => "services",
+            Command::Tools(_) => "tools",
+            Command::Mcp(_) => "mcp",
+            Command::New(_) => "new",
+            Command::Trust(_) => "trust",
+            Command::Completions { .. } => "completions",
+            Command::Reaper => "reaper",
+        }
+    }
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -110,7 +128,10 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Clap prints help to stdout and mistakes to stderr, and knows the exit code of each.
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
-            return if error.print().is_ok() { ExitCode::from(code) } else { ExitCode::FAILURE };
+            return match error.print() {
+                Err(problem) if problem.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+                _ => ExitCode::from(code),
+            };
         }
     };
     let folders = Folders::from_environment();
@@ -119,13 +140,17 @@ pub fn main() -> ExitCode {
     if let Some(warning) = warning {
         output.note(&warning);
     }
-    match run(cli, &folders, &mut output) {
-        Ok(()) => output.finish(ExitCode::SUCCESS),
+    let command = cli.command.name();
+    let code = match run(cli, &folders, &mut output) {
+        Ok(()) => 0,
         Err(failure) => {
             failure.print(&mut output);
-            output.finish(ExitCode::from(failure.code()))
+            failure.code()
         }
-    }
+    };
+    let code = output.finish(code);
+    tracing::info!(command, code, "command finished");
+    ExitCode::from(code)
 }
 
 fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> {

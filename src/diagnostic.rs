@@ -195,7 +195,7 @@ fn render_source(out: &mut String, at: &Place, style: Style) {
 }
 
 /// Files are other people's text: control and bidirectional characters in them must not reach a terminal.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\t' => ' ',

@@ -1,6 +1,6 @@
 //! Manifests to a plan: looks up every name, checks every rule, and reports all that is wrong at once.
 //!
-//! Invariant: pure and synchronous. In a [`Plan`] no name can be unknown and nothing can go round in circles.
+//! Invariant: pure and synchronous. In a `Plan` no name can be unknown and nothing can go round in circles.
 
 mod checks;
 mod cycles;

@@ -4,11 +4,11 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET};
+use super::output::{BOLD, Failure, Output, QUIET, shown};
 use super::{Global, workspace};
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
-use crate::manifest::{AgentEntry, Dependency, GroupEntry, ModeEntry};
+use crate::manifest::{AgentEntry, Dependency, DependencyKind, GroupEntry, ModeEntry};
 
 #[derive(Debug, Args)]
 pub(super) struct AgentsArgs {
@@ -91,21 +91,22 @@ pub(super) fn offered(plan: &Plan, id: &ModeId) -> Result<(), Failure> {
 
 fn list(agent: &AgentEntry, output: &mut Output) {
     let manifest = &agent.manifest;
-    output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, manifest.description));
+    output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, shown(&manifest.description)));
     for entry in &agent.modes {
         let internal = if entry.mode.internal { " (internal)" } else { "" };
-        output.line(&format!("  {:<14} {}{internal}", entry.mode.slug.as_str(), entry.mode.description));
+        output.line(&format!("  {:<14} {}{internal}", entry.mode.slug.as_str(), shown(&entry.mode.description)));
         output.line(&format!("  {:<14} {QUIET}tools: {}{QUIET:#}", "", groups(entry)));
     }
 }
 
 fn show(plan: &Plan, agent: &AgentEntry, output: &mut Output) {
     let manifest = &agent.manifest;
-    output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, manifest.title.as_deref().unwrap_or_default()));
-    output.line(&manifest.description);
-    output.line(&format!("from: {} ({})", agent.source.file, agent.layer));
+    let title = shown(manifest.title.as_deref().unwrap_or_default());
+    output.line(format!("{BOLD}{}{BOLD:#}  {title}", manifest.name).trim_end());
+    output.line(&shown(&manifest.description));
+    output.line(&format!("from: {} ({})", shown(&agent.source.file), agent.layer));
     for file in &agent.overrides {
-        output.line(&format!("overrides: {file}"));
+        output.line(&format!("overrides: {}", shown(file)));
     }
     let delegates = plan.delegates(&manifest.name);
     if !delegates.is_empty() {
@@ -117,9 +118,9 @@ fn show(plan: &Plan, agent: &AgentEntry, output: &mut Output) {
         let default = if default_mode(agent) == mode.slug.as_str() { " (default)" } else { "" };
         let internal = if mode.internal { " (internal: never offered to a user)" } else { "" };
         output.line(&format!("\n{BOLD}{}/{}{BOLD:#}{default}{internal}", manifest.name, mode.slug));
-        output.line(&format!("  {}", mode.description));
+        output.line(&format!("  {}", shown(&mode.description)));
         if let Some(when) = &mode.when_to_use {
-            output.line(&format!("  when: {}", when.trim()));
+            output.line(&format!("  when: {}", shown(when)));
         }
         output.line(&format!("  tools: {}", groups(entry)));
         let levels = levels(plan, &manifest.name, entry);
@@ -128,10 +129,10 @@ fn show(plan: &Plan, agent: &AgentEntry, output: &mut Output) {
             if levels.is_empty() { "none".to_owned() } else { levels.join(", then ") }
         ));
         if let Some(prompt) = &entry.prompt {
-            output.line(&format!("  prompt: {} ({} bytes)", prompt.file, prompt.text.len()));
+            output.line(&format!("  prompt: {} ({} bytes)", shown(&prompt.file), prompt.text.len()));
         }
         if entry.source.file != agent.source.file {
-            output.line(&format!("  from: {}", entry.source.file));
+            output.line(&format!("  from: {}", shown(&entry.source.file)));
         }
     }
 }
@@ -155,7 +156,7 @@ fn groups(entry: &ModeEntry) -> String {
         .iter()
         .map(|group| match group {
             GroupEntry::Name(name) => name.to_string(),
-            GroupEntry::Files(narrowed) => format!("{} ({})", narrowed.group, narrowed.files),
+            GroupEntry::Files(narrowed) => format!("{} ({})", narrowed.group, shown(&narrowed.files)),
         })
         .collect();
     if groups.is_empty() { "none".to_owned() } else { groups.join(", ") }
@@ -213,5 +214,6 @@ fn agent_json(plan: &Plan, agent: &AgentEntry) -> Value {
 
 /// A plain dependency is its name, whichever way it was written.
 fn dependency_json(dependency: &Dependency) -> Value {
-    if dependency.optional() { json!(dependency) } else { json!(dependency.name()) }
+    let plain = dependency.kind() == DependencyKind::Tool && !dependency.optional();
+    if plain { json!(dependency.name()) } else { json!(dependency) }
 }

@@ -23,7 +23,12 @@ pub(super) fn start(folders: &Folders) -> Option<String> {
         tracing_subscriber::fmt::layer().json().with_writer(Mutex::new(file)).with_filter(EnvFilter::new("info"))
     });
     let to_stderr = std::env::var("SKEIN_LOG").ok().filter(|filter| !filter.is_empty()).map(|filter| {
-        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(EnvFilter::new(filter))
+        // Left to itself the layer would colour a file, too.
+        let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+        tracing_subscriber::fmt::layer()
+            .with_ansi(colour)
+            .with_writer(std::io::stderr)
+            .with_filter(EnvFilter::new(filter))
     });
     let started = tracing_subscriber::registry().with(to_file).with(to_stderr).try_init();
     warning.or_else(|| started.err().map(|error| error.to_string()))

@@ -9,11 +9,11 @@ use rmcp::transport::io::stdio_pipes;
 use super::folders::Folders;
 use super::output::{Failure, Output};
 use super::run::{self, Started};
-use super::{Global, agents, workspace};
+use super::{Global, agents, services, workspace};
 use crate::adapter::export::{Export, Names};
 use crate::broker::{Nobody, Terms};
 use crate::graph::Plan;
-use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
+use crate::ids::{AgentName, ModeId, ModeSlug};
 use crate::manifest::Approval;
 
 #[derive(Debug, Args)]
@@ -70,14 +70,7 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
 /// A plan with one more agent, whose one mode has the whole service.
 fn alone(service: &str, global: &Global, folders: &Folders, output: &mut Output) -> Result<(Plan, ModeId), Failure> {
     let plan = workspace::plan(global, folders, output)?;
-    let known = || plan.services().map(|entry| entry.manifest.name.as_str());
-    let Some(entry) = plan.service(service) else {
-        let help = match nearest(service, known()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
-        };
-        return Err(Failure::usage(format!("there is no service `{service}`"), help));
-    };
+    let entry = services::find(&plan, service)?;
     if let Some(owner) = &entry.manifest.owner {
         let problem = format!("the service `{service}` belongs to the {owner} and cannot stand alone");
         return Err(Failure::usage(problem, "choose another service"));

@@ -9,7 +9,10 @@ use clap::{Args, Subcommand};
 use super::folders::Folders;
 use super::output::{Failure, Output};
 use super::workspace::trust_failure;
+use crate::diagnostic::Severity;
+use crate::graph;
 use crate::ids::NAME_PATTERN;
+use crate::manifest::{self, Layer, Root};
 use crate::trust::{Project, Trust, TrustStore};
 
 #[derive(Debug, Args)]
@@ -43,14 +46,16 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut Output) -> Res
             "use at most 32 lower-case letters and digits, words joined by - or _, beginning with a letter",
         ));
     }
-    let base = if place.user { folders.config.clone() } else { project_root(folders).join(".skein") };
-    let files = match &args.what {
+    let scaffold = match &args.what {
         NewCommand::Agent(_) => vec![
-            (base.join(format!("agents/{name}.yaml")), agent(name)),
-            (base.join(format!("agents/{name}/reader.md")), PROMPT.to_owned()),
+            (PathBuf::from(format!("agents/{name}.yaml")), agent(name)),
+            (PathBuf::from(format!("agents/{name}/reader.md")), PROMPT.to_owned()),
         ],
-        NewCommand::Service(_) => vec![(base.join(format!("services/{name}.yaml")), service(name))],
+        NewCommand::Service(_) => vec![(PathBuf::from(format!("services/{name}.yaml")), service(name))],
     };
+    check(name, &scaffold, output)?;
+    let base = if place.user { folders.config.clone() } else { project_root(folders).join(".skein") };
+    let files: Vec<_> = scaffold.into_iter().map(|(path, text)| (base.join(path), text)).collect();
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
         return Err(Failure::usage(
             format!("{} exists already", folders.shown(path)),
@@ -69,14 +74,35 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut Output) -> Res
     } else if trusted_before == Some(false) {
         output.line("the project is not trusted: look at its .skein/, then run `skein trust`");
     }
-    output.line("check it with `skein check`; edit it, then trust the change with `skein trust`");
+    output.line(match trusted_before {
+        None => "edit it, then check it with `skein check`",
+        Some(_) => "edit it, check it with `skein check`, then trust the change with `skein trust`",
+    });
     Ok(())
 }
 
-/// The project's folder if there is one, else the repository's, else the working directory.
+/// Some names would not pass beside the built-in manifests: the orchestrator's, and those of groups and
+/// services that built-in modes rely on.
+fn check(name: &str, scaffold: &[(PathBuf, String)], output: &mut Output) -> Result<(), Failure> {
+    let files = scaffold.iter().map(|(path, text)| (path.clone(), text.clone().into_bytes())).collect();
+    let root = Root::Snapshot { files, shown: String::new() };
+    let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
+    let mut found = graph::resolve(manifests, found).diagnostics;
+    found.retain(|diagnostic| diagnostic.severity == Severity::Error);
+    if found.is_empty() {
+        return Ok(());
+    }
+    output.diagnostics(&found);
+    Err(Failure::usage(format!("the built-in manifests leave no room for the name `{name}`"), "choose another name"))
+}
+
+/// Where `trust::Project::find` will look: the nearest folder that is a project already, or else the
+/// repository's, or else the working directory.
 fn project_root(folders: &Folders) -> PathBuf {
-    let marked = |marker: &str| folders.cwd.ancestors().find(|folder| folder.join(marker).exists());
-    marked(".skein").or_else(|| marked(".git")).unwrap_or(&folders.cwd).to_owned()
+    let root = folders.cwd.ancestors().find(|folder| {
+        folder.join(".skein").is_dir() || folder.join(".mcp.json").is_file() || folder.join(".git").exists()
+    });
+    root.unwrap_or(&folders.cwd).to_owned()
 }
 
 /// What the user has just had written is trusted, if everything beside it already was.

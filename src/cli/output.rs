@@ -2,12 +2,11 @@
 //! a terminal, and a reader that went away is no error.
 
 use std::io::Write as _;
-use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
-use crate::diagnostic::{Diagnostic, Severity};
+use crate::diagnostic::{Diagnostic, Severity, printable};
 
 /// What a command has said so far.
 #[derive(Debug, Default)]
@@ -37,10 +36,15 @@ impl Output {
         self.written(result);
     }
 
-    pub(super) fn diagnostics(&mut self, diagnostics: &[Diagnostic]) {
-        let text: String = diagnostics.iter().map(Diagnostic::render).collect();
+    /// Text that belongs to a question, not to the answer.
+    pub(super) fn aside(&mut self, text: &str) {
         let result = anstream::stderr().write_all(text.as_bytes());
         self.written(result);
+    }
+
+    pub(super) fn diagnostics(&mut self, diagnostics: &[Diagnostic]) {
+        let text: String = diagnostics.iter().map(Diagnostic::render).collect();
+        self.aside(&text);
     }
 
     fn written(&mut self, result: std::io::Result<()>) {
@@ -48,8 +52,9 @@ impl Output {
         self.failed |= result.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
     }
 
-    pub(super) fn finish(self, code: ExitCode) -> ExitCode {
-        if self.failed { ExitCode::FAILURE } else { code }
+    /// The exit code: what could not be printed was not done.
+    pub(super) fn finish(self, code: u8) -> u8 {
+        if self.failed { 1 } else { code }
     }
 }
 
@@ -99,9 +104,13 @@ impl Failure {
             Failure::Interrupted => return,
             Failure::Manifests { errors } => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
         };
-        let result = anstream::stderr().write_all(text.as_bytes());
-        output.written(result);
+        output.aside(&text);
     }
+}
+
+/// A manifest's own words on one line, without anything that would steer a terminal.
+pub(super) fn shown(text: &str) -> String {
+    printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// Names in listings.

@@ -1,16 +1,25 @@
-//! `skein services`: what there is to ask for, and who asks for it.
+//! `skein services`: what there is to ask for, who asks for it, and how it is wherever a skein runs it.
+
+use std::time::SystemTime;
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET};
+use super::output::{BOLD, Failure, Output, QUIET, shown};
+use super::run::{self, Started};
 use super::{Global, workspace};
 use crate::graph::{EdgeKind, Node, Plan};
+use crate::ids::{ServiceName, nearest};
 use crate::manifest::{ServiceEntry, Status, Transport};
+use crate::runtime::Report;
+use crate::tool::ServiceError;
 
 #[derive(Debug, Args)]
 pub(super) struct ServicesArgs {
+    /// Start this service, and show how it is and what it offers
+    #[arg(long, value_name = "NAME")]
+    probe: Option<String>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -18,17 +27,21 @@ pub(super) struct ServicesArgs {
 
 pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let plan = workspace::plan(global, folders, output)?;
+    if let Some(name) = &args.probe {
+        return probe(plan, name, args.json, global, folders, output);
+    }
+    let reports = crate::runtime::reports(&run::sockets(folders));
     if args.json {
-        let services: Vec<_> = plan.services().map(|service| service_json(&plan, service)).collect();
+        let services: Vec<_> = plan.services().map(|service| service_json(&plan, service, &reports)).collect();
         output.json(&Value::Array(services));
         return Ok(());
     }
     for service in plan.services() {
         let manifest = &service.manifest;
         let planned = if manifest.status == Status::Planned { " (planned)" } else { "" };
-        output.line(&format!("{BOLD}{}{BOLD:#}{planned}  {}", manifest.name, manifest.description.trim()));
+        output.line(&format!("{BOLD}{}{BOLD:#}{planned}  {}", manifest.name, shown(&manifest.description)));
         for (group, tools) in &manifest.groups {
-            let tools: Vec<_> = tools.iter().map(|tool| tool.as_str()).collect();
+            let tools: Vec<_> = tools.iter().map(|tool| shown(tool.as_str())).collect();
             output.line(&format!("  {:<12} {}", group.as_str(), tools.join(", ")));
         }
         let asked = asked_by(&plan, service);
@@ -36,12 +49,104 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
         output.line(&format!("  {QUIET}asked for by: {asked}{QUIET:#}"));
         output.line(&format!(
             "  {QUIET}from: {} ({}), {}{QUIET:#}",
-            service.source.file,
+            shown(&service.source.file),
             service.layer,
-            transport(manifest)
+            shown(&transport(manifest))
         ));
+        for running in running(service, &reports) {
+            output.line(&format!("  {}", state(&running)));
+        }
     }
     Ok(())
+}
+
+/// How the service is in every skein that runs it.
+fn running(service: &ServiceEntry, reports: &[Report]) -> Vec<Value> {
+    let mut found = Vec::new();
+    for report in reports {
+        for status in report.services.iter().filter(|status| status["name"] == json!(service.manifest.name)) {
+            let mut status = status.clone();
+            status["skein"] = json!(report.pid);
+            found.push(status);
+        }
+    }
+    found
+}
+
+fn state(status: &Value) -> String {
+    let mut text = format!("{} in skein {}", status["health"].as_str().unwrap_or_default(), status["skein"]);
+    let mut add = |key: &str, label: &str| {
+        if !status[key].is_null() {
+            text.push_str(&format!(", {label} {}", status[key]));
+        }
+    };
+    add("leases", "leases");
+    add("restarts", "restarts");
+    add("tools", "tools");
+    add("pid", "process");
+    if let Some(bytes) = status["memory_bytes"].as_u64() {
+        text.push_str(&format!(", {} MiB", bytes / (1024 * 1024)));
+    }
+    if let Some(since) = status["started_at"].as_u64() {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(since, |now| now.as_secs());
+        text.push_str(&format!(", up {} s", now.saturating_sub(since)));
+    }
+    if let Some(error) = status["last_error"].as_str() {
+        text.push_str(&format!(", last error: {}", shown(error)));
+    }
+    text
+}
+
+/// Starts one service, tells how it is, and stops it.
+fn probe(
+    plan: Plan,
+    name: &str,
+    json: bool,
+    global: &Global,
+    folders: &Folders,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let entry = find(&plan, name)?;
+    let manifest = entry.manifest.clone();
+    if manifest.status == Status::Planned {
+        return Err(Failure::usage(
+            format!("the service `{name}` is planned: there is nothing to start"),
+            "see `skein services`",
+        ));
+    }
+    run::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
+        let plan = started.runtime.broker().plan();
+        let required = |name: &ServiceName| plan.service(name.as_str()).map(|entry| entry.manifest.clone());
+        let lease = started.runtime.pool().lease(&manifest, &started.session, &required);
+        let failed = |error: &ServiceError| {
+            Failure::work(error.to_string(), "correct the manifest; the log has the service's own words")
+        };
+        let catalog = lease.service().catalog().await.map_err(|error| failed(&error))?;
+        let mut status = json!(lease.service().status());
+        status["name"] = json!(manifest.name);
+        status["skein"] = json!(std::process::id());
+        let tools: Vec<_> = catalog.tools.iter().map(|tool| tool.name.as_str()).collect();
+        if json {
+            status["tool_names"] = json!(tools);
+            output.json(&status);
+        } else {
+            output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, state(&status)));
+            output.line(&format!("  tools: {}", shown(&tools.join(", "))));
+        }
+        Ok(())
+    })
+}
+
+/// The service of that name, or a failure that tells the nearest one.
+pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a ServiceEntry, Failure> {
+    plan.service(name).ok_or_else(|| {
+        let names = || plan.services().map(|service| service.manifest.name.as_str());
+        let help = match nearest(name, names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        Failure::usage(format!("there is no service `{name}`"), help)
+    })
 }
 
 /// Modes that list it, modes that get it through `mcp`, and services that require it.
@@ -75,7 +180,7 @@ fn transport(manifest: &crate::manifest::ServiceManifest) -> String {
     }
 }
 
-fn service_json(plan: &Plan, service: &ServiceEntry) -> Value {
+fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[Report]) -> Value {
     let manifest = &service.manifest;
     let kind = match manifest.transport {
         Transport::Builtin(_) => "builtin",
@@ -100,5 +205,6 @@ fn service_json(plan: &Plan, service: &ServiceEntry) -> Value {
         "layer": service.layer,
         "file": service.source.file,
         "overrides": service.overrides,
+        "running": running(service, reports),
     })
 }

@@ -1,11 +1,15 @@
 //! `skein tools`: which tools a mode sees, through which group, and why not the others.
 
+use std::sync::Arc;
+
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET};
+use super::output::{BOLD, Failure, Output, QUIET, shown};
+use super::run::{self, Started};
 use super::{Global, agents, workspace};
+use crate::broker::{Binding, Nobody, Terms};
 use crate::graph::{Plan, ToolScope};
 use crate::manifest::ServiceEntry;
 
@@ -26,46 +30,52 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
     let plan = workspace::plan(global, folders, output)?;
     let agent = agents::find(&plan, &args.agent)?;
     let id = agents::mode_of(agent, args.mode.as_deref())?;
-    let Some((entry, scope)) = plan.mode(&id) else {
-        return Err(Failure::usage(format!("there is no mode `{id}`"), "see `skein agents`"));
-    };
-    let (within, without) = sort_tools(&plan, scope);
-    if args.json {
-        output.json(&json!({
-            "agent": id.agent,
-            "mode": id.mode,
-            "tool_groups": entry.mode.tool_groups,
-            "tools": within,
-            "out_of_scope": without,
-            "mcp": scope.lists_mcp(),
-        }));
-        return Ok(());
-    }
-    output.line(&format!("{BOLD}{id}{BOLD:#} sees {}", counted(within.len())));
-    for tool in &within {
-        let files = tool["files"].as_array().map(|files| {
-            let files: Vec<_> = files.iter().filter_map(Value::as_str).collect();
-            format!(", only files matching {}", files.join(" or "))
-        });
-        let planned = if tool["status"] == "planned" { ", planned" } else { "" };
-        let name = text(tool, "name");
-        output.line(&format!(
-            "  {name:<36} {QUIET}group {}{}{planned}{QUIET:#}",
-            text(tool, "group"),
-            files.unwrap_or_default()
-        ));
-    }
-    if scope.lists_mcp() {
-        output.line(&format!("  {QUIET}and every tool of services that you or your editor bring (mcp){QUIET:#}"));
-    }
-    if !without.is_empty() {
-        output.line(&format!("{BOLD}not in scope{BOLD:#}"));
-    }
-    for tool in &without {
-        let name = text(tool, "name");
-        output.line(&format!("  {name:<36} {QUIET}{}{QUIET:#}", text(tool, "reason")));
-    }
-    Ok(())
+    let terms =
+        |started: &Started| Terms { session: Arc::clone(&started.session), approval: None, asker: Arc::new(Nobody) };
+    let json = args.json;
+    run::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
+        let broker = started.runtime.broker();
+        let binding = broker.bind(&id, terms(started)).await.map_err(|error| run::bind_failure(&error))?;
+        let Some((entry, scope)) = broker.plan().mode(&id) else { return Ok(()) };
+        let (within, without) = sort_tools(broker.plan(), scope, &binding);
+        if json {
+            output.json(&json!({
+                "agent": id.agent,
+                "mode": id.mode,
+                "tool_groups": entry.mode.tool_groups,
+                "tools": within,
+                "out_of_scope": without,
+                "mcp": scope.lists_mcp(),
+            }));
+            return Ok(());
+        }
+        output.line(&format!("{BOLD}{id}{BOLD:#} sees {}", counted(within.len())));
+        for tool in &within {
+            print_admitted(tool, output);
+        }
+        if scope.lists_mcp() {
+            output.line(&format!("  {QUIET}and every tool of servers that an editor brings (mcp){QUIET:#}"));
+        }
+        if !without.is_empty() {
+            output.line(&format!("{BOLD}not in scope{BOLD:#}"));
+        }
+        for tool in &without {
+            let name = shown(text(tool, "name"));
+            output.line(&format!("  {name:<36} {QUIET}{}{QUIET:#}", shown(text(tool, "reason"))));
+        }
+        Ok(())
+    })
+}
+
+fn print_admitted(tool: &Value, output: &mut Output) {
+    let files = tool["files"].as_array().map(|files| {
+        let files: Vec<_> = files.iter().filter_map(Value::as_str).collect();
+        format!(", only files matching {}", shown(&files.join(" or ")))
+    });
+    let absent = tool["absent"].as_str().map(|reason| format!(", absent: {}", shown(reason))).unwrap_or_default();
+    let name = shown(text(tool, "name"));
+    let group = text(tool, "group");
+    output.line(&format!("  {name:<36} {QUIET}group {group}{}{absent}{QUIET:#}", files.unwrap_or_default()));
 }
 
 fn counted(count: usize) -> String {
@@ -80,20 +90,40 @@ fn text<'a>(tool: &'a Value, key: &str) -> &'a str {
     tool[key].as_str().unwrap_or_default()
 }
 
-/// Every declared tool of every service, on the side of the predicate where it falls.
-fn sort_tools(plan: &Plan, scope: &ToolScope) -> (Vec<Value>, Vec<Value>) {
+/// Every tool on the side of the predicate where it falls: as bound services list them, and as the manifests
+/// of the others declare them.
+fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>, Vec<Value>) {
+    let row = |name: &str, service: &dyn std::fmt::Display, tool: &str| json!({"name": name, "service": service.to_string(), "tool": tool});
+    let patterns = |files: Vec<&str>| if files.is_empty() { Value::Null } else { json!(files) };
     let mut within = Vec::new();
     let mut without = Vec::new();
+    for (name, tool) in binding.tools() {
+        let mut value = row(name, &tool.service, tool.spec.name.as_str());
+        value["group"] = json!(tool.group);
+        value["files"] = patterns(tool.files.iter().map(|files| files.as_str()).collect());
+        value["read_only"] = json!(tool.read_only);
+        value["absent"] = Value::Null;
+        within.push(value);
+    }
+    for unoffered in binding.unoffered() {
+        let tool = unoffered.tool.as_str();
+        let mut value = row(&format!("{}__{tool}", unoffered.service), &unoffered.service, tool);
+        value["reason"] = json!(unoffered.reason);
+        without.push(value);
+    }
     for service in plan.services() {
+        let absent = binding.absent().iter().find(|absent| absent.service == service.manifest.name);
+        if scope.binds(service) && absent.is_none() {
+            continue;
+        }
         for tool in declared(service) {
-            let name = format!("{}__{tool}", service.manifest.name);
-            let mut value = json!({"name": name, "service": service.manifest.name, "tool": tool});
+            let mut value = row(&format!("{}__{tool}", service.manifest.name), &service.manifest.name, tool);
             match scope.admits(service, tool) {
                 Ok(admission) => {
-                    let files: Vec<_> = admission.files().iter().map(|files| files.as_str()).collect();
                     value["group"] = json!(admission.rules.first().map(|rule| &rule.group));
-                    value["files"] = if files.is_empty() { Value::Null } else { json!(files) };
-                    value["status"] = json!(service.manifest.status);
+                    value["files"] = patterns(admission.files().iter().map(|files| files.as_str()).collect());
+                    value["read_only"] = Value::Null;
+                    value["absent"] = json!(absent.map(|absent| &absent.reason));
                     within.push(value);
                 }
                 Err(refusal) => {

@@ -1,5 +1,6 @@
 //! `skein trust`: shows what a project would have Skein use, and remembers the user's consent to exactly that.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, IsTerminal as _};
 
 use clap::Args;
@@ -8,6 +9,7 @@ use serde_json::json;
 use super::folders::Folders;
 use super::output::{Failure, Output};
 use super::workspace::trust_failure;
+use crate::diagnostic::printable;
 use crate::manifest::{self, Layer, Root, Runtime, Transport};
 use crate::trust::{Project, Trust, TrustStore};
 
@@ -37,9 +39,7 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> R
     if args.revoke {
         store.revoke(&project).map_err(|error| trust_failure(&error))?;
     } else if !args.status && store.trust_of(&project) != Trust::Trusted {
-        if !args.json {
-            describe(&project, output);
-        }
+        describe(&project, output);
         if !args.yes && !confirmed(output)? {
             return Err(Failure::work("the project was not trusted", "answer y, or pass --yes"));
         }
@@ -62,11 +62,13 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> R
     Ok(())
 }
 
-/// The files, and above all the programs they would start.
+/// The files, and above all the programs they would start. What a project says is shown without anything
+/// that would steer the terminal: it must not be able to hide what one is asked to trust.
 fn describe(project: &Project, output: &mut Output) {
-    output.line(&format!("{} asks Skein to use:", project.root.display()));
+    let mut say = |line: &str| output.aside(&format!("{}\n", printable(line)));
+    say(&format!("{} asks Skein to use:", project.root.display()));
     for (path, content) in &project.files {
-        output.line(&format!("  {} ({} bytes)", path.display(), content.len()));
+        say(&format!("  {} ({} bytes)", path.display(), content.len()));
     }
     let root = Root::Snapshot { files: project.files.clone(), shown: String::new() };
     let (manifests, _) = manifest::load(&[(Layer::Project, root)]);
@@ -75,24 +77,34 @@ fn describe(project: &Project, output: &mut Output) {
         match &service.manifest.transport {
             Transport::Builtin(_) => {}
             Transport::Stdio(stdio) => {
-                output.line(&format!("service {name} runs: {} {}", stdio.command, stdio.args.join(" ")));
+                say(&format!("service {name} runs: {}", program(&stdio.command, &stdio.args, &stdio.env)));
             }
-            Transport::Http(http) => output.line(&format!("service {name} connects to: {}", http.url)),
+            Transport::Http(http) => say(&format!("service {name} connects to: {}", http.url)),
         }
     }
     for agent in manifests.agents.values() {
         if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
-            output.line(&format!("agent {} runs: {} {}", agent.manifest.name, acp.command, acp.args.join(" ")));
+            say(&format!("agent {} runs: {}", agent.manifest.name, program(&acp.command, &acp.args, &acp.env)));
         }
     }
-    output.line("Programs and scripts outside .skein/ that these name are not part of the hash.");
+    say("Programs and scripts outside .skein/ that these name are not part of the hash.");
+}
+
+/// A command line, with the names of the variables it is given: `LD_PRELOAD` says as much as a program.
+fn program(command: &str, args: &[String], env: &BTreeMap<String, String>) -> String {
+    let mut text = [&[command.to_owned()], args].concat().join(" ");
+    if !env.is_empty() {
+        let names: Vec<_> = env.keys().map(String::as_str).collect();
+        text.push_str(&format!(" (sets {})", names.join(", ")));
+    }
+    text
 }
 
 fn confirmed(output: &mut Output) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("there is no terminal to ask on", "look at the files, then pass --yes"));
     }
-    output.text("Use these files? [y/N] ");
+    output.aside("Use these files? [y/N] ");
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))

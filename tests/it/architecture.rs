@@ -1,1 +1,245 @@
-//! x
+//! The map in docs/architecture.md against the source: the arrows between modules, the fences around crates,
+//! the size and the opening of files, forgotten tests, and links that lead nowhere.
+
+#![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+
+use crate::support::{files_below, read, repository, table};
+
+/// Excluding tests; past this a file is split by responsibility.
+const MAX_LINES: usize = 500;
+
+fn pattern(text: &str) -> Regex {
+    Regex::new(text).expect("a pattern")
+}
+
+fn rust_files(folder: &str) -> Vec<PathBuf> {
+    files_below(&repository(folder)).into_iter().filter(|file| file.extension().is_some_and(|e| e == "rs")).collect()
+}
+
+/// As it is written in the docs: `manifest/yaml.rs`.
+fn below_source(file: &Path) -> String {
+    file.strip_prefix(repository("src")).expect("a source file").to_string_lossy().into_owned()
+}
+
+/// `src/manifest/yaml.rs` and `src/manifest.rs` are both of the module `manifest`.
+fn module_of(file: &Path) -> String {
+    let path = below_source(file);
+    path.split('/').next().unwrap_or_default().trim_end_matches(".rs").to_owned()
+}
+
+/// The code of a file: comments may speak of anything.
+fn code(file: &Path) -> String {
+    let text = read(file);
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.map(|line| format!("{line}\n")).collect()
+}
+
+/// Unit tests stand at the end of a file.
+fn without_tests(text: &str) -> String {
+    text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default().to_owned()
+}
+
+/// `a, b` in a cell of the docs, with or without backticks; `nothing` is an empty list.
+fn listed(cell: &str) -> BTreeSet<String> {
+    let names = cell.split(',').map(|name| name.trim().trim_matches('`').to_owned());
+    names.filter(|name| !name.is_empty() && name != "nothing").collect()
+}
+
+fn architecture() -> String {
+    read(repository("docs/architecture.md"))
+}
+
+/// Which modules each module may use, as the docs say.
+fn arrows() -> BTreeMap<String, BTreeSet<String>> {
+    let mut arrows = BTreeMap::new();
+    for row in table(&architecture(), &["module", "may use", "rule of the arrow"]) {
+        assert!(!row[2].is_empty(), "{}: every row says its rule", row[0]);
+        for module in listed(&row[0]) {
+            assert!(arrows.insert(module.clone(), listed(&row[1])).is_none(), "{module} has two rows");
+        }
+    }
+    arrows
+}
+
+/// The modules of `crate` that a text refers to, whichever way it is written.
+fn used_modules(code: &str, depth: usize, modules: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut used = BTreeSet::new();
+    for found in pattern(r"\bcrate::(\w+)").captures_iter(code) {
+        used.insert(found[1].to_owned());
+    }
+    for found in pattern(r"\bcrate::\{([^;]*)\}").captures_iter(code) {
+        used.extend(pattern(r"(?:^|,)\s*(\w+)").captures_iter(&found[1]).map(|name| name[1].to_owned()));
+    }
+    // More `super` than a file lies deep ends at the crate, too.
+    for found in pattern(r"\b((?:super::)+)(\w+)").captures_iter(code) {
+        if found[1].matches("super").count() > depth {
+            used.insert(found[2].to_owned());
+        }
+    }
+    used.retain(|name| modules.contains(name));
+    used
+}
+
+#[test]
+fn modules_use_only_what_the_table_in_the_docs_allows() {
+    let arrows = arrows();
+    let modules: BTreeSet<_> = arrows.keys().cloned().collect();
+    for file in rust_files("src") {
+        let module = module_of(&file);
+        let Some(allowed) = arrows.get(&module) else { continue };
+        let depth = below_source(&file).matches('/').count();
+        for used in used_modules(&code(&file), depth, &modules) {
+            let fine = used == module || allowed.contains(&used);
+            assert!(fine, "src/{} uses `{used}`, which docs/architecture.md does not allow", below_source(&file));
+        }
+    }
+}
+
+#[test]
+fn every_module_has_a_row_and_every_row_a_module() {
+    let modules: BTreeSet<_> = rust_files("src").iter().map(|file| module_of(file)).collect();
+    let modules: BTreeSet<_> = modules.into_iter().filter(|module| module != "lib" && module != "main").collect();
+    let rows: BTreeSet<_> = arrows().into_keys().collect();
+    assert_eq!(rows, modules, "left docs/architecture.md, right src/");
+    let library = read(repository("src/lib.rs"));
+    for module in modules {
+        assert!(library.contains(&format!("mod {module};")), "lib.rs declares {module}");
+    }
+}
+
+#[test]
+fn the_arrows_make_no_circle() {
+    let mut left = arrows();
+    loop {
+        let done: Vec<_> = left.iter().filter(|(_, uses)| uses.is_empty()).map(|(module, _)| module.clone()).collect();
+        if done.is_empty() {
+            break;
+        }
+        for module in done {
+            left.remove(&module);
+            left.values_mut().for_each(|uses| {
+                uses.remove(&module);
+            });
+        }
+    }
+    assert!(left.is_empty(), "these go round in circles, or use what has no row: {left:?}");
+}
+
+#[test]
+fn crates_stay_inside_their_fences() {
+    let mut fences = BTreeMap::new();
+    for row in table(&architecture(), &["crate", "only in"]) {
+        for name in listed(&row[0]) {
+            fences.insert(name, listed(&row[1]));
+        }
+    }
+    for needed in ["serde_yaml", "saphyr_parser", "jsonschema", "petgraph", "clap", "anyhow"] {
+        assert!(fences.contains_key(needed), "docs/architecture.md has a fence around {needed}");
+    }
+    for file in rust_files("src") {
+        let (path, module, code) = (below_source(&file), module_of(&file), without_tests(&code(&file)));
+        for (name, allowed) in &fences {
+            let inside = allowed.contains(&module) || allowed.contains(&path);
+            let uses = pattern(&format!(r"(?:^|[^\w:]){name}::|\buse {name}\b")).is_match(&code);
+            assert!(inside || !uses, "src/{path} uses {name}, which belongs in {allowed:?} alone");
+        }
+    }
+}
+
+#[test]
+fn a_folder_is_opened_by_the_file_of_its_name() {
+    for file in rust_files("src").into_iter().chain(rust_files("tests")) {
+        assert!(!file.ends_with("mod.rs"), "{}", file.display());
+    }
+}
+
+#[test]
+fn every_file_opens_with_what_it_is_for() {
+    for file in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
+        assert!(read(&file).starts_with("//! "), "{} opens with `//!`", file.display());
+    }
+}
+
+#[test]
+fn no_source_file_is_too_long_to_be_read_at_once() {
+    for file in rust_files("src") {
+        let lines = without_tests(&read(&file)).lines().count();
+        assert!(
+            lines <= MAX_LINES,
+            "src/{} has {lines} lines without its tests; {MAX_LINES} is the limit",
+            below_source(&file)
+        );
+    }
+}
+
+#[test]
+fn no_test_file_is_forgotten() {
+    let main = read(repository("tests/it/main.rs"));
+    for file in rust_files("tests/it") {
+        let path = file.strip_prefix(repository("tests/it")).expect("a test file");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        if path.components().count() == 1 && name != "main" {
+            assert!(main.contains(&format!("\nmod {name};")), "tests/it/main.rs has no `mod {name};`");
+        }
+    }
+}
+
+fn documents() -> Vec<PathBuf> {
+    let docs = files_below(&repository("docs")).into_iter().filter(|file| file.extension().is_some_and(|e| e == "md"));
+    docs.chain([repository("README.md")]).collect()
+}
+
+/// As the sites that show Markdown make them.
+fn anchors(markdown: &str) -> BTreeSet<String> {
+    let headings = markdown.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| {
+        let text = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.collect::<String>().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn links_in_the_docs_lead_somewhere() {
+    let link = pattern(r##"(?:\]\(|src=")([^)\s"#]*)(?:#([^)\s"]*))?[)"]"##);
+    let code = pattern(r"(?ms)^```.*?^```|`[^`\n]*`");
+    for document in documents() {
+        let text = read(&document);
+        for found in link.captures_iter(&code.replace_all(&text, "")) {
+            let (target, anchor) = (&found[1], found.get(2));
+            if target.starts_with("http://") || target.starts_with("https://") {
+                continue;
+            }
+            let folder = document.parent().expect("a folder");
+            let file = if target.is_empty() { document.clone() } else { folder.join(target) };
+            assert!(file.exists(), "{}: {target} does not exist", document.display());
+            if let Some(anchor) = anchor {
+                let known = anchors(&read(&file)).contains(anchor.as_str());
+                assert!(known, "{}: {target} has no heading #{}", document.display(), anchor.as_str());
+            }
+        }
+    }
+}
+
+#[test]
+fn files_and_functions_that_the_docs_name_exist() {
+    let file = pattern(r"`((?:src|tests|docs|schemas|manifests|agents|scripts|benches)/[\w./-]+)`");
+    let function = pattern(r"`(?:\w+::)*(\w+)` in `(src/[\w./]+\.rs)`");
+    for document in documents() {
+        let text = read(&document);
+        for found in file.captures_iter(&text) {
+            assert!(repository(&found[1]).exists(), "{}: {} does not exist", document.display(), &found[1]);
+        }
+        for found in function.captures_iter(&text) {
+            let defined =
+                pattern(&format!(r"\b(?:fn|struct|enum) {}\b", &found[1])).is_match(&read(repository(&found[2])));
+            assert!(defined, "{}: {} has no `{}`", document.display(), &found[2], &found[1]);
+        }
+    }
+}

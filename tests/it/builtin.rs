@@ -1,1 +1,164 @@
-//! x
+//! The built-in wiring: the table in the docs against the manifests, and what every prompt and mode must have.
+
+#![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use regex::Regex;
+use skein::diagnostic::Severity;
+use skein::graph::{self, Resolved};
+use skein::manifest::{self, GroupEntry, Layer, Manifests, ModeEntry, Root};
+
+use crate::support::{files_below, read, repository, table};
+
+fn built_in() -> Manifests {
+    let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin)]);
+    assert_eq!(found, [], "the built-in files can be read");
+    manifests
+}
+
+/// Every mode as `agent/mode`.
+fn modes(manifests: &Manifests) -> Vec<(String, &ModeEntry)> {
+    let mut modes = Vec::new();
+    for (name, agent) in &manifests.agents {
+        modes.extend(agent.modes.iter().map(|mode| (format!("{name}/{}", mode.mode.slug), mode)));
+    }
+    modes
+}
+
+/// One row of the wiring table: groups with the files they are narrowed to, services with whether they are
+/// optional.
+#[derive(Debug, PartialEq)]
+struct Wiring {
+    groups: Vec<(String, Option<String>)>,
+    dependencies: Vec<(String, bool)>,
+    internal: bool,
+}
+
+fn documented(row: &[String]) -> (String, Wiring) {
+    let [mode, groups, dependencies] = row else { panic!("three cells: {row:?}") };
+    let remark = Regex::new(r" \(no [^)]*\)").expect("a pattern");
+    let narrowed = Regex::new(r"\{group: (\w+), files: `([^`]+)`\}").expect("a pattern");
+    let groups = remark.replace_all(groups, "");
+    // A pattern may hold a comma, so the narrowed groups are taken out before the list is split.
+    let patterns: BTreeMap<_, _> =
+        narrowed.captures_iter(&groups).map(|found| (format!("<{}>", &found[1]), found[2].to_owned())).collect();
+    let groups = narrowed.replace_all(&groups, "<$1>");
+    let mut wiring = Wiring { groups: Vec::new(), dependencies: Vec::new(), internal: false };
+    for group in groups.split(", ") {
+        match patterns.get(group) {
+            _ if group == "(none)" => {}
+            _ if group == "internal: never offered to a user" => wiring.internal = true,
+            Some(files) => wiring.groups.push((group.trim_matches(['<', '>']).to_owned(), Some(files.clone()))),
+            None => wiring.groups.push((group.to_owned(), None)),
+        }
+    }
+    for dependency in dependencies.split(", ").filter(|dependency| *dependency != "(none)") {
+        wiring.dependencies.push(match dependency.strip_suffix(" (optional)") {
+            Some(name) => (name.to_owned(), true),
+            None => (dependency.to_owned(), false),
+        });
+    }
+    (mode.clone(), wiring)
+}
+
+fn written(entry: &ModeEntry) -> Wiring {
+    let group = |group: &GroupEntry| (group.group().to_string(), group.files().map(str::to_owned));
+    let mode = &entry.mode;
+    Wiring {
+        groups: mode.tool_groups.iter().map(group).collect(),
+        dependencies: mode.dependencies.iter().map(|one| (one.name().to_string(), one.optional())).collect(),
+        internal: mode.internal,
+    }
+}
+
+#[test]
+fn the_manifests_are_wired_as_the_table_in_the_docs_says() {
+    let rows = table(&read(repository("docs/manifests.md")), &["agent/mode", "tool_groups", "dependencies"]);
+    let mut table: BTreeMap<_, _> = rows.iter().map(|row| documented(row)).collect();
+    assert_eq!(table.len(), rows.len(), "no mode has two rows");
+    for (id, entry) in modes(&built_in()) {
+        assert_eq!(table.remove(&id), Some(written(entry)), "{id}: left the table in the docs, right the manifest");
+    }
+    assert!(table.is_empty(), "rows without a mode: {table:?}");
+}
+
+#[test]
+fn the_services_have_the_tools_that_the_docs_list() {
+    let rows = table(&read(repository("docs/manifests.md")), &["service", "owner", "tools by group"]);
+    let mut table: BTreeMap<_, _> = rows.iter().map(|row| (row[0].clone(), (row[1].clone(), row[2].clone()))).collect();
+    for (name, service) in &built_in().services {
+        let groups = service.manifest.groups.iter().map(|(group, tools)| {
+            let tools: Vec<_> = tools.iter().map(|tool| tool.as_str()).collect();
+            format!("{group}: {}", tools.join(", "))
+        });
+        let owner = service.manifest.owner.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+        let groups: Vec<_> = groups.collect();
+        let groups = if groups.is_empty() { "(none)".to_owned() } else { groups.join("; ") };
+        assert_eq!(table.remove(name.as_str()), Some((owner, groups)), "{name}: left the docs, right the manifest");
+    }
+    assert!(table.is_empty(), "rows without a service: {table:?}");
+}
+
+#[test]
+fn the_built_in_set_has_no_errors_and_no_warnings() {
+    let Resolved { plan, diagnostics } = graph::resolve(built_in(), Vec::new());
+    assert!(plan.is_some());
+    let serious: Vec<_> = diagnostics.iter().filter(|found| found.severity != Severity::Note).collect();
+    assert!(serious.is_empty(), "{serious:#?}");
+}
+
+#[test]
+fn every_prompt_can_be_filled_in_and_is_short_enough_to_be_paid_for_in_every_request() {
+    for (id, entry) in modes(&built_in()) {
+        let prompt = entry.prompt.as_ref().unwrap_or_else(|| panic!("{id} has a prompt"));
+        assert_eq!(prompt.check(), [], "{id}");
+        let limit = if id == "goose/assistant" { 2_000 } else { 5_000 };
+        assert!(prompt.text.len() <= limit, "{id} has {} bytes of {limit}", prompt.text.len());
+    }
+}
+
+#[test]
+fn every_prompt_has_its_five_parts() {
+    for (id, entry) in modes(&built_in()) {
+        let text = &entry.prompt.as_ref().unwrap_or_else(|| panic!("{id} has a prompt")).text;
+        let (role, parts) = text.split_once("\n## ").unwrap_or_else(|| panic!("{id} has headings"));
+        assert!(role.starts_with("You are "), "{id} begins with the role");
+        let headings: Vec<_> = parts.split("\n## ").map(|part| part.lines().next().unwrap_or_default()).collect();
+        assert_eq!(headings, ["Responsibilities", "How to work", "Deliver", "Limits"], "{id}");
+        for part in parts.split("\n## ") {
+            let body = part.split_once('\n').map_or("", |(_, body)| body.trim());
+            assert!(body.len() > 40, "{id}: a part says something: {part}");
+        }
+    }
+}
+
+#[test]
+fn every_mode_tells_the_router_when_to_use_it_with_25_examples() {
+    let manifests = built_in();
+    let mut all = BTreeMap::new();
+    for (id, entry) in modes(&manifests) {
+        assert!(entry.mode.when_to_use.as_ref().is_some_and(|when| when.len() > 40), "{id}");
+        let distinct: BTreeSet<_> = entry.mode.examples.iter().map(|example| example.trim().to_lowercase()).collect();
+        assert_eq!((entry.mode.examples.len(), distinct.len()), (25, 25), "{id}");
+        for example in distinct {
+            if let Some(other) = all.insert(example.clone(), id.clone()) {
+                panic!("{example:?} is an example of both {other} and {id}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_of_manifests_and_agents_is_compiled_in() {
+    let found: BTreeMap<_, _> = Root::Builtin.manifests().into_iter().map(|one| (one.path, one.text)).collect();
+    for file in ["manifests", "agents"].iter().flat_map(|folder| files_below(&repository(folder))) {
+        let path = file.strip_prefix(repository("")).expect("inside the repository").to_owned();
+        let compiled = match found.get(&path) {
+            Some(text) => text.clone().map_err(|found| found.problem),
+            None => Root::Builtin.prompt(Path::new(""), &path.to_string_lossy()).map(|prompt| prompt.text),
+        };
+        assert_eq!(compiled.as_deref(), Ok(read(&file).as_str()), "{}", path.display());
+    }
+}

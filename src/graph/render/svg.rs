@@ -240,7 +240,9 @@ fn draw_requires(out: &mut String, plan: &Plan, tops: &BTreeMap<&ServiceName, (f
 
 /// Titles are other people's text: cut to fit, and made safe for XML.
 fn shorten(text: &str, length: usize) -> String {
-    let mut short: String = text.chars().filter(|c| !c.is_control()).take(length).collect();
+    // Two characters that are not control characters are forbidden in XML all the same.
+    let allowed = |c: &char| !c.is_control() && !matches!(c, '\u{FFFE}' | '\u{FFFF}');
+    let mut short: String = text.chars().filter(allowed).take(length).collect();
     if text.chars().count() > length {
         short.push('…');
     }
