@@ -25,6 +25,8 @@ pub mod process;
 pub mod runtime;
 /// Service nodes to running services.
 pub mod services;
+/// What lasts, in SQLite.
+pub mod store;
 /// Tasks that end with whoever started them.
 pub mod task;
 /// The port between callers of tools and services.

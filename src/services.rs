@@ -39,6 +39,8 @@ pub struct PoolOptions {
     pub environment: Environment,
     /// Ends child processes even if Skein is killed.
     pub reaper: Option<Reaper>,
+    /// Where built-in services keep what lasts.
+    pub data: std::path::PathBuf,
     /// Records what services say, or answers in their place.
     pub cassette: Option<Cassette>,
 }
@@ -152,6 +154,7 @@ impl Inner {
                     roles,
                     reaper: self.options.reaper.clone(),
                     environment: minimal_environment(environment.variables()),
+                    data: self.options.data.clone(),
                 };
                 self.registry.start(name.as_str(), &surroundings)?
             }

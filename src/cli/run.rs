@@ -35,8 +35,12 @@ pub(super) fn block_on<T>(
     let tokio = tokio::runtime::Runtime::new()
         .map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
     let result = tokio.block_on(async {
-        let options =
-            PoolOptions { environment: Environment::new(std::env::vars_os()), reaper: Some(reaper()?), cassette };
+        let options = PoolOptions {
+            environment: Environment::new(std::env::vars_os()),
+            reaper: Some(reaper()?),
+            data: folders.data.clone(),
+            cassette,
+        };
         let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, Some(sockets(folders)));
         let started = Started { runtime, session };
         let result = tokio::select! {

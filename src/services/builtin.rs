@@ -1,7 +1,10 @@
 //! The services compiled into Skein: real MCP servers, called directly. No text is made and no task is
 //! entered for a call; a handler that panics is caught and answered for.
 
+mod answer;
 pub mod developer;
+pub mod memory;
+mod schema;
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -34,6 +37,8 @@ pub struct Surroundings {
     pub reaper: Option<Reaper>,
     /// What its child processes may inherit.
     pub environment: BTreeMap<std::ffi::OsString, std::ffi::OsString>,
+    /// Where it keeps what lasts.
+    pub data: std::path::PathBuf,
 }
 
 impl std::fmt::Debug for Surroundings {
@@ -52,12 +57,14 @@ pub struct Registry {
 impl Registry {
     /// Those that ship with Skein.
     pub fn builtin() -> Self {
-        Self::empty().with("developer", |surroundings| {
-            developer::Developer::new(developer::DeveloperOptions {
-                reaper: surroundings.reaper.clone(),
-                environment: surroundings.environment.clone(),
+        Self::empty()
+            .with("developer", |surroundings| {
+                developer::Developer::new(developer::DeveloperOptions {
+                    reaper: surroundings.reaper.clone(),
+                    environment: surroundings.environment.clone(),
+                })
             })
-        })
+            .with("memory", |surroundings| memory::MemoryService::new(&surroundings.data))
     }
 
     pub fn empty() -> Self {
@@ -90,6 +97,11 @@ impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.factories.keys()).finish()
     }
+}
+
+/// What came with the call; without it a tool does not know whose it is.
+fn call_context(context: &RequestContext<RoleServer>) -> Result<&CallContext, answer::Refusal> {
+    context.extensions.get().ok_or_else(|| answer::Refusal::new("the call carries no session; call through Skein"))
 }
 
 /// A server in this process, and the client side it sees: nobody.

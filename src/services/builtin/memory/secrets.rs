@@ -1,0 +1,93 @@
+//! What must not be remembered: keys, tokens, passwords. Better a note refused than a secret kept.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// Words that random characters do not make; longer runs are judged by their entropy.
+const LONG: usize = 20;
+const ENTROPY: f64 = 3.9;
+
+static KNOWN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+    let patterns = [
+        (r"-----BEGIN [A-Z ]*PRIVATE KEY-----", "a private key"),
+        (r"\b(AKIA|ASIA)[0-9A-Z]{16}\b", "an AWS key"),
+        (r"\bgh[pousr]_[A-Za-z0-9]{20,}", "a GitHub token"),
+        (r"\bglpat-[A-Za-z0-9_-]{16,}", "a GitLab token"),
+        (r"\bxox[abposr]-[A-Za-z0-9-]{10,}", "a Slack token"),
+        (r"\b(sk|pk|rk)[-_](live|test|ant|proj|or)?[-_A-Za-z0-9]{16,}", "an API key"),
+        (r"\bAIza[0-9A-Za-z_-]{30,}", "a Google key"),
+        (r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.", "a signed token"),
+        (r"(?i)\b[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/@]{3,}@", "a password in a URL"),
+        (
+            r#"(?i)\b(pass(word|wd|phrase)?|secret|api[_ -]?key|access[_ -]?key|(auth|access|bearer)[_ -]?token|pin)\b\s*(is\b|[:=])\s*["']?[^\s"']{4,}"#,
+            "a password or key",
+        ),
+    ];
+    patterns.into_iter().filter_map(|(pattern, what)| Some((Regex::new(pattern).ok()?, what))).collect()
+});
+
+/// What kind of secret the text seems to hold.
+pub(super) fn found_in(text: &str) -> Option<&'static str> {
+    let known = KNOWN.iter().find(|(pattern, _)| pattern.is_match(text)).map(|(_, what)| *what);
+    known.or_else(|| {
+        text.split(|c: char| c.is_whitespace() || "\"'`,;()<>".contains(c)).any(random).then_some("a random key")
+    })
+}
+
+/// Long, of mixed characters, and no more predictable than chance.
+fn random(word: &str) -> bool {
+    let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    // Paths, addresses and identifiers are long too, but made of words.
+    let part = word.rsplit(['/', ':', '=', '@', '.']).max_by_key(|part| part.len()).unwrap_or(word);
+    let has = |test: fn(&char) -> bool| part.chars().any(|c| test(&c));
+    let mixed = has(char::is_ascii_digit) && has(char::is_ascii_lowercase) && has(char::is_ascii_uppercase);
+    part.len() >= LONG && mixed && entropy(part) > ENTROPY
+}
+
+/// Bits for each character.
+fn entropy(text: &str) -> f64 {
+    let mut counts = std::collections::HashMap::new();
+    for c in text.chars() {
+        *counts.entry(c).or_insert(0_u32) += 1;
+    }
+    let length = f64::from(u32::try_from(text.chars().count()).unwrap_or(u32::MAX));
+    counts.values().map(|count| f64::from(*count) / length).map(|share| -share * share.log2()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_found() {
+        for text in [
+            "the key is AKIAIOSFODNN7EXAMPLE",
+            "token ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+            "use sk-ant-REDACTED",
+            "password: hunter2",
+            "the database password is correct-horse",
+            "postgres://app:s3cr3t@db/prod",
+            "-----BEGIN OPENSSH PRIVATE KEY-----",
+            "deploy with Zx8Qp2Lm9Rt4Vw7Yb1Nc6Kd3",
+            "API_KEY=abcd1234efgh",
+        ] {
+            assert!(found_in(text).is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ordinary_notes_are_kept() {
+        for text in [
+            "The user prefers tabs over spaces.",
+            "Passwords are kept in the team vault, not in the repository.",
+            "Fixed in commit 9bdb749f0c1d2e3a4b5c6d7e8f90a1b2c3d4e5f6",
+            "The service id is 550e8400-e29b-41d4-a716-446655440000",
+            "See src/services/builtin/developer/background_tests.rs and https://example.com/docs/GettingStartedGuide2024",
+            "Class AbstractSingletonProxyFactoryBean2 is deprecated",
+            "Der Benutzer heißt Jürgen und mag keine Semikolons; 東京で働いています。",
+        ] {
+            assert_eq!(found_in(text), None, "{text}");
+        }
+    }
+}

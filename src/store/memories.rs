@@ -1,0 +1,238 @@
+//! What should be known next time: short texts with tags, for one project or for the user, found by full-text
+//! search.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
+use serde::Serialize;
+
+use super::{StoreError, open};
+
+const MIGRATIONS: &[&str] = &["
+    CREATE TABLE memory (
+        -- Never used again after it was forgotten: a model may still hold an old one.
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        text TEXT NOT NULL,
+        tags TEXT NOT NULL,
+        project TEXT,
+        created TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now')),
+        source TEXT NOT NULL
+    );
+    CREATE UNIQUE INDEX memory_once ON memory (text, ifnull(project, ''));
+    CREATE VIRTUAL TABLE memory_words USING fts5(text, tags, content='memory', content_rowid='id',
+        tokenize='porter unicode61 remove_diacritics 2');
+    CREATE TRIGGER memory_added AFTER INSERT ON memory BEGIN
+        INSERT INTO memory_words (rowid, text, tags) VALUES (new.id, new.text, new.tags);
+    END;
+    CREATE TRIGGER memory_removed AFTER DELETE ON memory BEGIN
+        INSERT INTO memory_words (memory_words, rowid, text, tags) VALUES ('delete', old.id, old.text, old.tags);
+    END;
+    CREATE TRIGGER memory_changed AFTER UPDATE ON memory BEGIN
+        INSERT INTO memory_words (memory_words, rowid, text, tags) VALUES ('delete', old.id, old.text, old.tags);
+        INSERT INTO memory_words (rowid, text, tags) VALUES (new.id, new.text, new.tags);
+    END;
+"];
+
+/// Something that was remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    pub id: i64,
+    pub text: String,
+    pub tags: Vec<String>,
+    pub scope: Reach,
+    pub created: String,
+    /// Who said so.
+    pub source: String,
+}
+
+/// Where a memory counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Reach {
+    Project,
+    User,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewMemory<'a> {
+    pub text: &'a str,
+    pub tags: &'a [String],
+    pub scope: Reach,
+    pub source: &'a str,
+}
+
+/// Which memories. What is left out does not narrow.
+#[derive(Debug, Clone, Default)]
+pub struct Filter<'a> {
+    pub words: Option<&'a str>,
+    /// All of them must be there.
+    pub tags: &'a [String],
+    pub scope: Option<Reach>,
+    pub limit: Option<usize>,
+}
+
+/// How the words of a query are taken.
+#[derive(Clone, Copy)]
+enum Match {
+    /// Any word, the beginnings of words too, the best first.
+    Any,
+    /// Every word, as a whole.
+    All,
+}
+
+/// The store of memories as one project sees it: its own, and the user's.
+#[derive(Debug)]
+pub struct Memories {
+    connection: Mutex<Connection>,
+}
+
+impl Memories {
+    pub fn open(file: &Path) -> Result<Self, StoreError> {
+        Ok(Self { connection: Mutex::new(open(file, MIGRATIONS)?) })
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a text. One that is kept already gains the tags.
+    pub fn remember(&self, project: &Path, new: &NewMemory<'_>) -> rusqlite::Result<Memory> {
+        let project = owner(project, new.scope);
+        let mut connection = self.connection();
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let known = "SELECT id, text, tags, project, created, source FROM memory WHERE text = ?1 AND project IS ?2";
+        let known = transaction.query_row(known, params![new.text, project], memory);
+        let id = match known {
+            Ok(known) => {
+                let mut tags = known.tags;
+                tags.extend(new.tags.iter().filter(|tag| !tags.contains(tag)).cloned().collect::<Vec<_>>());
+                let update = "UPDATE memory SET tags = ?2 WHERE id = ?1";
+                transaction.execute(update, params![known.id, packed(&tags)])?;
+                known.id
+            }
+            Err(rusqlite::Error::QueryReturnedNoRows) => {
+                let insert = "INSERT INTO memory (text, tags, project, source) VALUES (?1, ?2, ?3, ?4)";
+                transaction.execute(insert, params![new.text, packed(new.tags), project, new.source])?;
+                transaction.last_insert_rowid()
+            }
+            Err(error) => return Err(error),
+        };
+        let kept = "SELECT id, text, tags, project, created, source FROM memory WHERE id = ?1";
+        let kept = transaction.query_row(kept, [id], memory)?;
+        transaction.commit()?;
+        Ok(kept)
+    }
+
+    /// The memories that fit, the best first; without words the newest first.
+    pub fn recall(&self, project: &Path, filter: &Filter<'_>) -> rusqlite::Result<Vec<Memory>> {
+        let mut found = self.select(project, filter, Match::Any)?;
+        // Languages without spaces, and parts of words: what stands in a text as it was asked for is found too.
+        if let Some(words) = filter.words.map(str::trim).filter(|words| !words.is_empty()) {
+            for memory in self.select(project, &Filter { words: None, limit: None, ..filter.clone() }, Match::Any)? {
+                let contains = memory.text.to_lowercase().contains(&words.to_lowercase());
+                if contains && !found.iter().any(|known| known.id == memory.id) {
+                    found.push(memory);
+                }
+            }
+        }
+        found.truncate(filter.limit.unwrap_or(usize::MAX));
+        Ok(found)
+    }
+
+    /// The memories in which every word of the query stands: what forgetting them would remove.
+    pub fn exactly(&self, project: &Path, words: &str) -> rusqlite::Result<Vec<Memory>> {
+        self.select(project, &Filter { words: Some(words), ..Filter::default() }, Match::All)
+    }
+
+    pub fn get(&self, project: &Path, id: i64) -> rusqlite::Result<Option<Memory>> {
+        Ok(self.select(project, &Filter::default(), Match::Any)?.into_iter().find(|memory| memory.id == id))
+    }
+
+    /// Removes exactly these.
+    pub fn forget(&self, ids: &[i64]) -> rusqlite::Result<()> {
+        let mut connection = self.connection();
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for id in ids {
+            transaction.execute("DELETE FROM memory WHERE id = ?1", [id])?;
+        }
+        transaction.commit()
+    }
+
+    fn select(&self, project: &Path, filter: &Filter<'_>, matching: Match) -> rusqlite::Result<Vec<Memory>> {
+        let project = owner(project, Reach::Project);
+        let query = filter.words.map(|words| full_text(words, matching));
+        let mut sql = String::from("SELECT m.id, m.text, m.tags, m.project, m.created, m.source FROM memory m");
+        let mut values: Vec<&dyn ToSql> = vec![&project];
+        let order = match &query {
+            Some(None) => return Ok(Vec::new()),
+            Some(Some(query)) => {
+                sql.push_str(" JOIN memory_words w ON w.rowid = m.id WHERE (m.project IS NULL OR m.project = ?1)");
+                sql.push_str(" AND memory_words MATCH ?2");
+                values.push(query);
+                " ORDER BY bm25(memory_words), m.id DESC"
+            }
+            None => {
+                sql.push_str(" WHERE (m.project IS NULL OR m.project = ?1)");
+                " ORDER BY m.id DESC"
+            }
+        };
+        match filter.scope {
+            Some(Reach::User) => sql.push_str(" AND m.project IS NULL"),
+            Some(Reach::Project) => sql.push_str(" AND m.project IS NOT NULL"),
+            None => {}
+        }
+        sql.push_str(order);
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached(&sql)?;
+        let rows = statement.query_map(values.as_slice(), memory)?;
+        let mut found = Vec::new();
+        for row in rows {
+            let row = row?;
+            if filter.tags.iter().all(|tag| row.tags.contains(tag)) {
+                found.push(row);
+            }
+            if filter.limit.is_some_and(|limit| found.len() == limit) {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn owner(project: &Path, scope: Reach) -> Option<String> {
+    (scope == Reach::Project).then(|| project.to_string_lossy().into_owned())
+}
+
+/// A full-text query in which every word is only a word; `None` if there is none.
+fn full_text(words: &str, matching: Match) -> Option<String> {
+    let words = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let terms: Vec<_> = words
+        .map(|word| match matching {
+            Match::Any => format!("\"{word}\"*"),
+            Match::All => format!("\"{word}\""),
+        })
+        .collect();
+    let join = match matching {
+        Match::Any => " OR ",
+        Match::All => " AND ",
+    };
+    (!terms.is_empty()).then(|| terms.join(join))
+}
+
+fn packed(tags: &[String]) -> String {
+    serde_json::to_string(tags).unwrap_or_default()
+}
+
+fn memory(row: &Row<'_>) -> rusqlite::Result<Memory> {
+    let tags: String = row.get(2)?;
+    let project: Option<String> = row.get(3)?;
+    Ok(Memory {
+        id: row.get(0)?,
+        text: row.get(1)?,
+        tags: serde_json::from_str(&tags).unwrap_or_default(),
+        scope: if project.is_some() { Reach::Project } else { Reach::User },
+        created: row.get(4)?,
+        source: row.get(5)?,
+    })
+}
