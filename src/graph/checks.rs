@@ -116,22 +116,23 @@ impl<'a> Checks<'a> {
                 let help = self.agent_help(agent.as_str());
                 self.error("E104", source.place(&at.key("agent")), format!("there is no agent `{agent}`"), help);
             } else if let (Some(agent), Some(mode)) = (agent, &profile.mode) {
-                self.offered_mode(&ModeId::new(agent.clone(), mode.clone()), &source.place(&at.key("mode")));
+                let id = ModeId::new(agent.clone(), mode.clone());
+                self.offered_mode(&id, || source.place(&at.key("mode")));
             }
         }
     }
 
     /// A mode that someone refers to must exist and must not be internal.
-    fn offered_mode(&mut self, id: &ModeId, at: &Place) {
+    fn offered_mode(&mut self, id: &ModeId, at: impl FnOnce() -> Place) {
         let agent = self.manifests.agents.get(&id.agent);
         match agent.and_then(|agent| agent.modes.iter().find(|mode| mode.mode.slug == id.mode)) {
             None => {
                 let help = self.mode_help(id);
-                self.error("E104", at.clone(), format!("there is no mode `{id}`"), help);
+                self.error("E104", at(), format!("there is no mode `{id}`"), help);
             }
             Some(mode) if mode.mode.internal => self.error(
                 "E109",
-                at.clone(),
+                at(),
                 format!("`{id}` is an internal mode and cannot be asked for"),
                 "choose a mode that `skein agents` does not mark as internal",
             ),

@@ -79,12 +79,18 @@ pub fn generate(kind: Kind) -> Value {
     .into()
 }
 
-/// Everything the schema finds wrong with a document.
+/// A file with more mistakes than this is no manifest, and nobody reads on.
+const MAX_FOUND: usize = 100;
+
+/// What the schema finds wrong with a document.
 pub(super) fn validate(kind: Kind, value: &Value, source: &Source) -> Vec<Diagnostic> {
     let checked = kind.checked_in();
     let mut found = Vec::new();
     for error in checked.validator.iter_errors(value) {
         explain(&error, &checked.schema, source, &mut found);
+        if found.len() >= MAX_FOUND {
+            break;
+        }
     }
     found
 }
@@ -96,7 +102,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
     match error.kind() {
         ValidationErrorKind::AdditionalProperties { unexpected } => {
             let known = known_fields(error, schema);
-            for name in unexpected {
+            for name in unexpected.iter().take(MAX_FOUND) {
                 let at = source.key_place(&path.key(name));
                 // Where no field is known the keys are names that the writer chooses: groups, roles.
                 found.push(if known.is_empty() {

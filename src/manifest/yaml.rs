@@ -7,11 +7,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use saphyr_parser::{Event, Parser, Span as YamlSpan};
 use serde_json::{Map, Value};
 
+use super::json::{DUPLICATE, Strict};
 use crate::diagnostic::{Diagnostic, Place};
 
 /// Aliases may make a document larger than its text; past this many nodes it is a bomb, not a manifest.
@@ -19,11 +21,17 @@ const MAX_NODES: usize = 200_000;
 /// Where `serde_yaml` stops too. What is nested deeper has no marks, so that dropping them cannot end the stack.
 const MAX_DEPTH: usize = 128;
 
+/// A place costs a walk through the text and holds its line. Past this many in one file, which no person made,
+/// the file's name must do.
+const MAX_PLACES: usize = 200;
+
 /// One file as it was read.
 pub struct Source {
     pub file: String,
     pub text: String,
     marks: OnceLock<Result<Marks, Unmarked>>,
+    /// How many places have been looked up so far.
+    located: AtomicUsize,
 }
 
 impl fmt::Debug for Source {
@@ -34,7 +42,7 @@ impl fmt::Debug for Source {
 
 impl Source {
     pub fn new(file: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
-        Arc::new(Self { file: file.into(), text: text.into(), marks: OnceLock::new() })
+        Arc::new(Self { file: file.into(), text: text.into(), marks: OnceLock::new(), located: AtomicUsize::new(0) })
     }
 
     fn marks(&self) -> Result<&Marks, &Unmarked> {
@@ -52,7 +60,8 @@ impl Source {
     }
 
     fn locate(&self, path: &Path, part: Part) -> Place {
-        let Ok(Marks { root, .. }) = self.marks() else { return Place::file(&self.file) };
+        let in_full = self.located.fetch_add(1, Ordering::Relaxed) < MAX_PLACES;
+        let (Ok(Marks { root, .. }), true) = (self.marks(), in_full) else { return Place::file(&self.file) };
         let mut mark = root;
         let mut span = root.span;
         for (depth, step) in path.0.iter().enumerate() {
@@ -154,7 +163,6 @@ fn empty(source: &Source) -> Box<Diagnostic> {
 }
 
 fn parse_json(source: &Source) -> Result<Value, Box<Diagnostic>> {
-    // serde_json keeps the last of two equal keys without a word, so keys are read by a visitor that objects.
     serde_json::from_str::<Strict>(&source.text).map(|strict| strict.0).map_err(|error| {
         let message = before_location(&error.to_string());
         if message.starts_with(DUPLICATE) {
@@ -175,9 +183,6 @@ fn parse_json(source: &Source) -> Result<Value, Box<Diagnostic>> {
     })
 }
 
-/// How both parsers begin their message about a key that stands twice.
-const DUPLICATE: &str = "duplicate entry with key ";
-
 /// The parsers only know where the mapping begins or ends; the marked parse knows both keys.
 fn repeated(source: &Source, message: &str) -> Box<Diagnostic> {
     let key = message.strip_prefix(DUPLICATE).unwrap_or_default().trim_matches('"');
@@ -191,6 +196,10 @@ fn repeated(source: &Source, message: &str) -> Box<Diagnostic> {
 }
 
 fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
+    if let Some(place) = too_deep(source) {
+        let help = "a manifest needs a handful of levels; close the brackets that are still open";
+        return Err(Box::new(Diagnostic::error("E003", place, "brackets are nested too deeply", help)));
+    }
     if source.text.contains('&') && source.text.contains('*') {
         weigh(source)?;
     }
@@ -241,6 +250,26 @@ fn syntax_help(message: &str) -> &'static str {
     } else {
         "correct the syntax at this place; text with `: ` or ` #` in it needs quotes"
     }
+}
+
+/// Where brackets go deeper than any parser reads. Both parsers take quadratic time to find that out, so it is
+/// counted first; brackets in quotes and comments count too, but nobody leaves that many open.
+fn too_deep(source: &Source) -> Option<Place> {
+    let mut depth = 0_usize;
+    for (index, byte) in source.text.bytes().enumerate() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => continue,
+        }
+        if depth > 2 * MAX_DEPTH {
+            let before = &source.text[..index];
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            return Some(Place::at(&source.file, &source.text, line, column, 1));
+        }
+    }
+    None
 }
 
 fn starts_with_tab(place: &Place) -> bool {
@@ -326,58 +355,6 @@ fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, Unfit> {
 
 fn key_not_text(mapping: &Path, key: &str) -> Unfit {
     Unfit::Key(mapping.key(key), format!("the key `{key}` is not text"))
-}
-
-/// A JSON value in which no object names a key twice.
-struct Strict(Value);
-
-impl<'de> serde::Deserialize<'de> for Strict {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Strict;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON value")
-            }
-            fn visit_unit<E>(self) -> Result<Strict, E> {
-                Ok(Strict(Value::Null))
-            }
-            fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_u64<E>(self, value: u64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_i64<E>(self, value: i64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_f64<E>(self, value: f64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_str<E>(self, value: &str) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Strict, A::Error> {
-                let mut items = Vec::new();
-                while let Some(Strict(item)) = seq.next_element()? {
-                    items.push(item);
-                }
-                Ok(Strict(Value::Array(items)))
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Strict, A::Error> {
-                let mut object = Map::new();
-                while let Some((key, Strict(value))) = map.next_entry::<String, Strict>()? {
-                    if object.contains_key(&key) {
-                        return Err(serde::de::Error::custom(format!("{DUPLICATE}\"{key}\"")));
-                    }
-                    object.insert(key, value);
-                }
-                Ok(Strict(Value::Object(object)))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
 }
 
 /// A document's shape, and the first key that stands twice in its mapping: where first, and where again.

@@ -111,6 +111,21 @@ fn links_that_lead_back_or_nowhere_are_reported() {
     });
 }
 
+/// Each place holds its line: thousands of them in a file of one long line would fill the memory.
+#[test]
+fn thousands_of_mistakes_in_one_file_are_not_all_shown_with_their_line() {
+    let unknown: String = (0..3000).map(|n| format!("z{n}, ")).collect();
+    let text = format!(
+        "{{version: 1, kind: agent, name: mine, description: x, runtime: {{acp: {{command: x}}}}, \
+         modes: [{{slug: one, description: x, dependencies: [{unknown}]}}]}}"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("long.yaml"), text).expect("written");
+    let found = findings(on_disk(folder.path(), "long"), "long");
+    assert_eq!(found.len(), 3000);
+    assert!(found.iter().filter(|found| found.at.span.is_some()).count() <= 200);
+}
+
 #[test]
 fn a_layer_may_not_give_back_what_an_earlier_one_took_away() {
     let folder = tempfile::tempdir().expect("a folder");
