@@ -61,19 +61,16 @@ impl Place {
         Self { file: file.into(), span: None }
     }
 
-    /// A place `width` characters wide at a line and column of `text`, both counted from 1.
+    /// A place `width` characters wide at a line and column of `text`, both counted from 1. What lies past the
+    /// end of a line or of the text, as "unexpected end" does, is moved back to that end.
     pub fn at(file: impl Into<String>, text: &str, line: usize, column: usize, width: usize) -> Self {
-        let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
-        let room = source.chars().count().saturating_sub(column.saturating_sub(1)).max(1);
-        Self {
-            file: file.into(),
-            span: Some(Span {
-                line: line.max(1),
-                column: column.max(1),
-                width: width.clamp(1, room),
-                text: source.to_owned(),
-            }),
-        }
+        let lines = text.lines().count().max(1);
+        let (line, column) = if line > lines { (lines, usize::MAX) } else { (line.max(1), column.max(1)) };
+        let source = text.lines().nth(line - 1).unwrap_or_default();
+        let length = source.chars().count();
+        let column = column.min(length + 1);
+        let width = width.clamp(1, (length + 1 - column).max(1));
+        Self { file: file.into(), span: Some(Span { line, column, width, text: source.to_owned() }) }
     }
 }
 

@@ -8,6 +8,7 @@ mod builtin;
 mod config;
 mod duration;
 mod files;
+mod json;
 mod layers;
 mod mcp_servers;
 mod migrate;

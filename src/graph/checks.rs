@@ -2,12 +2,13 @@
 
 mod agents;
 mod services;
+mod values;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, Place};
-use crate::ids::{ModeId, ServiceName, nearest};
+use crate::ids::{AgentName, ModeId, ServiceName, nearest};
 use crate::manifest::{ConfigEntry, Manifests, Path};
 
 /// Checks everything, and resolves the tool groups of each mode on the way.
@@ -37,27 +38,32 @@ impl<'a> Checks<'a> {
 
     /// Help for a service name that no manifest defines.
     fn service_help(&self, wanted: &str) -> String {
-        let names = || self.manifests.services.keys().map(ServiceName::as_str);
+        let free = || self.manifests.services.values().filter(|entry| entry.manifest.owner.is_none());
+        let names = || free().map(|entry| entry.manifest.name.as_str());
         match nearest(wanted, names()) {
             Some(near) => format!("did you mean `{near}`? defined: {}", listed(names())),
             None => format!("defined: {}; `skein new service {wanted}` writes a manifest", listed(names())),
         }
     }
 
-    /// Help for an agent or mode that no manifest defines.
-    fn mode_help(&self, wanted: &str) -> String {
-        let known: Vec<_> = self
-            .manifests
-            .agents
-            .iter()
-            .flat_map(|(agent, entry)| {
-                let modes = entry.modes.iter().filter(|mode| !mode.mode.internal);
-                modes.map(move |mode| format!("{agent}/{}", mode.mode.slug))
-            })
-            .collect();
-        match nearest(wanted, known.iter().map(String::as_str)) {
+    /// Help for an agent that no manifest defines.
+    fn agent_help(&self, wanted: &str) -> String {
+        let names = || self.manifests.agents.keys().map(AgentName::as_str);
+        match nearest(wanted, names()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("defined: {}", listed(known.iter().map(String::as_str))),
+            None => format!("defined: {}", listed(names())),
+        }
+    }
+
+    /// Help for a mode that its agent does not have, or whose agent does not exist.
+    fn mode_help(&self, wanted: &ModeId) -> String {
+        let Some(agent) = self.manifests.agents.get(&wanted.agent) else {
+            return self.agent_help(wanted.agent.as_str());
+        };
+        let offered = || agent.modes.iter().filter(|mode| !mode.mode.internal).map(|mode| mode.mode.slug.as_str());
+        match nearest(wanted.mode.as_str(), offered()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("modes of `{}`: {}", wanted.agent, listed(offered())),
         }
     }
 
@@ -71,7 +77,7 @@ impl<'a> Checks<'a> {
             if !asked {
                 self.found.push(Diagnostic::note(
                     "N302",
-                    entry.source.place(&entry.path.key("name")),
+                    entry.name_place(),
                     format!("nobody asks for the service `{name}`"),
                     "list it in a mode's dependencies to use it",
                 ));
@@ -107,25 +113,26 @@ impl<'a> Checks<'a> {
             }
             let agent = profile.agent.as_ref();
             if let Some(agent) = agent.filter(|agent| !self.manifests.agents.contains_key(*agent)) {
-                let help = self.mode_help(agent.as_str());
+                let help = self.agent_help(agent.as_str());
                 self.error("E104", source.place(&at.key("agent")), format!("there is no agent `{agent}`"), help);
             } else if let (Some(agent), Some(mode)) = (agent, &profile.mode) {
-                self.offered_mode(&ModeId::new(agent.clone(), mode.clone()), &source.place(&at.key("mode")));
+                let id = ModeId::new(agent.clone(), mode.clone());
+                self.offered_mode(&id, || source.place(&at.key("mode")));
             }
         }
     }
 
     /// A mode that someone refers to must exist and must not be internal.
-    fn offered_mode(&mut self, id: &ModeId, at: &Place) {
+    fn offered_mode(&mut self, id: &ModeId, at: impl FnOnce() -> Place) {
         let agent = self.manifests.agents.get(&id.agent);
         match agent.and_then(|agent| agent.modes.iter().find(|mode| mode.mode.slug == id.mode)) {
             None => {
-                let help = self.mode_help(&id.to_string());
-                self.error("E104", at.clone(), format!("there is no mode `{id}`"), help);
+                let help = self.mode_help(id);
+                self.error("E104", at(), format!("there is no mode `{id}`"), help);
             }
             Some(mode) if mode.mode.internal => self.error(
                 "E109",
-                at.clone(),
+                at(),
                 format!("`{id}` is an internal mode and cannot be asked for"),
                 "choose a mode that `skein agents` does not mark as internal",
             ),

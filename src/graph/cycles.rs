@@ -56,11 +56,18 @@ fn describe(graph: &petgraph::graph::DiGraph<super::Node, super::Edge>, chain: &
     let ends = |edge: EdgeIndex| graph.edge_endpoints(edge).unwrap_or_default();
     let mut names: Vec<_> = chain.iter().map(|edge| graph[ends(*edge).0].to_string()).collect();
     names.push(names[0].clone());
+    // Only services require and only agents delegate, so a cycle is all of one kind.
+    let (what, field) = match graph[chain[0]].kind {
+        EdgeKind::Delegates { .. } => ("agents delegate", "delegates"),
+        EdgeKind::Has | EdgeKind::Needs { .. } | EdgeKind::Requires { .. } => {
+            ("services require each other", "requires")
+        }
+    };
     let mut diagnostic = Diagnostic::error(
         "E110",
         graph[chain[0]].place(),
-        format!("a cycle: {}", names.join(" → ")),
-        "remove one of these edges",
+        format!("{what} in a circle: {}", names.join(" → ")),
+        format!("remove one of these entries of `{field}`"),
     );
     for edge in chain {
         let (from, to) = ends(*edge);

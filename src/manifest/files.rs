@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
 use super::builtin;
@@ -74,9 +74,11 @@ impl Root {
             Root::Disk { path, shown } => {
                 let mut found = Vec::new();
                 walk(path, &mut |entry| match entry {
-                    Ok(file) if is_manifest(&file) => {
-                        let relative = file.strip_prefix(path).unwrap_or(&file).to_owned();
-                        let name = show(shown, &relative);
+                    // A file that was named is read, whatever it is called.
+                    Ok(file) if is_manifest(&file) || file == *path => {
+                        let below = file.strip_prefix(path).unwrap_or(&file).to_owned();
+                        let name = show(shown, &below);
+                        let relative = if below == Path::new("") { file_name(&file) } else { below };
                         let text = read_text(&file, &name);
                         found.push(Found { file: name, path: relative, text });
                     }
@@ -115,13 +117,16 @@ impl Root {
                 Ok(Prompt { file: show(shown, &path), text })
             }
             Root::Disk { path, shown } => {
-                let base = if path.is_file() { path.parent().unwrap_or(path) } else { path };
-                let file = base.join(from).join(prompt);
-                let name = normalise(&Path::new(shown).join(from).join(prompt))
+                let folder = |root: &Path| {
+                    if path.is_file() { root.parent().unwrap_or(root).to_owned() } else { root.to_owned() }
+                };
+                let file = folder(path).join(from).join(prompt);
+                let name = normalise(&folder(Path::new(shown)).join(from).join(prompt))
                     .map_or_else(|| file.display().to_string(), |path| path.display().to_string());
                 let text = read_capped(&file, MAX_PROMPT).map_err(|error| match error {
                     ReadError::TooLarge(size) => format!("it has {size} bytes; the limit is {MAX_PROMPT}"),
                     ReadError::NotText => "it is not UTF-8 text".to_owned(),
+                    ReadError::Io(error) if error.kind() == ErrorKind::NotFound => format!("there is no file {name}"),
                     ReadError::Io(error) => error.to_string(),
                 })?;
                 Ok(Prompt { file: name, text })
@@ -143,6 +148,9 @@ fn walk_into(
 ) {
     let kind = match fs::metadata(path) {
         Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return visit(Err((path.to_owned(), "the link leads to nothing".to_owned())));
+        }
         Err(error) => return visit(Err((path.to_owned(), format!("cannot be read: {error}")))),
     };
     if kind.is_file() {
@@ -178,6 +186,10 @@ fn walk_into(
 fn is_manifest(path: &Path) -> bool {
     path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
         && !path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".schema.json"))
+}
+
+fn file_name(path: &Path) -> PathBuf {
+    path.file_name().map(PathBuf::from).unwrap_or_default()
 }
 
 fn show(shown: &str, path: &Path) -> String {

@@ -11,8 +11,8 @@ use super::model::{AgentManifest, Mode, ServiceManifest};
 use super::prompt::Prompt;
 use super::yaml::{Path, Source};
 use super::{Config, Document, Layer, Transport};
-use crate::diagnostic::Diagnostic;
-use crate::ids::{AgentName, ServiceName};
+use crate::diagnostic::{Diagnostic, Place};
+use crate::ids::{AgentName, GroupName, ServiceName, ToolName};
 
 /// The one agent that may not be replaced.
 const ORCHESTRATOR: &str = "orchestrator";
@@ -23,6 +23,8 @@ pub struct Manifests {
     pub agents: BTreeMap<AgentName, AgentEntry>,
     pub services: BTreeMap<ServiceName, ServiceEntry>,
     pub configs: Vec<ConfigEntry>,
+    /// The groups of built-in services as they are compiled in: what no layer can widen.
+    builtin_groups: BTreeMap<ServiceName, BTreeMap<GroupName, Vec<ToolName>>>,
 }
 
 #[derive(Debug)]
@@ -57,6 +59,24 @@ pub struct ServiceEntry {
 }
 
 impl ServiceEntry {
+    /// Where its name is written: the field, or its key in a `.mcp.json`.
+    pub fn name_place(&self) -> Place {
+        name_place(&self.source, &self.path)
+    }
+
+    /// Where its command or address stands: a `.mcp.json` writes them without `transport`.
+    pub fn transport_path(&self) -> Path {
+        if self.path != Path::root() {
+            return self.path.clone();
+        }
+        let form = match &self.manifest.transport {
+            Transport::Builtin(_) => "builtin",
+            Transport::Stdio(_) => "stdio",
+            Transport::Http(_) => "http",
+        };
+        self.path.key("transport").key(form)
+    }
+
     /// Brought by a user, a project or an editor: what the group `mcp` speaks of.
     pub fn user_installed(&self) -> bool {
         self.layer != Layer::Builtin && !matches!(self.manifest.transport, Transport::Builtin(_))
@@ -76,6 +96,10 @@ impl Manifests {
             Document::Agent { manifest, prompts } => self.add_agent(*manifest, prompts, layer, source, found),
             Document::Service { manifest, path } => self.add_service(*manifest, path, layer, source, found),
             Document::Config(config) => {
+                if let Some(earlier) = self.configs.iter().find(|earlier| earlier.layer == layer) {
+                    let first = Place::file(&earlier.source.file);
+                    return found.push(claimed_twice("config file", layer, Place::file(&source.file), first));
+                }
                 self.configs.push(ConfigEntry { config: *config, layer, source: Arc::clone(source) });
             }
         }
@@ -109,13 +133,8 @@ impl Manifests {
         let mut overrides = Vec::new();
         if let Some(earlier) = self.agents.get_mut(&manifest.name) {
             if earlier.layer == layer {
-                return found.push(claimed_twice(
-                    "agent",
-                    manifest.name.as_str(),
-                    source.place(&at_name),
-                    &earlier.source,
-                    &at_name,
-                ));
+                let what = format!("agent `{}`", manifest.name);
+                return found.push(claimed_twice(&what, layer, source.place(&at_name), earlier.source.place(&at_name)));
             }
             if manifest.name.as_str() == ORCHESTRATOR {
                 return found.push(Diagnostic::error(
@@ -153,7 +172,6 @@ impl Manifests {
         source: &Arc<Source>,
         found: &mut Vec<Diagnostic>,
     ) {
-        let at_name = path.key("name");
         if layer != Layer::Builtin && manifest.owner.is_some() {
             return found.push(Diagnostic::error(
                 "E102",
@@ -165,18 +183,13 @@ impl Manifests {
         let mut overrides = Vec::new();
         if let Some(earlier) = self.services.get(&manifest.name) {
             if earlier.layer == layer {
-                return found.push(claimed_twice(
-                    "service",
-                    manifest.name.as_str(),
-                    source.place(&at_name),
-                    &earlier.source,
-                    &earlier.path.key("name"),
-                ));
+                let what = format!("service `{}`", manifest.name);
+                return found.push(claimed_twice(&what, layer, name_place(source, &path), earlier.name_place()));
             }
             if let Some(owner) = &earlier.manifest.owner {
                 return found.push(Diagnostic::error(
                     "E102",
-                    source.place(&at_name),
+                    name_place(source, &path),
                     format!("the service `{}` belongs to the {owner} and cannot be overridden", manifest.name),
                     "choose another name",
                 ));
@@ -184,7 +197,9 @@ impl Manifests {
             overrides.clone_from(&earlier.overrides);
             overrides.push(earlier.source.file.clone());
         }
-        if layer != Layer::Builtin && self.widens_builtin(&manifest, &path, source, found) {
+        if layer == Layer::Builtin {
+            self.builtin_groups.insert(manifest.name.clone(), manifest.groups.clone());
+        } else if self.widens_builtin(&manifest, &path, source, found) {
             return;
         }
         let entry = ServiceEntry { manifest, layer, source: Arc::clone(source), path, overrides };
@@ -202,9 +217,8 @@ impl Manifests {
     ) -> bool {
         let Transport::Builtin(name) = &manifest.transport else { return false };
         let at = path.key("transport").key("builtin");
-        let Some(builtin) =
-            self.services.get(name).filter(|entry| &manifest.name == name && entry.manifest.owner.is_none())
-        else {
+        // Owned services never get here: they cannot be overridden.
+        let Some(groups) = self.builtin_groups.get(name).filter(|_| &manifest.name == name) else {
             found.push(Diagnostic::error(
                 "E117",
                 source.place(&at),
@@ -215,7 +229,7 @@ impl Manifests {
         };
         let mut widened = false;
         for (group, tools) in &manifest.groups {
-            let Some(allowed) = builtin.manifest.groups.get(group) else { continue };
+            let Some(allowed) = groups.get(group) else { continue };
             for (index, tool) in tools.iter().enumerate().filter(|(_, tool)| !allowed.contains(tool)) {
                 widened = true;
                 found.push(Diagnostic::error(
@@ -245,12 +259,16 @@ fn internal_elsewhere(entry: &ModeEntry, found: &mut Vec<Diagnostic>) -> bool {
     entry.mode.internal
 }
 
-fn claimed_twice(kind: &str, name: &str, at: crate::diagnostic::Place, first: &Source, path: &Path) -> Diagnostic {
+fn name_place(source: &Source, path: &Path) -> Place {
+    if *path == Path::root() { source.place(&path.key("name")) } else { source.key_place(path) }
+}
+
+fn claimed_twice(what: &str, layer: Layer, at: Place, first: Place) -> Diagnostic {
     Diagnostic::error(
         "E101",
         at,
-        format!("two files of one layer define the {kind} `{name}`"),
-        "rename one of them, or remove it",
+        format!("the {what} is defined twice in one layer ({layer})"),
+        "keep one of them, or give one another name",
     )
-    .with_related(first.place(path), "defined here first")
+    .with_related(first, "defined here first")
 }

@@ -10,7 +10,7 @@ use super::model::{
 };
 use super::yaml::{Path, Source};
 use crate::diagnostic::Diagnostic;
-use crate::ids::{NAME_PATTERN, ServiceName};
+use crate::ids::ServiceName;
 
 pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) -> Vec<(ServiceManifest, Path)> {
     let at = Path::root().key("mcpServers");
@@ -28,32 +28,48 @@ pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) 
         let at = at.key(name);
         match service(name, server) {
             Ok(manifest) => services.push((manifest, at)),
-            Err(problem) => found.push(Diagnostic::error(
+            Err(Unusable(problem, help)) => found.push(Diagnostic::error(
                 "E013",
                 source.key_place(&at),
                 format!("the server `{name}` cannot be used: {problem}"),
-                "give it a `command` with `args` and `env`, or a `url` with `headers`",
+                help,
             )),
         }
     }
     services
 }
 
-fn service(name: &str, server: &Value) -> Result<ServiceManifest, String> {
+/// What is wrong with a server, and what to do about it.
+struct Unusable(String, &'static str);
+
+impl From<String> for Unusable {
+    fn from(problem: String) -> Self {
+        Unusable(problem, "give it a `command` with `args` and `env`, or a `url` with `headers`")
+    }
+}
+
+fn service(name: &str, server: &Value) -> Result<ServiceManifest, Unusable> {
     let text = |key: &str| server.get(key).and_then(Value::as_str);
     let transport = match (text("command"), text("url")) {
         (Some(command), None) => Transport::Stdio(StdioTransport {
             command: variables(command),
             args: strings(server.get("args"))?,
             env: map(server.get("env"))?,
-            cwd: text("cwd").map(str::to_owned),
+            cwd: text("cwd").map(variables),
         }),
-        (None, Some(url)) if text("type") != Some("sse") => {
+        (None, Some(_)) if text("type") == Some("sse") => {
+            let help = "use the server's streamable HTTP address, with `\"type\": \"http\"`";
+            return Err(Unusable("the old HTTP+SSE transport is not spoken".to_owned(), help));
+        }
+        (None, Some(url)) if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) => {
+            let help = "write the whole address, with http:// or https://";
+            return Err(Unusable(format!("its url is \"{url}\""), help));
+        }
+        (None, Some(url)) => {
             Transport::Http(HttpTransport { url: variables(url), headers: map(server.get("headers"))? })
         }
-        (None, Some(_)) => return Err("the old HTTP+SSE transport is not spoken".to_owned()),
-        (Some(_), Some(_)) => return Err("it has both a command and a url".to_owned()),
-        (None, None) => return Err("it has neither a command nor a url".to_owned()),
+        (Some(_), Some(_)) => return Err("it has both a command and a url".to_owned().into()),
+        (None, None) => return Err("it has neither a command nor a url".to_owned().into()),
     };
     Ok(ServiceManifest {
         version: VERSION,
@@ -73,7 +89,7 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, String> {
 }
 
 /// `GitHub Tools` → `github-tools`.
-fn service_name(name: &str) -> Result<ServiceName, String> {
+fn service_name(name: &str) -> Result<ServiceName, Unusable> {
     let words: Vec<String> = name
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .flat_map(|word| word.split('_'))
@@ -85,7 +101,8 @@ fn service_name(name: &str) -> Result<ServiceName, String> {
     if fits {
         Ok(ServiceName::new(clean))
     } else {
-        Err(format!("its name does not become one that fits {NAME_PATTERN}"))
+        let help = "rename it: a letter first, then at most 31 letters, digits and -";
+        Err(Unusable("its name cannot be made one that a manifest can hold".to_owned(), help))
     }
 }
 

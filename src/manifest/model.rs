@@ -387,6 +387,7 @@ pub struct StdioTransport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpTransport {
+    /// An address that begins with http:// or https://.
     #[schemars(regex(pattern = r"^https?://[^\s]+$"))]
     pub url: String,
     /// Sent with every request; `${env:NAME}` is resolved at start and never logged.

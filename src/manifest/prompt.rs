@@ -1,7 +1,7 @@
 //! A mode's prompt: Markdown with minijinja variables, checked when it is read, so that a session never meets
 //! a template that cannot be filled in.
 
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::nearest;
@@ -66,13 +66,17 @@ impl Prompt {
             Some(line) => Place::at(&self.file, &self.text, line, 1, usize::MAX),
             None => Place::file(&self.file),
         };
-        let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-        Diagnostic::error(
-            "E113",
-            place,
-            format!("the prompt is not a valid template: {}{detail}", error.kind()),
-            "correct the template; write {{ \"{{\" }} for literal braces",
-        )
+        let (problem, help) = match (error.kind(), error.detail()) {
+            (ErrorKind::OutOfFuel, _) => {
+                ("the prompt takes too long to fill in".to_owned(), "shorten its loops, or write the text out")
+            }
+            (kind, detail) => {
+                let reason = detail.map_or_else(|| kind.to_string(), str::to_owned);
+                let help = "correct the template; write {{ \"{{\" }} for literal braces";
+                (format!("the prompt is not a valid template: {reason}"), help)
+            }
+        };
+        Diagnostic::error("E113", place, problem, help)
     }
 
     /// minijinja tells which variables are unknown but not where: the first use inside a tag is looked up.

@@ -79,12 +79,18 @@ pub fn generate(kind: Kind) -> Value {
     .into()
 }
 
-/// Everything the schema finds wrong with a document.
+/// A file with more mistakes than this is no manifest, and nobody reads on.
+const MAX_FOUND: usize = 100;
+
+/// What the schema finds wrong with a document.
 pub(super) fn validate(kind: Kind, value: &Value, source: &Source) -> Vec<Diagnostic> {
     let checked = kind.checked_in();
     let mut found = Vec::new();
     for error in checked.validator.iter_errors(value) {
         explain(&error, &checked.schema, source, &mut found);
+        if found.len() >= MAX_FOUND {
+            break;
+        }
     }
     found
 }
@@ -96,18 +102,19 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
     match error.kind() {
         ValidationErrorKind::AdditionalProperties { unexpected } => {
             let known = known_fields(error, schema);
-            for name in unexpected {
-                let help = match nearest(name, known.iter().copied()) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None if known.is_empty() => "this name is not allowed here".to_owned(),
-                    None => format!("known fields: {}", known.join(", ")),
-                };
-                found.push(Diagnostic::error(
-                    "E011",
-                    source.key_place(&path.key(name)),
-                    format!("unknown field `{name}`"),
-                    help,
-                ));
+            for name in unexpected.iter().take(MAX_FOUND) {
+                let at = source.key_place(&path.key(name));
+                // Where no field is known the keys are names that the writer chooses: groups, roles.
+                found.push(if known.is_empty() {
+                    let problem = format!("`{name}` is not a name that can stand in {field}");
+                    Diagnostic::error("E013", at, problem, "write lower-case words joined by - or _")
+                } else {
+                    let help = match nearest(name, known.iter().copied()) {
+                        Some(near) => format!("did you mean `{near}`?"),
+                        None => format!("known fields: {}", known.join(", ")),
+                    };
+                    Diagnostic::error("E011", at, format!("unknown field `{name}`"), help)
+                });
             }
         }
         ValidationErrorKind::Required { property } => {
@@ -120,12 +127,11 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
                 missing_help(name),
             ));
         }
-        ValidationErrorKind::Type { kind } => found.push(Diagnostic::error(
-            "E010",
-            here(),
-            format!("{field} must be {}, not {}", expected(kind), described(error.instance())),
-            format!("write {} here", expected(kind)),
-        )),
+        ValidationErrorKind::Type { kind } => {
+            let help = form(error, schema).map(|form| format!("write {form}"));
+            let help = help.unwrap_or_else(|| type_help(&path, &expected(kind), error.instance()));
+            found.push(wrong_type(error.instance(), &expected(kind), source, &path, help));
+        }
         ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
             explain_choice(error, context, schema, source, found);
         }
@@ -134,7 +140,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
             found.push(one_of(error, &Value::Array(vec![expected_value.as_ref().clone()]), source, &path));
         }
         ValidationErrorKind::Pattern { pattern } => {
-            let form = about(error, schema).unwrap_or_else(|| format!("text that matches {pattern}"));
+            let form = form(error, schema).unwrap_or_else(|| format!("text that matches {pattern}"));
             found.push(Diagnostic::error(
                 "E013",
                 here(),
@@ -142,12 +148,28 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
                 format!("write {form}"),
             ));
         }
-        _ => found.push(Diagnostic::error(
-            "E013",
-            here(),
-            format!("{field}: {error}"),
-            "change the value so that it fits",
-        )),
+        kind => {
+            let (problem, help) = match kind {
+                ValidationErrorKind::MinLength { .. } => {
+                    (format!("{field} must not be empty"), "write some text".to_owned())
+                }
+                ValidationErrorKind::MinItems { .. } => {
+                    (format!("{field} must not be an empty list"), "add an entry".to_owned())
+                }
+                ValidationErrorKind::MaxLength { limit } => {
+                    let length = error.instance().as_str().unwrap_or_default().chars().count();
+                    (format!("{field} has {length} characters"), format!("write at most {limit}"))
+                }
+                ValidationErrorKind::Minimum { limit } => {
+                    (format!("{field} must not be less than {limit}"), format!("write {limit} or more"))
+                }
+                ValidationErrorKind::Maximum { limit } => {
+                    (format!("{field} must not be more than {limit}"), format!("write {limit} or less"))
+                }
+                _ => (format!("{field}: {error}"), "change the value so that it fits".to_owned()),
+            };
+            found.push(Diagnostic::error("E013", here(), problem, help));
+        }
     }
 }
 
@@ -163,10 +185,10 @@ fn explain_choice(
     let path = path_of(error);
     let depth = |error: &ValidationError<'_>| error.instance_path().iter().count();
     let root = depth(error);
-    let wrong_type = |branch: &&Vec<ValidationError<'static>>| {
+    let of_another_type = |branch: &&Vec<ValidationError<'static>>| {
         branch.iter().any(|e| depth(e) == root && matches!(e.kind(), ValidationErrorKind::Type { .. }))
     };
-    let fitting: Vec<_> = branches.iter().filter(|branch| !wrong_type(branch)).collect();
+    let fitting: Vec<_> = branches.iter().filter(|branch| !of_another_type(branch)).collect();
     let deepest = fitting.iter().max_by_key(|branch| branch.iter().map(depth).max());
     match (fitting.as_slice(), deepest) {
         ([], _) => {
@@ -180,12 +202,8 @@ fn explain_choice(
                 .collect();
             forms.dedup();
             let forms = forms.join(" or ");
-            found.push(Diagnostic::error(
-                "E010",
-                source.place(&path),
-                format!("`{path}` must be {forms}, not {}", described(error.instance())),
-                format!("write {forms} here"),
-            ));
+            let help = type_help(&path, &forms, error.instance());
+            found.push(wrong_type(error.instance(), &forms, source, &path, help));
         }
         ([only], _) => only.iter().for_each(|e| explain(e, schema, source, found)),
         (_, Some(branch)) if branch.iter().any(|e| depth(e) > root) => {
@@ -193,14 +211,16 @@ fn explain_choice(
         }
         _ => {
             // Several mappings, told apart by the one field each requires: transport, runtime.
-            let fields: Vec<_> = branches
+            let mut fields: Vec<_> = branches
                 .iter()
                 .flatten()
-                .filter_map(|e| match e.kind() {
-                    ValidationErrorKind::Required { property } => property.as_str(),
-                    _ => None,
+                .flat_map(|e| match e.kind() {
+                    ValidationErrorKind::Required { property } => property.as_str().into_iter().collect(),
+                    ValidationErrorKind::AdditionalProperties { .. } => known_fields(e, schema),
+                    _ => Vec::new(),
                 })
                 .collect();
+            fields.dedup();
             let given = error.instance().as_object().and_then(|object| object.keys().next());
             let help = match given.and_then(|given| nearest(given, fields.iter().copied())) {
                 Some(near) if given.is_some_and(|given| given != near) => format!("did you mean `{near}`?"),
@@ -254,8 +274,30 @@ fn known_fields<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a s
     properties.into_iter().flat_map(|properties| properties.keys().map(String::as_str)).collect()
 }
 
-fn about(error: &ValidationError<'_>, schema: &Value) -> Option<String> {
-    around(error, schema)?.get("description")?.as_str().map(str::to_owned)
+/// What text of a certain form looks like: the description that stands beside the pattern it must match.
+fn form(error: &ValidationError<'_>, schema: &Value) -> Option<String> {
+    let object = around(error, schema)?;
+    object.get("pattern")?;
+    let description = object.get("description")?.as_str()?.trim_end_matches('.');
+    let mut letters = description.chars();
+    let first = letters.next()?;
+    Some(first.to_lowercase().chain(letters).collect())
+}
+
+fn wrong_type(value: &Value, expected: &str, source: &Source, path: &Path, help: String) -> Diagnostic {
+    let field = if *path == Path::root() { "the document".to_owned() } else { format!("`{path}`") };
+    // There is no text to point at where nothing was written.
+    let at = if value.is_null() { source.key_place(path) } else { source.place(path) };
+    Diagnostic::error("E010", at, format!("{field} must be {expected}, not {}", described(value)), help)
+}
+
+fn type_help(path: &Path, expected: &str, value: &Value) -> String {
+    match value {
+        _ if path.to_string() == "transport" => missing_help("transport").replacen("add", "write", 1),
+        Value::Number(_) | Value::Bool(_) if expected == "text" => format!("put it in quotes: \"{value}\""),
+        Value::String(text) if expected.starts_with("a list") => format!("write a list: `[{text}]`"),
+        _ => format!("write {expected} here"),
+    }
 }
 
 fn missing_help(field: &str) -> String {

@@ -5,22 +5,33 @@
 //!
 //! Invariant: the only user of the YAML crates; no file is read here.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use saphyr_parser::{Event, Parser, Span as YamlSpan};
 use serde_json::{Map, Value};
 
+use super::json::{DUPLICATE, Strict};
 use crate::diagnostic::{Diagnostic, Place};
 
 /// Aliases may make a document larger than its text; past this many nodes it is a bomb, not a manifest.
 const MAX_NODES: usize = 200_000;
+/// Where `serde_yaml` stops too. What is nested deeper has no marks, so that dropping them cannot end the stack.
+const MAX_DEPTH: usize = 128;
+
+/// A place costs a walk through the text and holds its line. Past this many in one file, which no person made,
+/// the file's name must do.
+const MAX_PLACES: usize = 200;
 
 /// One file as it was read.
 pub struct Source {
     pub file: String,
     pub text: String,
-    marks: OnceLock<Option<Arc<Mark>>>,
+    marks: OnceLock<Result<Marks, Unmarked>>,
+    /// How many places have been looked up so far.
+    located: AtomicUsize,
 }
 
 impl fmt::Debug for Source {
@@ -31,11 +42,11 @@ impl fmt::Debug for Source {
 
 impl Source {
     pub fn new(file: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
-        Arc::new(Self { file: file.into(), text: text.into(), marks: OnceLock::new() })
+        Arc::new(Self { file: file.into(), text: text.into(), marks: OnceLock::new(), located: AtomicUsize::new(0) })
     }
 
-    fn marks(&self) -> Option<&Arc<Mark>> {
-        self.marks.get_or_init(|| mark(&self.text).ok()).as_ref()
+    fn marks(&self) -> Result<&Marks, &Unmarked> {
+        self.marks.get_or_init(|| mark(&self.text)).as_ref()
     }
 
     /// The place of the value at `path`, or of the nearest thing around it that exists.
@@ -49,7 +60,8 @@ impl Source {
     }
 
     fn locate(&self, path: &Path, part: Part) -> Place {
-        let Some(root) = self.marks() else { return Place::file(&self.file) };
+        let in_full = self.located.fetch_add(1, Ordering::Relaxed) < MAX_PLACES;
+        let (Ok(Marks { root, .. }), true) = (self.marks(), in_full) else { return Place::file(&self.file) };
         let mut mark = root;
         let mut span = root.span;
         for (depth, step) in path.0.iter().enumerate() {
@@ -72,6 +84,10 @@ impl Source {
                 _ => break,
             }
         }
+        self.at(span)
+    }
+
+    fn at(&self, span: TextSpan) -> Place {
         Place::at(&self.file, &self.text, span.line, span.column, span.width)
     }
 }
@@ -137,38 +153,67 @@ pub(super) fn parse(source: &Source) -> Result<Value, Box<Diagnostic>> {
 }
 
 fn empty(source: &Source) -> Box<Diagnostic> {
+    let blank = source.text.trim_start_matches('\u{feff}').trim().is_empty();
     Box::new(Diagnostic::error(
         "E004",
         Place::file(&source.file),
-        "the file is empty",
+        if blank { "the file is empty" } else { "the file holds nothing but comments" },
         "write a manifest (`skein new agent NAME` shows one) or remove the file",
     ))
 }
 
 fn parse_json(source: &Source) -> Result<Value, Box<Diagnostic>> {
-    // serde_json keeps the last of two equal keys without a word, so keys are read by a visitor that objects.
     serde_json::from_str::<Strict>(&source.text).map(|strict| strict.0).map_err(|error| {
-        Box::new(Diagnostic::error(
-            "E003",
-            Place::at(&source.file, &source.text, error.line(), error.column(), 1),
-            format!("not valid JSON: {}", before_location(&error.to_string())),
-            "correct the syntax at this place",
-        ))
+        let message = before_location(&error.to_string());
+        if message.starts_with(DUPLICATE) {
+            return repeated(source, &message);
+        }
+        // Its columns count bytes.
+        let line = source.text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
+        let column = line.char_indices().take_while(|(byte, _)| *byte < error.column()).count();
+        let (message, help) = if error.is_eof() {
+            ("the file ends too early".to_owned(), "close what is still open: quotes, brackets, braces")
+        } else if message == "trailing comma" {
+            (message, "remove the comma before this place")
+        } else {
+            (message, "correct the syntax at this place")
+        };
+        let at = Place::at(&source.file, &source.text, error.line(), column, 1);
+        Box::new(Diagnostic::error("E003", at, format!("not valid JSON: {message}"), help))
+    })
+}
+
+/// The parsers only know where the mapping begins or ends; the marked parse knows both keys.
+fn repeated(source: &Source, message: &str) -> Box<Diagnostic> {
+    let key = message.strip_prefix(DUPLICATE).unwrap_or_default().trim_matches('"');
+    let problem = format!("the key `{key}` stands twice in one mapping");
+    let help = "keep one of the two entries";
+    Box::new(match source.marks().map(|marks| marks.repeated) {
+        Ok(Some((first, second))) => Diagnostic::error("E003", source.at(second), problem, help)
+            .with_related(source.at(first), "it stands here first"),
+        Ok(None) | Err(_) => Diagnostic::error("E003", Place::file(&source.file), problem, help),
     })
 }
 
 fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
+    if let Some(place) = too_deep(source) {
+        let help = "a manifest needs a handful of levels; close the brackets that are still open";
+        return Err(Box::new(Diagnostic::error("E003", place, "brackets are nested too deeply", help)));
+    }
     if source.text.contains('&') && source.text.contains('*') {
         weigh(source)?;
     }
     match serde_yaml::from_str::<serde_yaml::Value>(&source.text) {
-        Ok(value) => to_json(value, &Path::root()).map_err(|(path, problem)| {
-            Box::new(Diagnostic::error(
-                "E003",
-                source.place(&path),
-                problem,
-                "use text, numbers, true/false, lists and mappings with text keys",
-            ))
+        Ok(value) => to_json(value, &Path::root()).map_err(|unfit| {
+            Box::new(match unfit {
+                Unfit::Value(path, problem) => {
+                    let help = "use text, numbers, true/false, lists and mappings";
+                    Diagnostic::error("E003", source.place(&path), problem, help)
+                }
+                Unfit::Key(path, problem) => {
+                    Diagnostic::error("E003", source.key_place(&path), problem, "put the key in quotes")
+                }
+            })
         }),
         Err(error) => {
             let message = before_location(&error.to_string());
@@ -176,6 +221,9 @@ fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
                 Some(at) => Place::at(&source.file, &source.text, at.line(), at.column(), 1),
                 None => Place::file(&source.file),
             };
+            if message.contains(DUPLICATE) {
+                return Err(repeated(source, message.rsplit(": ").next().unwrap_or_default()));
+            }
             Err(Box::new(if message.contains("more than one document") {
                 Diagnostic::error(
                     "E006",
@@ -183,6 +231,8 @@ fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
                     "the file holds more than one document",
                     "keep one document per file: move what follows `---` to a file of its own",
                 )
+            } else if starts_with_tab(&place) {
+                Diagnostic::error("E003", place, "not valid YAML: a tab cannot indent", "indent with spaces")
             } else {
                 Diagnostic::error("E003", place, format!("not valid YAML: {message}"), syntax_help(&message))
             }))
@@ -191,13 +241,39 @@ fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
 }
 
 fn syntax_help(message: &str) -> &'static str {
-    if message.contains("tab") || message.contains("cannot start any token") {
-        "indent with spaces, and quote text that begins with one of @ ` % * & ! | >"
-    } else if message.contains("duplicate") {
-        "keep one of the two entries"
+    if message.contains("cannot start any token") {
+        "quote text that begins with one of @ ` %"
+    } else if message.contains("unknown anchor") {
+        "write `&name` before the value this `*name` repeats; quote text that begins with *"
+    } else if message.contains("',' or") {
+        "close the list or mapping that is still open with ] or }, and put commas between its entries"
     } else {
         "correct the syntax at this place; text with `: ` or ` #` in it needs quotes"
     }
+}
+
+/// Where brackets go deeper than any parser reads. Both parsers take quadratic time to find that out, so it is
+/// counted first; brackets in quotes and comments count too, but nobody leaves that many open.
+fn too_deep(source: &Source) -> Option<Place> {
+    let mut depth = 0_usize;
+    for (index, byte) in source.text.bytes().enumerate() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => continue,
+        }
+        if depth > 2 * MAX_DEPTH {
+            let before = &source.text[..index];
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            return Some(Place::at(&source.file, &source.text, line, column, 1));
+        }
+    }
+    None
+}
+
+fn starts_with_tab(place: &Place) -> bool {
+    place.span.as_ref().is_some_and(|span| span.text.chars().nth(span.column - 1) == Some('\t'))
 }
 
 fn second_document(source: &Source) -> Option<Place> {
@@ -205,9 +281,10 @@ fn second_document(source: &Source) -> Option<Place> {
     Some(Place::at(&source.file, &source.text, line + 1, 1, 3))
 }
 
-/// Both parsers end their messages with "at line L column C", which the place says already.
+/// Both parsers end their messages with "at line L column C", which the place says already, and then what they
+/// were busy with.
 fn before_location(message: &str) -> String {
-    match message.rfind(" at line ") {
+    match message.find(" at line ") {
         Some(end) => message[..end].to_owned(),
         None => message.to_owned(),
     }
@@ -219,19 +296,25 @@ fn weigh(source: &Source) -> Result<(), Box<Diagnostic>> {
         Box::new(Diagnostic::error(
             "E005",
             place,
-            format!("aliases make this document larger than {MAX_NODES} nodes"),
+            format!("aliases make this document grow past {MAX_NODES} values"),
             "write the repeated parts out, or remove the aliases",
         ))
     };
     match source.marks() {
-        Some(root) if root.size > MAX_NODES => Err(too_large(Place::file(&source.file))),
+        Err(Unmarked::TooLarge(at)) => Err(too_large(source.at(*at))),
         // A text the marked parser cannot read may still hold a bomb that the other one would build.
-        None if source.text.matches('*').count() > 64 => Err(too_large(Place::file(&source.file))),
-        _ => Ok(()),
+        Err(Unmarked::Unreadable) if source.text.matches('*').count() > 64 => Err(too_large(Place::file(&source.file))),
+        Err(Unmarked::Unreadable) | Ok(_) => Ok(()),
     }
 }
 
-fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, (Path, String)> {
+/// What YAML can say and JSON cannot.
+enum Unfit {
+    Value(Path, String),
+    Key(Path, String),
+}
+
+fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, Unfit> {
     Ok(match value {
         serde_yaml::Value::Null => Value::Null,
         serde_yaml::Value::Bool(value) => Value::Bool(value),
@@ -242,7 +325,8 @@ fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, (Path, String
                 .map(Value::from)
                 .or_else(|| number.as_i64().map(Value::from))
                 .or_else(|| number.as_f64().filter(|float| float.is_finite()).map(Value::from));
-            json.ok_or_else(|| (path.clone(), format!("`{number}` is not a number a manifest can hold")))?
+            let problem = || format!("`{number}` is not a number a manifest can hold");
+            json.ok_or_else(|| Unfit::Value(path.clone(), problem()))?
         }
         serde_yaml::Value::Sequence(items) => items
             .into_iter()
@@ -252,8 +336,11 @@ fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, (Path, String
         serde_yaml::Value::Mapping(entries) => {
             let mut object = Map::new();
             for (key, value) in entries {
-                let serde_yaml::Value::String(key) = key else {
-                    return Err((path.clone(), format!("a key of this mapping is not text: {key:?}")));
+                let key = match key {
+                    serde_yaml::Value::String(key) => key,
+                    serde_yaml::Value::Bool(key) => return Err(key_not_text(path, &key.to_string())),
+                    serde_yaml::Value::Number(key) => return Err(key_not_text(path, &key.to_string())),
+                    _ => return Err(Unfit::Value(path.clone(), "a key of this mapping is not text".to_owned())),
                 };
                 let value = to_json(value, &path.key(&key))?;
                 object.insert(key, value);
@@ -261,61 +348,27 @@ fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, (Path, String
             Value::Object(object)
         }
         serde_yaml::Value::Tagged(tagged) => {
-            return Err((path.clone(), format!("the YAML tag {} has no meaning here", tagged.tag)));
+            return Err(Unfit::Value(path.clone(), format!("the YAML tag {} has no meaning here", tagged.tag)));
         }
     })
 }
 
-/// A JSON value in which no object names a key twice.
-struct Strict(Value);
+fn key_not_text(mapping: &Path, key: &str) -> Unfit {
+    Unfit::Key(mapping.key(key), format!("the key `{key}` is not text"))
+}
 
-impl<'de> serde::Deserialize<'de> for Strict {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Strict;
+/// A document's shape, and the first key that stands twice in its mapping: where first, and where again.
+struct Marks {
+    root: Arc<Mark>,
+    repeated: Option<(TextSpan, TextSpan)>,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON value")
-            }
-            fn visit_unit<E>(self) -> Result<Strict, E> {
-                Ok(Strict(Value::Null))
-            }
-            fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_u64<E>(self, value: u64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_i64<E>(self, value: i64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_f64<E>(self, value: f64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_str<E>(self, value: &str) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
-            }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Strict, A::Error> {
-                let mut items = Vec::new();
-                while let Some(Strict(item)) = seq.next_element()? {
-                    items.push(item);
-                }
-                Ok(Strict(Value::Array(items)))
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Strict, A::Error> {
-                let mut object = Map::new();
-                while let Some((key, Strict(value))) = map.next_entry::<String, Strict>()? {
-                    if object.contains_key(&key) {
-                        return Err(serde::de::Error::custom(format!("duplicate entry with key \"{key}\"")));
-                    }
-                    object.insert(key, value);
-                }
-                Ok(Strict(Value::Object(object)))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
+/// Why a text has no marks.
+enum Unmarked {
+    /// Not YAML, or nested deeper than the other parser reads.
+    Unreadable,
+    /// At this alias it grows past every limit.
+    TooLarge(TextSpan),
 }
 
 /// The shape of a document with the place of every node. An alias shares the node of its anchor, so a
@@ -365,14 +418,19 @@ struct Open {
 #[derive(Default)]
 struct OpenMapping {
     entries: Vec<MarkedEntry>,
+    keys: HashMap<String, TextSpan>,
     waiting: Option<(String, TextSpan)>,
 }
 
-fn mark(text: &str) -> Result<Arc<Mark>, String> {
-    let mut anchors: std::collections::HashMap<usize, Arc<Mark>> = std::collections::HashMap::new();
+fn mark(text: &str) -> Result<Marks, Unmarked> {
+    let mut anchors: HashMap<usize, Arc<Mark>> = HashMap::new();
     let mut open: Vec<Open> = Vec::new();
+    let mut repeated = None;
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| error.to_string())?;
+        let (event, span) = event.map_err(|_| Unmarked::Unreadable)?;
+        if open.len() > MAX_DEPTH {
+            return Err(Unmarked::Unreadable);
+        }
         let span = TextSpan::from(span);
         let (mark, key, anchor) = match event {
             Event::Scalar(text, _, anchor, _) => {
@@ -381,7 +439,7 @@ fn mark(text: &str) -> Result<Arc<Mark>, String> {
             }
             Event::Alias(anchor) => match anchors.get(&anchor) {
                 Some(target) => (Arc::clone(target), None, 0),
-                None => return Err("an alias without an anchor".to_owned()),
+                None => return Err(Unmarked::Unreadable),
             },
             Event::SequenceStart(anchor, _) => {
                 open.push(Open { span, anchor, mapping: None, items: Vec::new(), size: 1 });
@@ -392,7 +450,7 @@ fn mark(text: &str) -> Result<Arc<Mark>, String> {
                 continue;
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let done = open.pop().ok_or("unbalanced collection")?;
+                let done = open.pop().ok_or(Unmarked::Unreadable)?;
                 let node = match done.mapping {
                     Some(mapping) => Node::Map(mapping.entries),
                     None => Node::Seq(done.items),
@@ -404,17 +462,27 @@ fn mark(text: &str) -> Result<Arc<Mark>, String> {
         if anchor > 0 {
             anchors.insert(anchor, Arc::clone(&mark));
         }
-        let Some(parent) = open.last_mut() else { return Ok(mark) };
+        let Some(parent) = open.last_mut() else { return Ok(Marks { root: mark, repeated }) };
         parent.size = parent.size.saturating_add(mark.size);
+        if parent.size > MAX_NODES {
+            return Err(Unmarked::TooLarge(span));
+        }
         match &mut parent.mapping {
             None => parent.items.push(mark),
             Some(mapping) => match mapping.waiting.take() {
-                None => mapping.waiting = Some((key.unwrap_or_default(), span)),
+                None => {
+                    if let Some(key) = &key
+                        && let Some(first) = mapping.keys.insert(key.clone(), span)
+                    {
+                        repeated = repeated.or(Some((first, span)));
+                    }
+                    mapping.waiting = Some((key.unwrap_or_default(), span));
+                }
                 Some((key, key_span)) => mapping.entries.push((key, key_span, mark)),
             },
         }
     }
-    Err("no document".to_owned())
+    Err(Unmarked::Unreadable)
 }
 
 #[cfg(test)]
@@ -460,7 +528,7 @@ mod tests {
     fn equal_keys_are_refused_in_both_notations() {
         for (file, text) in [("a.json", r#"{"a": 1, "a": 2}"#), ("a.yaml", "a: 1\na: 2\n")] {
             let error = parse(&Source::new(file, text)).expect_err("refused");
-            assert!(error.problem.contains("duplicate"), "{}", error.problem);
+            assert!(error.problem.contains("twice"), "{}", error.problem);
         }
     }
 }

@@ -1,1 +1,184 @@
-//! x
+//! Manifests that are wrong in one way each, and exactly what is said about them.
+//!
+//! `tests/fixtures/manifests/bad/` holds a file or a folder for each case and, beside it, the golden text
+//! NAME.txt; `UPDATE_EXPECT=1 cargo test --test it diagnostics` writes those anew. A folder with `.skein/` or
+//! `.mcp.json` is read as a project, everything else as `--manifests`.
+#![allow(clippy::expect_used, reason = "helpers of tests fail the test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use expect_test::expect_file;
+use skein::diagnostic::Diagnostic;
+use skein::graph;
+use skein::manifest::{self, Layer, Root};
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn bad() -> PathBuf {
+    package().join("tests/fixtures/manifests/bad")
+}
+
+/// What is said about `layer` when it stands on the built-in manifests.
+fn findings(layer: (Layer, Root), shown: &str) -> Vec<Diagnostic> {
+    let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), layer]);
+    let resolved = graph::resolve(manifests, found);
+    resolved.diagnostics.into_iter().filter(|found| found.at.file.starts_with(shown)).collect()
+}
+
+fn assert_says(name: &str, layer: (Layer, Root), shown: &str) {
+    let found = findings(layer, shown);
+    assert!(!found.is_empty(), "nothing is said about {name}");
+    for diagnostic in &found {
+        assert!(!diagnostic.help.is_empty(), "{name}: {diagnostic:?} has no help");
+    }
+    let text: String = found.iter().map(Diagnostic::render).collect();
+    let golden = bad().join(format!("{name}.txt"));
+    expect_file![golden].assert_eq(&anstream::adapter::strip_str(&text).to_string());
+}
+
+fn on_disk(path: &Path, shown: &str) -> (Layer, Root) {
+    (Layer::Extra, Root::Disk { path: path.to_owned(), shown: shown.to_owned() })
+}
+
+/// The files of a project as its trust would take them.
+fn project(path: &Path, shown: &str) -> (Layer, Root) {
+    let mut files = BTreeMap::new();
+    let mut pending = vec![path.to_owned()];
+    while let Some(folder) = pending.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let entry = entry.expect("an entry").path();
+            if entry.is_dir() {
+                pending.push(entry);
+            } else {
+                let relative = entry.strip_prefix(path).expect("below").to_owned();
+                files.insert(relative, fs::read(&entry).expect("readable"));
+            }
+        }
+    }
+    (Layer::Project, Root::Snapshot { files, shown: shown.to_owned() })
+}
+
+#[test]
+fn every_bad_manifest_is_explained() {
+    let mut cases = 0;
+    for entry in fs::read_dir(bad()).expect("the fixtures") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            continue;
+        }
+        let shown = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let is_project = path.join(".skein").exists() || path.join(".mcp.json").exists();
+        let layer = if is_project { project(&path, &shown) } else { on_disk(&path, &shown) };
+        assert_says(&name, layer, &shown);
+        cases += 1;
+    }
+    assert!(cases > 100, "{cases} cases");
+}
+
+/// Cases that no repository should hold are made where they are needed.
+fn generated(name: &str, make: impl FnOnce(&Path)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    make(folder.path());
+    assert_says(name, on_disk(folder.path(), name), name);
+}
+
+#[test]
+fn a_file_of_ten_megabytes_is_not_read() {
+    generated("ten-megabytes", |folder| {
+        fs::write(folder.join("large.yaml"), "# padding\n".repeat(1024 * 1024)).expect("written");
+    });
+}
+
+#[test]
+fn a_file_that_is_not_text_is_refused() {
+    generated("not-text", |folder| fs::write(folder.join("latin1.yaml"), b"name: caf\xe9\n").expect("written"));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_that_lead_back_or_nowhere_are_reported() {
+    use std::os::unix::fs::symlink;
+    generated("links", |folder| {
+        fs::create_dir(folder.join("agents")).expect("created");
+        symlink("..", folder.join("agents/back")).expect("linked");
+        symlink("itself.yaml", folder.join("itself.yaml")).expect("linked");
+        symlink("nowhere", folder.join("gone.yaml")).expect("linked");
+    });
+}
+
+/// Each place holds its line: thousands of them in a file of one long line would fill the memory.
+#[test]
+fn thousands_of_mistakes_in_one_file_are_not_all_shown_with_their_line() {
+    let unknown: String = (0..3000).map(|n| format!("z{n}, ")).collect();
+    let text = format!(
+        "{{version: 1, kind: agent, name: mine, description: x, runtime: {{acp: {{command: x}}}}, \
+         modes: [{{slug: one, description: x, dependencies: [{unknown}]}}]}}"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("long.yaml"), text).expect("written");
+    let found = findings(on_disk(folder.path(), "long"), "long");
+    assert_eq!(found.len(), 3000);
+    assert!(found.iter().filter(|found| found.at.span.is_some()).count() <= 200);
+}
+
+#[test]
+fn a_layer_may_not_give_back_what_an_earlier_one_took_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let head = "version: 1\nkind: service\nname: developer\ndescription: x\ntransport: {builtin: developer}\n";
+    let mut roots = vec![(Layer::Builtin, Root::Builtin)];
+    for (layer, name, groups) in
+        [(Layer::User, "user", "groups: {}"), (Layer::Extra, "extra", "groups: {read: [shell]}")]
+    {
+        let path = folder.path().join(name).join("services");
+        fs::create_dir_all(&path).expect("created");
+        fs::write(path.join("developer.yaml"), format!("{head}{groups}\n")).expect("written");
+        roots.push((layer, Root::Disk { path: folder.path().join(name), shown: name.to_owned() }));
+    }
+    let (_, found) = manifest::load(&roots);
+    assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), ["E118"]);
+}
+
+/// A code as it stands in the sources and texts: a letter and three digits.
+fn codes(text: &str, before: &str, after: &str) -> BTreeSet<String> {
+    let is_code = |code: &str| {
+        code.len() == 4 && code.starts_with(['E', 'W', 'N']) && code[1..].chars().all(|c| c.is_ascii_digit())
+    };
+    let pieces = text.split(before).skip(1).filter_map(|piece| piece.split(after).next());
+    pieces.filter(|code| is_code(code)).map(str::to_owned).collect()
+}
+
+fn codes_in_source() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut pending = vec![package().join("src")];
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(fs::read_dir(path).expect("a folder").map(|entry| entry.expect("an entry").path()));
+        } else {
+            found.extend(codes(&fs::read_to_string(&path).expect("source text"), "\"", "\""));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_code_has_a_fixture() {
+    let mut shown = BTreeSet::new();
+    for entry in fs::read_dir(bad()).expect("the fixtures") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            shown.extend(codes(&fs::read_to_string(&path).expect("a golden text"), "[", "]"));
+        }
+    }
+    assert_eq!(codes_in_source(), shown);
+}
+
+#[test]
+fn every_code_is_documented() {
+    let text = fs::read_to_string(package().join("docs/diagnostics.md")).expect("docs/diagnostics.md");
+    assert_eq!(codes_in_source(), codes(&text, "| `", "` |"));
+}

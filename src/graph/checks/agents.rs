@@ -4,12 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use regex::RegexBuilder;
 
+use super::values::Origin;
 use super::{Checks, listed};
 use crate::diagnostic::{Diagnostic, Place};
 use crate::graph::scope::{Rule, RuleKind, ToolScope};
 use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{
-    AgentEntry, Dependency, DependencyKind, GroupEntry, Layer, ModeEntry, Path, ServiceEntry, Source, Transport,
+    AgentEntry, Dependency, DependencyKind, GroupEntry, Layer, ModeEntry, Path, Runtime, ServiceEntry, Source,
+    Transport,
 };
 
 /// A pattern for file names needs no more; a larger one is a mistake or an attack.
@@ -29,7 +31,7 @@ impl<'a> Checks<'a> {
                         "E101",
                         mode.source.place(&mode.path.key("slug")),
                         format!("the agent has two modes `{}`", mode.mode.slug),
-                        "rename one of them, or remove it",
+                        "keep one of them, or give one another slug",
                     );
                     self.found.push(
                         diagnostic.with_related(first.source.place(&first.path.key("slug")), "defined here first"),
@@ -56,21 +58,29 @@ impl<'a> Checks<'a> {
                 entry.layer,
             );
         }
+        if let Some(Runtime::Acp(acp)) = &manifest.runtime {
+            let origin = Origin {
+                who: format!("agent `{}`", manifest.name),
+                source: &entry.source,
+                path: Path::root().key("runtime").key("acp"),
+            };
+            self.process(&origin, &acp.command, &acp.args, &acp.env, acp.cwd.as_deref());
+        }
         if let Some(mode) = &manifest.default_mode {
             let id = ModeId::new(manifest.name.clone(), mode.clone());
-            self.offered_mode(&id, &entry.source.place(&Path::root().key("default_mode")));
+            self.offered_mode(&id, || entry.source.place(&Path::root().key("default_mode")));
         }
         for (index, pattern) in manifest.delegates.iter().enumerate() {
-            let at = entry.source.place(&Path::root().key("delegates").index(index));
+            let at = || entry.source.place(&Path::root().key("delegates").index(index));
             match pattern.0.split_once('/') {
                 Some((agent, "*")) if self.manifests.agents.contains_key(agent) => {}
                 Some((agent, "*")) => {
-                    let help = self.mode_help(agent);
-                    self.error("E104", at, format!("there is no agent `{agent}`"), help);
+                    let help = self.agent_help(agent);
+                    self.error("E104", at(), format!("there is no agent `{agent}`"), help);
                 }
                 _ => {
                     if let Ok(id) = pattern.0.parse::<ModeId>() {
-                        self.offered_mode(&id, &at);
+                        self.offered_mode(&id, at);
                     }
                 }
             }
@@ -167,6 +177,7 @@ impl<'a> Checks<'a> {
     }
 
     fn tool_groups(&mut self, id: &ModeId, mode: &'a ModeEntry, needs: &[&'a ServiceName]) -> ToolScope {
+        let mut understood = true;
         let mut scope = ToolScope { rules: Vec::new(), needs: needs.iter().map(|name| (*name).clone()).collect() };
         for (index, entry) in mode.mode.tool_groups.iter().enumerate() {
             let at = mode.path.key("tool_groups").index(index);
@@ -175,33 +186,42 @@ impl<'a> Checks<'a> {
                 Some(pattern) => match RegexBuilder::new(pattern).size_limit(MAX_REGEX).build() {
                     Ok(regex) => Some(regex),
                     Err(error) => {
-                        let reason = error.to_string().lines().last().unwrap_or_default().trim().to_owned();
+                        understood = false;
                         let place = mode.source.place(&at.key("files"));
-                        let help =
-                            "write a regular expression; a literal dot is `\\.`, and single quotes keep backslashes";
-                        self.error("E114", place, format!("not a regular expression: {reason}"), help);
+                        let help = "`*.md` as a regular expression is `\\.md$`; single quotes keep the backslash";
+                        self.error("E114", place, format!("not a regular expression: {}", reason(&error)), help);
                         continue;
                     }
                 },
             };
-            if let Some(kind) = self.meaning(id, entry, needs, &mode.source.place(&at)) {
-                scope.rules.push(Rule { group: entry.group().clone(), kind, files });
+            if entry.group().as_str() == "none" {
+                continue;
+            }
+            match self.meaning(id, entry, needs, || mode.source.place(&at)) {
+                Some(kind) => scope.rules.push(Rule { group: entry.group().clone(), kind, files }),
+                None => understood = false,
             }
         }
         self.command_power(id, mode);
-        self.admits_something(id, mode, &scope);
+        if understood {
+            self.admits_something(id, mode, &scope);
+        }
         scope
     }
 
-    /// What a group's name means for a mode that needs these services; `none` means nothing at all.
-    fn meaning(&mut self, id: &ModeId, entry: &GroupEntry, needs: &[&'a ServiceName], at: &Place) -> Option<RuleKind> {
+    /// What a group's name means for a mode that needs these services; reports one that means nothing.
+    fn meaning(
+        &mut self,
+        id: &ModeId,
+        entry: &GroupEntry,
+        needs: &[&'a ServiceName],
+        at: impl FnOnce() -> Place,
+    ) -> Option<RuleKind> {
         let group = entry.group();
         let declares = |service: &&&ServiceName| {
             self.manifests.services.get(**service).is_some_and(|entry| entry.manifest.groups.contains_key(group))
         };
-        if group.as_str() == "none" {
-            None
-        } else if needs.iter().any(|service| declares(&service)) {
+        if needs.iter().any(|service| declares(&service)) {
             Some(RuleKind::Declared)
         } else if needs.iter().any(|service| service.as_str() == group.as_str()) {
             Some(RuleKind::Service)
@@ -211,7 +231,7 @@ impl<'a> Checks<'a> {
             let help = self.group_help(group.as_str(), needs);
             let problem =
                 format!("mode `{}` lists the group `{group}`, which no service it depends on declares", id.mode);
-            self.error("E106", at.clone(), problem, help);
+            self.error("E106", at(), problem, help);
             None
         }
     }
@@ -239,6 +259,8 @@ impl<'a> Checks<'a> {
                 self.manifests.services.get(*service).into_iter().flat_map(|entry| entry.manifest.groups.keys());
             known.extend(declared.map(crate::ids::GroupName::as_str));
         }
+        let mut seen = HashSet::new();
+        known.retain(|name| seen.insert(*name));
         match nearest(group, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("this mode can list: {}", listed(known.into_iter())),
@@ -249,7 +271,6 @@ impl<'a> Checks<'a> {
     fn command_power(&mut self, id: &ModeId, mode: &'a ModeEntry) {
         let groups = &mode.mode.tool_groups;
         let Some(position) = groups.iter().position(|entry| entry.group().as_str() == "command") else { return };
-        let at = mode.source.place(&mode.path.key("tool_groups").index(position));
         let problem = if groups.iter().any(|entry| entry.files().is_some()) {
             format!("mode `{}` has `command` beside a `files` rule: its shell can write other files too", id.mode)
         } else if !groups.iter().any(|entry| entry.group().as_str() == "edit") {
@@ -259,7 +280,7 @@ impl<'a> Checks<'a> {
         };
         self.found.push(Diagnostic::note(
             "N301",
-            at,
+            mode.source.place(&mode.path.key("tool_groups").index(position)),
             problem,
             "what a shell may do is held by `approval` and permission rules",
         ));
@@ -288,6 +309,18 @@ impl<'a> Checks<'a> {
                     listed(groups)
                 ),
             ));
+        }
+    }
+}
+
+/// The last line of what the parser says; those before it repeat the pattern.
+fn reason(error: &regex::Error) -> String {
+    match error {
+        regex::Error::CompiledTooBig(_) => "it grows too large".to_owned(),
+        _ => {
+            let text = error.to_string();
+            let last = text.lines().last().unwrap_or_default().trim();
+            last.strip_prefix("error: ").unwrap_or(last).to_owned()
         }
     }
 }

@@ -1,10 +1,8 @@
-//! Rules about services: what they require, the groups they declare, the values they hand to a process.
-
-use std::collections::BTreeMap;
+//! Rules about services: what they require, the groups they declare, the values they are started with.
 
 use super::Checks;
-use crate::diagnostic::Diagnostic;
-use crate::manifest::{Path, Requires, ServiceEntry, Transport};
+use super::values::Origin;
+use crate::manifest::{Requires, ServiceEntry, Transport};
 
 /// Group names that have a meaning of their own.
 const RESERVED_GROUPS: [&str; 2] = ["none", "mcp"];
@@ -65,64 +63,21 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// `${env:NAME}` is the one placeholder, and the one place for secrets.
     fn values(&mut self, entry: &'a ServiceEntry) {
-        let at = entry.path.key("transport");
+        let origin = Origin {
+            who: format!("service `{}`", entry.manifest.name),
+            source: &entry.source,
+            path: entry.transport_path(),
+        };
         match &entry.manifest.transport {
             Transport::Builtin(_) => {}
             Transport::Stdio(stdio) => {
-                let at = at.key("stdio");
-                for (index, argument) in stdio.args.iter().enumerate() {
-                    self.placeholder(entry, &at.key("args").index(index), argument);
-                }
-                self.secrets(entry, &at.key("env"), &stdio.env);
+                self.process(&origin, &stdio.command, &stdio.args, &stdio.env, stdio.cwd.as_deref());
             }
             Transport::Http(http) => {
-                let at = at.key("http");
-                self.placeholder(entry, &at.key("url"), &http.url);
-                self.secrets(entry, &at.key("headers"), &http.headers);
+                self.placeholder(&origin, &origin.path.key("url"), &http.url);
+                self.secrets(&origin, "headers", &http.headers);
             }
         }
     }
-
-    fn secrets(&mut self, entry: &ServiceEntry, at: &Path, values: &BTreeMap<String, String>) {
-        for (name, value) in values {
-            self.placeholder(entry, &at.key(name), value);
-            if looks_secret(name) && !value.is_empty() && !value.contains("${env:") {
-                let mut place = entry.source.key_place(&at.key(name));
-                if let Some(span) = &mut place.span {
-                    // The line is shown up to the key, so that the report does not repeat the secret.
-                    span.text = span.text.chars().take(span.column - 1 + span.width).chain(": …".chars()).collect();
-                }
-                self.found.push(Diagnostic::warning(
-                    "W202",
-                    place,
-                    format!(
-                        "`{name}` of service `{}` looks like a secret written into the manifest",
-                        entry.manifest.name
-                    ),
-                    format!("keep it in the environment and write `{name}: ${{env:NAME}}`"),
-                ));
-            }
-        }
-    }
-
-    fn placeholder(&mut self, entry: &ServiceEntry, at: &Path, value: &str) {
-        for part in value.split("${").skip(1) {
-            let inside = part.split('}').next().unwrap_or_default();
-            let name = inside.strip_prefix("env:").unwrap_or_default();
-            let named = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !name.is_empty();
-            if !named || !part.contains('}') {
-                let problem = format!("`${{{inside}}}` is not a placeholder");
-                self.error("E119", entry.source.place(at), problem, "write `${env:NAME}` for an environment variable");
-            }
-        }
-    }
-}
-
-fn looks_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    ["token", "secret", "password", "passwd", "api_key", "apikey", "authorization", "access_key", "private_key"]
-        .iter()
-        .any(|word| name.contains(word))
 }

@@ -1,0 +1,79 @@
+//! Values that are handed to a process or a server: `${env:NAME}` is the one placeholder, and the one way to a
+//! secret.
+
+use std::collections::BTreeMap;
+
+use super::Checks;
+use crate::diagnostic::Diagnostic;
+use crate::manifest::{Path, Source};
+
+/// Whose values they are, and where they stand.
+pub(super) struct Origin<'a> {
+    pub(super) who: String,
+    pub(super) source: &'a Source,
+    pub(super) path: Path,
+}
+
+impl Checks<'_> {
+    pub(super) fn process(
+        &mut self,
+        origin: &Origin<'_>,
+        command: &str,
+        args: &[String],
+        env: &BTreeMap<String, String>,
+        cwd: Option<&str>,
+    ) {
+        self.placeholder(origin, &origin.path.key("command"), command);
+        for (index, argument) in args.iter().enumerate() {
+            self.placeholder(origin, &origin.path.key("args").index(index), argument);
+        }
+        self.secrets(origin, "env", env);
+        if let Some(cwd) = cwd {
+            self.placeholder(origin, &origin.path.key("cwd"), cwd);
+        }
+    }
+
+    pub(super) fn secrets(&mut self, origin: &Origin<'_>, field: &str, values: &BTreeMap<String, String>) {
+        for (name, value) in values {
+            let at = origin.path.key(field).key(name);
+            self.placeholder(origin, &at, value);
+            if looks_secret(name) && !value.is_empty() && !value.contains("${env:") {
+                let mut place = origin.source.key_place(&at);
+                if let Some(span) = &mut place.span {
+                    // The line is shown up to the key, so that the report does not repeat the secret.
+                    span.text = span.text.chars().take(span.column - 1 + span.width).chain(": …".chars()).collect();
+                }
+                self.found.push(Diagnostic::warning(
+                    "W202",
+                    place,
+                    format!("`{name}` of {} looks like a secret written into the manifest", origin.who),
+                    format!("keep it in the environment and write `{name}: ${{env:NAME}}`"),
+                ));
+            }
+        }
+    }
+
+    pub(super) fn placeholder(&mut self, origin: &Origin<'_>, at: &Path, value: &str) {
+        for part in value.split("${").skip(1) {
+            let problem = match part.split_once('}') {
+                None => format!("`${{{part}` has no closing brace"),
+                Some((inside, _)) if names_a_variable(inside) => continue,
+                Some((inside, _)) => format!("`${{{inside}}}` is not a placeholder"),
+            };
+            let help = "write `${env:NAME}` for an environment variable";
+            self.error("E119", origin.source.place(at), problem, help);
+        }
+    }
+}
+
+fn names_a_variable(inside: &str) -> bool {
+    let name = inside.strip_prefix("env:").unwrap_or_default();
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn looks_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["token", "secret", "password", "passwd", "api_key", "apikey", "authorization", "access_key", "private_key"]
+        .iter()
+        .any(|word| name.contains(word))
+}
