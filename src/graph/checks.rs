@@ -1,4 +1,7 @@
 //! The rules a set of manifests must keep, one function each, and what to say where one is broken.
+//!
+//! Invariant: a place is looked up only for something that is reported, since the first one in a file costs a
+//! second parse of it.
 
 mod agents;
 mod services;
@@ -8,7 +11,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::{ModeId, ServiceName, nearest};
-use crate::manifest::{ConfigEntry, Manifests, Path};
+use crate::manifest::{ConfigEntry, Manifests, Path, Source};
 
 /// Checks everything, and resolves the tool groups of each mode on the way.
 pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {
@@ -110,22 +113,22 @@ impl<'a> Checks<'a> {
                 let help = self.mode_help(agent.as_str());
                 self.error("E104", source.place(&at.key("agent")), format!("there is no agent `{agent}`"), help);
             } else if let (Some(agent), Some(mode)) = (agent, &profile.mode) {
-                self.offered_mode(&ModeId::new(agent.clone(), mode.clone()), &source.place(&at.key("mode")));
+                self.offered_mode(&ModeId::new(agent.clone(), mode.clone()), source, &at.key("mode"));
             }
         }
     }
 
     /// A mode that someone refers to must exist and must not be internal.
-    fn offered_mode(&mut self, id: &ModeId, at: &Place) {
+    fn offered_mode(&mut self, id: &ModeId, source: &Source, at: &Path) {
         let agent = self.manifests.agents.get(&id.agent);
         match agent.and_then(|agent| agent.modes.iter().find(|mode| mode.mode.slug == id.mode)) {
             None => {
                 let help = self.mode_help(&id.to_string());
-                self.error("E104", at.clone(), format!("there is no mode `{id}`"), help);
+                self.error("E104", source.place(at), format!("there is no mode `{id}`"), help);
             }
             Some(mode) if mode.mode.internal => self.error(
                 "E109",
-                at.clone(),
+                source.place(at),
                 format!("`{id}` is an internal mode and cannot be asked for"),
                 "choose a mode that `skein agents` does not mark as internal",
             ),

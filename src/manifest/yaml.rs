@@ -162,11 +162,11 @@ fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
         weigh(source)?;
     }
     match serde_yaml::from_str::<serde_yaml::Value>(&source.text) {
-        Ok(value) => to_json(value, &Path::root()).map_err(|(path, problem)| {
+        Ok(value) => to_json(value).map_err(|misfit| {
             Box::new(Diagnostic::error(
                 "E003",
-                source.place(&path),
-                problem,
+                source.place(&Path(misfit.steps.into_iter().rev().collect())),
+                misfit.problem,
                 "use text, numbers, true/false, lists and mappings with text keys",
             ))
         }),
@@ -231,7 +231,25 @@ fn weigh(source: &Source) -> Result<(), Box<Diagnostic>> {
     }
 }
 
-fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, (Path, String)> {
+/// Something YAML can say and JSON cannot.
+struct Misfit {
+    problem: String,
+    /// The way to it, from the inside out: it is written down only once something is wrong.
+    steps: Vec<Step>,
+}
+
+impl Misfit {
+    fn new(problem: String) -> Self {
+        Self { problem, steps: Vec::new() }
+    }
+
+    fn inside(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+}
+
+fn to_json(value: serde_yaml::Value) -> Result<Value, Misfit> {
     Ok(match value {
         serde_yaml::Value::Null => Value::Null,
         serde_yaml::Value::Bool(value) => Value::Bool(value),
@@ -242,26 +260,28 @@ fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, (Path, String
                 .map(Value::from)
                 .or_else(|| number.as_i64().map(Value::from))
                 .or_else(|| number.as_f64().filter(|float| float.is_finite()).map(Value::from));
-            json.ok_or_else(|| (path.clone(), format!("`{number}` is not a number a manifest can hold")))?
+            json.ok_or_else(|| Misfit::new(format!("`{number}` is not a number a manifest can hold")))?
         }
         serde_yaml::Value::Sequence(items) => items
             .into_iter()
             .enumerate()
-            .map(|(index, item)| to_json(item, &path.index(index)))
+            .map(|(index, item)| to_json(item).map_err(|misfit| misfit.inside(Step::Index(index))))
             .collect::<Result<_, _>>()?,
         serde_yaml::Value::Mapping(entries) => {
             let mut object = Map::new();
             for (key, value) in entries {
                 let serde_yaml::Value::String(key) = key else {
-                    return Err((path.clone(), format!("a key of this mapping is not text: {key:?}")));
+                    return Err(Misfit::new(format!("a key of this mapping is not text: {key:?}")));
                 };
-                let value = to_json(value, &path.key(&key))?;
-                object.insert(key, value);
+                match to_json(value) {
+                    Ok(value) => object.insert(key, value),
+                    Err(misfit) => return Err(misfit.inside(Step::Key(key))),
+                };
             }
             Value::Object(object)
         }
         serde_yaml::Value::Tagged(tagged) => {
-            return Err((path.clone(), format!("the YAML tag {} has no meaning here", tagged.tag)));
+            return Err(Misfit::new(format!("the YAML tag {} has no meaning here", tagged.tag)));
         }
     })
 }
@@ -443,6 +463,17 @@ mod tests {
     #[test]
     fn columns_count_characters_not_bytes() {
         assert_eq!(at("{ü: [ä, x]}", &Path::root().key("ü").index(1)), (1, 9, 1));
+    }
+
+    #[test]
+    fn what_json_cannot_say_is_found_where_it_stands() {
+        for (text, line, column) in
+            [("a:\n  - {b: 1}\n  - {b: .nan}\n", 3, 9), ("a:\n  - c: !Tag {d: 1}\n", 2, 8), ("a: [x, {1: y}]\n", 1, 8)]
+        {
+            let error = parse(&Source::new("a.yaml", text)).expect_err("refused");
+            let span = error.at.span.expect("a place in the text");
+            assert_eq!((error.code, span.line, span.column), ("E003", line, column), "{text}");
+        }
     }
 
     #[test]

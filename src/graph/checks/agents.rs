@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use regex::RegexBuilder;
 
 use super::{Checks, listed};
-use crate::diagnostic::{Diagnostic, Place};
+use crate::diagnostic::Diagnostic;
 use crate::graph::scope::{Rule, RuleKind, ToolScope};
 use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{
@@ -58,19 +58,19 @@ impl<'a> Checks<'a> {
         }
         if let Some(mode) = &manifest.default_mode {
             let id = ModeId::new(manifest.name.clone(), mode.clone());
-            self.offered_mode(&id, &entry.source.place(&Path::root().key("default_mode")));
+            self.offered_mode(&id, &entry.source, &Path::root().key("default_mode"));
         }
         for (index, pattern) in manifest.delegates.iter().enumerate() {
-            let at = entry.source.place(&Path::root().key("delegates").index(index));
+            let at = Path::root().key("delegates").index(index);
             match pattern.0.split_once('/') {
                 Some((agent, "*")) if self.manifests.agents.contains_key(agent) => {}
                 Some((agent, "*")) => {
                     let help = self.mode_help(agent);
-                    self.error("E104", at, format!("there is no agent `{agent}`"), help);
+                    self.error("E104", entry.source.place(&at), format!("there is no agent `{agent}`"), help);
                 }
                 _ => {
                     if let Ok(id) = pattern.0.parse::<ModeId>() {
-                        self.offered_mode(&id, &at);
+                        self.offered_mode(&id, &entry.source, &at);
                     }
                 }
             }
@@ -184,7 +184,7 @@ impl<'a> Checks<'a> {
                     }
                 },
             };
-            if let Some(kind) = self.meaning(id, entry, needs, &mode.source.place(&at)) {
+            if let Some(kind) = self.meaning(id, entry, needs, &mode.source, &at) {
                 scope.rules.push(Rule { group: entry.group().clone(), kind, files });
             }
         }
@@ -194,7 +194,14 @@ impl<'a> Checks<'a> {
     }
 
     /// What a group's name means for a mode that needs these services; `none` means nothing at all.
-    fn meaning(&mut self, id: &ModeId, entry: &GroupEntry, needs: &[&'a ServiceName], at: &Place) -> Option<RuleKind> {
+    fn meaning(
+        &mut self,
+        id: &ModeId,
+        entry: &GroupEntry,
+        needs: &[&'a ServiceName],
+        source: &Source,
+        at: &Path,
+    ) -> Option<RuleKind> {
         let group = entry.group();
         let declares = |service: &&&ServiceName| {
             self.manifests.services.get(**service).is_some_and(|entry| entry.manifest.groups.contains_key(group))
@@ -211,7 +218,7 @@ impl<'a> Checks<'a> {
             let help = self.group_help(group.as_str(), needs);
             let problem =
                 format!("mode `{}` lists the group `{group}`, which no service it depends on declares", id.mode);
-            self.error("E106", at.clone(), problem, help);
+            self.error("E106", source.place(at), problem, help);
             None
         }
     }
@@ -249,7 +256,6 @@ impl<'a> Checks<'a> {
     fn command_power(&mut self, id: &ModeId, mode: &'a ModeEntry) {
         let groups = &mode.mode.tool_groups;
         let Some(position) = groups.iter().position(|entry| entry.group().as_str() == "command") else { return };
-        let at = mode.source.place(&mode.path.key("tool_groups").index(position));
         let problem = if groups.iter().any(|entry| entry.files().is_some()) {
             format!("mode `{}` has `command` beside a `files` rule: its shell can write other files too", id.mode)
         } else if !groups.iter().any(|entry| entry.group().as_str() == "edit") {
@@ -259,7 +265,7 @@ impl<'a> Checks<'a> {
         };
         self.found.push(Diagnostic::note(
             "N301",
-            at,
+            mode.source.place(&mode.path.key("tool_groups").index(position)),
             problem,
             "what a shell may do is held by `approval` and permission rules",
         ));
