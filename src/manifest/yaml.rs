@@ -204,17 +204,7 @@ fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
         weigh(source)?;
     }
     match serde_yaml::from_str::<serde_yaml::Value>(&source.text) {
-        Ok(value) => to_json(value, &Path::root()).map_err(|unfit| {
-            Box::new(match unfit {
-                Unfit::Value(path, problem) => {
-                    let help = "use text, numbers, true/false, lists and mappings";
-                    Diagnostic::error("E003", source.place(&path), problem, help)
-                }
-                Unfit::Key(path, problem) => {
-                    Diagnostic::error("E003", source.key_place(&path), problem, "put the key in quotes")
-                }
-            })
-        }),
+        Ok(value) => to_json(value).map_err(|unfit| Box::new(unfit.diagnostic(source))),
         Err(error) => {
             let message = before_location(&error.to_string());
             let place = match error.location() {
@@ -309,12 +299,39 @@ fn weigh(source: &Source) -> Result<(), Box<Diagnostic>> {
 }
 
 /// What YAML can say and JSON cannot.
-enum Unfit {
-    Value(Path, String),
-    Key(Path, String),
+struct Unfit {
+    problem: String,
+    part: Part,
+    /// The way to it, from the inside out: it is written down only once something is wrong.
+    steps: Vec<Step>,
 }
 
-fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, Unfit> {
+impl Unfit {
+    fn value(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), part: Part::Value, steps: Vec::new() }
+    }
+
+    fn key(key: &str) -> Self {
+        let problem = format!("the key `{key}` is not text");
+        Self { problem, part: Part::Key, steps: vec![Step::Key(key.to_owned())] }
+    }
+
+    fn inside(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    fn diagnostic(self, source: &Source) -> Diagnostic {
+        let path = Path(self.steps.into_iter().rev().collect());
+        let help = match self.part {
+            Part::Value => "use text, numbers, true/false, lists and mappings",
+            Part::Key => "put the key in quotes",
+        };
+        Diagnostic::error("E003", source.locate(&path, self.part), self.problem, help)
+    }
+}
+
+fn to_json(value: serde_yaml::Value) -> Result<Value, Unfit> {
     Ok(match value {
         serde_yaml::Value::Null => Value::Null,
         serde_yaml::Value::Bool(value) => Value::Bool(value),
@@ -325,36 +342,31 @@ fn to_json(value: serde_yaml::Value, path: &Path) -> Result<Value, Unfit> {
                 .map(Value::from)
                 .or_else(|| number.as_i64().map(Value::from))
                 .or_else(|| number.as_f64().filter(|float| float.is_finite()).map(Value::from));
-            let problem = || format!("`{number}` is not a number a manifest can hold");
-            json.ok_or_else(|| Unfit::Value(path.clone(), problem()))?
+            json.ok_or_else(|| Unfit::value(format!("`{number}` is not a number a manifest can hold")))?
         }
         serde_yaml::Value::Sequence(items) => items
             .into_iter()
             .enumerate()
-            .map(|(index, item)| to_json(item, &path.index(index)))
+            .map(|(index, item)| to_json(item).map_err(|unfit| unfit.inside(Step::Index(index))))
             .collect::<Result<_, _>>()?,
         serde_yaml::Value::Mapping(entries) => {
             let mut object = Map::new();
             for (key, value) in entries {
                 let key = match key {
                     serde_yaml::Value::String(key) => key,
-                    serde_yaml::Value::Bool(key) => return Err(key_not_text(path, &key.to_string())),
-                    serde_yaml::Value::Number(key) => return Err(key_not_text(path, &key.to_string())),
-                    _ => return Err(Unfit::Value(path.clone(), "a key of this mapping is not text".to_owned())),
+                    serde_yaml::Value::Bool(key) => return Err(Unfit::key(&key.to_string())),
+                    serde_yaml::Value::Number(key) => return Err(Unfit::key(&key.to_string())),
+                    _ => return Err(Unfit::value("a key of this mapping is not text")),
                 };
-                let value = to_json(value, &path.key(&key))?;
+                let value = to_json(value).map_err(|unfit| unfit.inside(Step::Key(key.clone())))?;
                 object.insert(key, value);
             }
             Value::Object(object)
         }
         serde_yaml::Value::Tagged(tagged) => {
-            return Err(Unfit::Value(path.clone(), format!("the YAML tag {} has no meaning here", tagged.tag)));
+            return Err(Unfit::value(format!("the YAML tag {} has no meaning here", tagged.tag)));
         }
     })
-}
-
-fn key_not_text(mapping: &Path, key: &str) -> Unfit {
-    Unfit::Key(mapping.key(key), format!("the key `{key}` is not text"))
 }
 
 /// A document's shape, and the first key that stands twice in its mapping: where first, and where again.
