@@ -10,6 +10,7 @@ mod duration;
 mod files;
 mod json;
 mod layers;
+mod marks;
 mod mcp_servers;
 mod migrate;
 mod model;

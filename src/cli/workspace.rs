@@ -44,7 +44,15 @@ fn roots(
     if folders.config.is_dir() {
         roots.push((Layer::User, disk(&folders.config, folders)));
     }
-    if let Some(project) = Project::find(&folders.cwd).map_err(|error| trust_failure(&error))? {
+    let project = match Project::find(&folders.cwd) {
+        Err(error) if untrusted == Untrusted::Leave => {
+            // Someone's clone must not keep anyone from working in it.
+            output.note(&format!("this project's .skein/ or .mcp.json is not used: {error}"));
+            None
+        }
+        found => found.map_err(|error| trust_failure(&error))?,
+    };
+    if let Some(project) = project {
         let trust = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?.trust_of(&project);
         let why = match trust {
             Trust::Trusted => None,

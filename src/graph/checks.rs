@@ -118,6 +118,9 @@ impl<'a> Checks<'a> {
             } else if let (Some(agent), Some(mode)) = (agent, &profile.mode) {
                 let id = ModeId::new(agent.clone(), mode.clone());
                 self.offered_mode(&id, || source.place(&at.key("mode")));
+            } else if let (None, Some(mode)) = (agent, &profile.mode) {
+                let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
+                self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` beside it");
             }
         }
     }

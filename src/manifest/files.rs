@@ -113,6 +113,9 @@ impl Root {
                 let path =
                     path.ok_or("a project's prompts must lie inside its .skein folder, which its trust covers")?;
                 let bytes = files.get(&path).ok_or_else(|| format!("there is no file {}", show(shown, &path)))?;
+                if bytes.len() as u64 > MAX_PROMPT {
+                    return Err(format!("it has {} bytes; the limit is {MAX_PROMPT}", bytes.len()));
+                }
                 let text = String::from_utf8(bytes.clone()).map_err(|_| "it is not UTF-8 text")?;
                 Ok(Prompt { file: show(shown, &path), text })
             }

@@ -282,7 +282,7 @@ impl<'a> Checks<'a> {
             "N301",
             mode.source.place(&mode.path.key("tool_groups").index(position)),
             problem,
-            "what a shell may do is held by `approval` and permission rules",
+            "what a shell may do is held by `approval` alone",
         ));
     }
 

@@ -4,12 +4,18 @@ use super::Checks;
 use super::values::Origin;
 use crate::manifest::{Requires, ServiceEntry, Transport};
 
-/// Group names that have a meaning of their own.
-const RESERVED_GROUPS: [&str; 2] = ["none", "mcp"];
+/// Names in a mode's `tool_groups` that have a meaning of their own.
+const RESERVED: [&str; 2] = ["none", "mcp"];
 
 impl<'a> Checks<'a> {
     pub(super) fn services(&mut self) {
         for entry in self.manifests.services.values() {
+            let name = &entry.manifest.name;
+            if RESERVED.contains(&name.as_str()) {
+                let problem =
+                    format!("a service cannot be called `{name}`: as a group the name has a meaning of its own");
+                self.error("E107", entry.source.place(&entry.path.key("name")), problem, "choose another name");
+            }
             self.requires(entry);
             self.groups(entry);
             self.values(entry);
@@ -45,7 +51,7 @@ impl<'a> Checks<'a> {
         for group in entry.manifest.groups.keys() {
             self.declared_groups.insert(group.as_str());
             let at = || entry.source.key_place(&entry.path.key("groups").key(group.as_str()));
-            if RESERVED_GROUPS.contains(&group.as_str()) {
+            if RESERVED.contains(&group.as_str()) {
                 let problem = format!("`{group}` is no group a service can declare: it has a meaning of its own");
                 self.error("E107", at(), problem, "choose another name for the group");
             } else if group.as_str() != entry.manifest.name.as_str()

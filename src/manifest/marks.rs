@@ -1,0 +1,140 @@
+//! The place of every node of a YAML document: a second parse that keeps positions, for those who must tell a
+//! person where something stands.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use saphyr_parser::{Event, Parser, Span as YamlSpan};
+
+/// Aliases may make a document larger than its text; past this many nodes it is a bomb, not a manifest.
+pub(super) const MAX_NODES: usize = 200_000;
+/// Where `serde_yaml` stops too. What is nested deeper has no marks, so that dropping them cannot end the stack.
+pub(super) const MAX_DEPTH: usize = 128;
+
+/// A document's shape, and the first key that stands twice in its mapping: where first, and where again.
+pub(super) struct Marks {
+    pub(super) root: Arc<Mark>,
+    pub(super) repeated: Option<(TextSpan, TextSpan)>,
+}
+
+/// Why a text has no marks.
+pub(super) enum Unmarked {
+    /// Not YAML, or nested deeper than the other parser reads.
+    Unreadable,
+    /// At this alias it grows past every limit.
+    TooLarge(TextSpan),
+}
+
+/// The shape of a document with the place of every node. An alias shares the node of its anchor, so a
+/// document with aliases takes no more room than its text.
+pub(super) struct Mark {
+    pub(super) span: TextSpan,
+    pub(super) node: Node,
+    /// Nodes below and including this one, aliases followed.
+    size: usize,
+}
+
+pub(super) enum Node {
+    Scalar,
+    Seq(Vec<Arc<Mark>>),
+    Map(Vec<MarkedEntry>),
+}
+
+/// A key of a mapping, where it stands, and its value.
+pub(super) type MarkedEntry = (String, TextSpan, Arc<Mark>);
+
+#[derive(Clone, Copy)]
+pub(super) struct TextSpan {
+    pub(super) line: usize,
+    pub(super) column: usize,
+    pub(super) width: usize,
+}
+
+impl From<YamlSpan> for TextSpan {
+    fn from(span: YamlSpan) -> Self {
+        let same_line = span.start.line() == span.end.line();
+        let width = if same_line { span.end.col().saturating_sub(span.start.col()) } else { 1 };
+        Self { line: span.start.line(), column: span.start.col() + 1, width: width.max(1) }
+    }
+}
+
+/// A collection whose end has not been read yet.
+struct Open {
+    span: TextSpan,
+    anchor: usize,
+    /// Present for a mapping.
+    mapping: Option<OpenMapping>,
+    items: Vec<Arc<Mark>>,
+    size: usize,
+}
+
+/// The entries so far, and the key that waits for its value.
+#[derive(Default)]
+struct OpenMapping {
+    entries: Vec<MarkedEntry>,
+    keys: HashMap<String, TextSpan>,
+    waiting: Option<(String, TextSpan)>,
+}
+
+pub(super) fn mark(text: &str) -> Result<Marks, Unmarked> {
+    let mut anchors: HashMap<usize, Arc<Mark>> = HashMap::new();
+    let mut open: Vec<Open> = Vec::new();
+    let mut repeated = None;
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|_| Unmarked::Unreadable)?;
+        if open.len() > MAX_DEPTH {
+            return Err(Unmarked::Unreadable);
+        }
+        let span = TextSpan::from(span);
+        let (mark, key, anchor) = match event {
+            Event::Scalar(text, _, anchor, _) => {
+                let mark = Arc::new(Mark { span, node: Node::Scalar, size: 1 });
+                (mark, Some(text.into_owned()), anchor)
+            }
+            Event::Alias(anchor) => match anchors.get(&anchor) {
+                Some(target) => (Arc::clone(target), None, 0),
+                None => return Err(Unmarked::Unreadable),
+            },
+            Event::SequenceStart(anchor, _) => {
+                open.push(Open { span, anchor, mapping: None, items: Vec::new(), size: 1 });
+                continue;
+            }
+            Event::MappingStart(anchor, _) => {
+                open.push(Open { span, anchor, mapping: Some(OpenMapping::default()), items: Vec::new(), size: 1 });
+                continue;
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let done = open.pop().ok_or(Unmarked::Unreadable)?;
+                let node = match done.mapping {
+                    Some(mapping) => Node::Map(mapping.entries),
+                    None => Node::Seq(done.items),
+                };
+                (Arc::new(Mark { span: done.span, node, size: done.size }), None, done.anchor)
+            }
+            _ => continue,
+        };
+        if anchor > 0 {
+            anchors.insert(anchor, Arc::clone(&mark));
+        }
+        let Some(parent) = open.last_mut() else { return Ok(Marks { root: mark, repeated }) };
+        parent.size = parent.size.saturating_add(mark.size);
+        if parent.size > MAX_NODES {
+            return Err(Unmarked::TooLarge(span));
+        }
+        match &mut parent.mapping {
+            None => parent.items.push(mark),
+            Some(mapping) => match mapping.waiting.take() {
+                None => {
+                    if let Some(key) = &key
+                        && let Some(first) = mapping.keys.insert(key.clone(), span)
+                    {
+                        repeated = repeated.or(Some((first, span)));
+                    }
+                    mapping.waiting = Some((key.unwrap_or_default(), span));
+                }
+                Some((key, key_span)) => mapping.entries.push((key, key_span, mark)),
+            },
+        }
+    }
+    Err(Unmarked::Unreadable)
+}
