@@ -7,6 +7,7 @@ mod agents;
 mod check;
 mod folders;
 mod graph;
+mod import;
 mod logging;
 mod mcp;
 mod new;
@@ -94,6 +95,8 @@ enum Command {
     Mcp(mcp::McpArgs),
     /// Write a manifest to start from
     New(new::NewArgs),
+    /// Take over the memories that goose keeps
+    Import(import::ImportArgs),
     /// Allow this project's .skein/ and .mcp.json to be used, as they are now
     Trust(trust::TrustArgs),
     /// Print a shell completion script
@@ -114,6 +117,7 @@ impl Command {
             Command::Tools(_) => "tools",
             Command::Mcp(_) => "mcp",
             Command::New(_) => "new",
+            Command::Import(_) => "import",
             Command::Trust(_) => "trust",
             Command::Completions { .. } => "completions",
             Command::Reaper => "reaper",
@@ -163,6 +167,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
         Command::Tools(args) => tools::run(&args, global, folders, output),
         Command::Mcp(args) => mcp::run(&args, global, folders, output),
         Command::New(args) => new::run(&args, folders, output),
+        Command::Import(args) => import::run(&args, folders, output),
         Command::Trust(args) => trust::run(&args, folders, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
