@@ -13,6 +13,7 @@ mod mcp;
 mod new;
 mod output;
 mod run;
+mod run_command;
 mod services;
 mod tools;
 mod trust;
@@ -81,6 +82,8 @@ impl From<ApprovalLevel> for Approval {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Do one thing: a prompt, a session, an answer
+    Run(run_command::RunArgs),
     /// Validate manifests and the graph they make; exit 6 if there is an error
     Check(check::CheckArgs),
     /// Show the service graph
@@ -110,6 +113,7 @@ impl Command {
     /// As it is typed, for the log. Arguments are left out: they may hold what nobody wants in a log.
     fn name(&self) -> &'static str {
         match self {
+            Command::Run(_) => "run",
             Command::Check(_) => "check",
             Command::Graph(_) => "graph",
             Command::Agents(_) => "agents",
@@ -160,6 +164,7 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let global = &cli.global;
     match cli.command {
+        Command::Run(args) => run_command::run(&args, global, folders, output),
         Command::Check(args) => check::run(&args, global, folders, output),
         Command::Graph(args) => graph::run(&args, global, folders, output),
         Command::Agents(args) => agents::run(&args, global, folders, output),

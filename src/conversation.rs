@@ -38,3 +38,77 @@ impl Content {
         }
     }
 }
+
+/// One turn of the talk, as the model is shown it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    pub role: Role,
+    pub parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    User,
+    Assistant,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    Content(Content),
+    /// What the model thought aloud; shown, and not sent back to other models.
+    Thought(String),
+    ToolUse(ToolUse),
+    ToolResult(ToolResult),
+}
+
+/// A model's wish to call a tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolUse {
+    pub id: String,
+    /// As the model sees it: `service__tool`.
+    pub name: String,
+    pub arguments: Value,
+}
+
+/// What became of a tool use.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolResult {
+    pub id: String,
+    pub name: String,
+    pub content: Vec<Content>,
+    pub is_error: bool,
+}
+
+impl Message {
+    pub fn user(content: Vec<Content>) -> Self {
+        Self { role: Role::User, parts: content.into_iter().map(Part::Content).collect() }
+    }
+
+    /// All plain text of the message.
+    pub fn text(&self) -> String {
+        let texts = self.parts.iter().filter_map(|part| match part {
+            Part::Content(content) => content.as_text(),
+            Part::Thought(_) | Part::ToolUse(_) | Part::ToolResult(_) => None,
+        });
+        texts.collect::<Vec<_>>().join("")
+    }
+}
+
+/// Tokens a model was given and gave.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub input: u64,
+    pub output: u64,
+    /// Of the input, what the provider had in its cache.
+    pub cached: u64,
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.input += other.input;
+        self.output += other.output;
+        self.cached += other.cached;
+    }
+}

@@ -5,6 +5,8 @@
 
 /// A binding offered outward.
 pub mod adapter;
+/// The loop between a model and its tools.
+pub mod agents;
 /// Modes to bindings: exactly what was asked for.
 pub mod broker;
 /// The command line.
@@ -17,6 +19,8 @@ pub mod diagnostic;
 pub mod graph;
 /// Names that appear in manifests.
 pub mod ids;
+/// Models.
+pub mod llm;
 /// Files to typed manifests.
 pub mod manifest;
 /// Child processes that leave nothing behind.

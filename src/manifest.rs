@@ -34,7 +34,7 @@ pub use model::{
     HttpTransport, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport,
     Timeouts, Transport, VERSION,
 };
-pub use prompt::{Prompt, VARIABLES};
+pub use prompt::{Prompt, PromptValues, VARIABLES};
 pub use schema::{Kind, generate as generate_schema};
 pub use yaml::{Path, Source};
 

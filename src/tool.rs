@@ -150,6 +150,9 @@ pub struct ToolOutcome {
     pub structured: Option<Value>,
     /// The content says what went wrong, for the model to correct.
     pub is_error: bool,
+    /// It was not called, because nobody consented.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
     pub meta: Option<Value>,
 }
 

@@ -214,7 +214,7 @@ impl Binding {
             return Ok(ToolOutcome::error(reason));
         }
         if let Err(reason) = self.consent(name, tool, &arguments, &context).await? {
-            return Ok(ToolOutcome::error(reason));
+            return Ok(ToolOutcome { refused: true, ..ToolOutcome::error(reason) });
         }
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {

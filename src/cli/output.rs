@@ -67,6 +67,8 @@ pub(super) enum Failure {
     Usage { problem: String, help: String },
     /// Manifests are wrong and have been reported: exit 6.
     Manifests { errors: usize },
+    /// The turn ended because a call was refused: exit 5.
+    Refused { tool: String },
     /// Somebody ended it: exit 130.
     Interrupted,
 }
@@ -88,6 +90,7 @@ impl Failure {
         match self {
             Failure::Work { .. } => 1,
             Failure::Usage { .. } => 2,
+            Failure::Refused { .. } => 5,
             Failure::Manifests { .. } => 6,
             Failure::Interrupted => 130,
         }
@@ -101,6 +104,12 @@ impl Failure {
                 format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
             }
             Failure::Manifests { errors: 1 } => format!("{red}error{red:#}: the manifests have 1 error\n"),
+            Failure::Refused { tool } => {
+                let help = "consent to it, or allow such calls with `--approval auto`";
+                format!(
+                    "{red}error{red:#}: the turn ended because {tool} was refused\n  {quiet}help{quiet:#}: {help}\n"
+                )
+            }
             Failure::Interrupted => return,
             Failure::Manifests { errors } => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
         };

@@ -19,7 +19,27 @@ pub struct Prompt {
     pub text: String,
 }
 
+/// One value for each of [`VARIABLES`].
+#[derive(Debug, Clone, Copy)]
+pub struct PromptValues<'a> {
+    pub agent: &'a str,
+    pub mode: &'a str,
+    pub cwd: &'a str,
+    pub date: &'a str,
+    pub os: &'a str,
+}
+
 impl Prompt {
+    /// The text with its variables filled in.
+    pub fn fill_in(&self, values: &PromptValues<'_>) -> Result<String, String> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(FUEL));
+        let PromptValues { agent, mode, cwd, date, os } = *values;
+        let values = minijinja::context! { agent, mode, cwd, date, os };
+        environment.render_named_str(&self.file, &self.text, values).map_err(|error| format!("{}: {error}", self.file))
+    }
+
     /// Every reason why this prompt could not be filled in.
     pub fn check(&self) -> Vec<Diagnostic> {
         if !self.text.contains("{{") && !self.text.contains("{%") && !self.text.contains("{#") {

@@ -31,6 +31,7 @@ pub(super) fn outcome(result: CallToolResult) -> ToolOutcome {
         content: result.content.into_iter().map(content).collect(),
         structured: result.structured_content,
         is_error: result.is_error.unwrap_or(false),
+        refused: false,
         meta: result.meta.and_then(|meta| serde_json::to_value(meta).ok()),
     }
 }

@@ -1,0 +1,97 @@
+//! What a model is told before the talk begins: the mode's prompt, what the project asks of agents, and what
+//! the bound services say of themselves. Every part has a cap.
+//!
+//! Invariant: made once for a binding, and the same bytes for the same input, so that providers' caches hold.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::broker::Binding;
+use crate::manifest::{Prompt, PromptValues};
+use crate::tool::Session;
+
+/// Files in which projects tell agents how to work, from the repository's root down to the working directory.
+const HINTS: [&str; 2] = ["AGENTS.md", ".goosehints"];
+const MAX_HINTS: usize = 32 * 1024;
+const MAX_INSTRUCTIONS: usize = 4 * 1024;
+
+/// The system prompt of a session in a mode. `date` is the day the session began.
+pub fn system_prompt(
+    prompt: Option<&Prompt>,
+    binding: &Binding,
+    session: &Session,
+    date: &str,
+) -> Result<String, String> {
+    let mode = binding.mode();
+    let values = PromptValues {
+        agent: mode.agent.as_str(),
+        mode: mode.mode.as_str(),
+        cwd: &session.cwd.to_string_lossy(),
+        date,
+        os: std::env::consts::OS,
+    };
+    let mut text = match prompt {
+        Some(prompt) => prompt.fill_in(&values)?,
+        None => String::new(),
+    };
+    for (file, hints) in project_hints(&session.cwd) {
+        text.push_str(&format!(
+            "\n\n<project-instructions file=\"{}\">\n{hints}\n</project-instructions>",
+            file.display()
+        ));
+    }
+    for (service, said) in binding.instructions() {
+        let said = cut(&said, MAX_INSTRUCTIONS);
+        text.push_str(&format!(
+            "\n\n<service name=\"{service}\" note=\"what the service says of itself\">\n{said}\n</service>"
+        ));
+    }
+    Ok(text)
+}
+
+/// The hint files that apply to a folder, the most general first, together no larger than the cap.
+fn project_hints(cwd: &Path) -> Vec<(PathBuf, String)> {
+    let root = cwd.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(cwd);
+    let mut folders: Vec<_> = cwd.ancestors().take_while(|folder| folder.starts_with(root)).collect();
+    folders.reverse();
+    let mut room = MAX_HINTS;
+    let mut found = Vec::new();
+    for file in folders.iter().flat_map(|folder| HINTS.iter().map(move |name| folder.join(name))) {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let text = cut(text.trim(), room);
+        room = room.saturating_sub(text.len());
+        if !text.is_empty() {
+            found.push((file, text));
+        }
+    }
+    found
+}
+
+fn cut(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let mut end = max;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}\n[… cut at {max} bytes]", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_read_from_the_repository_down_and_capped() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("a/b");
+        fs::create_dir_all(&inner).unwrap();
+        fs::create_dir(folder.path().join(".git")).unwrap();
+        fs::write(folder.path().join("AGENTS.md"), "general").unwrap();
+        fs::write(inner.join(".goosehints"), "x".repeat(MAX_HINTS * 2)).unwrap();
+        let hints = project_hints(&inner);
+        assert_eq!(hints[0].1, "general");
+        assert!(hints[1].1.len() < MAX_HINTS + 64 && hints[1].1.ends_with("bytes]"));
+    }
+}

@@ -1,0 +1,353 @@
+//! The loop: model, tool calls, results, model again, until the turn ends. The one place where a turn can end.
+//!
+//! Invariant: every failure a model could correct goes to the model; every tool use gets a result, even when
+//! the turn is cancelled.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::{Event, Notifier, Status};
+use crate::broker::Binding;
+use crate::conversation::{Content, Message, Part, Role, ToolResult, ToolUse, Usage};
+use crate::llm::{ModelStop, OfferedTool, Provider, Request, StreamEvent};
+use crate::tool::{CallContext, ServiceError, Session, ToolOutcome};
+
+/// Text of a tool's answer past this goes to a file that the model can page through.
+const MAX_RESULT: usize = 50_000;
+
+/// When a turn that does not end by itself is ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How often the model may be asked in one turn.
+    pub requests: usize,
+    /// How often the same call may fail in one turn.
+    pub same_failure: usize,
+    /// Tokens of all requests and answers of one turn.
+    pub tokens: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { requests: 100, same_failure: 3, tokens: 5_000_000 }
+    }
+}
+
+/// One session's way to think: a model, and what its mode may use.
+pub struct Exchange {
+    provider: Arc<dyn Provider>,
+    binding: Arc<Binding>,
+    session: Arc<Session>,
+    notifier: Arc<dyn Notifier>,
+    limits: Limits,
+    system: Arc<str>,
+    tools: Arc<[OfferedTool]>,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TurnEnd {
+    pub ending: Ending,
+    pub usage: Usage,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Ending {
+    /// The model has said what it wanted to say.
+    EndTurn,
+    /// Its answer was cut at its longest.
+    MaxTokens,
+    /// It was asked as often as a turn allows, or the budget of tokens is spent, or it repeats itself.
+    Exhausted {
+        why: String,
+    },
+    /// It declined.
+    Refusal,
+    Cancelled,
+    /// A call needed consent and did not get it, and the model ended there.
+    CallRefused {
+        tool: String,
+    },
+    Failed {
+        why: String,
+    },
+}
+
+impl Exchange {
+    pub fn new(
+        provider: Arc<dyn Provider>,
+        binding: Arc<Binding>,
+        session: Arc<Session>,
+        notifier: Arc<dyn Notifier>,
+        limits: Limits,
+        system: impl Into<Arc<str>>,
+    ) -> Self {
+        let tools = binding.tools().iter().map(|(name, tool)| OfferedTool {
+            name: name.clone(),
+            description: tool.spec.description.clone(),
+            schema: Arc::clone(&tool.spec.input_schema),
+        });
+        let tools = tools.collect();
+        Self { provider, binding, session, notifier, limits, system: system.into(), tools }
+    }
+
+    /// One turn: appends to `history` what was said, and tells the notifier, last of all, that it has ended.
+    pub async fn turn(&self, history: &mut Vec<Message>, prompt: Vec<Content>, cancel: &CancellationToken) -> TurnEnd {
+        self.say(history, Message::user(prompt));
+        let mut turn = Turn::default();
+        let ending = self.run(history, &mut turn, cancel).await;
+        let end = TurnEnd { ending, usage: turn.usage };
+        self.notifier.log(Event::TurnEnded { end: end.clone() });
+        end
+    }
+
+    async fn run(&self, history: &mut Vec<Message>, turn: &mut Turn, cancel: &CancellationToken) -> Ending {
+        for _ in 0..self.limits.requests {
+            let (message, stop) = match self.ask(history, turn, cancel).await {
+                Ok(answer) => answer,
+                Err(ending) => return ending,
+            };
+            let calls: Vec<_> = message.parts.iter().filter_map(tool_use).cloned().collect();
+            self.say(history, message);
+            if calls.is_empty() {
+                return match (stop, turn.refused.take()) {
+                    (ModelStop::Length, _) => Ending::MaxTokens,
+                    (ModelStop::Refused, _) => Ending::Refusal,
+                    (ModelStop::Finished, Some(tool)) => Ending::CallRefused { tool },
+                    (ModelStop::Finished, None) => Ending::EndTurn,
+                };
+            }
+            let results = self.call_all(calls, turn, cancel).await;
+            self.say(history, Message { role: Role::User, parts: results.into_iter().map(Part::ToolResult).collect() });
+            if cancel.is_cancelled() {
+                return Ending::Cancelled;
+            }
+            if let Some(why) = turn.exhausted(&self.limits) {
+                return Ending::Exhausted { why };
+            }
+        }
+        Ending::Exhausted { why: format!("the model was asked {} times in this turn", self.limits.requests) }
+    }
+
+    fn say(&self, history: &mut Vec<Message>, message: Message) {
+        self.notifier.log(Event::Message { message: message.clone() });
+        history.push(message);
+    }
+
+    /// Asks the model once. What it had said when it was cut off is kept in the history.
+    async fn ask(
+        &self,
+        history: &mut Vec<Message>,
+        turn: &mut Turn,
+        cancel: &CancellationToken,
+    ) -> Result<(Message, ModelStop), Ending> {
+        let request =
+            Request { system: Arc::clone(&self.system), tools: Arc::clone(&self.tools), messages: history.clone() };
+        let mut stream = self.provider.stream(request);
+        let mut answer = Answer::default();
+        let ending = loop {
+            let event = tokio::select! {
+                biased;
+                () = cancel.cancelled() => break Ending::Cancelled,
+                event = stream.next() => event,
+            };
+            match event {
+                Some(Ok(StreamEvent::Text(text))) => {
+                    self.notifier.status(Status::Text(text.clone()));
+                    answer.text(&text);
+                }
+                Some(Ok(StreamEvent::Thought(text))) => {
+                    self.notifier.status(Status::Thought(text.clone()));
+                    answer.thought(&text);
+                }
+                Some(Ok(StreamEvent::ToolUse(call))) => answer.parts.push(Part::ToolUse(call)),
+                Some(Ok(StreamEvent::Done { stop, usage })) => {
+                    turn.usage += usage;
+                    self.notifier.status(Status::Usage(turn.usage));
+                    return Ok((Message { role: Role::Assistant, parts: answer.parts }, stop));
+                }
+                Some(Err(error)) => break Ending::Failed { why: error.to_string() },
+                None => {
+                    break Ending::Failed {
+                        why: format!("the model `{}` ended without an answer", self.provider.name()),
+                    };
+                }
+            }
+        };
+        // Wishes for tools are dropped: they will not be fulfilled, and a history with an unanswered one is invalid.
+        answer.parts.retain(|part| tool_use(part).is_none());
+        if !answer.parts.is_empty() {
+            self.say(history, Message { role: Role::Assistant, parts: answer.parts });
+        }
+        Err(ending)
+    }
+
+    /// A result for every call, in their order. Neighbours that only read run side by side.
+    async fn call_all(&self, calls: Vec<ToolUse>, turn: &mut Turn, cancel: &CancellationToken) -> Vec<ToolResult> {
+        let mut results = Vec::with_capacity(calls.len());
+        let mut rest = calls.as_slice();
+        while let Some(first) = rest.first() {
+            let side_by_side = rest.iter().take_while(|call| self.reads_only(call)).count().max(1);
+            let (now, later) = rest.split_at(if self.reads_only(first) { side_by_side } else { 1 });
+            rest = later;
+            let outcomes = futures::future::join_all(now.iter().map(|call| self.call(call, cancel))).await;
+            for (call, outcome) in now.iter().zip(outcomes) {
+                turn.note(call, &outcome);
+                results.push(ToolResult {
+                    id: call.id.clone(),
+                    name: call.name.clone(),
+                    content: outcome.content,
+                    is_error: outcome.is_error,
+                });
+            }
+        }
+        results
+    }
+
+    fn reads_only(&self, call: &ToolUse) -> bool {
+        self.binding.tools().get(&call.name).is_some_and(|tool| tool.read_only)
+    }
+
+    async fn call(&self, call: &ToolUse, cancel: &CancellationToken) -> ToolOutcome {
+        self.notifier.log(Event::ToolStarted { call: call.clone() });
+        let outcome = if cancel.is_cancelled() { cancelled() } else { self.dispatch(call, cancel).await };
+        let outcome = self.shortened(outcome, &call.id);
+        let (id, name) = (call.id.clone(), call.name.clone());
+        self.notifier.log(Event::ToolEnded { id, name, outcome: outcome.clone() });
+        outcome
+    }
+
+    async fn dispatch(&self, call: &ToolUse, cancel: &CancellationToken) -> ToolOutcome {
+        let arguments = match &call.arguments {
+            Value::Object(arguments) => arguments.clone(),
+            Value::Null => Map::new(),
+            other => return ToolOutcome::error(format!("the arguments must be a JSON object, not {other}")),
+        };
+        let (notifier, id) = (Arc::clone(&self.notifier), call.id.clone());
+        let context = CallContext::new(Arc::clone(&self.session))
+            .with_cancel(cancel.child_token())
+            .with_progress(move |progress| notifier.status(Status::ToolProgress { id: id.clone(), progress }));
+        match self.binding.call(&call.name, arguments, context).await {
+            Ok(outcome) => outcome,
+            Err(ServiceError::Cancelled) => cancelled(),
+            Err(error) => ToolOutcome::error(error.to_string()),
+        }
+    }
+
+    /// The outcome with text that a context can hold; the whole is kept in a file.
+    fn shortened(&self, mut outcome: ToolOutcome, id: &str) -> ToolOutcome {
+        for content in &mut outcome.content {
+            let Content::Text(text) = content else { continue };
+            if text.len() <= MAX_RESULT {
+                continue;
+            }
+            let file = self.session.scratch.join(format!("result-{}.txt", file_name(id)));
+            let kept = fs::create_dir_all(&self.session.scratch)
+                .and_then(|()| fs::File::create(&file))
+                .and_then(|mut file| file.write_all(text.as_bytes()));
+            let whole = match kept {
+                Ok(()) => format!("the whole is in {}", file.display()),
+                Err(error) => format!("the whole could not be kept: {error}"),
+            };
+            let (head, tail) = (floor(text, MAX_RESULT * 3 / 4), ceiling(text, text.len() - MAX_RESULT / 4));
+            let left_out = tail - head;
+            *text = format!("{}\n[… {left_out} bytes left out; {whole} …]\n{}", &text[..head], &text[tail..]);
+        }
+        outcome
+    }
+}
+
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exchange")
+            .field("model", &self.provider.name())
+            .field("binding", &self.binding)
+            .finish_non_exhaustive()
+    }
+}
+
+fn cancelled() -> ToolOutcome {
+    ToolOutcome::error("the user cancelled before this call was done")
+}
+
+fn tool_use(part: &Part) -> Option<&ToolUse> {
+    match part {
+        Part::ToolUse(call) => Some(call),
+        Part::Content(_) | Part::Thought(_) | Part::ToolResult(_) => None,
+    }
+}
+
+/// A model chooses the ids of its calls; in a file's name only harmless characters stay.
+fn file_name(id: &str) -> String {
+    id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(64).collect()
+}
+
+fn floor(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+fn ceiling(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at += 1;
+    }
+    at
+}
+
+/// An answer as it grows: neighbouring pieces of one kind are one part.
+#[derive(Default)]
+struct Answer {
+    parts: Vec<Part>,
+}
+
+impl Answer {
+    fn text(&mut self, more: &str) {
+        match self.parts.last_mut() {
+            Some(Part::Content(Content::Text(text))) => text.push_str(more),
+            _ => self.parts.push(Part::Content(Content::text(more))),
+        }
+    }
+
+    fn thought(&mut self, more: &str) {
+        match self.parts.last_mut() {
+            Some(Part::Thought(text)) => text.push_str(more),
+            _ => self.parts.push(Part::Thought(more.to_owned())),
+        }
+    }
+}
+
+/// What a turn has seen so far.
+#[derive(Default)]
+struct Turn {
+    usage: Usage,
+    failures: HashMap<String, usize>,
+    /// The last call, if it was not consented to.
+    refused: Option<String>,
+}
+
+impl Turn {
+    fn note(&mut self, call: &ToolUse, outcome: &ToolOutcome) {
+        self.refused = outcome.refused.then(|| call.name.clone());
+        if outcome.is_error {
+            *self.failures.entry(format!("{} {}", call.name, call.arguments)).or_default() += 1;
+        }
+    }
+
+    fn exhausted(&self, limits: &Limits) -> Option<String> {
+        if let Some((call, count)) = self.failures.iter().find(|(_, count)| **count >= limits.same_failure) {
+            let call: String = call.chars().take(200).collect();
+            return Some(format!("the same call failed {count} times: {call}"));
+        }
+        let tokens = self.usage.input + self.usage.output;
+        (tokens >= limits.tokens).then(|| format!("{tokens} tokens were used in this turn"))
+    }
+}

@@ -1,0 +1,63 @@
+//! Models. Whatever answers a conversation with text and wishes for tools is a [`Provider`].
+//!
+//! Invariant: knows what tools look like, never calls one.
+
+pub mod offline;
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use serde_json::{Map, Value};
+
+use crate::conversation::{Message, ToolUse, Usage};
+
+/// A model that can be asked.
+pub trait Provider: Send + Sync {
+    /// As a user names it: `provider:model`.
+    fn name(&self) -> &str;
+
+    /// The answer as it comes. The stream ends after [`StreamEvent::Done`] or an error.
+    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>>;
+}
+
+/// What a model is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The same bytes throughout a session in one mode, so that providers' caches hold.
+    pub system: Arc<str>,
+    pub tools: Arc<[OfferedTool]>,
+    pub messages: Vec<Message>,
+}
+
+/// A tool as the model sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OfferedTool {
+    pub name: String,
+    pub description: String,
+    pub schema: Arc<Map<String, Value>>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum StreamEvent {
+    Text(String),
+    Thought(String),
+    ToolUse(ToolUse),
+    Done { stop: ModelStop, usage: Usage },
+}
+
+/// Why a model stopped talking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelStop {
+    /// It has said what it wanted to say, or waits for its tools.
+    Finished,
+    /// Its answer reached the longest it may be.
+    Length,
+    /// It declines to answer.
+    Refused,
+}
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum LlmError {
+    #[error("the model `{model}` cannot be used: {reason}")]
+    Unusable { model: String, reason: String },
+}

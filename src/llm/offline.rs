@@ -1,0 +1,215 @@
+//! The embedded default: no language model at all. It understands a few plain requests and can call every tool
+//! in scope by name, through the same loop as any model, and says honestly what it is.
+
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use serde_json::{Map, Value, json};
+
+use super::{LlmError, ModelStop, OfferedTool, Provider, Request, StreamEvent};
+use crate::conversation::{Part, ToolResult, ToolUse, Usage};
+use crate::ids::nearest;
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Offline;
+
+impl Provider for Offline {
+    fn name(&self) -> &str {
+        "offline"
+    }
+
+    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+        let mut events = match next_move(&request) {
+            Move::Say(text) => vec![StreamEvent::Text(text)],
+            Move::Call(tool) => vec![StreamEvent::ToolUse(tool)],
+        };
+        events.push(StreamEvent::Done { stop: ModelStop::Finished, usage: Usage::default() });
+        stream::iter(events.into_iter().map(Ok)).boxed()
+    }
+}
+
+enum Move {
+    Say(String),
+    Call(ToolUse),
+}
+
+fn next_move(request: &Request) -> Move {
+    let Some(last) = request.messages.last() else { return Move::Say(about(&request.tools)) };
+    let results: Vec<_> = last.parts.iter().filter_map(result).collect();
+    if !results.is_empty() {
+        return Move::Say(results.iter().map(|result| report(result)).collect::<Vec<_>>().join("\n"));
+    }
+    match understand(last.text().trim(), &request.tools) {
+        Ok((name, arguments)) => {
+            // The loop never repeats an id within a conversation, and this one counts the messages before it.
+            let id = format!("offline-{}", request.messages.len());
+            Move::Call(ToolUse { id, name, arguments: Value::Object(arguments) })
+        }
+        Err(answer) => Move::Say(answer),
+    }
+}
+
+fn result(part: &Part) -> Option<&ToolResult> {
+    match part {
+        Part::ToolResult(result) => Some(result),
+        Part::Content(_) | Part::Thought(_) | Part::ToolUse(_) => None,
+    }
+}
+
+fn report(result: &ToolResult) -> String {
+    let text: Vec<_> =
+        result.content.iter().map(|content| content.as_text().unwrap_or("(content that is not text)")).collect();
+    let text = text.join("\n");
+    if result.is_error { format!("{} failed: {text}", result.name) } else { text }
+}
+
+/// The tool and arguments a request means, or what to answer instead.
+fn understand(text: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), String> {
+    if let Some(command) = text.strip_prefix('/') {
+        return slash(command, tools);
+    }
+    let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    let rest = rest.trim();
+    let or_here = if rest.is_empty() { "." } else { rest };
+    let plain: Option<(&str, Value)> = match verb.to_lowercase().trim_end_matches(':') {
+        "list" | "ls" => Some(("developer__list_dir", json!({"path": or_here}))),
+        "read" | "show" | "cat" if !rest.is_empty() => Some(("developer__read_file", json!({"path": rest}))),
+        "search" | "grep" | "find" if !rest.is_empty() => {
+            Some(("developer__search", json!({"pattern": rest, "literal": true})))
+        }
+        "run" if !rest.is_empty() => Some(("developer__shell", json!({"command": rest}))),
+        "remember" if !rest.is_empty() => Some(("memory__remember", json!({"text": rest, "scope": "project"}))),
+        "recall" if rest.is_empty() => Some(("memory__recall", json!({}))),
+        "recall" => Some(("memory__recall", json!({"query": rest}))),
+        "todo" if rest.is_empty() => Some(("todo__list_todos", json!({}))),
+        "todo" => Some(("todo__set_todos", json!({"items": steps(rest)}))),
+        "plan" if !rest.is_empty() => Some(("developer__update_plan", json!({"steps": steps(rest)}))),
+        _ => None,
+    };
+    match plain {
+        Some((name, Value::Object(arguments))) if tools.iter().any(|tool| tool.name == name) => {
+            Ok((name.to_owned(), arguments))
+        }
+        Some((name, _)) => {
+            Err(format!("`{verb}` needs the tool {name}, which this mode does not have.\n\n{}", about(tools)))
+        }
+        None => Err(about(tools)),
+    }
+}
+
+/// `/developer.shell {"command": "ls"}`, `/developer__shell {...}`, or `/shell ls` with the tool's first required
+/// argument.
+fn slash(command: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), String> {
+    let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+    let full = name.replacen('.', "__", 1);
+    let named =
+        |tool: &&OfferedTool| tool.name == full || tool.name.split_once("__").is_some_and(|(_, short)| short == name);
+    let Some(tool) = tools.iter().find(named) else {
+        let near = nearest(&full, tools.iter().map(|tool| tool.name.as_str()));
+        let near = near.map(|near| format!(" Did you mean /{near}?")).unwrap_or_default();
+        return Err(format!("There is no tool `{name}` in this mode.{near}\n\n{}", about(tools)));
+    };
+    let rest = rest.trim();
+    let arguments = match serde_json::from_str::<Value>(rest) {
+        Ok(Value::Object(arguments)) => arguments,
+        _ if rest.is_empty() => Map::new(),
+        Ok(_) | Err(_) if rest.starts_with('{') => {
+            return Err(format!("The arguments of /{name} are not a JSON object: {rest}"));
+        }
+        _ => {
+            let first = tool.schema.get("required").and_then(Value::as_array).and_then(|required| required.first());
+            let Some(first) = first.and_then(Value::as_str) else {
+                return Err(format!("/{name} takes a JSON object: /{name} {{…}}"));
+            };
+            [(first.to_owned(), json!(rest))].into_iter().collect()
+        }
+    };
+    Ok((tool.name.clone(), arguments))
+}
+
+/// `a; b` and lines make steps.
+fn steps(text: &str) -> Vec<Value> {
+    let parts = text.split([';', '\n']).map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| json!({"text": part, "status": "pending"})).collect()
+}
+
+fn about(tools: &[OfferedTool]) -> String {
+    let mut text = String::from(
+        "No language model is configured, so this is the offline stand-in: it calls tools by name and understands a few \
+         words. Everything else works as with a model.\n",
+    );
+    let has = |name: &str| tools.iter().any(|tool| tool.name == name);
+    let words = [
+        ("developer__list_dir", "list [FOLDER]"),
+        ("developer__read_file", "read FILE"),
+        ("developer__search", "search TEXT"),
+        ("developer__shell", "run COMMAND"),
+        ("developer__update_plan", "plan STEP; STEP"),
+        ("memory__remember", "remember TEXT"),
+        ("memory__recall", "recall [WORDS]"),
+        ("todo__set_todos", "todo [ITEM; ITEM]"),
+    ];
+    let words: Vec<_> = words.iter().filter(|(tool, _)| has(tool)).map(|(_, form)| *form).collect();
+    if !words.is_empty() {
+        text.push_str(&format!("\nTry: {}", words.join(", ")));
+    }
+    if tools.is_empty() {
+        text.push_str("\nThis mode has no tools.");
+    } else {
+        let names: Vec<_> = tools.iter().map(|tool| format!("/{}", tool.name.replacen("__", ".", 1))).collect();
+        text.push_str(&format!("\nOr call a tool: {}", names.join(" ")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::{Content, Message};
+    use std::sync::Arc;
+
+    fn tools() -> Vec<OfferedTool> {
+        let tool = |name: &str, required: Value| OfferedTool {
+            name: name.to_owned(),
+            description: String::new(),
+            schema: Arc::new(json!({"required": required}).as_object().cloned().unwrap()),
+        };
+        vec![
+            tool("developer__shell", json!(["command"])),
+            tool("developer__list_dir", json!(["path"])),
+            tool("x__y", json!([])),
+        ]
+    }
+
+    fn called(text: &str) -> Result<(String, Value), String> {
+        understand(text, &tools()).map(|(name, arguments)| (name, Value::Object(arguments)))
+    }
+
+    #[test]
+    fn plain_words_and_slash_forms_become_calls() {
+        let ls = ("developer__shell".to_owned(), json!({"command": "ls -la"}));
+        assert_eq!(called("run ls -la").as_ref(), Ok(&ls));
+        assert_eq!(called("/developer.shell {\"command\": \"ls -la\"}").as_ref(), Ok(&ls));
+        assert_eq!(called("/shell ls -la").as_ref(), Ok(&ls));
+        assert_eq!(called("list").unwrap(), ("developer__list_dir".to_owned(), json!({"path": "."})));
+        assert_eq!(called("/x.y").unwrap(), ("x__y".to_owned(), json!({})));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_answered_honestly() {
+        assert!(called("write me a poem").unwrap_err().contains("No language model is configured"));
+        assert!(called("/shel ls").unwrap_err().contains("There is no tool `shel`"));
+        assert!(called("remember the milk").unwrap_err().contains("memory__remember, which this mode does not have"));
+        assert!(called("/shell {broken").unwrap_err().contains("not a JSON object"));
+    }
+
+    #[test]
+    fn results_are_told_as_they_are() {
+        let result =
+            ToolResult { id: "1".into(), name: "x__y".into(), content: vec![Content::text("no")], is_error: true };
+        let messages = vec![Message { role: crate::conversation::Role::User, parts: vec![Part::ToolResult(result)] }];
+        let request = Request { system: "".into(), tools: tools().into(), messages };
+        let Move::Say(text) = next_move(&request) else { panic!("it speaks") };
+        assert_eq!(text, "x__y failed: no");
+    }
+}
