@@ -3,8 +3,6 @@
 //!
 //! The modules from the ground up; `docs/architecture.md` has the arrows between them, which a test enforces.
 
-/// Service nodes to running services.
-pub mod services;
 /// The command line.
 pub mod cli;
 /// What is said between people, models and tools.
@@ -19,6 +17,8 @@ pub mod ids;
 pub mod manifest;
 /// Child processes that leave nothing behind.
 pub mod process;
+/// Service nodes to running services.
+pub mod services;
 /// Tasks that end with whoever started them.
 pub mod task;
 /// The port between callers of tools and services.
