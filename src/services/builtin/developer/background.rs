@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::process::{Group, Pipes};
@@ -32,7 +32,7 @@ const MAX_WAIT: u64 = 60;
 const QUIET: Duration = Duration::from_millis(500);
 /// Between asking a command to end and making it.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long output is waited for after the group has ended.
+/// How long output is waited for after the group has been killed.
 const LINGER: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -86,6 +86,8 @@ struct Command {
 
 #[derive(Debug, Clone)]
 struct State {
+    /// How the shell ended; what it started may go on.
+    exited: Option<ExitStatus>,
     ended: Option<End>,
     last_output: Instant,
 }
@@ -150,13 +152,19 @@ impl Command {
     /// The new output, and how the command is.
     fn report(&self, id: u32) -> Answer {
         // In this order: what comes before the end is never missed.
-        let end = self.end();
+        let State { exited, ended: end, .. } = self.state.borrow().clone();
         let mut output = self.output();
         let log_path = output.log_path().map(ToOwned::to_owned);
         let shown = output.take();
         let seconds = self.started.elapsed().as_secs();
         let (verdict, exit_code) = match end {
-            None => (format!("command {id} runs since {seconds} s"), None),
+            None => match exited {
+                None => (format!("command {id} runs since {seconds} s"), None),
+                Some(status) => (
+                    format!("command {id}: {}, but what it started still runs; `shell_stop` ends it", in_words(status)),
+                    code(status),
+                ),
+            },
             Some(End::Exited(status)) => (format!("command {id}: {}", in_words(status)), code(status)),
             Some(End::Stopped) => (format!("command {id} was stopped"), None),
             Some(End::TimedOut) => (format!("command {id} timed out and was ended"), None),
@@ -182,7 +190,7 @@ pub(super) fn start(call: &CallContext, line: &str, group: Group, pipes: Pipes, 
     let command = Arc::new(Command {
         line: line.to_owned(),
         output: Mutex::new(Capture::with_log(Log::new(&call.session.scratch, Keeps::Everything))),
-        state: watch::Sender::new(State { ended: None, last_output: started }),
+        state: watch::Sender::new(State { exited: None, ended: None, last_output: started }),
         stop: CancellationToken::new(),
         started,
     });
@@ -203,48 +211,54 @@ pub(super) fn start(call: &CallContext, line: &str, group: Group, pipes: Pipes, 
 
 /// Follows a command to its end. Dropping this kills it.
 async fn attend(command: &Command, mut group: Group, mut pump: Pump, deadline: Option<Instant>) -> End {
+    let mut exited = None;
     let mut piped = true;
     let end = loop {
+        if let Some(status) = exited
+            && !piped
+            && !group.alive()
+        {
+            break End::Exited(status);
+        }
         tokio::select! {
             biased;
             () = command.stop.cancelled() => break End::Stopped,
             () = at(deadline) => break End::TimedOut,
-            result = group.status() => break result.map_or(End::Lost, End::Exited),
+            result = group.status(), if exited.is_none() => match result {
+                Ok(status) => {
+                    exited = Some(status);
+                    command.state.send_modify(|state| state.exited = exited);
+                }
+                Err(_) => break End::Lost,
+            },
             piece = pump.next(), if piped => match piece {
                 Some((_, bytes)) => command.push(&bytes),
                 None => piped = false,
             },
+            // Nothing tells of the end of a process that has neither a parent here nor a pipe.
+            () = sleep(QUIET), if exited.is_some() && !piped => {}
         }
     };
     match end {
-        End::Stopped => {
-            // Whoever is asked to end may have something to say, and must be able to.
-            let mut ending = std::pin::pin!(group.stop(GRACE));
-            loop {
-                tokio::select! {
-                    biased;
-                    () = &mut ending => break,
-                    piece = pump.next(), if piped => match piece {
-                        Some((_, bytes)) => command.push(&bytes),
-                        None => piped = false,
-                    },
-                }
-            }
-        }
-        End::Exited(_) | End::TimedOut | End::Lost => {
-            let until = Instant::now() + LINGER;
-            if matches!(end, End::TimedOut) {
-                group.kill();
-            }
-            while let Ok(Some((_, bytes))) = timeout_at(until, pump.next()).await {
-                command.push(&bytes);
-            }
+        End::Exited(_) => {}
+        // Whoever is asked to end may have something to say, and must be able to.
+        End::Stopped => drop(tokio::join!(group.stop(GRACE), timeout(GRACE + LINGER, drain(command, &mut pump)))),
+        End::TimedOut | End::Lost => {
+            group.kill();
+            drop(timeout(LINGER, drain(command, &mut pump)).await);
         }
     }
     for (_, bytes) in pump.rest() {
         command.push(&bytes);
     }
     end
+}
+
+/// Takes all output until the pipes are closed.
+async fn drain(command: &Command, pump: &mut Pump) {
+    while let Some((_, bytes)) = pump.next().await {
+        command.push(&bytes);
+    }
 }
 
 async fn at(deadline: Option<Instant>) {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use grep_matcher::LineTerminator;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkMatch};
 use schemars::JsonSchema;
@@ -48,6 +49,8 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
     place.symlink_metadata().map_err(|error| Refusal::io("search", &shown, &error))?;
     let context = request.context.unwrap_or(0).min(20);
     let mut searcher = SearcherBuilder::new()
+        // As the matcher has it, or nothing is searched at all.
+        .line_terminator(LineTerminator::crlf())
         .before_context(context)
         .after_context(context)
         .binary_detection(BinaryDetection::quit(0))
@@ -71,8 +74,9 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
         let Ok(file) = paths::open(entry.path()) else { continue };
         found.files += 1;
         found.heading = Some(entry.path().to_owned());
-        // A file that cannot be read to its end has shown what it could.
-        drop(searcher.search_file(&matcher, &file, &mut found));
+        if let Err(error) = searcher.search_file(&matcher, &file, &mut found) {
+            found.faults.push(format!("{}: {error}", paths::shown(&call.session, entry.path())));
+        }
         if found.left == 0 || found.text.len() > output::MAX_BYTES {
             break;
         }
@@ -82,7 +86,8 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
 
 fn matcher(request: &Search) -> Result<RegexMatcher, Refusal> {
     let mut builder = RegexMatcherBuilder::new();
-    builder.line_terminator(Some(b'\n')).crlf(true).fixed_strings(request.literal);
+    // `^` and `$` are those of a line.
+    builder.multi_line(true).crlf(true).fixed_strings(request.literal);
     builder.build(&request.pattern).map_err(|error| {
         Refusal::new(format!(
             "the pattern is not a regular expression that can be used: {error}\nEscape what is meant as it stands \
@@ -102,11 +107,22 @@ struct Found<'a> {
     matches: usize,
     files: usize,
     files_with_matches: usize,
+    /// Files that could not be read to their end.
+    faults: Vec<String>,
 }
 
 impl<'a> Found<'a> {
     fn new(session: &'a Session, max: usize) -> Self {
-        Self { session, text: String::new(), heading: None, left: max, matches: 0, files: 0, files_with_matches: 0 }
+        Self {
+            session,
+            text: String::new(),
+            heading: None,
+            left: max,
+            matches: 0,
+            files: 0,
+            files_with_matches: 0,
+            faults: Vec::new(),
+        }
     }
 
     fn line(&mut self, number: Option<u64>, mark: char, bytes: &[u8]) {
@@ -126,19 +142,21 @@ impl<'a> Found<'a> {
     }
 
     fn report(mut self, shown: &str) -> String {
-        if self.matches == 0 {
-            return format!(
-                "no match in the {} searched in `{shown}` (ignored and binary files are left out)",
-                count(self.files, "file")
-            );
-        }
         let stopped = self.left == 0 || self.text.len() > output::MAX_BYTES;
-        self.text.push_str(&format!(
-            "\n[{} in {}{}]\n",
-            if self.matches == 1 { "1 match".to_owned() } else { format!("{} matches", self.matches) },
-            count(self.files_with_matches, "file"),
-            if stopped { "; there may be more: narrow `path`, `glob` or `pattern`, or raise `max`" } else { "" }
-        ));
+        if self.matches == 0 {
+            let files = count(self.files, "file");
+            self.text =
+                format!("no match in the {files} searched in `{shown}` (ignored and binary files are left out)");
+        } else {
+            let matches = if self.matches == 1 { "1 match".to_owned() } else { format!("{} matches", self.matches) };
+            let files = count(self.files_with_matches, "file");
+            let more = "; there may be more: narrow `path`, `glob` or `pattern`, or raise `max`";
+            self.text.push_str(&format!("\n[{matches} in {files}{}]\n", if stopped { more } else { "" }));
+        }
+        if let Some(fault) = self.faults.first() {
+            let files = count(self.faults.len(), "file");
+            self.text.push_str(&format!("\n[{files} could not be searched to the end; {fault}]\n"));
+        }
         output::bounded(&self.text)
     }
 }
