@@ -5,6 +5,7 @@
 
 mod answer;
 mod background;
+mod command;
 mod diff;
 mod disk;
 mod edit;

@@ -100,8 +100,9 @@ async fn unknown_ids_and_too_many_commands_are_refused() {
     for _ in 0..16 {
         start(&workshop, "exec sleep 300").await;
     }
-    let said = workshop.call("shell", json!({"command": "true", "background": true})).await;
+    let said = workshop.call("shell", json!({"command": "touch ran", "background": true})).await;
     said.refused("end one with `shell_stop`");
+    assert!(!workshop.path("ran").exists());
     workshop.call("shell_stop", json!({"id": 3})).await.ok();
     start(&workshop, "true").await;
 }
@@ -128,4 +129,11 @@ async fn what_a_background_command_leaves_running_goes_on_until_it_is_stopped() 
     assert!(said.data["running"] == true && !is_gone(&pid));
     workshop.call("shell_stop", json!({"id": id})).await.ok();
     ends(&pid).await;
+}
+
+#[tokio::test]
+async fn a_prompt_without_a_line_end_is_seen() {
+    let workshop = Workshop::new();
+    let id = start(&workshop, "printf 'name: '; exec sleep 300").await;
+    assert_eq!(output(&workshop, id, 60).await.data["output"], "name: ");
 }

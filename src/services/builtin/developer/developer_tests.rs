@@ -1,5 +1,6 @@
 //! The service as a whole: its catalogue, and what holds for every tool.
 
+use rmcp::ServerHandler as _;
 use serde_json::{Value, json};
 
 use super::testing::Workshop;
@@ -78,4 +79,13 @@ async fn the_plan_lies_in_the_session_and_can_be_watched() {
     workshop.call("update_plan", json!({"steps": [{"text": " ", "status": "pending"}]})).await.refused("needs a text");
     workshop.call("update_plan", json!({"steps": [{"text": "a", "status": "done"}]})).await.refused("in_progress");
     assert_eq!(plan.steps().len(), 3, "a refused plan changes nothing");
+}
+
+#[tokio::test]
+async fn the_service_says_in_a_few_lines_how_to_use_it() {
+    let info = Workshop::new().handler().get_info();
+    assert_eq!(info.server_info.name, "developer");
+    let instructions = info.instructions.unwrap();
+    assert_eq!(instructions.lines().count(), 4, "{instructions}");
+    assert!(instructions.lines().all(|line| line.ends_with('.') && !line.starts_with(' ')), "{instructions}");
 }

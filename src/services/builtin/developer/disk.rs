@@ -49,6 +49,10 @@ fn read(place: &Path) -> io::Result<Loaded> {
 
 /// Puts `bytes` in the place of a file that exists.
 pub(super) fn replace(place: &Path, bytes: &[u8], permissions: &Permissions) -> io::Result<()> {
+    // A rename would do it all the same, but somebody meant the file to stay as it is.
+    if permissions.readonly() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file is read-only"));
+    }
     let file = stage(place, bytes, permissions.clone())?;
     // Not only at creation, where the umask takes bits away.
     file.as_file().set_permissions(permissions.clone())?;

@@ -1,5 +1,7 @@
 //! `edit_file`: exact replacements, all of them or none.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -96,21 +98,28 @@ fn replace(text: &str, edit: &Replacement, crlf: bool) -> Result<String, Refusal
     if edit.before == edit.after {
         return Err(Refusal::new("`before` and `after` are the same"));
     }
-    // A model writes `\n`; the file's own line ends are meant.
-    let with_crlf = text::with_crlf(&edit.before);
-    let before = if crlf && !text.contains(&edit.before) { with_crlf.as_ref() } else { edit.before.as_str() };
-    let after = if crlf { text::with_crlf(&edit.after) } else { edit.after.as_str().into() };
+    let (before, after) = in_the_files_line_ends(text, edit, crlf);
+    let (before, after) = (before.as_ref(), after.as_ref());
     let places: Vec<usize> = text.match_indices(before).map(|(at, _)| at).collect();
     match places.as_slice() {
         [] => Err(Refusal::new(format!("`before` was not found. {}", nearest::describe(text, &edit.before)))),
-        [_] => Ok(text.replacen(before, &after, 1)),
-        _ if edit.all => Ok(text.replace(before, &after)),
+        [_] => Ok(text.replacen(before, after, 1)),
+        _ if edit.all => Ok(text.replace(before, after)),
         _ => Err(Refusal::new(format!(
             "`before` was found {} times, at lines {}; add lines around it until it is unique, or set `all: true`",
             places.len(),
             line_numbers(text, &places)
         ))),
     }
+}
+
+/// A model sees and writes `\n`, whatever the file has; the form that occurs is meant. In a file with CR LF
+/// that form comes first: the other one would match within a line end.
+fn in_the_files_line_ends<'a>(text: &str, edit: &'a Replacement, crlf: bool) -> (Cow<'a, str>, Cow<'a, str>) {
+    let as_written = (Cow::from(&edit.before), Cow::from(&edit.after));
+    let converted = (text::with_crlf(&edit.before), text::with_crlf(&edit.after));
+    let (first, second) = if crlf { (converted, as_written) } else { (as_written, converted) };
+    if text.contains(first.0.as_ref()) { first } else { second }
 }
 
 fn line_numbers(text: &str, places: &[usize]) -> String {

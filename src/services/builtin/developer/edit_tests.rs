@@ -61,6 +61,12 @@ async fn line_ends_and_encodings_stay_as_they_were() {
     workshop.put("f", "one\r\ntwo\r\nthree\r\n");
     edit(&workshop, json!([{"before": "one\ntwo", "after": "1\n2\n2b"}])).await.ok();
     assert_eq!(workshop.get("f"), b"1\r\n2\r\n2b\r\nthree\r\n");
+    workshop.put("f", "a\r\nb {\r\n}\r\n");
+    edit(&workshop, json!([{"before": "\n}", "after": "\n  c\n}"}])).await.ok();
+    assert_eq!(workshop.get("f"), b"a\r\nb {\r\n  c\r\n}\r\n");
+    workshop.put("f", "a\nb\nc\r\nd\n");
+    edit(&workshop, json!([{"before": "c\nd", "after": "x\ny"}, {"before": "a\nb", "after": "1\n2"}])).await.ok();
+    assert_eq!(workshop.get("f"), b"1\n2\nx\r\ny\n");
     workshop.put("f", b"\xff\xfea\0");
     edit(&workshop, json!([{"before": "a", "after": "ä"}])).await.ok();
     assert_eq!(workshop.get("f"), b"\xff\xfe\xe4\0");

@@ -3,14 +3,20 @@
 //! Pieces are whole lines, so that the two streams do not mix within a line. Order between the streams is the
 //! order of arrival: what was written to both within the same moment cannot be told apart.
 
+use std::mem::take;
+use std::time::Duration;
+
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{ChildStderr, ChildStdout};
+use tokio::time::sleep;
 
 use crate::process::Pipes;
 
 const CHUNK: usize = 32 << 10;
 /// An unfinished line is kept back up to this length.
 const MAX_PARTIAL: usize = 8 << 10;
+/// An unfinished line that nothing follows for so long is a prompt, and is not kept back.
+const PROMPT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
@@ -46,6 +52,12 @@ impl Pump {
             let (stream, open) = tokio::select! {
                 open = read(&mut self.stdout, &mut self.out_chunk), if self.stdout.is_some() => (Stream::Out, open),
                 open = read(&mut self.stderr, &mut self.err_chunk), if self.stderr.is_some() => (Stream::Err, open),
+                () = sleep(PROMPT), if !self.out_partial.is_empty() => {
+                    return Some((Stream::Out, take(&mut self.out_partial)));
+                }
+                () = sleep(PROMPT), if !self.err_partial.is_empty() => {
+                    return Some((Stream::Err, take(&mut self.err_partial)));
+                }
                 else => return None,
             };
             let (chunk, partial) = match stream {
@@ -67,7 +79,7 @@ impl Pump {
 
     /// The unfinished lines.
     pub(super) fn rest(&mut self) -> [(Stream, Vec<u8>); 2] {
-        [(Stream::Out, std::mem::take(&mut self.out_partial)), (Stream::Err, std::mem::take(&mut self.err_partial))]
+        [(Stream::Out, take(&mut self.out_partial)), (Stream::Err, take(&mut self.err_partial))]
     }
 }
 

@@ -105,13 +105,16 @@ pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellComm
         )));
     }
     let limit = request.timeout.map(Duration::from_secs);
+    if request.background {
+        background::check_room(call)?;
+    }
     let (group, pipes) = shell.start(&request.command, &call.session.cwd)?;
     if request.background {
         return background::start(call, &request.command, group, pipes, limit);
     }
     let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
     let mut run = Run::new(group, pipes, &call.session.scratch);
-    let end = run.to_its_end(call, limit).await;
+    let end = run.follow(call, limit).await;
     Ok(run.report(&end, limit))
 }
 
@@ -147,7 +150,7 @@ impl Run {
         }
     }
 
-    async fn to_its_end(&mut self, call: &CallContext, limit: Duration) -> End {
+    async fn follow(&mut self, call: &CallContext, limit: Duration) -> End {
         let deadline = self.started + limit;
         let mut live = LiveOutput::new(call);
         let mut exited: Option<(ExitStatus, Instant)> = None;

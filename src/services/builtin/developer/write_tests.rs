@@ -76,6 +76,10 @@ async fn a_write_that_fails_changes_nothing() {
     let workshop = Workshop::new();
     workshop.put("file", "x");
     workshop.call("write_file", json!({"path": "file/below/f", "content": ""})).await.refused("could not");
+    std::fs::set_permissions(workshop.path("file"), std::fs::Permissions::from_mode(0o444)).unwrap();
+    let arguments = json!({"path": "file", "content": "y", "overwrite": true});
+    workshop.call("write_file", arguments).await.refused("the file is read-only");
+    assert_eq!(workshop.get("file"), b"x");
     let name = "n".repeat(300);
     workshop.call("write_file", json!({"path": format!("made/{name}"), "content": ""})).await.refused("could not");
     assert_eq!(std::fs::read_dir(workshop.path("")).unwrap().count(), 1);
