@@ -3,37 +3,37 @@
 //!
 //! The modules from the ground up; `docs/architecture.md` has the arrows between them, which a test enforces.
 
-/// A binding offered outward.
-pub mod adapter;
-/// The loop between a model and its tools.
-pub mod agents;
-/// Modes to bindings: exactly what was asked for.
-pub mod broker;
-/// The command line.
-pub mod cli;
-/// What is said between people, models and tools.
-pub mod conversation;
-/// What a person is told about a file.
-pub mod diagnostic;
-/// Manifests to a checked graph and a plan.
-pub mod graph;
 /// Names that appear in manifests.
 pub mod ids;
-/// Models.
-pub mod llm;
-/// Files to typed manifests.
-pub mod manifest;
+/// What a person is told about a file.
+pub mod diagnostic;
 /// Child processes that leave nothing behind.
 pub mod process;
-/// A plan that runs.
-pub mod runtime;
-/// Service nodes to running services.
-pub mod services;
-/// What lasts, in SQLite.
-pub mod store;
 /// Tasks that end with whoever started them.
 pub mod task;
-/// The port between callers of tools and services.
-pub mod tool;
 /// Whether a project's files may be used.
 pub mod trust;
+/// What is said between people, models and tools.
+pub mod conversation;
+/// The port between callers of tools and services.
+pub mod tool;
+/// Files to typed manifests.
+pub mod manifest;
+/// Manifests to a checked graph and a plan.
+pub mod graph;
+/// What lasts, in SQLite.
+pub mod store;
+/// Service manifests to running services.
+pub mod services;
+/// Modes to bindings: exactly what was asked for.
+pub mod broker;
+/// Models.
+pub mod llm;
+/// The loop between a model and its tools.
+pub mod agents;
+/// A binding offered outward.
+pub mod adapter;
+/// A plan that runs.
+pub mod runtime;
+/// The command line.
+pub mod cli;

@@ -8,7 +8,7 @@ mod reaper;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -86,10 +86,15 @@ impl Group {
 
     /// Waits until the first process of the group has ended; says how, in words.
     pub async fn wait(&mut self) -> String {
-        match self.child.wait().await {
+        match self.status().await {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
         }
+    }
+
+    /// Waits until the first process of the group has ended; says how, in numbers.
+    pub async fn status(&mut self) -> std::io::Result<ExitStatus> {
+        self.child.wait().await
     }
 
     /// Asks the group to end, then makes it.

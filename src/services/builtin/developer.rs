@@ -1,16 +1,276 @@
-//! Files, shell, plan.
+//! Files, shell and plan: the tools for work on a code base.
+//!
+//! Invariant: the handler remembers nothing. What a session has read, edited, started or planned lies in the
+//! session.
+
+mod background;
+mod command;
+mod diff;
+mod disk;
+mod edit;
+mod files;
+mod find;
+mod list;
+mod nearest;
+mod notebook;
+mod output;
+mod paths;
+mod plan;
+mod progress;
+mod pump;
+mod read;
+mod search;
+mod shell;
+mod text;
+mod undo;
+mod walk;
+mod write;
+
+#[cfg(test)]
+mod testing;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-#[derive(Debug, Clone)]
-pub struct Developer;
-#[derive(Debug)]
+use std::sync::Arc;
+
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::process::Reaper;
+use crate::tool::CallContext;
+
+use super::answer::{Answer, Refusal};
+use super::schema;
+pub use plan::{Plan, PlanStep, StepPriority, StepStatus};
+use shell::Shell;
+
+/// What the service needs of its host.
+#[derive(Debug, Default)]
 pub struct DeveloperOptions {
-    pub reaper: Option<crate::process::Reaper>,
+    /// Ends commands if Skein itself is killed.
+    pub reaper: Option<Reaper>,
+    /// What commands find in their environment; a few variables that silence programs are added.
     pub environment: BTreeMap<OsString, OsString>,
 }
-impl Developer {
-    pub fn new(_: DeveloperOptions) -> Self {
-        Self
+
+/// The service. Clones share everything.
+#[derive(Clone)]
+pub struct Developer {
+    tool_router: Arc<ToolRouter<Self>>,
+    shell: Arc<Shell>,
+}
+
+impl std::fmt::Debug for Developer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Developer").finish_non_exhaustive()
     }
 }
-impl rmcp::ServerHandler for Developer {}
+
+#[tool_router]
+impl Developer {
+    pub fn new(options: DeveloperOptions) -> Self {
+        Self {
+            tool_router: Arc::new(schema::slim(Self::tool_router())),
+            shell: Arc::new(Shell::new(options.reaper, options.environment)),
+        }
+    }
+
+    #[tool(
+        description = "Run a command in the working directory; no stdin",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true)
+    )]
+    async fn shell(
+        &self,
+        Parameters(request): Parameters<shell::ShellCommand>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        let attended = Attended::new(&context)?;
+        attended.until_done(shell::shell(&self.shell, &attended.call, &request)).await
+    }
+
+    #[tool(
+        description = "New output of a background command",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = false, open_world_hint = false)
+    )]
+    async fn shell_output(
+        &self,
+        Parameters(request): Parameters<background::ShellOutput>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        let attended = Attended::new(&context)?;
+        attended.until_done(background::shell_output(&attended.call, &request)).await
+    }
+
+    #[tool(
+        description = "End a background command",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn shell_stop(
+        &self,
+        Parameters(request): Parameters<background::ShellStop>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        let attended = Attended::new(&context)?;
+        attended.until_done(background::shell_stop(&attended.call, &request)).await
+    }
+
+    #[tool(
+        description = "Read a file: numbered lines, image, or notebook cells",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn read_file(
+        &self,
+        Parameters(request): Parameters<read::ReadFile>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        blocking(&context, move |call| read::read_file(call, &request)).await
+    }
+
+    #[tool(
+        description = "Tree of a folder with line counts, without ignored files",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn list_dir(
+        &self,
+        Parameters(request): Parameters<list::ListDir>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        blocking(&context, move |call| list::list_dir(call, &request)).await
+    }
+
+    #[tool(
+        description = "Find files by glob, newest first",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn find_files(
+        &self,
+        Parameters(request): Parameters<find::FindFiles>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        blocking(&context, move |call| find::find_files(call, &request)).await
+    }
+
+    #[tool(
+        description = "Search file contents; ignored files are left out",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn search(
+        &self,
+        Parameters(request): Parameters<search::Search>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        blocking(&context, move |call| search::search(call, &request)).await
+    }
+
+    #[tool(
+        description = "Create or replace a whole file. Read an existing one first; prefer edit_file",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn write_file(
+        &self,
+        Parameters(request): Parameters<write::WriteFile>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        blocking(&context, move |call| write::write_file(call, &request)).await
+    }
+
+    #[tool(
+        description = "Replace exact text in a file: all edits in order, or none. Returns a diff",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false)
+    )]
+    async fn edit_file(
+        &self,
+        Parameters(request): Parameters<edit::EditFile>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        blocking(&context, move |call| edit::edit_file(call, &request)).await
+    }
+
+    #[tool(
+        description = "Undo this session's last edit of a file",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false)
+    )]
+    async fn undo_edit(
+        &self,
+        Parameters(request): Parameters<undo::UndoEdit>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        blocking(&context, move |call| undo::undo_edit(call, &request)).await
+    }
+
+    #[tool(
+        description = "Show the user the plan; send all steps each time",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn update_plan(
+        &self,
+        Parameters(request): Parameters<plan::UpdatePlan>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        plan::update_plan(&Attended::new(&context)?.call, request)
+    }
+}
+
+#[tool_handler(
+    router = self.tool_router,
+    name = "developer",
+    instructions = "Find your way with list_dir, find_files and search rather than with the shell; read a file before you change it.\n\
+        Change files with edit_file: copy `before` exactly, with enough lines to be unique; undo_edit takes the last edit back.\n\
+        Use shell for builds, tests and version control; give long-running commands `background: true` and read them with shell_output.\n\
+        For work of more than a few steps keep the plan current with update_plan."
+)]
+impl ServerHandler for Developer {}
+
+/// A call that ends when either side gives it up: the host by the call's token, a client by the request's.
+struct Attended {
+    call: CallContext,
+    request: CancellationToken,
+    /// Work that goes on in another thread notices that nobody waits for it any more.
+    _abandoned: DropGuard,
+}
+
+impl Attended {
+    fn new(context: &RequestContext<RoleServer>) -> Result<Self, Refusal> {
+        let call = context.extensions.get::<CallContext>().cloned().ok_or_else(|| {
+            Refusal::new("the call came without a session; this is a fault of the host, tell the user")
+        })?;
+        let cancel = call.cancel.child_token();
+        let call = call.with_cancel(cancel.clone());
+        Ok(Self { call, request: context.ct.clone(), _abandoned: cancel.drop_guard() })
+    }
+
+    /// The work is told to end, and has the last word.
+    async fn until_done(&self, work: impl Future<Output = Answer>) -> Answer {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            () = self.request.cancelled() => {
+                self.call.cancel.cancel();
+                work.await
+            }
+            answer = &mut work => answer,
+        }
+    }
+}
+
+/// Runs what reads and writes files where it holds up nobody else. A panic is an answer too.
+async fn blocking(
+    context: &RequestContext<RoleServer>,
+    work: impl FnOnce(&CallContext) -> Answer + Send + 'static,
+) -> Answer {
+    let attended = Attended::new(context)?;
+    let call = attended.call.clone();
+    let done = async {
+        tokio::task::spawn_blocking(move || work(&call)).await.unwrap_or_else(|error| {
+            Err(Refusal::new(format!("the tool failed in a way it should not: {error}; try another way")))
+        })
+    };
+    attended.until_done(done).await
+}
+
+#[cfg(test)]
+#[path = "developer/developer_tests.rs"]
+mod tests;

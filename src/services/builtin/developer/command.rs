@@ -1,0 +1,218 @@
+//! One background command: what its task and its readers share, and the task that follows it to its end.
+
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::process::{Group, Pipes};
+
+use super::output::{Capture, Keeps, Log};
+use super::pump::Pump;
+use super::shell::{code, in_words, with_verdict};
+use crate::services::builtin::answer::{Answer, structured};
+
+/// Output that pauses for so long is worth reading.
+const QUIET: Duration = Duration::from_millis(500);
+/// Between asking a command to end and making it.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long output is waited for after the group has been killed.
+const LINGER: Duration = Duration::from_millis(300);
+
+/// As its task and its readers share it.
+#[derive(Debug)]
+pub(super) struct Command {
+    line: String,
+    output: Mutex<Capture>,
+    /// The task has the other end; it changes with every piece of output.
+    state: watch::Sender<State>,
+    /// Cancelled by `shell_stop`; the task watches it.
+    stop: CancellationToken,
+    started: Instant,
+}
+
+#[derive(Debug, Clone)]
+struct State {
+    /// How the shell ended; what it started may go on.
+    exited: Option<ExitStatus>,
+    ended: Option<End>,
+    last_output: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Exited(ExitStatus),
+    Stopped,
+    TimedOut,
+    Lost,
+}
+
+impl Command {
+    pub(super) fn new(line: &str, scratch: &Path) -> Self {
+        let started = Instant::now();
+        Self {
+            line: line.to_owned(),
+            output: Mutex::new(Capture::with_log(Log::new(scratch, Keeps::Everything))),
+            state: watch::Sender::new(State { exited: None, ended: None, last_output: started }),
+            stop: CancellationToken::new(),
+            started,
+        }
+    }
+
+    /// What the command's task does.
+    pub(super) async fn run(
+        &self,
+        group: Group,
+        pipes: Pipes,
+        limit: Option<Duration>,
+        session_ends: CancellationToken,
+    ) {
+        let deadline = limit.map(|limit| self.started + limit);
+        let end = tokio::select! {
+            biased;
+            () = session_ends.cancelled() => End::Stopped,
+            end = attend(self, group, Pump::new(pipes), deadline) => end,
+        };
+        self.state.send_modify(|state| state.ended = Some(end));
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.borrow().ended.is_some()
+    }
+
+    /// Waits until the command has ended, or has new output and pauses, but no longer than until `deadline`.
+    pub(super) async fn settle(&self, deadline: Instant) {
+        let mut state = self.state.subscribe();
+        loop {
+            let now = state.borrow_and_update().clone();
+            if now.ended.is_some() {
+                return;
+            }
+            // Not one line at a time: output that still flows is given a moment.
+            let settled = if self.output().is_empty() { deadline } else { (now.last_output + QUIET).min(deadline) };
+            tokio::select! {
+                biased;
+                () = sleep_until(settled) => return,
+                // The sender lives as long as the command.
+                _ = state.changed() => {}
+            }
+        }
+    }
+
+    /// Asks the command to end, makes it, and waits until it has.
+    pub(super) async fn stop(&self) {
+        self.stop.cancel();
+        // The sender lives as long as the command.
+        drop(self.state.subscribe().wait_for(|state| state.ended.is_some()).await);
+    }
+
+    fn output(&self) -> MutexGuard<'_, Capture> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.output().push(bytes);
+        self.state.send_modify(|state| state.last_output = Instant::now());
+    }
+
+    /// The new output, and how the command is.
+    pub(super) fn report(&self, id: u32) -> Answer {
+        // In this order: what comes before the end is never missed.
+        let State { exited, ended: end, .. } = self.state.borrow().clone();
+        let mut output = self.output();
+        let log_path = output.log_path().map(ToOwned::to_owned);
+        let shown = output.take();
+        let seconds = self.started.elapsed().as_secs();
+        let (verdict, exit_code) = match end {
+            None => match exited {
+                None => (format!("command {id} runs since {seconds} s"), None),
+                Some(status) => (
+                    format!("command {id}: {}, but what it started still runs; `shell_stop` ends it", in_words(status)),
+                    code(status),
+                ),
+            },
+            Some(End::Exited(status)) => (format!("command {id}: {}", in_words(status)), code(status)),
+            Some(End::Stopped) => (format!("command {id} was stopped"), None),
+            Some(End::TimedOut) => (format!("command {id} timed out and was ended"), None),
+            Some(End::Lost) => (format!("command {id} has ended; it is not known how"), None),
+        };
+        let data = json!({
+            "id": id,
+            "command": self.line,
+            "output": shown.text,
+            "running": end.is_none(),
+            "exit_code": exit_code,
+            "truncated": shown.truncated,
+            "log_path": log_path,
+        });
+        let text = if shown.text.is_empty() { "(no new output)".to_owned() } else { shown.text };
+        Ok(structured(with_verdict(text, &verdict), data))
+    }
+}
+
+/// Follows a command to its end. Dropping this kills it.
+async fn attend(command: &Command, mut group: Group, mut pump: Pump, deadline: Option<Instant>) -> End {
+    let mut exited = None;
+    let mut piped = true;
+    let end = loop {
+        if let Some(status) = exited
+            && !piped
+            && !group.alive()
+        {
+            break End::Exited(status);
+        }
+        tokio::select! {
+            biased;
+            () = command.stop.cancelled() => break End::Stopped,
+            () = at(deadline) => break End::TimedOut,
+            result = group.status(), if exited.is_none() => match result {
+                Ok(status) => {
+                    exited = Some(status);
+                    command.state.send_modify(|state| state.exited = exited);
+                }
+                Err(_) => break End::Lost,
+            },
+            piece = pump.next(), if piped => match piece {
+                Some((_, bytes)) => command.push(&bytes),
+                None => piped = false,
+            },
+            // Nothing tells of the end of a process that has neither a parent here nor a pipe.
+            () = sleep(QUIET), if exited.is_some() && !piped => {}
+        }
+    };
+    match end {
+        End::Exited(_) => {}
+        // Whoever is asked to end may have something to say, and must be able to.
+        End::Stopped => drop(tokio::join!(group.stop(GRACE), timeout(GRACE + LINGER, drain(command, &mut pump)))),
+        End::TimedOut | End::Lost => {
+            group.kill();
+            drop(timeout(LINGER, drain(command, &mut pump)).await);
+        }
+    }
+    for (_, bytes) in pump.rest() {
+        command.push(&bytes);
+    }
+    end
+}
+
+/// Takes all output until the pipes are closed.
+async fn drain(command: &Command, pump: &mut Pump) {
+    while let Some((_, bytes)) = pump.next().await {
+        command.push(&bytes);
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

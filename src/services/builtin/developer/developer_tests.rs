@@ -1,0 +1,91 @@
+//! The service as a whole: its catalogue, and what holds for every tool.
+
+use rmcp::ServerHandler as _;
+use serde_json::{Value, json};
+
+use super::testing::Workshop;
+
+#[tokio::test]
+async fn the_eleven_tools_have_schemas_of_few_bytes() {
+    let workshop = Workshop::new();
+    let tools = workshop.handler().tool_router.list_all();
+    let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
+    assert_eq!(
+        names,
+        [
+            "edit_file",
+            "find_files",
+            "list_dir",
+            "read_file",
+            "search",
+            "shell",
+            "shell_output",
+            "shell_stop",
+            "undo_edit",
+            "update_plan",
+            "write_file"
+        ]
+    );
+    let seen: Vec<Value> = tools
+        .iter()
+        .map(|tool| json!({"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}))
+        .collect();
+    let seen = serde_json::to_string(&seen).unwrap();
+    assert!(seen.len() < 4_300, "{} bytes: {seen}", seen.len());
+    for noise in ["$schema", "$ref", "$defs", "title", "null", "format", "nullable"] {
+        assert!(!seen.contains(&format!("\"{noise}\"")), "{noise} in {seen}");
+    }
+    for kept in ["additionalProperties", "\"maximum\":600", "\"minLength\":1", "\"in_progress\""] {
+        assert!(seen.contains(kept), "{kept} not in {seen}");
+    }
+}
+
+#[tokio::test]
+async fn every_tool_says_what_it_may_do() {
+    let workshop = Workshop::new();
+    for tool in workshop.handler().tool_router.list_all() {
+        let hints = tool.annotations.unwrap();
+        let all = [hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint, hints.open_world_hint];
+        assert!(all.iter().all(Option::is_some), "{}: {all:?}", tool.name);
+        let changes = ["shell", "shell_stop", "write_file", "edit_file", "undo_edit"].contains(&tool.name.as_ref());
+        assert_eq!(hints.read_only_hint, Some(!changes), "{}", tool.name);
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_a_session_and_wrong_arguments_are_answers() {
+    let workshop = Workshop::new();
+    let said = workshop.call_in(workshop.context(), "read_file", json!({"path": "a"})).await;
+    said.refused("without a session");
+    workshop.call("read_file", json!({"path": "a", "colour": 1})).await.refused("unknown field `colour`");
+    workshop.call("edit_file", json!({})).await.refused("missing field `path`");
+}
+
+#[tokio::test]
+async fn the_plan_lies_in_the_session_and_can_be_watched() {
+    let workshop = Workshop::new();
+    let plan = workshop.session.state::<super::Plan>();
+    let mut watched = plan.subscribe();
+    let steps = json!([
+        {"text": "look", "status": "completed", "priority": "high"},
+        {"text": "write", "status": "in_progress"},
+        {"text": "test", "status": "pending"},
+    ]);
+    let said = workshop.call("update_plan", json!({"steps": steps})).await.ok();
+    assert_eq!((said.text.as_str(), &said.data), ("1 of 3 steps done; now: write", &json!({"steps": steps})));
+    assert!(watched.has_changed().unwrap());
+    assert_eq!(serde_json::to_value(&*watched.borrow_and_update()).unwrap(), steps);
+    assert_eq!(plan.steps().len(), 3);
+    workshop.call("update_plan", json!({"steps": [{"text": " ", "status": "pending"}]})).await.refused("needs a text");
+    workshop.call("update_plan", json!({"steps": [{"text": "a", "status": "done"}]})).await.refused("in_progress");
+    assert_eq!(plan.steps().len(), 3, "a refused plan changes nothing");
+}
+
+#[tokio::test]
+async fn the_service_says_in_a_few_lines_how_to_use_it() {
+    let info = Workshop::new().handler().get_info();
+    assert_eq!(info.server_info.name, "developer");
+    let instructions = info.instructions.unwrap();
+    assert_eq!(instructions.lines().count(), 4, "{instructions}");
+    assert!(instructions.lines().all(|line| line.ends_with('.') && !line.starts_with(' ')), "{instructions}");
+}

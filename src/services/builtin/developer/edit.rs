@@ -1,0 +1,136 @@
+//! `edit_file`: exact replacements, all of them or none.
+
+use std::borrow::Cow;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::tool::CallContext;
+
+use super::diff::Diff;
+use super::files::{Before, Edit, Files, Sight, Stamp};
+use super::{disk, nearest, paths, text};
+use crate::services::builtin::answer::{Answer, Refusal, structured};
+
+/// More places than this are not listed.
+const MAX_PLACES: usize = 20;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EditFile {
+    /// File
+    path: String,
+    #[schemars(length(min = 1))]
+    edits: Vec<Replacement>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub(super) struct Replacement {
+    /// Exact text, unique in the file
+    #[schemars(length(min = 1))]
+    before: String,
+    /// New text
+    after: String,
+    /// Replace every match
+    #[serde(default)]
+    all: bool,
+}
+
+pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
+    let place = paths::resolve(&call.session, &request.path)?;
+    let shown = paths::shown(&call.session, &place);
+    let files = call.session.state::<Files>();
+    let mut known = files.lock();
+    let loaded = disk::load(&place, &shown)?;
+    let decoded = text::decode(&loaded.bytes)
+        .ok_or_else(|| Refusal::new(format!("`{shown}` is a binary file; change it with the program that made it")))?;
+    let edited = apply(&decoded.text, &request.edits)
+        .map_err(|Refusal(reason)| Refusal(format!("`{shown}` was not changed: {reason}")))?;
+    let bytes = decoded.encoding.encode(&edited).ok_or_else(|| {
+        Refusal::new(format!(
+            "`{shown}` was not changed: it is in Latin-1, which has no sign for a character you wrote"
+        ))
+    })?;
+    let before = Stamp::of(&loaded.bytes);
+    let after = Stamp::of(&bytes);
+    let had_seen = known.sight(&place, before) == Sight::Current;
+    disk::replace(&place, &bytes, &loaded.permissions).map_err(|error| Refusal::io("write", &shown, &error))?;
+    if had_seen {
+        known.saw(&place, after);
+    }
+    known.record(Edit {
+        place,
+        before: Before::Contents { bytes: loaded.bytes, permissions: loaded.permissions },
+        after,
+        had_seen,
+    });
+    let diff = Diff::between(&shown, &decoded.text, &edited);
+    Ok(structured(diff.text.clone(), diff.data()))
+}
+
+/// The text after all edits; each sees what the ones before it have left.
+fn apply(text: &str, edits: &[Replacement]) -> Result<String, Refusal> {
+    if edits.is_empty() {
+        return Err(Refusal::new("there is no edit to make"));
+    }
+    let crlf = text::uses_crlf(text);
+    let mut edited = text.to_owned();
+    for (index, edit) in edits.iter().enumerate() {
+        edited = replace(&edited, edit, crlf).map_err(|Refusal(reason)| match edits.len() {
+            1 => Refusal(reason),
+            total => Refusal(format!("edit {} of {total}: {reason}", index + 1)),
+        })?;
+    }
+    if edited == text {
+        return Err(Refusal::new("the edits together change nothing"));
+    }
+    Ok(edited)
+}
+
+fn replace(text: &str, edit: &Replacement, crlf: bool) -> Result<String, Refusal> {
+    if edit.before.is_empty() {
+        return Err(Refusal::new(
+            "`before` is empty; give the text to replace, or use `write_file` for the whole file",
+        ));
+    }
+    if edit.before == edit.after {
+        return Err(Refusal::new("`before` and `after` are the same"));
+    }
+    let (before, after) = in_the_files_line_ends(text, edit, crlf);
+    let (before, after) = (before.as_ref(), after.as_ref());
+    let places: Vec<usize> = text.match_indices(before).map(|(at, _)| at).collect();
+    match places.as_slice() {
+        [] => Err(Refusal::new(format!("`before` was not found. {}", nearest::describe(text, &edit.before)))),
+        [_] => Ok(text.replacen(before, after, 1)),
+        _ if edit.all => Ok(text.replace(before, after)),
+        _ => Err(Refusal::new(format!(
+            "`before` was found {} times, at lines {}; add lines around it until it is unique, or set `all: true`",
+            places.len(),
+            line_numbers(text, &places)
+        ))),
+    }
+}
+
+/// A model sees and writes `\n`, whatever the file has; the form that occurs is meant. In a file with CR LF
+/// that form comes first: the other one would match within a line end.
+fn in_the_files_line_ends<'a>(text: &str, edit: &'a Replacement, crlf: bool) -> (Cow<'a, str>, Cow<'a, str>) {
+    let as_written = (Cow::from(&edit.before), Cow::from(&edit.after));
+    let converted = (text::with_crlf(&edit.before), text::with_crlf(&edit.after));
+    let (first, second) = if crlf { (converted, as_written) } else { (as_written, converted) };
+    if text.contains(first.0.as_ref()) { first } else { second }
+}
+
+fn line_numbers(text: &str, places: &[usize]) -> String {
+    let number = |at: &usize| (text[..*at].matches('\n').count() + 1).to_string();
+    let mut numbers: Vec<String> = places.iter().take(MAX_PLACES).map(number).collect();
+    if places.len() > MAX_PLACES {
+        numbers.push("...".to_owned());
+    }
+    numbers.join(", ")
+}
+
+#[cfg(test)]
+#[path = "edit_tests.rs"]
+mod tests;

@@ -1,0 +1,65 @@
+//! `find_files`: files by glob, the newest first.
+
+use std::time::SystemTime;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::tool::CallContext;
+
+use super::{paths, walk};
+use crate::services::builtin::answer::{Answer, Refusal, count, text};
+
+const MAX_SHOWN: usize = 500;
+/// More are not even looked at.
+const MAX_FOUND: usize = 100_000;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FindFiles {
+    /// E.g. `*.rs`, `src/**/*_test.py`
+    #[schemars(length(min = 1))]
+    glob: String,
+    /// Folder
+    path: Option<String>,
+}
+
+pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> Answer {
+    let glob = walk::glob(&request.glob)?;
+    let place = paths::resolve(&call.session, request.path.as_deref().unwrap_or("."))?;
+    let shown = paths::shown(&call.session, &place);
+    if !place.is_dir() {
+        return Err(Refusal::new(format!("`{shown}` is not a folder; give one that exists, or leave `path` out")));
+    }
+    let mut found = Vec::new();
+    let mut looked_at = 0;
+    for entry in walk::below(&place).build() {
+        if call.cancel.is_cancelled() {
+            return Err(Refusal::new("the call was cancelled"));
+        }
+        let Ok(entry) = entry else { continue };
+        if entry.file_type().is_none_or(|kind| kind.is_dir()) {
+            continue;
+        }
+        looked_at += 1;
+        if found.len() < MAX_FOUND && entry.path().strip_prefix(&place).is_ok_and(|path| glob.is_match(path)) {
+            let modified = entry.metadata().ok().and_then(|metadata| metadata.modified().ok());
+            found.push((modified.unwrap_or(SystemTime::UNIX_EPOCH), entry.into_path()));
+        }
+    }
+    if found.is_empty() {
+        return Ok(text(format!(
+            "none of the {} below `{shown}` matches `{}` (ignored files are left out)",
+            count(looked_at, "file"),
+            paths::printable(&request.glob)
+        )));
+    }
+    // The newest first; files of the same moment by name.
+    found.sort_by(|(left_time, left), (right_time, right)| right_time.cmp(left_time).then_with(|| left.cmp(right)));
+    let mut listing: String =
+        found.iter().take(MAX_SHOWN).map(|(_, path)| paths::shown(&call.session, path) + "\n").collect();
+    if found.len() > MAX_SHOWN {
+        listing.push_str(&format!("[{} more; narrow the glob or the path]\n", found.len() - MAX_SHOWN));
+    }
+    Ok(text(listing))
+}

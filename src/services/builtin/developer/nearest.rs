@@ -1,0 +1,107 @@
+//! Where a text that was not found may have been meant: the lines that are most like it.
+
+use std::time::{Duration, Instant};
+
+use similar::TextDiff;
+
+/// Places that are shown.
+const MAX_PLACES: usize = 3;
+/// Lines that are shown of each place.
+const MAX_LINES: usize = 12;
+/// What is less alike than this is not worth showing.
+const ALIKE: f32 = 0.6;
+/// Comparing goes on for this long at most.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Says what in `text` resembles `wanted`, with line numbers, or that nothing does.
+pub(super) fn describe(text: &str, wanted: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let wanted: Vec<&str> = wanted.lines().collect();
+    if let Some(start) = same_but_for_space(&lines, &wanted) {
+        return format!(
+            "These lines differ from it only in white space; copy them exactly:\n{}",
+            numbered(&lines, start, wanted.len())
+        );
+    }
+    let places = alike(&lines, &wanted);
+    if places.is_empty() {
+        return "Nothing in the file resembles it; read the file again".to_owned();
+    }
+    let places: Vec<String> = places.into_iter().map(|start| numbered(&lines, start, wanted.len())).collect();
+    format!("Nearest lines:\n{}Copy the text exactly as it is in the file", places.join("  ...\n"))
+}
+
+fn same_but_for_space(lines: &[&str], wanted: &[&str]) -> Option<usize> {
+    let squeeze = |line: &str| line.split_whitespace().collect::<String>();
+    let wanted: Vec<String> = wanted.iter().map(|line| squeeze(line)).collect();
+    if wanted.iter().all(String::is_empty) {
+        return None;
+    }
+    let lines: Vec<String> = lines.iter().map(|line| squeeze(line)).collect();
+    lines.windows(wanted.len()).position(|window| window == wanted)
+}
+
+/// The starts of the most similar places, in the order of the file.
+fn alike(lines: &[&str], wanted: &[&str]) -> Vec<usize> {
+    // The longest line tells places apart better than a brace does.
+    let Some((offset, key)) = wanted.iter().map(|line| line.trim()).enumerate().max_by_key(|(_, line)| line.len())
+    else {
+        return Vec::new();
+    };
+    if key.is_empty() {
+        return Vec::new();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut scored = Vec::new();
+    for (index, line) in lines.iter().map(|line| line.trim()).enumerate() {
+        let (short, long) = (line.len().min(key.len()), line.len().max(key.len()));
+        // The ratio is twice the common part by the sum of the lengths: a length that differs too much decides.
+        if short * 2 < long || long > 2_000 {
+            continue;
+        }
+        let ratio = TextDiff::from_chars(key, line).ratio();
+        if ratio >= ALIKE {
+            scored.push((ratio, index.saturating_sub(offset)));
+        }
+        if Instant::now() > deadline {
+            break;
+        }
+    }
+    scored.sort_by(|(left, _), (right, _)| right.total_cmp(left));
+    let mut starts: Vec<usize> = scored.into_iter().take(MAX_PLACES).map(|(_, start)| start).collect();
+    starts.sort_unstable();
+    starts
+}
+
+fn numbered(lines: &[&str], start: usize, length: usize) -> String {
+    let shown = lines.iter().enumerate().skip(start).take(length.min(MAX_LINES));
+    shown.map(|(index, line)| format!("{:>5}\t{}\n", index + 1, line.chars().take(400).collect::<String>())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_differ_in_indentation_are_named_as_such() {
+        let said = describe("fn a() {\n    one();\n}\n", "fn a() {\n\tone();");
+        assert_eq!(
+            said,
+            "These lines differ from it only in white space; copy them exactly:\n    1\tfn a() {\n    2\t    one();\n"
+        );
+    }
+
+    #[test]
+    fn the_most_similar_lines_are_shown_with_their_numbers() {
+        let text = "zero\nlet total = first + second;\n\nunrelated words here\n";
+        let said = describe(text, "let total = first - second;");
+        assert!(said.contains("    2\tlet total = first + second;"), "{said}");
+        assert!(!said.contains("unrelated"), "{said}");
+    }
+
+    #[test]
+    fn nothing_alike_is_said_plainly() {
+        assert!(describe("a\nb\n", "something else entirely").starts_with("Nothing in the file"));
+        assert!(describe("", "x").starts_with("Nothing in the file"));
+    }
+}

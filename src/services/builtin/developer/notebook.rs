@@ -1,0 +1,88 @@
+//! Jupyter notebooks as text: the cells' sources and what they printed, without the JSON around them.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// As much of one output as is shown.
+const MAX_OUTPUT: usize = 2_000;
+
+#[derive(Deserialize)]
+struct Notebook {
+    cells: Vec<Cell>,
+}
+
+#[derive(Deserialize)]
+struct Cell {
+    cell_type: String,
+    #[serde(default)]
+    source: Lines,
+    #[serde(default)]
+    outputs: Vec<Output>,
+}
+
+#[derive(Deserialize)]
+struct Output {
+    #[serde(default)]
+    text: Lines,
+    #[serde(default)]
+    data: serde_json::Map<String, Value>,
+    #[serde(default)]
+    evalue: String,
+}
+
+/// The format allows one string or a list of lines.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Lines {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Lines::One(String::new())
+    }
+}
+
+impl Lines {
+    fn joined(&self) -> String {
+        match self {
+            Lines::One(text) => text.clone(),
+            Lines::Many(lines) => lines.concat(),
+        }
+    }
+}
+
+/// The cells of a notebook, or nothing if `json` is not one.
+pub(super) fn cells(json: &str) -> Option<String> {
+    let notebook: Notebook = serde_json::from_str(json).ok()?;
+    let mut text = String::new();
+    for (index, cell) in notebook.cells.iter().enumerate() {
+        text.push_str(&format!("## cell {} ({})\n{}\n", index + 1, cell.cell_type, cell.source.joined().trim_end()));
+        for output in &cell.outputs {
+            text.push_str(&format!("-> {}\n", describe(output)));
+        }
+        text.push('\n');
+    }
+    Some(text)
+}
+
+fn describe(output: &Output) -> String {
+    if !output.evalue.is_empty() {
+        return format!("error: {}", output.evalue);
+    }
+    let printed = output.text.joined();
+    let text = match output.data.get("text/plain") {
+        Some(Value::String(text)) => printed + text,
+        Some(Value::Array(lines)) => printed + &lines.iter().filter_map(Value::as_str).collect::<String>(),
+        _ => printed,
+    };
+    let mut shown: String = text.trim_end().chars().take(MAX_OUTPUT).collect();
+    if shown.len() < text.trim_end().len() {
+        shown.push_str(" [...]");
+    }
+    for kind in output.data.keys().filter(|kind| *kind != "text/plain") {
+        shown.push_str(&format!(" [{kind}]"));
+    }
+    shown.trim_start().to_owned()
+}

@@ -1,0 +1,84 @@
+//! `update_plan`: the steps of longer work, for the user to see.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::tool::CallContext;
+
+use crate::services::builtin::answer::{Answer, Refusal, count, structured};
+
+const MAX_STEPS: usize = 50;
+
+/// The plan of a session: `session.state::<Plan>()`.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Whoever shows the plan has the other end.
+    steps: watch::Sender<Vec<PlanStep>>,
+}
+
+impl Plan {
+    pub fn steps(&self) -> Vec<PlanStep> {
+        self.steps.borrow().clone()
+    }
+
+    /// Sees every later plan; a plan that nobody looked at in time is skipped.
+    pub fn subscribe(&self) -> watch::Receiver<Vec<PlanStep>> {
+        self.steps.subscribe()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub struct PlanStep {
+    #[schemars(length(min = 1))]
+    pub text: String,
+    pub status: StepStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<StepPriority>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum StepStatus {
+    Pending,
+    InProgress,
+    Completed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum StepPriority {
+    High,
+    Medium,
+    Low,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpdatePlan {
+    #[schemars(length(max = 50))]
+    steps: Vec<PlanStep>,
+}
+
+pub(super) fn update_plan(call: &CallContext, request: UpdatePlan) -> Answer {
+    if request.steps.len() > MAX_STEPS {
+        return Err(Refusal::new(format!("a plan has at most {MAX_STEPS} steps; join some of them")));
+    }
+    if request.steps.iter().any(|step| step.text.trim().is_empty()) {
+        return Err(Refusal::new("every step needs a text"));
+    }
+    let done = request.steps.iter().filter(|step| step.status == StepStatus::Completed).count();
+    let current = request.steps.iter().find(|step| step.status == StepStatus::InProgress);
+    let said = match current {
+        Some(step) => format!("{done} of {} done; now: {}", count(request.steps.len(), "step"), step.text),
+        None => format!("{done} of {} done", count(request.steps.len(), "step")),
+    };
+    let data = json!({"steps": request.steps});
+    call.session.state::<Plan>().steps.send_replace(request.steps);
+    Ok(structured(said, data))
+}

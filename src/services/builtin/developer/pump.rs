@@ -1,0 +1,95 @@
+//! A child's two pipes as one sequence of pieces, in the order in which they come.
+//!
+//! Pieces are whole lines, so that the two streams do not mix within a line. Order between the streams is the
+//! order of arrival: what was written to both within the same moment cannot be told apart.
+
+use std::mem::take;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{ChildStderr, ChildStdout};
+use tokio::time::sleep;
+
+use crate::process::Pipes;
+
+const CHUNK: usize = 32 << 10;
+/// An unfinished line is kept back up to this length.
+const MAX_PARTIAL: usize = 8 << 10;
+/// An unfinished line that nothing follows for so long is a prompt, and is not kept back.
+const PROMPT: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stream {
+    Out,
+    Err,
+}
+
+#[derive(Debug)]
+pub(super) struct Pump {
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    out_partial: Vec<u8>,
+    err_partial: Vec<u8>,
+    out_chunk: Vec<u8>,
+    err_chunk: Vec<u8>,
+}
+
+impl Pump {
+    pub(super) fn new(pipes: Pipes) -> Self {
+        Self {
+            stdout: Some(pipes.stdout),
+            stderr: Some(pipes.stderr),
+            out_partial: Vec::new(),
+            err_partial: Vec::new(),
+            out_chunk: Vec::with_capacity(CHUNK),
+            err_chunk: Vec::with_capacity(CHUNK),
+        }
+    }
+
+    /// Waits for the next piece; `None` when both pipes are closed. Can be dropped without loss.
+    pub(super) async fn next(&mut self) -> Option<(Stream, Vec<u8>)> {
+        loop {
+            let (stream, open) = tokio::select! {
+                open = read(&mut self.stdout, &mut self.out_chunk), if self.stdout.is_some() => (Stream::Out, open),
+                open = read(&mut self.stderr, &mut self.err_chunk), if self.stderr.is_some() => (Stream::Err, open),
+                () = sleep(PROMPT), if !self.out_partial.is_empty() => {
+                    return Some((Stream::Out, take(&mut self.out_partial)));
+                }
+                () = sleep(PROMPT), if !self.err_partial.is_empty() => {
+                    return Some((Stream::Err, take(&mut self.err_partial)));
+                }
+                else => return None,
+            };
+            let (chunk, partial) = match stream {
+                Stream::Out => (&mut self.out_chunk, &mut self.out_partial),
+                Stream::Err => (&mut self.err_chunk, &mut self.err_partial),
+            };
+            partial.append(chunk);
+            let end = match partial.iter().rposition(|byte| *byte == b'\n') {
+                _ if !open => partial.len(),
+                Some(last) => last + 1,
+                None if partial.len() > MAX_PARTIAL => partial.len(),
+                None => 0,
+            };
+            if end > 0 {
+                return Some((stream, partial.drain(..end).collect()));
+            }
+        }
+    }
+
+    /// The unfinished lines.
+    pub(super) fn rest(&mut self) -> [(Stream, Vec<u8>); 2] {
+        [(Stream::Out, take(&mut self.out_partial)), (Stream::Err, take(&mut self.err_partial))]
+    }
+}
+
+/// False when the pipe is closed, which it then is for good.
+async fn read(pipe: &mut Option<impl AsyncRead + Unpin>, chunk: &mut Vec<u8>) -> bool {
+    let Some(open) = pipe else { return false };
+    // A pipe that cannot be read has nothing more to say.
+    let more = matches!(open.read_buf(chunk).await, Ok(length) if length > 0);
+    if !more {
+        *pipe = None;
+    }
+    more
+}

@@ -1,0 +1,187 @@
+//! `search`: lines that match, grouped by file, by the libraries that ripgrep is made of.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use grep_matcher::LineTerminator;
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkMatch};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::tool::{CallContext, Session};
+
+use super::{output, paths, walk};
+use crate::services::builtin::answer::{Answer, Refusal, count, text};
+
+const DEFAULT_MAX: usize = 100;
+/// Longer lines are cut.
+const MAX_LINE: usize = 400;
+/// A file with a longer line is left alone.
+const MAX_HEAP: usize = 16 << 20;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Search {
+    /// Rust regex, line by line
+    #[schemars(length(min = 1))]
+    pattern: String,
+    /// Folder or file
+    path: Option<String>,
+    /// Only these files, e.g. `*.rs`
+    glob: Option<String>,
+    /// Pattern is plain text
+    #[serde(default)]
+    literal: bool,
+    /// Lines around matches
+    #[schemars(range(max = 20))]
+    context: Option<usize>,
+    /// Matches, default 100
+    #[schemars(range(min = 1, max = 1000))]
+    max: Option<usize>,
+}
+
+pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
+    let matcher = matcher(request)?;
+    let glob = request.glob.as_deref().map(walk::glob).transpose()?;
+    let place = paths::resolve(&call.session, request.path.as_deref().unwrap_or("."))?;
+    let shown = paths::shown(&call.session, &place);
+    place.symlink_metadata().map_err(|error| Refusal::io("search", &shown, &error))?;
+    let context = request.context.unwrap_or(0).min(20);
+    let mut searcher = SearcherBuilder::new()
+        // As the matcher has it, or nothing is searched at all.
+        .line_terminator(LineTerminator::crlf())
+        .before_context(context)
+        .after_context(context)
+        .binary_detection(BinaryDetection::quit(0))
+        .heap_limit(Some(MAX_HEAP))
+        .build();
+    let mut found = Found::new(&call.session, request.max.unwrap_or(DEFAULT_MAX).clamp(1, 1000));
+    for entry in walk::below(&place).build() {
+        if call.cancel.is_cancelled() {
+            return Err(Refusal::new("the call was cancelled"));
+        }
+        let Ok(entry) = entry else { continue };
+        if !entry.file_type().is_some_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let relative = entry.path().strip_prefix(&place).unwrap_or(entry.path());
+        // A file that was named itself is matched by its name.
+        let relative = if relative.as_os_str().is_empty() { Path::new(entry.file_name()) } else { relative };
+        if glob.as_ref().is_some_and(|glob| !glob.is_match(relative)) {
+            continue;
+        }
+        let Ok(file) = paths::open(entry.path()) else { continue };
+        found.files += 1;
+        found.heading = Some(entry.path().to_owned());
+        if let Err(error) = searcher.search_file(&matcher, &file, &mut found) {
+            found.faults.push(format!("{}: {error}", paths::shown(&call.session, entry.path())));
+        }
+        if found.left == 0 || found.text.len() > output::MAX_BYTES {
+            break;
+        }
+    }
+    Ok(text(found.report(&shown)))
+}
+
+fn matcher(request: &Search) -> Result<RegexMatcher, Refusal> {
+    let mut builder = RegexMatcherBuilder::new();
+    // `^` and `$` are those of a line.
+    builder.multi_line(true).crlf(true).fixed_strings(request.literal);
+    builder.build(&request.pattern).map_err(|error| {
+        Refusal::new(format!(
+            "the pattern is not a regular expression that can be used: {error}\nEscape what is meant as it stands \
+             (`\\(`), or set `literal: true`. There are no look-arounds or back-references, and a match lies in one line"
+        ))
+    })
+}
+
+/// Collects what is shown.
+#[derive(Debug)]
+struct Found<'a> {
+    session: &'a Session,
+    text: String,
+    /// The file that is searched, until its first match has been written.
+    heading: Option<PathBuf>,
+    left: usize,
+    matches: usize,
+    files: usize,
+    files_with_matches: usize,
+    /// Files that could not be read to their end.
+    faults: Vec<String>,
+}
+
+impl<'a> Found<'a> {
+    fn new(session: &'a Session, max: usize) -> Self {
+        Self {
+            session,
+            text: String::new(),
+            heading: None,
+            left: max,
+            matches: 0,
+            files: 0,
+            files_with_matches: 0,
+            faults: Vec::new(),
+        }
+    }
+
+    fn line(&mut self, number: Option<u64>, mark: char, bytes: &[u8]) {
+        if let Some(heading) = self.heading.take() {
+            if !self.text.is_empty() {
+                self.text.push('\n');
+            }
+            self.text.push_str(&paths::shown(self.session, &heading));
+            self.text.push('\n');
+            self.files_with_matches += 1;
+        }
+        let line = String::from_utf8_lossy(bytes);
+        let line = line.trim_end_matches(['\n', '\r']);
+        let end = line.char_indices().nth(MAX_LINE).map_or(line.len(), |(end, _)| end);
+        let cut = if end < line.len() { " [...]" } else { "" };
+        self.text.push_str(&format!("{}{mark} {}{cut}\n", number.unwrap_or_default(), &line[..end]));
+    }
+
+    fn report(mut self, shown: &str) -> String {
+        let stopped = self.left == 0 || self.text.len() > output::MAX_BYTES;
+        if self.matches == 0 {
+            let files = count(self.files, "file");
+            self.text =
+                format!("no match in the {files} searched in `{shown}` (ignored and binary files are left out)");
+        } else {
+            let matches = if self.matches == 1 { "1 match".to_owned() } else { format!("{} matches", self.matches) };
+            let files = count(self.files_with_matches, "file");
+            let more = "; there may be more: narrow `path`, `glob` or `pattern`, or raise `max`";
+            self.text.push_str(&format!("\n[{matches} in {files}{}]\n", if stopped { more } else { "" }));
+        }
+        if let Some(fault) = self.faults.first() {
+            let files = count(self.faults.len(), "file");
+            self.text.push_str(&format!("\n[{files} could not be searched to the end; {fault}]\n"));
+        }
+        output::bounded(&self.text)
+    }
+}
+
+impl Sink for &mut Found<'_> {
+    type Error = io::Error;
+
+    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
+        self.line(found.line_number(), ':', found.bytes());
+        self.matches += 1;
+        self.left -= 1;
+        Ok(self.left > 0 && self.text.len() <= output::MAX_BYTES)
+    }
+
+    fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
+        self.line(context.line_number(), '-', context.bytes());
+        Ok(true)
+    }
+
+    fn context_break(&mut self, _: &Searcher) -> Result<bool, io::Error> {
+        self.text.push_str("--\n");
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[path = "search_tests.rs"]
+mod tests;

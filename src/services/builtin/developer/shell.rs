@@ -1,0 +1,276 @@
+//! `shell`: one command to its end, within its time.
+//!
+//! Invariant: when the answer is given, no process of the command's group is left.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rmcp::model::CallToolResult;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::process::{Group, Launch, Pipes, Reaper, Stdin};
+use crate::tool::CallContext;
+
+use super::background;
+use super::output::{Capture, Keeps, Log};
+use super::progress::LiveOutput;
+use super::pump::{Pump, Stream};
+use crate::services::builtin::answer::{Answer, Refusal, structured, structured_error};
+
+const DEFAULT_TIMEOUT: u64 = 120;
+const MAX_TIMEOUT: u64 = 600;
+/// How long output is waited for after the shell itself has ended.
+const LINGER: Duration = Duration::from_millis(300);
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ShellCommand {
+    /// For bash
+    #[schemars(length(min = 1))]
+    command: String,
+    /// Seconds, default 120
+    #[schemars(range(min = 1, max = 600))]
+    timeout: Option<u64>,
+    /// Return an id at once
+    #[serde(default)]
+    background: bool,
+}
+
+/// How commands are started.
+#[derive(Debug)]
+pub(super) struct Shell {
+    pub(super) reaper: Option<Reaper>,
+    pub(super) environment: BTreeMap<OsString, OsString>,
+}
+
+impl Shell {
+    /// Programs are told that nobody sits at a terminal.
+    pub(super) fn new(reaper: Option<Reaper>, mut environment: BTreeMap<OsString, OsString>) -> Self {
+        for (name, value) in [
+            ("TERM", "dumb"),
+            ("PAGER", "cat"),
+            ("GIT_PAGER", "cat"),
+            ("MANPAGER", "cat"),
+            ("NO_COLOR", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_EDITOR", "true"),
+            ("DEBIAN_FRONTEND", "noninteractive"),
+        ] {
+            environment.insert(name.into(), value.into());
+        }
+        Self { reaper, environment }
+    }
+
+    pub(super) fn start(&self, command: &str, cwd: &Path) -> Result<(Group, Pipes), Refusal> {
+        if command.trim().is_empty() {
+            return Err(Refusal::new("the command is empty"));
+        }
+        if command.contains('\0') {
+            return Err(Refusal::new("a command cannot contain a NUL character"));
+        }
+        if !cwd.is_dir() {
+            return Err(Refusal::new(format!(
+                "the working directory `{}` does not exist; tell the user",
+                cwd.display()
+            )));
+        }
+        let launch = |program: &str| Launch {
+            program: program.into(),
+            args: vec!["-c".into(), command.into()],
+            env: self.environment.clone(),
+            cwd: Some(cwd.to_owned()),
+            stdin: Stdin::Closed,
+        };
+        match Group::spawn(&launch("bash"), self.reaper.as_ref()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Group::spawn(&launch("sh"), self.reaper.as_ref())
+            }
+            result => result,
+        }
+        .map_err(|error| Refusal::new(format!("the shell could not be started: {error}")))
+    }
+}
+
+pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellCommand) -> Answer {
+    if request.timeout.is_some_and(|seconds| !(1..=MAX_TIMEOUT).contains(&seconds)) {
+        return Err(Refusal::new(format!(
+            "`timeout` is between 1 and {MAX_TIMEOUT} seconds; use `background: true` for longer work"
+        )));
+    }
+    let limit = request.timeout.map(Duration::from_secs);
+    if request.background {
+        background::check_room(call)?;
+    }
+    let (group, pipes) = shell.start(&request.command, &call.session.cwd)?;
+    if request.background {
+        return background::start(call, &request.command, group, pipes, limit);
+    }
+    let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
+    let mut run = Run::new(group, pipes, &call.session.scratch);
+    let end = run.follow(call, limit).await;
+    Ok(run.report(&end, limit))
+}
+
+/// How a command ended.
+#[derive(Debug)]
+enum End {
+    Exited(ExitStatus),
+    /// The shell ended, but something it had started did not.
+    LeftBehind(ExitStatus),
+    TimedOut,
+    Cancelled,
+    Lost(std::io::Error),
+}
+
+struct Run {
+    group: Group,
+    pump: Pump,
+    both: Capture,
+    stdout: Capture,
+    stderr: Capture,
+    started: Instant,
+}
+
+impl Run {
+    fn new(group: Group, pipes: Pipes, scratch: &Path) -> Self {
+        Self {
+            group,
+            pump: Pump::new(pipes),
+            both: Capture::with_log(Log::new(scratch, Keeps::LongOutput)),
+            stdout: Capture::default(),
+            stderr: Capture::default(),
+            started: Instant::now(),
+        }
+    }
+
+    async fn follow(&mut self, call: &CallContext, limit: Duration) -> End {
+        let deadline = self.started + limit;
+        let mut live = LiveOutput::new(call);
+        let mut exited: Option<(ExitStatus, Instant)> = None;
+        let mut piped = true;
+        let end = loop {
+            if let Some((status, _)) = exited
+                && !piped
+            {
+                break End::Exited(status);
+            }
+            let linger = exited.map_or(deadline, |(_, at)| at + LINGER);
+            tokio::select! {
+                biased;
+                () = call.cancel.cancelled() => break End::Cancelled,
+                () = sleep_until(deadline), if exited.is_none() => break End::TimedOut,
+                result = self.group.status(), if exited.is_none() => match result {
+                    Ok(status) => exited = Some((status, Instant::now())),
+                    Err(error) => break End::Lost(error),
+                },
+                () = sleep_until(linger), if exited.is_some() => match exited {
+                    Some((status, _)) => break End::LeftBehind(status),
+                    None => break End::TimedOut,
+                },
+                () = live.due() => live.report(self.both.bytes()),
+                piece = self.pump.next(), if piped => match piece {
+                    Some((stream, bytes)) => {
+                        self.push(stream, &bytes);
+                        live.push(&bytes, self.both.bytes());
+                    }
+                    None => piped = false,
+                },
+            }
+        };
+        self.finish(&end).await;
+        end
+    }
+
+    /// Ends what is left of the group, and takes what it still had to say.
+    async fn finish(&mut self, end: &End) {
+        // Also after an orderly end: a child may have closed its pipes and gone on.
+        self.group.kill();
+        let until = Instant::now() + LINGER;
+        if !matches!(end, End::Exited(_)) {
+            while let Ok(Some((stream, bytes))) = timeout_at(until, self.pump.next()).await {
+                self.push(stream, &bytes);
+            }
+            drop(timeout_at(until, self.group.status()).await);
+        }
+        for (stream, bytes) in self.pump.rest() {
+            self.push(stream, &bytes);
+        }
+    }
+
+    fn push(&mut self, stream: Stream, bytes: &[u8]) {
+        self.both.push(bytes);
+        match stream {
+            Stream::Out => self.stdout.push(bytes),
+            Stream::Err => self.stderr.push(bytes),
+        }
+    }
+
+    fn report(&self, end: &End, limit: Duration) -> CallToolResult {
+        let seconds = self.started.elapsed().as_secs_f32();
+        let (verdict, exit_code) = match end {
+            End::Exited(status) => (format!("{} in {seconds:.1} s", in_words(*status)), code(*status)),
+            End::LeftBehind(status) => (
+                format!(
+                    "{} in {seconds:.1} s; processes it left running were ended: use `background: true` for what has to go on",
+                    in_words(*status)
+                ),
+                code(*status),
+            ),
+            End::TimedOut => (
+                format!(
+                    "timed out after {} s and was ended with all it had started; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
+                    limit.as_secs()
+                ),
+                None,
+            ),
+            End::Cancelled => ("cancelled, and ended with all it had started".to_owned(), None),
+            End::Lost(error) => (format!("how it ended is not known: {error}"), None),
+        };
+        let shown = self.both.render();
+        let data = json!({
+            "stdout": self.stdout.render().text,
+            "stderr": self.stderr.render().text,
+            "exit_code": exit_code,
+            "timed_out": matches!(end, End::TimedOut),
+            "truncated": shown.truncated,
+            "log_path": self.both.log_path().filter(|_| shown.truncated),
+        });
+        let text = with_verdict(shown.text, &verdict);
+        if exit_code == Some(0) { structured(text, data) } else { structured_error(text, data) }
+    }
+}
+
+/// Output, and below it in brackets how it ended.
+pub(super) fn with_verdict(mut output: String, verdict: &str) -> String {
+    if output.is_empty() {
+        output.push_str("(no output)");
+    }
+    if !output.ends_with('\n') {
+        output.push('\n');
+    }
+    output + "[" + verdict + "]"
+}
+
+pub(super) fn in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// As shells count: 128 and the signal's number.
+pub(super) fn code(status: ExitStatus) -> Option<i32> {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
+}
+
+#[cfg(test)]
+#[path = "shell_tests.rs"]
+mod tests;

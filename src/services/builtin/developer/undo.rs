@@ -1,0 +1,49 @@
+//! `undo_edit`: a file as it was before this session's last edit of it.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::tool::CallContext;
+
+use super::diff::Diff;
+use super::files::{Before, Files, Stamp};
+use super::{disk, paths};
+use crate::services::builtin::answer::{Answer, Refusal, count, structured, text};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UndoEdit {
+    /// File
+    path: String,
+}
+
+pub(super) fn undo_edit(call: &CallContext, request: &UndoEdit) -> Answer {
+    let place = paths::resolve(&call.session, &request.path)?;
+    let shown = paths::shown(&call.session, &place);
+    let files = call.session.state::<Files>();
+    let mut known = files.lock();
+    let Some(edit) = known.last_edit(&place) else {
+        return Err(Refusal::new(format!("there is no edit of `{shown}` in this session that could be undone")));
+    };
+    let now = disk::load(&place, &shown)?;
+    if Stamp::of(&now.bytes) != edit.after {
+        return Err(Refusal::new(format!(
+            "`{shown}` was changed by somebody else after the last edit; nothing was undone. Read it and edit it instead"
+        )));
+    }
+    let answer = match &edit.before {
+        Before::Contents { bytes, permissions } => {
+            disk::replace(&place, bytes, permissions).map_err(|error| Refusal::io("write", &shown, &error))?;
+            let diff = Diff::between(&shown, &String::from_utf8_lossy(&now.bytes), &String::from_utf8_lossy(bytes));
+            let left = known.edits(&place) - 1;
+            structured(format!("undone ({} left)\n{}", count(left, "earlier edit"), diff.text), diff.data())
+        }
+        Before::Nothing { folders } => {
+            std::fs::remove_file(&place).map_err(|error| Refusal::io("remove", &shown, &error))?;
+            disk::remove_folders(folders);
+            text(format!("removed `{shown}`, which this session had created"))
+        }
+    };
+    known.forget_last_edit(&place);
+    Ok(answer)
+}
