@@ -142,6 +142,11 @@ pub fn main() -> ExitCode {
             };
         }
     };
+    if matches!(cli.command, Command::Reaper) {
+        // It has no environment and writes nothing: it only waits.
+        crate::process::run_reaper(std::io::stdin());
+        return ExitCode::SUCCESS;
+    }
     let folders = Folders::from_environment();
     let warning = logging::start(&folders);
     let mut output = Output::default();
@@ -180,9 +185,6 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
             output.text(&String::from_utf8_lossy(&script));
             Ok(())
         }
-        Command::Reaper => {
-            crate::process::run_reaper(std::io::stdin());
-            Ok(())
-        }
+        Command::Reaper => Ok(()),
     }
 }
