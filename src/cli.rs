@@ -134,6 +134,11 @@ pub fn main() -> ExitCode {
             };
         }
     };
+    if let Command::Reaper = cli.command {
+        // It is started without an environment, so it has no folders to log to, and must not make any.
+        crate::process::run_reaper(std::io::stdin());
+        return ExitCode::SUCCESS;
+    }
     let folders = Folders::from_environment();
     let warning = logging::start(&folders);
     let mut output = Output::default();
@@ -170,9 +175,6 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
             output.text(&String::from_utf8_lossy(&script));
             Ok(())
         }
-        Command::Reaper => {
-            crate::process::run_reaper(std::io::stdin());
-            Ok(())
-        }
+        Command::Reaper => Ok(()),
     }
 }
