@@ -169,7 +169,7 @@ impl Inner {
             }
         };
         Ok(match &self.options.cassette {
-            Some(cassette) => cassette.record(manifest.name.clone(), connection),
+            Some(cassette) => cassette.record(manifest, environment, connection),
             None => connection,
         })
     }
