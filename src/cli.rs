@@ -142,8 +142,8 @@ pub fn main() -> ExitCode {
             };
         }
     };
-    if matches!(cli.command, Command::Reaper) {
-        // It has no environment and writes nothing: it only waits.
+    if let Command::Reaper = cli.command {
+        // It is started without an environment, so it has no folders to log to, and must not make any.
         crate::process::run_reaper(std::io::stdin());
         return ExitCode::SUCCESS;
     }

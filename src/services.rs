@@ -172,7 +172,7 @@ impl Inner {
             }
         };
         Ok(match &self.options.cassette {
-            Some(cassette) => cassette.record(manifest.name.clone(), connection),
+            Some(cassette) => cassette.record(manifest, environment, connection),
             None => connection,
         })
     }

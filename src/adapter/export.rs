@@ -53,6 +53,14 @@ impl Export {
         }
     }
 
+    /// A prompt's name on the outside; `listed` is the binding's, `own` the service's.
+    fn outside_prompt<'a>(&self, listed: &'a str, own: &'a Value) -> &'a str {
+        match self.names {
+            Names::Qualified => listed,
+            Names::Bare => own["name"].as_str().unwrap_or(listed),
+        }
+    }
+
     /// The binding's name of a tool that the client calls by its outside name.
     fn inside(&self, wanted: &str) -> Option<&str> {
         let mut tools = self.binding.tools().iter();
@@ -189,7 +197,7 @@ impl ServerHandler for Export {
     ) -> Result<ListPromptsResult, ErrorData> {
         let prompts = self.binding.prompts().iter().filter_map(|(name, (_, prompt))| {
             let mut prompt = prompt.clone();
-            prompt["name"] = Value::String(name.clone());
+            prompt["name"] = Value::String(self.outside_prompt(name, &prompt).to_owned());
             parsed(&prompt)
         });
         Ok(ListPromptsResult::with_all_items(prompts.collect()))
@@ -200,8 +208,14 @@ impl ServerHandler for Export {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
+        let mut prompts = self.binding.prompts().iter();
+        let named = prompts.find(|(name, (_, prompt))| self.outside_prompt(name, prompt) == request.name);
+        let Some((name, _)) = named else {
+            let problem = format!("there is no prompt `{}` in {}", request.name, self.binding.mode());
+            return Err(ErrorData::invalid_params(problem, None));
+        };
         let arguments = request.arguments.unwrap_or_default();
-        let prompt = self.binding.get_prompt(&request.name, arguments, self.context(&context)).await;
+        let prompt = self.binding.get_prompt(name, arguments, self.context(&context)).await;
         let prompt = prompt.map_err(|error| refusal(&error))?;
         parsed(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
     }

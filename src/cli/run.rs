@@ -35,6 +35,7 @@ pub(super) fn block_on<T>(
     let tokio = tokio::runtime::Runtime::new()
         .map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
     let result = tokio.block_on(async {
+        let interrupted = interrupted();
         let options = PoolOptions {
             environment: Environment::new(std::env::vars_os()),
             reaper: Some(reaper()?),
@@ -45,7 +46,7 @@ pub(super) fn block_on<T>(
         let started = Started { runtime, session };
         let result = tokio::select! {
             result = work(&started, output) => result,
-            failure = interrupted() => Err(failure),
+            failure = interrupted => Err(failure),
         };
         started.runtime.stop().await;
         result
@@ -80,16 +81,18 @@ fn cassette(global: &Global) -> Result<Option<Cassette>, Failure> {
     opened.map_err(|error| Failure::usage(error.to_string(), "name a file that --record can write or has written"))
 }
 
-/// Ctrl-C or SIGTERM, whichever comes first.
-async fn interrupted() -> Failure {
+/// Waits for Ctrl-C, SIGTERM or a terminal that goes away. It listens from the moment it is called: whoever
+/// ends skein while it still starts things gets an orderly end, too.
+fn interrupted() -> impl Future<Output = Failure> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => Failure::Interrupted,
-        _ = terminate.recv() => Failure::Interrupted,
+    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+    async move {
+        let mut listening: Vec<_> = signals.into_iter().filter_map(Result::ok).collect();
+        if listening.is_empty() {
+            return std::future::pending().await;
+        }
+        futures::future::select_all(listening.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
+        Failure::Interrupted
     }
 }
 

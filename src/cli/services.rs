@@ -1,5 +1,6 @@
 //! `skein services`: what there is to ask for, who asks for it, and how it is wherever a skein runs it.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use clap::Args;
@@ -32,7 +33,12 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
     }
     let reports = crate::runtime::reports(&run::sockets(folders));
     if args.json {
-        let services: Vec<_> = plan.services().map(|service| service_json(&plan, service, &reports)).collect();
+        let mut services: Vec<_> = plan.services().map(|service| service_json(&plan, service, &reports)).collect();
+        services.extend(
+            elsewhere(&plan, &reports)
+                .into_iter()
+                .map(|(name, running)| json!({"name": name, "status": "elsewhere", "running": running})),
+        );
         output.json(&Value::Array(services));
         return Ok(());
     }
@@ -53,7 +59,13 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
             service.layer,
             shown(&transport(manifest))
         ));
-        for running in running(service, &reports) {
+        for running in running(manifest.name.as_str(), &reports) {
+            output.line(&format!("  {}", state(&running)));
+        }
+    }
+    for (name, running) in elsewhere(&plan, &reports) {
+        output.line(&format!("{BOLD}{}{BOLD:#}  {QUIET}of another project{QUIET:#}", shown(&name)));
+        for running in running {
             output.line(&format!("  {}", state(&running)));
         }
     }
@@ -61,10 +73,10 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
 }
 
 /// How the service is in every skein that runs it.
-fn running(service: &ServiceEntry, reports: &[Report]) -> Vec<Value> {
+fn running(name: &str, reports: &[Report]) -> Vec<Value> {
     let mut found = Vec::new();
     for report in reports {
-        for status in report.services.iter().filter(|status| status["name"] == json!(service.manifest.name)) {
+        for status in report.services.iter().filter(|status| status["name"] == name) {
             let mut status = status.clone();
             status["skein"] = json!(report.pid);
             found.push(status);
@@ -73,8 +85,16 @@ fn running(service: &ServiceEntry, reports: &[Report]) -> Vec<Value> {
     found
 }
 
+/// Services that run in some skein and that no manifest here defines.
+fn elsewhere(plan: &Plan, reports: &[Report]) -> BTreeMap<String, Vec<Value>> {
+    let names = reports.iter().flat_map(|report| &report.services).filter_map(|status| status["name"].as_str());
+    let unknown = names.filter(|name| plan.service(name).is_none());
+    unknown.map(|name| (name.to_owned(), running(name, reports))).collect()
+}
+
 fn state(status: &Value) -> String {
-    let mut text = format!("{} in skein {}", status["health"].as_str().unwrap_or_default(), status["skein"]);
+    let health = shown(status["health"].as_str().unwrap_or_default());
+    let mut text = format!("{health} in skein {}", status["skein"]);
     let mut add = |key: &str, label: &str| {
         if !status[key].is_null() {
             text.push_str(&format!(", {label} {}", status[key]));
@@ -108,6 +128,7 @@ fn probe(
 ) -> Result<(), Failure> {
     let entry = find(&plan, name)?;
     let manifest = entry.manifest.clone();
+    let source = entry.source.file.clone();
     if manifest.status == Status::Planned {
         return Err(Failure::usage(
             format!("the service `{name}` is planned: there is nothing to start"),
@@ -119,7 +140,10 @@ fn probe(
         let required = |name: &ServiceName| plan.service(name.as_str()).map(|entry| entry.manifest.clone());
         let lease = started.runtime.pool().lease(&manifest, &started.session, &required);
         let failed = |error: &ServiceError| {
-            Failure::work(error.to_string(), "correct the manifest; the log has the service's own words")
+            let log = folders.state.join("log/skein.log");
+            let help =
+                format!("correct `transport` in {}; what it wrote to stderr is in {}", shown(&source), log.display());
+            Failure::work(shown(&error.to_string()), help)
         };
         let catalog = lease.service().catalog().await.map_err(|error| failed(&error))?;
         let mut status = json!(lease.service().status());
@@ -205,6 +229,6 @@ fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[Report]) -> Valu
         "layer": service.layer,
         "file": service.source.file,
         "overrides": service.overrides,
-        "running": running(service, reports),
+        "running": running(manifest.name.as_str(), reports),
     })
 }

@@ -59,23 +59,41 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
         if !without.is_empty() {
             output.line(&format!("{BOLD}not in scope{BOLD:#}"));
         }
-        for tool in &without {
-            let name = shown(text(tool, "name"));
-            output.line(&format!("  {name:<36} {QUIET}{}{QUIET:#}", shown(text(tool, "reason"))));
+        for (name, reason) in summed_up(broker.plan(), scope, &without) {
+            print_row(&name, &reason, output);
         }
         Ok(())
     })
 }
 
+/// One row per tool of a bound service, and one for all tools of a service that is not bound.
+fn summed_up(plan: &Plan, scope: &ToolScope, without: &[Value]) -> Vec<(String, String)> {
+    let bound = |tool: &Value| plan.service(text(tool, "service")).is_some_and(|service| scope.binds(service));
+    let mut rows = Vec::new();
+    for of_one in without.chunk_by(|a, b| a["service"] == b["service"]) {
+        let (single, together): (Vec<_>, Vec<_>) = of_one.iter().partition(|tool| bound(tool));
+        rows.extend(single.into_iter().map(|tool| (text(tool, "name").to_owned(), text(tool, "reason").to_owned())));
+        if let Some(first) = together.first() {
+            let name = format!("{} ({})", text(first, "service"), counted(together.len()));
+            rows.push((name, text(first, "reason").to_owned()));
+        }
+    }
+    rows
+}
+
+/// A name too long for its column still ends two spaces before what is said about it.
+fn print_row(name: &str, about: &str, output: &mut Output) {
+    output.line(&format!("  {:<35}  {QUIET}{}{QUIET:#}", shown(name), shown(about)));
+}
+
 fn print_admitted(tool: &Value, output: &mut Output) {
     let files = tool["files"].as_array().map(|files| {
         let files: Vec<_> = files.iter().filter_map(Value::as_str).collect();
-        format!(", only files matching {}", shown(&files.join(" or ")))
+        format!(", only files matching {}", files.join(" or "))
     });
-    let absent = tool["absent"].as_str().map(|reason| format!(", absent: {}", shown(reason))).unwrap_or_default();
-    let name = shown(text(tool, "name"));
-    let group = text(tool, "group");
-    output.line(&format!("  {name:<36} {QUIET}group {group}{}{absent}{QUIET:#}", files.unwrap_or_default()));
+    let absent = tool["absent"].as_str().map(|reason| format!(", absent: {reason}")).unwrap_or_default();
+    let about = format!("group {}{}{absent}", text(tool, "group"), files.unwrap_or_default());
+    print_row(text(tool, "name"), &about, output);
 }
 
 fn counted(count: usize) -> String {

@@ -58,9 +58,14 @@ pub(super) fn serve(folder: &Path, pool: Pool, scope: &Scope) {
 
 fn listen(folder: &Path, path: &Path) -> std::io::Result<UnixListener> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    drop(fs::remove_file(path));
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    // It may have been there before, and open to others.
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    // It gets its name when it is ready: one that refuses would be taken for the leavings of a killed skein.
+    let unready = path.with_extension("new");
+    drop(fs::remove_file(&unready));
+    let listener = UnixListener::bind(&unready)?;
+    fs::set_permissions(&unready, fs::Permissions::from_mode(0o600))?;
+    fs::rename(&unready, path)?;
     Ok(listener)
 }
 

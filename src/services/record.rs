@@ -1,9 +1,14 @@
 //! A cassette: everything services were asked and said, one JSON object a line. Recorded in passing, or
 //! played back with no service behind it.
+//!
+//! Invariant: no value that a manifest hands to a service in a variable or a header is written down.
+
+mod redact;
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,9 +17,12 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::Environment;
 use super::connection::{CallError, Connection};
 use crate::ids::{ServiceName, ToolName};
+use crate::manifest::ServiceManifest;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
+use redact::Redaction;
 
 /// One line of a cassette.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -85,7 +93,10 @@ enum Tape {
 
 impl Cassette {
     pub fn to_file(path: &Path) -> Result<Self, RecordError> {
-        let file = File::create(path).map_err(|error| unusable(path, &error))?;
+        // What services say may be private even where no secret is in it.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(path).map_err(|error| unusable(path, &error))?;
         Ok(Self(Arc::new(Tape::Recording(Mutex::new(file)))))
     }
 
@@ -93,12 +104,15 @@ impl Cassette {
         let file = File::open(path).map_err(|error| unusable(path, &error))?;
         let mut interactions: HashMap<_, Vec<_>> = HashMap::new();
         for (index, text) in BufReader::new(file).lines().enumerate() {
-            let text = text.map_err(|error| unusable(path, &error))?;
-            let line: Line = serde_json::from_str(&text).map_err(|error| RecordError::Line {
-                file: path.display().to_string(),
-                line: index + 1,
-                problem: error.to_string(),
-            })?;
+            let broken =
+                |problem: String| RecordError::Line { file: path.display().to_string(), line: index + 1, problem };
+            let text = text.map_err(|error| broken(error.to_string()))?;
+            if text.trim().is_empty() {
+                continue;
+            }
+            // The parser counts lines from the start of what it was given, which is always the first.
+            let line: Line = serde_json::from_str(&text)
+                .map_err(|error| broken(error.to_string().replace(" at line 1 column ", " at column ")))?;
             interactions.entry(line.service).or_default().push(line.interaction);
         }
         Ok(Self(Arc::new(Tape::Playing(interactions))))
@@ -111,20 +125,34 @@ impl Cassette {
     /// The service as it was recorded.
     pub(super) fn play(&self, service: &ServiceName) -> Result<Arc<dyn Connection>, String> {
         let Tape::Playing(interactions) = &*self.0 else { return Err("the cassette is being recorded".to_owned()) };
-        let lines = interactions.get(service).ok_or("the recording does not hold this service")?;
+        let lines = interactions.get(service).ok_or_else(|| {
+            let mut held: Vec<_> = interactions.keys().map(ServiceName::as_str).collect();
+            held.sort_unstable();
+            let held = if held.is_empty() { "nothing".to_owned() } else { held.join(", ") };
+            format!("the recording does not hold it; it holds: {held}")
+        })?;
         Ok(Arc::new(Player { lines: lines.clone(), played: Mutex::default() }))
     }
 
     /// The same service, with everything written down.
-    pub(super) fn record(&self, service: ServiceName, connection: Arc<dyn Connection>) -> Arc<dyn Connection> {
-        Arc::new(Recorder { service, connection, cassette: self.clone() })
+    pub(super) fn record(
+        &self,
+        manifest: &ServiceManifest,
+        environment: &Environment,
+        connection: Arc<dyn Connection>,
+    ) -> Arc<dyn Connection> {
+        let redaction = Redaction::of(&manifest.transport, environment);
+        let (service, offered) = (manifest.name.clone(), Mutex::default());
+        Arc::new(Recorder { service, connection, cassette: self.clone(), redaction, offered })
     }
 
-    fn write(&self, line: &Line) {
+    fn write(&self, line: &Line, redaction: &Redaction) {
         let Tape::Recording(file) = &*self.0 else { return };
+        let text = serde_json::to_value(line).map(|value| redaction.apply(value).to_string());
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        // In one piece, so that a skein that is killed leaves whole lines.
         let written =
-            serde_json::to_string(line).map_err(std::io::Error::from).and_then(|text| writeln!(file, "{text}"));
+            text.map_err(std::io::Error::from).and_then(|text| file.write_all(format!("{text}\n").as_bytes()));
         if let Err(error) = written {
             tracing::error!(%error, "the recording has a gap");
         }
@@ -139,11 +167,14 @@ struct Recorder {
     service: ServiceName,
     connection: Arc<dyn Connection>,
     cassette: Cassette,
+    redaction: Redaction,
+    /// What was last written about what it offers; said again, it is not written again.
+    offered: Mutex<Option<Catalog>>,
 }
 
 impl Recorder {
     fn write(&self, interaction: Interaction) {
-        self.cassette.write(&Line { service: self.service.clone(), interaction });
+        self.cassette.write(&Line { service: self.service.clone(), interaction }, &self.redaction);
     }
 }
 
@@ -159,7 +190,10 @@ impl Connection for Recorder {
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
         Box::pin(async move {
             let catalog = self.connection.catalog().await?;
-            self.write(Interaction::Catalog { instructions: self.instructions(), catalog: catalog.clone() });
+            let before = self.offered.lock().unwrap_or_else(PoisonError::into_inner).replace(catalog.clone());
+            if before.as_ref() != Some(&catalog) {
+                self.write(Interaction::Catalog { instructions: self.instructions(), catalog: catalog.clone() });
+            }
             Ok(catalog)
         })
     }
@@ -243,7 +277,7 @@ fn shown(name: &str, arguments: &Map<String, Value>) -> String {
 
 impl Connection for Player {
     fn instructions(&self) -> Option<String> {
-        self.lines.iter().find_map(|line| match line {
+        self.lines.iter().rev().find_map(|line| match line {
             Interaction::Catalog { instructions, .. } => instructions.clone(),
             _ => None,
         })
@@ -254,7 +288,8 @@ impl Connection for Player {
     }
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
-        let recorded = self.lines.iter().find_map(|line| match line {
+        // The last one: a server may go on announcing tools after its first list.
+        let recorded = self.lines.iter().rev().find_map(|line| match line {
             Interaction::Catalog { catalog, .. } => Some(catalog.clone()),
             _ => None,
         });

@@ -153,14 +153,14 @@ fn crates_stay_inside_their_fences() {
 
 #[test]
 fn a_folder_is_opened_by_the_file_of_its_name() {
-    for file in rust_files("src").into_iter().chain(rust_files("tests")) {
+    for file in rust_files("src").into_iter().chain(rust_files("tests/it")) {
         assert!(!file.ends_with("mod.rs"), "{}", file.display());
     }
 }
 
 #[test]
 fn every_file_opens_with_what_it_is_for() {
-    for file in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
+    for file in ["src", "tests/it"].iter().flat_map(|folder| rust_files(folder)) {
         assert!(read(&file).starts_with("//! "), "{} opens with `//!`", file.display());
     }
 }
