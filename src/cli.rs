@@ -13,8 +13,8 @@ mod mcp;
 mod new;
 mod output;
 mod run;
-mod run_command;
 mod services;
+mod started;
 mod tools;
 mod trust;
 mod workspace;
@@ -83,7 +83,7 @@ impl From<ApprovalLevel> for Approval {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Do one thing: a prompt, a session, an answer
-    Run(run_command::RunArgs),
+    Run(run::RunArgs),
     /// Validate manifests and the graph they make; exit 6 if there is an error
     Check(check::CheckArgs),
     /// Show the service graph
@@ -169,7 +169,7 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let global = &cli.global;
     match cli.command {
-        Command::Run(args) => run_command::run(&args, global, folders, output),
+        Command::Run(args) => run::run(&args, global, folders, output),
         Command::Check(args) => check::run(&args, global, folders, output),
         Command::Graph(args) => graph::run(&args, global, folders, output),
         Command::Agents(args) => agents::run(&args, global, folders, output),

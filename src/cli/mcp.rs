@@ -8,7 +8,7 @@ use rmcp::transport::io::stdio_pipes;
 
 use super::folders::Folders;
 use super::output::{Failure, Output};
-use super::run::{self, Started};
+use super::started::{self, Started};
 use super::{Global, agents, services, workspace};
 use crate::adapter::export::{Export, Names};
 use crate::broker::{Nobody, Terms};
@@ -47,9 +47,9 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
     };
     // The client asks its own user, unless told otherwise.
     let approval = Some(global.approval.map_or(Approval::Auto, Into::into));
-    run::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
+    started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
         let terms = Terms { session: Arc::clone(&started.session), approval, asker: Arc::new(Nobody) };
-        let binding = started.runtime.broker().bind(&id, terms).await.map_err(|error| run::bind_failure(&error))?;
+        let binding = started.runtime.broker().bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
         for absent in binding.absent() {
             output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::run::{self, Started};
+use super::started::{self, Started};
 use super::{Global, workspace};
 use crate::graph::{EdgeKind, Node, Plan};
 use crate::ids::{ServiceName, nearest};
@@ -31,7 +31,7 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
     if let Some(name) = &args.probe {
         return probe(plan, name, args.json, global, folders, output);
     }
-    let reports = crate::runtime::reports(&run::sockets(folders));
+    let reports = crate::runtime::reports(&started::sockets(folders));
     if args.json {
         let mut services: Vec<_> = plan.services().map(|service| service_json(&plan, service, &reports)).collect();
         services.extend(
@@ -135,7 +135,7 @@ fn probe(
             "see `skein services`",
         ));
     }
-    run::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
+    started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
         let plan = started.runtime.broker().plan();
         let required = |name: &ServiceName| plan.service(name.as_str()).map(|entry| entry.manifest.clone());
         let lease = started.runtime.pool().lease(&manifest, &started.session, &required);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::run::{self, Started};
+use super::started::{self, Started};
 use super::{Global, agents, workspace};
 use crate::broker::{Binding, Nobody, Terms};
 use crate::graph::{Plan, ToolScope};
@@ -33,9 +33,9 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
     let terms =
         |started: &Started| Terms { session: Arc::clone(&started.session), approval: None, asker: Arc::new(Nobody) };
     let json = args.json;
-    run::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
+    started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
         let broker = started.runtime.broker();
-        let binding = broker.bind(&id, terms(started)).await.map_err(|error| run::bind_failure(&error))?;
+        let binding = broker.bind(&id, terms(started)).await.map_err(|error| started::bind_failure(&error))?;
         let Some((entry, scope)) = broker.plan().mode(&id) else { return Ok(()) };
         let (within, without) = sort_tools(broker.plan(), scope, &binding);
         if json {

@@ -1,0 +1,107 @@
+//! Running things for a command: the async runtime, the services, the session, and an orderly end whatever
+//! happens: the work is done, fails, or is interrupted.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Global;
+use super::folders::Folders;
+use super::output::{Failure, Output};
+use crate::broker::BindError;
+use crate::graph::Plan;
+use crate::process::Reaper;
+use crate::runtime::Runtime;
+use crate::services::{Cassette, Environment, PoolOptions, Registry};
+use crate::tool::Session;
+
+/// What a command has to work with.
+pub(super) struct Started {
+    pub(super) runtime: Runtime,
+    pub(super) session: Arc<Session>,
+}
+
+/// Runs `work` with services at hand, and ends them all before it returns.
+pub(super) fn block_on<T>(
+    plan: Plan,
+    global: &Global,
+    folders: &Folders,
+    output: &mut Output,
+    work: impl AsyncFnOnce(&Started, &mut Output) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let cassette = cassette(global)?;
+    let scratch = folders.state.join("scratch").join(std::process::id().to_string());
+    let session = Session::new(format!("cli-{}", std::process::id()), folders.cwd.clone(), Vec::new(), scratch.clone());
+    let tokio = tokio::runtime::Runtime::new()
+        .map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
+    let result = tokio.block_on(async {
+        let interrupted = interrupted();
+        let options = PoolOptions {
+            environment: Environment::new(std::env::vars_os()),
+            reaper: Some(reaper()?),
+            data: folders.data.clone(),
+            cassette,
+        };
+        let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, Some(sockets(folders)));
+        let started = Started { runtime, session };
+        let result = tokio::select! {
+            result = work(&started, output) => result,
+            failure = interrupted => Err(failure),
+        };
+        started.runtime.stop().await;
+        result
+    });
+    // A read of stdin that nobody will answer must not keep the program alive.
+    tokio.shutdown_timeout(Duration::from_millis(100));
+    if std::fs::remove_dir_all(&scratch).is_err() && scratch.exists() {
+        tracing::warn!(folder = %scratch.display(), "scratch files are left behind");
+    }
+    result
+}
+
+/// Where running Skeins tell how they are.
+pub(super) fn sockets(folders: &Folders) -> PathBuf {
+    folders.state.join("run")
+}
+
+fn reaper() -> Result<Reaper, Failure> {
+    let program = std::env::current_exe();
+    let started = program.and_then(|program| Reaper::start(&program, &["reaper".into()]));
+    started.map_err(|error| {
+        Failure::work(format!("the reaper cannot be started: {error}"), "check that skein itself can be run")
+    })
+}
+
+fn cassette(global: &Global) -> Result<Option<Cassette>, Failure> {
+    let opened = match (&global.record, &global.replay) {
+        (Some(file), _) => Cassette::to_file(file).map(Some),
+        (None, Some(file)) => Cassette::from_file(file).map(Some),
+        (None, None) => Ok(None),
+    };
+    opened.map_err(|error| Failure::usage(error.to_string(), "name a file that --record can write or has written"))
+}
+
+/// Waits for Ctrl-C, SIGTERM or a terminal that goes away. It listens from the moment it is called: whoever
+/// ends skein while it still starts things gets an orderly end, too.
+fn interrupted() -> impl Future<Output = Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+    async move {
+        let mut listening: Vec<_> = signals.into_iter().filter_map(Result::ok).collect();
+        if listening.is_empty() {
+            return std::future::pending().await;
+        }
+        futures::future::select_all(listening.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
+        Failure::Interrupted
+    }
+}
+
+pub(super) fn bind_failure(error: &BindError) -> Failure {
+    let help = match error {
+        BindError::UnknownMode(_) => "see `skein agents`",
+        BindError::Service { .. } => {
+            "correct the service's manifest, or make its dependency optional; the log has its own words"
+        }
+    };
+    Failure::work(error.to_string(), help)
+}
