@@ -237,6 +237,9 @@ impl Attended {
         let call = context.extensions.get::<CallContext>().cloned().ok_or_else(|| {
             Refusal::new("the call came without a session; this is a fault of the host, tell the user")
         })?;
+        if call.cancel.is_cancelled() || context.ct.is_cancelled() {
+            return Err(Refusal::new("the call was cancelled before it began; nothing was done"));
+        }
         let cancel = call.cancel.child_token();
         let call = call.with_cancel(cancel.clone());
         Ok(Self { call, request: context.ct.clone(), _abandoned: cancel.drop_guard() })

@@ -128,7 +128,7 @@ impl Command {
         // In this order: what comes before the end is never missed.
         let State { exited, ended: end, .. } = self.state.borrow().clone();
         let mut output = self.output();
-        let log_path = output.log_path().map(ToOwned::to_owned);
+        let log_path = output.log_path().map(|path| path.to_string_lossy().into_owned());
         let shown = output.take();
         let seconds = self.started.elapsed().as_secs();
         let (verdict, exit_code) = match end {

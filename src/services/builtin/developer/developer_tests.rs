@@ -1,7 +1,11 @@
 //! The service as a whole: its catalogue, and what holds for every tool.
 
+use std::sync::Arc;
+
 use rmcp::ServerHandler as _;
 use serde_json::{Value, json};
+
+use crate::tool::CallContext;
 
 use super::testing::Workshop;
 
@@ -59,6 +63,23 @@ async fn a_call_without_a_session_and_wrong_arguments_are_answers() {
     said.refused("without a session");
     workshop.call("read_file", json!({"path": "a", "colour": 1})).await.refused("unknown field `colour`");
     workshop.call("edit_file", json!({})).await.refused("missing field `path`");
+}
+
+#[tokio::test]
+async fn a_call_that_was_cancelled_before_it_began_does_nothing() {
+    let workshop = Workshop::new();
+    for (tool, arguments) in
+        [("shell", json!({"command": "touch made"})), ("write_file", json!({"path": "made", "content": ""}))]
+    {
+        let call = CallContext::new(Arc::clone(&workshop.session));
+        call.cancel.cancel();
+        workshop.call_with(call, tool, arguments.clone()).await.refused("cancelled");
+        let mut context = workshop.context();
+        context.extensions.insert(CallContext::new(Arc::clone(&workshop.session)));
+        context.ct.cancel();
+        workshop.call_in(context, tool, arguments).await.refused("cancelled");
+    }
+    assert!(!workshop.path("made").exists());
 }
 
 #[tokio::test]

@@ -240,7 +240,7 @@ impl Run {
             "exit_code": exit_code,
             "timed_out": matches!(end, End::TimedOut),
             "truncated": shown.truncated,
-            "log_path": self.both.log_path().filter(|_| shown.truncated),
+            "log_path": self.both.log_path().filter(|_| shown.truncated).map(Path::to_string_lossy),
         });
         let text = with_verdict(shown.text, &verdict);
         if exit_code == Some(0) { structured(text, data) } else { structured_error(text, data) }

@@ -148,6 +148,21 @@ async fn cancelling_ends_grandchildren_too() {
 }
 
 #[tokio::test]
+async fn a_client_that_cancels_its_request_ends_grandchildren_too() {
+    let workshop = Workshop::new();
+    let mut context = workshop.context();
+    context.extensions.insert(CallContext::new(Arc::clone(&workshop.session)));
+    let request = context.ct.clone();
+    let (said, pid) = tokio::join!(workshop.call_in(context, "shell", json!({"command": FAMILY})), async {
+        let pid = pid_in(&workshop, "grandchild").await;
+        request.cancel();
+        pid
+    });
+    said.refused("begun\n[cancelled");
+    ends(&pid).await;
+}
+
+#[tokio::test]
 async fn a_request_that_is_dropped_ends_its_command() {
     let workshop = Workshop::new();
     let pid = tokio::select! {
