@@ -50,6 +50,14 @@ pub struct BoundTool {
     validator: OnceLock<Result<Validator, String>>,
 }
 
+impl BoundTool {
+    /// What the tool adds to a request to a model: its name, its description and its input schema as JSON.
+    pub fn request_bytes(&self, name: &str) -> usize {
+        let tool = json!({"name": name, "description": self.spec.description, "input_schema": self.spec.input_schema});
+        tool.to_string().len()
+    }
+}
+
 /// A tool of a bound service that the session does not get, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unoffered {

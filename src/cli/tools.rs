@@ -21,6 +21,9 @@ pub(super) struct ToolsArgs {
     /// Its mode; the default one if left out
     #[arg(long, short)]
     mode: Option<String>,
+    /// Show what each tool costs in every request to a model
+    #[arg(long)]
+    bytes: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -32,7 +35,7 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
     let id = agents::mode_of(agent, args.mode.as_deref())?;
     let terms =
         |started: &Started| Terms { session: Arc::clone(&started.session), approval: None, asker: Arc::new(Nobody) };
-    let json = args.json;
+    let (json, bytes) = (args.json, args.bytes);
     started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
         let broker = started.runtime.broker();
         let binding = broker.bind(&id, terms(started)).await.map_err(|error| started::bind_failure(&error))?;
@@ -45,13 +48,15 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
                 "tool_groups": entry.mode.tool_groups,
                 "tools": within,
                 "out_of_scope": without,
+                "bytes": total(&within),
                 "mcp": scope.lists_mcp(),
             }));
             return Ok(());
         }
-        output.line(&format!("{BOLD}{id}{BOLD:#} sees {}", counted(within.len())));
+        let cost = if bytes { format!(", {} bytes in every request", total(&within)) } else { String::new() };
+        output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}", counted(within.len())));
         for tool in &within {
-            print_admitted(tool, output);
+            print_admitted(tool, bytes, output);
         }
         if scope.lists_mcp() {
             output.line(&format!("  {QUIET}and every tool of servers that an editor brings (mcp){QUIET:#}"));
@@ -86,13 +91,19 @@ fn print_row(name: &str, about: &str, output: &mut Output) {
     output.line(&format!("  {:<35}  {QUIET}{}{QUIET:#}", shown(name), shown(about)));
 }
 
-fn print_admitted(tool: &Value, output: &mut Output) {
+/// What all tools together add to a request.
+fn total(tools: &[Value]) -> u64 {
+    tools.iter().filter_map(|tool| tool["bytes"].as_u64()).sum()
+}
+
+fn print_admitted(tool: &Value, bytes: bool, output: &mut Output) {
     let files = tool["files"].as_array().map(|files| {
         let files: Vec<_> = files.iter().filter_map(Value::as_str).collect();
         format!(", only files matching {}", files.join(" or "))
     });
     let absent = tool["absent"].as_str().map(|reason| format!(", absent: {reason}")).unwrap_or_default();
-    let about = format!("group {}{}{absent}", text(tool, "group"), files.unwrap_or_default());
+    let cost = tool["bytes"].as_u64().filter(|_| bytes).map(|bytes| format!("{bytes:>5} bytes, ")).unwrap_or_default();
+    let about = format!("{cost}group {}{}{absent}", text(tool, "group"), files.unwrap_or_default());
     print_row(text(tool, "name"), &about, output);
 }
 
@@ -120,6 +131,7 @@ fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>,
         value["group"] = json!(tool.group);
         value["files"] = patterns(tool.files.iter().map(|files| files.as_str()).collect());
         value["read_only"] = json!(tool.read_only);
+        value["bytes"] = json!(tool.request_bytes(name));
         value["absent"] = Value::Null;
         within.push(value);
     }
@@ -141,6 +153,7 @@ fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>,
                     value["group"] = json!(admission.rules.first().map(|rule| &rule.group));
                     value["files"] = patterns(admission.files().iter().map(|files| files.as_str()).collect());
                     value["read_only"] = Value::Null;
+                    value["bytes"] = Value::Null;
                     value["absent"] = json!(absent.map(|absent| &absent.reason));
                     within.push(value);
                 }
