@@ -14,5 +14,9 @@ mod exchange;
 mod properties;
 /// JSON Schemas against the types.
 mod schemas;
+/// Modes served to an MCP client, against the wiring table.
+mod served_modes;
+/// docs/services.md against the services.
+mod services_doc;
 /// The test vocabulary.
 mod support;

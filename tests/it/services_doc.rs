@@ -1,0 +1,119 @@
+//! docs/services.md is what the services say of themselves: their tools as they list them, and example calls
+//! with the answers they really give.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use expect_test::expect_file;
+use serde_json::{Value, json};
+use skein::broker::{Binding, Nobody, Terms};
+use skein::manifest::{Approval, Layer, Root, ServiceEntry, Status};
+use skein::runtime::Runtime;
+use skein::services::{Environment, PoolOptions, Registry};
+use skein::tool::{CallContext, Session};
+
+use crate::support::repository;
+
+/// One telling call for each service.
+fn example(service: &str) -> (&'static str, Value) {
+    match service {
+        "developer" => {
+            ("edit_file", json!({"path": "greeting.txt", "edits": [{"before": "hello", "after": "good morning"}]}))
+        }
+        "memory" => ("remember", json!({"text": "The user writes commit messages in English", "scope": "project"})),
+        "todo" => (
+            "set_todos",
+            json!({"items": [{"text": "write the test", "status": "completed"}, {"text": "make it pass", "status": "pending"}]}),
+        ),
+        "fetch" => ("fetch_url", json!({"url": "http://169.254.169.254/latest/meta-data"})),
+        other => panic!("a service that is ready needs an example here: {other}"),
+    }
+}
+
+/// A plan in which one agent has a mode for each service that is ready.
+fn wired(ready: &[String]) -> skein::graph::Plan {
+    let modes: Vec<_> = ready
+        .iter()
+        .map(|name| json!({"slug": name, "description": name, "tool_groups": [name], "dependencies": [name]}))
+        .collect();
+    let agent = json!({
+        "version": 1, "kind": "agent", "name": "reader", "description": "Reads what services say.",
+        "runtime": {"acp": {"command": "none"}}, "metadata": {"dependencies": ready}, "modes": modes,
+    });
+    let files = [("reader.json".into(), agent.to_string().into_bytes())].into();
+    let extra = (Layer::Extra, Root::Snapshot { files, shown: String::new() });
+    let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin), extra]);
+    skein::graph::resolve(manifests, found).plan.expect("the manifests are right")
+}
+
+fn section(out: &mut String, entry: &ServiceEntry, binding: &Binding) {
+    let manifest = &entry.manifest;
+    _ = writeln!(out, "\n## {}\n\n{}\n", manifest.name, manifest.description);
+    _ = writeln!(out, "| tool | groups | what it does |\n| --- | --- | --- |");
+    for tool in binding.tools().values() {
+        let groups: Vec<_> = manifest
+            .groups
+            .iter()
+            .filter(|(_, tools)| tools.contains(&tool.spec.name))
+            .map(|(group, _)| group.as_str())
+            .collect();
+        let read_only = if tool.read_only { " Read-only." } else { "" };
+        let description = tool.spec.description.trim_end_matches('.');
+        _ = writeln!(out, "| `{}` | {} | {description}.{read_only} |", tool.spec.name, groups.join(", "));
+    }
+    let bytes: usize = binding.tools().iter().map(|(name, tool)| tool.request_bytes(name)).sum();
+    _ = writeln!(out, "\nIts tools add {bytes} bytes to a request.");
+}
+
+/// `UPDATE_EXPECT=1 cargo test services_doc` writes the page anew.
+#[tokio::test]
+async fn the_page_on_services_is_what_they_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let project = folder.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    std::fs::write(project.join("greeting.txt"), "hello world\n").unwrap();
+    let session = Session::new("s1", project, Vec::new(), folder.path().join("scratch"));
+
+    let (manifests, _) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
+    let ready: Vec<_> = manifests
+        .services
+        .values()
+        .filter(|entry| entry.manifest.status == Status::Ready)
+        .map(|entry| entry.manifest.name.to_string())
+        .collect();
+    let environment = Environment::new(std::env::vars_os());
+    let options = PoolOptions { environment, data: folder.path().join("data"), ..PoolOptions::default() };
+    let runtime = Runtime::start(Arc::new(wired(&ready)), Registry::builtin(), options, None);
+
+    let mut page = String::from(
+        "# The built-in services\n\n\
+         Each is an MCP server: called in process by Skein, and startable alone with `skein mcp --service NAME`. A mode\n\
+         gets the tools of the groups it lists, see [manifests](manifests.md); a service that no mode of a session asks\n\
+         for is not started. This page is made from what the services say; a test keeps it true.\n\n\
+         File tools reach the session's working directory, its additional directories and its scratch folder, after links\n\
+         are resolved. A failed call changes nothing and says what to do. Services that are planned are in\n\
+         `skein services`.\n",
+    );
+    for name in &ready {
+        let terms = Terms { session: Arc::clone(&session), approval: Some(Approval::Auto), asker: Arc::new(Nobody) };
+        let id = format!("reader/{name}").parse().unwrap();
+        let binding = runtime.broker().bind(&id, terms).await.expect("a ready service starts");
+        section(&mut page, &manifests.services[name.as_str()], &binding);
+        let (tool, arguments) = example(name);
+        if name == "developer" {
+            let read = json!({"path": "greeting.txt"}).as_object().cloned().unwrap();
+            binding.call("developer__read_file", read, CallContext::new(Arc::clone(&session))).await.unwrap();
+        }
+        let context = CallContext::new(Arc::clone(&session));
+        let answer = binding.call(&format!("{name}__{tool}"), arguments.as_object().cloned().unwrap(), context).await;
+        let answer = answer.expect("an answer");
+        let said = if answer.is_error { "It refuses" } else { "It answers" };
+        _ = writeln!(
+            page,
+            "\n```text\n{tool} {arguments}\n```\n\n{said}:\n\n```text\n{}\n```",
+            answer.all_text().trim()
+        );
+    }
+    runtime.stop().await;
+    expect_file![repository("docs/services.md")].assert_eq(&page);
+}
