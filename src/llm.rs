@@ -3,6 +3,7 @@
 //! Invariant: knows what tools look like, never calls one.
 
 pub mod offline;
+pub mod remote;
 
 use std::sync::Arc;
 
@@ -60,4 +61,14 @@ pub enum ModelStop {
 pub enum LlmError {
     #[error("the model `{model}` cannot be used: {reason}")]
     Unusable { model: String, reason: String },
+    #[error("the model `{model}` failed: {reason}")]
+    Failed { model: String, reason: String },
+}
+
+/// The model a user names: `offline`, or `provider:model` with what `variable` finds in the environment.
+pub fn provider(name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Arc<dyn Provider>, LlmError> {
+    if name == "offline" {
+        return Ok(Arc::new(offline::Offline));
+    }
+    Ok(Arc::new(remote::Remote::new(name, variable)?))
 }

@@ -16,7 +16,7 @@ use super::{Global, agents, workspace};
 use crate::agents::{Ending, Event, Exchange, Limits, Notifier, Status, TurnEnd, system_prompt};
 use crate::broker::{Answer, Asker, Nobody, Question, Terms};
 use crate::conversation::Content;
-use crate::llm::offline::Offline;
+use crate::llm;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -26,6 +26,9 @@ pub(super) struct RunArgs {
     /// Its mode; the default one if left out
     #[arg(long, short)]
     mode: Option<String>,
+    /// The model, as provider:model; `offline` calls tools by name without one
+    #[arg(long, env = "SKEIN_MODEL", default_value = "offline")]
+    model: String,
     /// How to print the answer
     #[arg(long, value_enum, default_value_t = RunOutput::Text)]
     output: RunOutput,
@@ -58,6 +61,8 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         let problem = format!("`{}` is an external agent, which this skein cannot run yet", args.agent);
         return Err(Failure::usage(problem, "choose another agent"));
     }
+    let provider = llm::provider(&args.model, |name| std::env::var(name).ok())
+        .map_err(|error| Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"))?;
     let prompt = prompt_text(args)?;
     let format = if args.json { RunOutput::Json } else { args.output };
     let approval = global.approval.map(Into::into);
@@ -77,7 +82,7 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
             .map_err(|problem| Failure::work(problem, "correct the mode's prompt; `skein check` tells more"))?;
         let progress = Arc::new(Progress { format, streamed: Mutex::new(false) });
         let exchange = Exchange::new(
-            Arc::new(Offline),
+            provider,
             Arc::new(binding),
             Arc::clone(&session),
             Arc::clone(&progress) as Arc<dyn Notifier>,
