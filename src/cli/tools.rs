@@ -49,7 +49,9 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
             }));
             return Ok(());
         }
-        output.line(&format!("{BOLD}{id}{BOLD:#} sees {}", counted(within.len())));
+        let absent = within.iter().filter(|tool| !tool["absent"].is_null()).count();
+        let further = if absent == 0 { String::new() } else { format!("; {} absent", are(absent)) };
+        output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{further}", counted(within.len() - absent)));
         for tool in &within {
             print_admitted(tool, output);
         }
@@ -102,6 +104,10 @@ fn counted(count: usize) -> String {
         1 => "1 tool".to_owned(),
         _ => format!("{count} tools"),
     }
+}
+
+fn are(count: usize) -> String {
+    if count == 1 { "1 is".to_owned() } else { format!("{count} are") }
 }
 
 fn text<'a>(tool: &'a Value, key: &str) -> &'a str {

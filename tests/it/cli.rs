@@ -350,17 +350,21 @@ fn every_tool_that_is_out_of_scope_has_a_reason() {
     }
 }
 
+/// What a service offers is asked of the service, so one that does not start leaves nothing to show.
 #[test]
-fn a_service_that_names_no_tools_is_not_taken_for_one_that_has_none() {
+fn tools_of_a_service_that_cannot_be_started_are_not_guessed() {
     let sandbox = Sandbox::new();
-    sandbox.write("project/extra/clock.yaml", &CLOCK.replace("groups: {time: [now]}\n", ""));
+    sandbox.write("project/extra/clock.yaml", CLOCK);
     sandbox.write("project/extra/notes.yaml", &NOTES.replace("developer", "clock").replace("[read]", "[clock]"));
     sandbox.write("project/extra/notes.md", "You read notes.\n");
-    let run = sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra"]);
-    let start = "notes/reader sees tools\n  every tool of clock, whose manifest names none\nnot in scope\n";
-    assert!(run.stdout.starts_with(start), "{}{}", run.stdout, run.stderr);
-    let value = sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra", "--json"]).json();
-    assert_eq!((&value["tools"], &value["undeclared"]), (&json!([]), &json!(["clock"])));
+    expect![[r"
+        exit 1
+        --- stdout
+        --- stderr
+        error: `notes/reader` cannot be entered: the service `clock` could not be started: there is no program `clock-mcp` on the PATH
+          help: correct the service's manifest, or make its dependency optional; the log has its own words
+    "]]
+    .assert_eq(&sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra"]).whole());
 }
 
 #[test]
