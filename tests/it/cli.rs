@@ -675,8 +675,8 @@ fn mistakes_on_the_command_line_exit_2() {
 // the docs
 
 /// Every `$ skein …` in a `console` block of the README and the docs is run, in a project of its own per
-/// document, and must print what stands there. A line `…` stands for lines left out. A `yaml` block that names
-/// a file is written first.
+/// document, and must print what stands there. A line `…` stands for lines left out. A block that names a file
+/// (`yaml file=NAME`) is written first.
 #[test]
 fn the_examples_in_the_docs_are_what_the_program_prints() {
     let documents = fs::read_dir(repository("docs")).expect("docs").map(|entry| entry.expect("an entry").path());
@@ -685,7 +685,7 @@ fn the_examples_in_the_docs_are_what_the_program_prints() {
     {
         let sandbox = Sandbox::new();
         for (info, block) in code_blocks(&read(&document)) {
-            if let Some(file) = info.strip_prefix("yaml file=") {
+            if let Some((_, file)) = info.split_once(" file=") {
                 sandbox.write(&format!("project/{file}"), &block);
             } else if info == "console" {
                 let place = document.display().to_string();
@@ -714,6 +714,7 @@ fn run_example(sandbox: &Sandbox, place: &str, block: &str) {
         let args: Vec<_> = command.split(' ').skip(1).collect();
         assert!(command.starts_with("skein "), "{place}: only skein is run here: {command}");
         let printed = sandbox.transcript(&args).replace("[TMP]/project", "/home/you/project");
+        let printed = printed.replace("[TMP]/data/state", "/home/you/.local/state/skein");
         let pattern: Vec<_> = promised.trim_end().split("\n…\n").map(regex::escape).collect();
         let pattern = pattern.join("\n(?s:.*)\n").replace("\n…", "\n(?s:.*)");
         let matches = regex::Regex::new(&format!("^{pattern}$")).expect("a pattern");
