@@ -175,6 +175,23 @@ fn a_child_gets_no_variable_of_ours_but_those_that_find_the_way() {
     assert!(!env.to_string().contains("a-secret-of-the-user"));
 }
 
+#[test]
+fn approval_holds_for_the_client_of_skein_mcp() {
+    let sandbox = sandbox();
+    for (level, said) in [
+        ("deny", "the session allows no tool calls"),
+        ("read-only", "the session is read-only, and this call may change something"),
+        ("ask", "this call needs consent and there is nobody to ask"),
+    ] {
+        let mut command = sandbox.command(&MCP);
+        command.env("SKEIN_APPROVAL", level);
+        let (mut client, _) = Client::connect(command);
+        let result = client.call("plain__heard", json!({}));
+        let text = result["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(result["isError"] == true && text.contains(said), "{level}: {result}");
+    }
+}
+
 // what others can see
 
 /// The names in the folder of sockets.
