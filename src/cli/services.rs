@@ -93,8 +93,10 @@ fn elsewhere(plan: &Plan, reports: &[Report]) -> BTreeMap<String, Vec<Value>> {
 }
 
 fn state(status: &Value) -> String {
-    let health = shown(status["health"].as_str().unwrap_or_default());
-    let mut text = format!("{health} in skein {}", status["skein"]);
+    let mut text = shown(status["health"].as_str().unwrap_or_default());
+    if !status["skein"].is_null() {
+        text.push_str(&format!(" in skein {}", status["skein"]));
+    }
     let mut add = |key: &str, label: &str| {
         if !status[key].is_null() {
             text.push_str(&format!(", {label} {}", status[key]));
@@ -148,12 +150,14 @@ fn probe(
         let catalog = lease.service().catalog().await.map_err(|error| failed(&error))?;
         let mut status = json!(lease.service().status());
         status["name"] = json!(manifest.name);
-        status["skein"] = json!(std::process::id());
         let tools: Vec<_> = catalog.tools.iter().map(|tool| tool.name.as_str()).collect();
         if json {
             status["tool_names"] = json!(tools);
             output.json(&status);
         } else {
+            // Who uses it and since when goes without saying.
+            status["leases"] = Value::Null;
+            status["started_at"] = Value::Null;
             output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, state(&status)));
             output.line(&format!("  tools: {}", shown(&tools.join(", "))));
         }

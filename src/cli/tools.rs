@@ -53,8 +53,10 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
             }));
             return Ok(());
         }
+        let absent = within.iter().filter(|tool| !tool["absent"].is_null()).count();
+        let further = if absent == 0 { String::new() } else { format!("; {} absent", are(absent)) };
         let cost = if bytes { format!(", {} bytes in every request", total(&within)) } else { String::new() };
-        output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}", counted(within.len())));
+        output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}{further}", counted(within.len() - absent)));
         for tool in &within {
             print_admitted(tool, bytes, output);
         }
@@ -113,6 +115,10 @@ fn counted(count: usize) -> String {
         1 => "1 tool".to_owned(),
         _ => format!("{count} tools"),
     }
+}
+
+fn are(count: usize) -> String {
+    if count == 1 { "1 is".to_owned() } else { format!("{count} are") }
 }
 
 fn text<'a>(tool: &'a Value, key: &str) -> &'a str {

@@ -350,17 +350,21 @@ fn every_tool_that_is_out_of_scope_has_a_reason() {
     }
 }
 
+/// What a service offers is asked of the service, so one that does not start leaves nothing to show.
 #[test]
-fn a_service_that_names_no_tools_is_not_taken_for_one_that_has_none() {
+fn tools_of_a_service_that_cannot_be_started_are_not_guessed() {
     let sandbox = Sandbox::new();
-    sandbox.write("project/extra/clock.yaml", &CLOCK.replace("groups: {time: [now]}\n", ""));
+    sandbox.write("project/extra/clock.yaml", CLOCK);
     sandbox.write("project/extra/notes.yaml", &NOTES.replace("developer", "clock").replace("[read]", "[clock]"));
     sandbox.write("project/extra/notes.md", "You read notes.\n");
-    let run = sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra"]);
-    let start = "notes/reader sees tools\n  every tool of clock, whose manifest names none\nnot in scope\n";
-    assert!(run.stdout.starts_with(start), "{}{}", run.stdout, run.stderr);
-    let value = sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra", "--json"]).json();
-    assert_eq!((&value["tools"], &value["undeclared"]), (&json!([]), &json!(["clock"])));
+    expect![[r"
+        exit 1
+        --- stdout
+        --- stderr
+        error: `notes/reader` cannot be entered: the service `clock` could not be started: there is no program `clock-mcp` on the PATH
+          help: correct the service's manifest, or make its dependency optional; the log has its own words
+    "]]
+    .assert_eq(&sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra"]).whole());
 }
 
 #[test]
@@ -671,8 +675,8 @@ fn mistakes_on_the_command_line_exit_2() {
 // the docs
 
 /// Every `$ skein …` in a `console` block of the README and the docs is run, in a project of its own per
-/// document, and must print what stands there. A line `…` stands for lines left out. A `yaml` block that names
-/// a file is written first.
+/// document, and must print what stands there. A line `…` stands for lines left out. A block that names a file
+/// (`yaml file=NAME`) is written first.
 #[test]
 fn the_examples_in_the_docs_are_what_the_program_prints() {
     let documents = fs::read_dir(repository("docs")).expect("docs").map(|entry| entry.expect("an entry").path());
@@ -681,7 +685,7 @@ fn the_examples_in_the_docs_are_what_the_program_prints() {
     {
         let sandbox = Sandbox::new();
         for (info, block) in code_blocks(&read(&document)) {
-            if let Some(file) = info.strip_prefix("yaml file=") {
+            if let Some((_, file)) = info.split_once(" file=") {
                 sandbox.write(&format!("project/{file}"), &block);
             } else if info == "console" {
                 let place = document.display().to_string();
@@ -710,6 +714,7 @@ fn run_example(sandbox: &Sandbox, place: &str, block: &str) {
         let args: Vec<_> = command.split(' ').skip(1).collect();
         assert!(command.starts_with("skein "), "{place}: only skein is run here: {command}");
         let printed = sandbox.transcript(&args).replace("[TMP]/project", "/home/you/project");
+        let printed = printed.replace("[TMP]/data/state", "/home/you/.local/state/skein");
         let pattern: Vec<_> = promised.trim_end().split("\n…\n").map(regex::escape).collect();
         let pattern = pattern.join("\n(?s:.*)\n").replace("\n…", "\n(?s:.*)");
         let matches = regex::Regex::new(&format!("^{pattern}$")).expect("a pattern");

@@ -6,12 +6,20 @@ mod architecture;
 mod builtin;
 /// Commands as a user runs them: what they print, where, and with which exit code.
 mod cli;
+/// An MCP client that works on the lines of the wire.
+mod client;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
 /// The loop between a model and its tools.
 mod exchange;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
+/// Skein between real servers and real clients, those that npm has.
+mod real_servers;
+/// What was recorded is what is played.
+mod recordings;
+/// Skein while it runs: processes, signals, sockets, probes.
+mod running;
 /// JSON Schemas against the types.
 mod schemas;
 /// Modes served to an MCP client, against the wiring table.

@@ -94,6 +94,7 @@ impl Sandbox {
     }
 
     /// The program in the project's folder, with nothing to read from.
+    #[expect(clippy::disallowed_methods, reason = "the program under test is started from outside")]
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
         command
