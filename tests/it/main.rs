@@ -20,6 +20,8 @@ mod real_servers;
 mod recordings;
 /// Skein while it runs: processes, signals, sockets, probes.
 mod running;
+/// `skein run`, without a model and with one over HTTP.
+mod run;
 /// JSON Schemas against the types.
 mod schemas;
 /// Modes served to an MCP client, against the wiring table.

@@ -1,0 +1,237 @@
+//! `skein run` as a user types it: without a model, and with one that is scripted but reached over real HTTP.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::support::{Run, Sandbox, read};
+
+/// What the scripted model does when it is asked.
+enum Answer {
+    /// Streams these pieces of a chat completion.
+    Stream(Vec<Value>),
+    /// The same, and then drops the connection.
+    Cut(Vec<Value>),
+    Status(u16, &'static str),
+}
+
+/// A server that speaks enough of the OpenAI dialect. It keeps every request, with its headers.
+struct Model {
+    address: String,
+    requests: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Model {
+    fn new(answers: Vec<Answer>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/v1", listener.local_addr().unwrap());
+        let requests: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let kept = Arc::clone(&requests);
+        std::thread::spawn(move || {
+            for answer in answers {
+                let Ok((stream, _)) = listener.accept() else { return };
+                let request = receive(&stream);
+                kept.lock().unwrap().push(request);
+                send(stream, &answer);
+            }
+        });
+        Self { address, requests }
+    }
+
+    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Run {
+        let mut command = sandbox.command(&[&["run", "--model", "openai:scripted"], args].concat());
+        command.env("OPENAI_BASE_URL", &self.address).env("OPENAI_API_KEY", "sk-a-marked-secret");
+        let output = command.output().unwrap();
+        Run {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    fn request(&self, index: usize) -> Value {
+        self.requests.lock().unwrap()[index].1.clone()
+    }
+
+    fn asked(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+}
+
+fn receive(stream: &TcpStream) -> (String, Value) {
+    let mut reader = BufReader::new(stream);
+    let mut headers = String::new();
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+        headers.push_str(&line);
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    (headers, serde_json::from_slice(&body).unwrap())
+}
+
+fn send(mut stream: TcpStream, answer: &Answer) {
+    let pieces = match answer {
+        Answer::Status(status, headers) => {
+            let body = r#"{"error":{"message":"scripted"}}"#;
+            let length = body.len();
+            let head = format!(
+                "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).unwrap();
+            return;
+        }
+        Answer::Stream(pieces) | Answer::Cut(pieces) => pieces,
+    };
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n").unwrap();
+    let mut chunk = |text: String| write!(stream, "{:x}\r\n{text}\r\n", text.len()).unwrap();
+    for piece in pieces {
+        let event = json!({"id": "c", "object": "chat.completion.chunk", "model": "scripted", "choices": [piece]});
+        chunk(format!("data: {event}\n\n"));
+    }
+    if matches!(answer, Answer::Cut(_)) {
+        return;
+    }
+    let usage = json!({"id": "c", "choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 60}}});
+    chunk(format!("data: {usage}\n\n"));
+    chunk("data: [DONE]\n\n".to_owned());
+    stream.write_all(b"0\r\n\r\n").unwrap();
+}
+
+fn says(text: &str) -> Vec<Value> {
+    vec![
+        json!({"index": 0, "delta": {"role": "assistant", "content": text}}),
+        json!({"index": 0, "delta": {}, "finish_reason": "stop"}),
+    ]
+}
+
+fn calls(name: &str, arguments: &Value) -> Vec<Value> {
+    let call = json!({"index": 0, "id": "call_1", "type": "function",
+        "function": {"name": name, "arguments": arguments.to_string()}});
+    vec![
+        json!({"index": 0, "delta": {"role": "assistant", "tool_calls": [call]}}),
+        json!({"index": 0, "delta": {}, "finish_reason": "tool_calls"}),
+    ]
+}
+
+#[test]
+fn without_a_model_tools_are_called_by_name() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes.txt", "one\ntwo\n");
+    let read = sandbox.skein(&["run", "-a", "coding", "-m", "security", "read notes.txt"]);
+    assert_eq!((read.code, read.stdout.contains("two")), (0, true), "{}", read.whole());
+    let shell =
+        sandbox.skein(&["run", "-a", "coding", "--approval", "auto", "/developer.shell {\"command\": \"echo hi\"}"]);
+    assert_eq!((shell.code, shell.stdout.contains("hi")), (0, true), "{}", shell.whole());
+    let unknown = sandbox.skein(&["run", "write a poem"]);
+    assert!(unknown.stdout.contains("No language model is configured"), "{}", unknown.whole());
+}
+
+#[test]
+fn a_call_that_nobody_can_consent_to_is_refused_and_the_exit_code_says_so() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["run", "-a", "coding", "-m", "backend", "run touch made"]);
+    assert_eq!(run.code, 5, "{}", run.whole());
+    assert!(run.stderr.contains("--approval auto"), "{}", run.stderr);
+    assert!(!sandbox.path("project/made").exists());
+}
+
+#[test]
+fn what_cannot_be_run_is_said_before_anything_starts() {
+    let sandbox = Sandbox::new();
+    for (args, says) in [
+        (vec!["run", "-m", "judge", "x"], "internal mode"),
+        (vec!["run", "-m", "assistent", "x"], "did you mean `assistant`"),
+        (vec!["run", "-a", "codin", "x"], "did you mean `coding`"),
+        (vec!["run", "  "], "the prompt is empty"),
+        (vec!["run", "--model", "openai:gpt", "x"], "set OPENAI_API_KEY"),
+        (vec!["run", "--model", "nobody:x", "x"], "there is no provider `nobody`"),
+    ] {
+        let run = sandbox.skein(&args);
+        assert_eq!(run.code, 2, "{args:?}: {}", run.whole());
+        assert!(run.stderr.contains(says), "{args:?}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_model_is_shown_its_modes_tools_and_its_calls_are_answered() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/AGENTS.md", "Answer in rhymes.\n");
+    let wish = calls("developer__shell", &json!({"command": "env; echo from the shell"}));
+    let model = Model::new(vec![Answer::Stream(wish), Answer::Stream(says("It is done."))]);
+    let run = model.run(&sandbox, &["-a", "coding", "-m", "backend", "--approval", "auto", "--json", "do it"]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    let answer: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(answer["text"], "It is done.");
+    assert_eq!(answer["stop_reason"], "end_turn");
+    assert_eq!(answer["usage"], json!({"input": 200, "output": 14, "cached": 120}));
+    let first = model.request(0);
+    let offered: Vec<_> = first["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
+    assert!(offered.contains(&&json!("developer__shell")) && !offered.contains(&&json!("fetch__fetch_url")));
+    let system = first["messages"][0]["content"].to_string();
+    assert!(system.contains("Answer in rhymes.") && system.contains("project-instructions"), "{system}");
+    let second = model.request(1);
+    let result = second["messages"].as_array().unwrap().last().unwrap();
+    assert_eq!(result["role"], "tool");
+    let said = result["content"].to_string();
+    assert!(said.contains("from the shell") && !said.contains("sk-a-marked-secret"), "{said}");
+}
+
+#[test]
+fn the_key_goes_to_its_provider_and_nowhere_else() {
+    let sandbox = Sandbox::new();
+    let model = Model::new(vec![Answer::Status(400, "")]);
+    let run = model.run(&sandbox, &["hello"]);
+    assert_eq!(run.code, 1, "{}", run.whole());
+    assert!(model.requests.lock().unwrap()[0].0.contains("sk-a-marked-secret"));
+    assert!(!run.whole().contains("sk-a-marked-secret"));
+    assert!(!read(sandbox.path("data/state/log/skein.log")).contains("sk-a-marked-secret"));
+}
+
+#[test]
+fn a_busy_model_is_asked_again_and_a_wrong_request_is_not() {
+    let sandbox = Sandbox::new();
+    let busy = Model::new(vec![Answer::Status(429, "retry-after: 1\r\n"), Answer::Stream(says("now"))]);
+    let run = busy.run(&sandbox, &["hello"]);
+    assert_eq!((run.code, run.stdout.trim(), busy.asked()), (0, "now", 2), "{}", run.whole());
+    let wrong = Model::new(vec![Answer::Status(401, ""), Answer::Stream(says("never"))]);
+    let run = wrong.run(&sandbox, &["hello"]);
+    assert_eq!((run.code, wrong.asked()), (1, 1), "{}", run.whole());
+    assert!(run.stderr.contains("401"), "{}", run.stderr);
+}
+
+#[test]
+fn an_answer_that_is_cut_off_is_shown_once_and_is_a_failure() {
+    let sandbox = Sandbox::new();
+    let pieces = vec![json!({"index": 0, "delta": {"role": "assistant", "content": "half a sent"}})];
+    let model = Model::new(vec![Answer::Cut(pieces)]);
+    let run = model.run(&sandbox, &["hello"]);
+    assert_eq!((run.code, run.stdout.trim(), model.asked()), (1, "half a sent", 1), "{}", run.whole());
+}
+
+#[test]
+fn a_stream_of_events_ends_with_the_end_of_the_turn() {
+    let sandbox = Sandbox::new();
+    let wish = calls("developer__list_dir", &json!({"path": "."}));
+    let model = Model::new(vec![Answer::Stream(wish), Answer::Stream(says("done"))]);
+    let run = model.run(&sandbox, &["--output", "stream-json", "look"]);
+    let events: Vec<Value> = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds,
+        ["message", "message", "tool_started", "tool_ended", "message", "message", "turn_ended"],
+        "{}",
+        run.whole()
+    );
+}
