@@ -2,15 +2,21 @@
 
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
+/// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.
+mod broker;
 /// The built-in wiring: the table in the docs against the manifests, prompts, examples.
 mod builtin;
 /// Commands as a user runs them: what they print, where, and with which exit code.
 mod cli;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
+/// Services that break, each as a real process: what the session hears, and what is left.
+mod faults;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// JSON Schemas against the types.
 mod schemas;
+/// The pool: what is started, shared and stopped, and what a child process gets to see.
+mod services;
 /// The test vocabulary.
 mod support;
