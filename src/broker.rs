@@ -18,7 +18,7 @@ use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{Approval, ServiceManifest, Status};
 use crate::services::{Lease, Pool};
-use crate::tool::{ServiceError, Session};
+use crate::tool::{Catalog, ServiceError, Session};
 
 /// Turns a mode into a binding.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl Broker {
         let find = |name: &ServiceName| -> Option<ServiceManifest> {
             self.plan.service(name.as_str()).map(|entry| entry.manifest.clone())
         };
-        let mut leases: Vec<Lease> = Vec::new();
+        let mut bound: Vec<(Lease, Arc<Catalog>)> = Vec::new();
         let mut absent = Vec::new();
         for level in self.plan.start_levels(id) {
             let mut starting = Vec::new();
@@ -81,13 +81,13 @@ impl Broker {
                 }
                 let lease = self.pool.lease(&entry.manifest, &terms.session, &find);
                 starting.push(async move {
-                    let started = lease.start().await;
-                    (need, lease, started)
+                    let catalog = lease.service().catalog().await;
+                    (need, lease, catalog)
                 });
             }
-            for (need, lease, started) in futures::future::join_all(starting).await {
-                match started {
-                    Ok(()) => leases.push(lease),
+            for (need, lease, catalog) in futures::future::join_all(starting).await {
+                match catalog {
+                    Ok(catalog) => bound.push((lease, catalog)),
                     Err(error) if need.optional => {
                         tracing::warn!(service = %need.service, %error, "an optional service is absent");
                         absent.push(Absent { service: need.service, optional: true, reason: error.to_string() });
@@ -97,9 +97,7 @@ impl Broker {
             }
         }
         let approval = terms.approval.or(mode.mode.approval).unwrap_or(Approval::Ask);
-        Binding::freeze(Arc::clone(&self.plan), id.clone(), scope.clone(), leases, absent, approval, terms)
-            .await
-            .map_err(|error| BindError::Service { mode: id.clone(), error })
+        Ok(Binding::freeze(Arc::clone(&self.plan), id.clone(), scope.clone(), bound, absent, approval, terms))
     }
 }
 

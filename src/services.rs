@@ -16,7 +16,7 @@ mod remote;
 mod stdio;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest as _, Sha256};
 
@@ -31,6 +31,7 @@ use crate::task::Scope;
 use crate::tool::{ServiceError, ServiceStatus, Session, ToolService};
 use connection::Connection;
 use entry::Entry;
+use environment::Secrets;
 
 /// What every service of a pool has around it.
 #[derive(Debug, Default)]
@@ -58,6 +59,15 @@ pub(crate) struct Inner {
     scope: Scope,
 }
 
+/// A pool that nobody holds any more was not stopped; its services go all the same.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.scope.cancel();
+    }
+}
+
+type Find<'a> = &'a dyn Fn(&ServiceName) -> Option<ServiceManifest>;
+
 /// Everything that makes two connections different.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
@@ -76,13 +86,8 @@ impl Pool {
 
     /// A share in a service for a session. Nothing is started yet. `find` gives the services that it requires;
     /// the manifests have no cycles, so it ends.
-    pub fn lease(
-        &self,
-        manifest: &ServiceManifest,
-        session: &Session,
-        find: &dyn Fn(&ServiceName) -> Option<ServiceManifest>,
-    ) -> Lease {
-        let key = self.inner.key(manifest, session);
+    pub fn lease(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>) -> Lease {
+        let key = self.inner.key(manifest, session, find);
         // Counted under the lock, so that an idle timer never removes what was just handed out.
         let leased = |entry: &Arc<Entry>| {
             entry.leased();
@@ -93,10 +98,10 @@ impl Pool {
             let roles = manifest.requires.roles().into_iter();
             let required: Vec<(RoleName, Lease)> =
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
-            let entry = Arc::new(Entry::new(manifest.clone(), required, Arc::clone(&self.inner)));
+            let entry = Arc::new(Entry::new(manifest.clone(), required, &self.inner));
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
-        Lease { entry, key, pool: Arc::clone(&self.inner) }
+        Lease { entry, key, pool: Arc::downgrade(&self.inner) }
     }
 
     /// How every service in the pool is.
@@ -107,8 +112,9 @@ impl Pool {
         all
     }
 
-    /// Stops every service; no process or task of the pool is left.
+    /// Stops every service; no process or task of the pool is left, and none can be started again.
     pub async fn stop(&self) {
+        self.inner.scope.cancel();
         let entries: Vec<_> = self.inner.entries().drain().map(|(_, entry)| entry).collect();
         futures::future::join_all(entries.iter().map(|entry| entry.stop())).await;
         self.inner.scope.stop().await;
@@ -126,14 +132,14 @@ impl Inner {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn key(&self, manifest: &ServiceManifest, session: &Session) -> Key {
+    fn key(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>) -> Key {
         let mut hasher = Sha256::new();
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         // A variable that is missing is reported when the service starts.
         hasher.update(self.options.environment.fill_in(&transport).unwrap_or(transport));
         Key {
             service: manifest.name.clone(),
-            session: (manifest.scope == Sharing::Session).then(|| session.id.clone()),
+            session: of_session(manifest, find).then(|| session.id.clone()),
             fingerprint: hasher.finalize().into(),
         }
     }
@@ -142,6 +148,7 @@ impl Inner {
         &self,
         manifest: &ServiceManifest,
         required: &[(RoleName, Lease)],
+        secrets: &Secrets,
     ) -> Result<Arc<dyn Connection>, String> {
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
             return cassette.play(&manifest.name);
@@ -160,7 +167,8 @@ impl Inner {
             }
             Transport::Stdio(transport) => {
                 let reaper = self.options.reaper.as_ref();
-                let (wire, group) = stdio::start(&manifest.name, transport, environment, reaper, &self.scope)?;
+                let (wire, stderr, group) = stdio::start(transport, environment, reaper)?;
+                self.scope.spawn(stdio::log(manifest.name.clone(), stderr, secrets.clone()));
                 let failure = wire.failure();
                 Arc::new(
                     remote::Remote::connect(manifest.name.clone(), wire, Some((group, failure)), &self.scope).await?,
@@ -178,11 +186,18 @@ impl Inner {
     }
 }
 
+/// True if each session has its own. What stands on something of one session cannot be shared with others.
+fn of_session(manifest: &ServiceManifest, find: Find<'_>) -> bool {
+    let mut required = manifest.requires.roles().into_iter().filter_map(|(_, service)| find(service));
+    manifest.scope == Sharing::Session || required.any(|required| of_session(&required, find))
+}
+
 /// A share in a service. The last one to go starts its idle time.
 pub struct Lease {
     entry: Arc<Entry>,
     key: Key,
-    pool: Arc<Inner>,
+    /// Weak, because services hold leases on what they require, and the pool holds the services.
+    pool: Weak<Inner>,
 }
 
 impl Lease {
@@ -205,20 +220,22 @@ impl std::fmt::Debug for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some(uses) = self.entry.released() else { return };
-        let (entry, key, pool) = (Arc::clone(&self.entry), self.key.clone(), Arc::clone(&self.pool));
+        let Some(scope) = self.pool.upgrade().map(|pool| pool.scope.clone()) else { return };
+        let (entry, key, pool) = (Arc::clone(&self.entry), self.key.clone(), Weak::clone(&self.pool));
         let idle = entry.manifest.timeouts.idle.duration();
         // Outside a runtime there is nothing running that could be stopped later.
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }
-        let scope = pool.scope.clone();
-        self.pool.scope.spawn(async move {
+        let ending = scope.cancelled().clone();
+        scope.spawn(async move {
             tokio::select! {
                 biased;
-                () = scope.cancelled().cancelled() => return,
+                () = ending.cancelled() => return,
                 () = tokio::time::sleep(idle) => {}
             }
             {
+                let Some(pool) = pool.upgrade() else { return };
                 let mut entries = pool.entries();
                 if !entry.idle_since(uses) || !entries.get(&key).is_some_and(|known| Arc::ptr_eq(known, &entry)) {
                     return;

@@ -28,6 +28,11 @@ impl Scope {
         drop(tokio::spawn(self.tasks.track_future(future)));
     }
 
+    /// Tells every task to end, for an owner that cannot wait.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
     /// Tells every task to end, and waits until all have.
     pub async fn stop(&self) {
         self.cancel.cancel();

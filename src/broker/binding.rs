@@ -1,7 +1,7 @@
 //! A binding: what one session in one mode may use, frozen. It lists and it calls, and both ask the same
 //! predicate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use jsonschema::Validator;
@@ -15,6 +15,8 @@ use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
 use crate::manifest::{Approval, ServiceEntry, Transport};
 use crate::services::Lease;
 use crate::tool::{CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
+
+const LISTED_TWICE: &str = "its service lists another tool of that name before it";
 
 /// What the broker hands a session for its mode.
 pub struct Binding {
@@ -75,16 +77,16 @@ pub struct ResourceOf {
 }
 
 impl Binding {
-    pub(super) async fn freeze(
+    pub(super) fn freeze(
         plan: Arc<Plan>,
         mode: ModeId,
         scope: ToolScope,
-        leases: Vec<Lease>,
+        bound: Vec<(Lease, Arc<Catalog>)>,
         absent: Vec<Absent>,
         approval: Approval,
         terms: Terms,
-    ) -> Result<Self, ServiceError> {
-        let mut offered = Vec::new();
+    ) -> Self {
+        let mut offered: Vec<BoundTool> = Vec::new();
         let mut binding = Self {
             mode,
             scope,
@@ -99,16 +101,19 @@ impl Binding {
             _leases: Vec::new(),
             plan: Arc::clone(&plan),
         };
-        for lease in &leases {
+        for (lease, catalog) in bound {
             let service = lease.service();
+            binding._leases.push(lease);
             let Some(entry) = plan.service(service.name().as_str()) else { continue };
             // What is only required by another service is running, and invisible.
             if !binding.scope.binds(entry) {
                 continue;
             }
-            let catalog = service.catalog().await?;
+            let mut listed = HashSet::new();
             for spec in &catalog.tools {
-                match binding.offer(entry, spec.clone(), &catalog) {
+                let first = listed.insert(&spec.name);
+                let tool = if first { binding.offer(entry, spec, &catalog) } else { Err(LISTED_TWICE.to_owned()) };
+                match tool {
                     Ok(tool) => offered.push(tool),
                     Err(reason) => {
                         let tool = spec.name.clone();
@@ -138,20 +143,26 @@ impl Binding {
                 binding.tools.insert(name, tool);
             }
         }
-        binding._leases = leases;
-        Ok(binding)
+        binding
     }
 
     /// The predicate, and what makes a tool fit to be offered.
-    fn offer(&self, entry: &ServiceEntry, spec: ToolSpec, catalog: &Arc<Catalog>) -> Result<BoundTool, String> {
+    fn offer(&self, entry: &ServiceEntry, spec: &ToolSpec, catalog: &Arc<Catalog>) -> Result<BoundTool, String> {
         let admission = self.scope.admits(entry, spec.name.as_str()).map_err(|refusal| refusal.to_string())?;
         let files: Vec<_> = admission.files().into_iter().cloned().collect();
-        let spec = foreign::clean(spec)?;
+        let spec = foreign::clean(spec.clone())?;
         if !files.is_empty() && files::takes_command_line(&spec) {
             return Err("it takes a command line, which no `files` rule can hold".to_owned());
         }
         let group = admission.rules.first().map(|rule| rule.group.clone()).ok_or("no rule admits it")?;
         let builtin = matches!(entry.manifest.transport, Transport::Builtin(_));
+        let validator = OnceLock::new();
+        // A schema that cannot be used makes a tool that cannot be called, and what is listed can be called. The
+        // schemas of built-in services are known to be good.
+        if !builtin {
+            let built = validator.get_or_init(|| foreign::validator(&spec));
+            built.as_ref().map_err(Clone::clone)?;
+        }
         Ok(BoundTool {
             service: entry.manifest.name.clone(),
             group,
@@ -159,7 +170,7 @@ impl Binding {
             read_only: builtin && spec.hints.read_only == Some(true),
             spec,
             seen: Arc::clone(catalog),
-            validator: OnceLock::new(),
+            validator,
         })
     }
 
@@ -221,8 +232,18 @@ impl Binding {
         if let Some(reason) = self.changed(tool, service, &context).await? {
             return Ok(ToolOutcome::error(reason));
         }
-        if let Err(reason) = self.consent(name, tool, &arguments, &context).await? {
-            return Ok(ToolOutcome { refused: true, ..ToolOutcome::error(reason) });
+        match gate::judge(self.approval, tool.read_only) {
+            Verdict::Run => {}
+            Verdict::Refuse(reason) => return Ok(refused(name, reason)),
+            Verdict::Ask => {
+                if let Some(reason) = self.asked(name, tool, &arguments, &context).await? {
+                    return Ok(refused(name, reason));
+                }
+                // People take their time, and what they consented to may have changed meanwhile.
+                if let Some(reason) = self.changed(tool, service, &context).await? {
+                    return Ok(ToolOutcome::error(reason));
+                }
+            }
         }
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {
@@ -294,32 +315,25 @@ impl Binding {
         })
     }
 
-    async fn consent(
+    /// `Some` with the reason if whoever was asked did not consent.
+    async fn asked(
         &self,
         name: &str,
         tool: &BoundTool,
         arguments: &Map<String, Value>,
         context: &CallContext,
-    ) -> Result<Result<(), String>, ServiceError> {
-        let refused = |reason: &str| Ok(Err(format!("`{name}` was not called: {reason}")));
-        match gate::judge(self.approval, tool.read_only) {
-            Verdict::Run => Ok(Ok(())),
-            Verdict::Refuse(reason) => refused(reason),
-            Verdict::Ask => {
-                let question =
-                    Question { tool: name.to_owned(), title: tool.spec.title.clone(), arguments: arguments.clone() };
-                let answer = tokio::select! {
-                    biased;
-                    () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-                    answer = self.terms.asker.ask(question) => answer,
-                };
-                match answer {
-                    Answer::Allow => Ok(Ok(())),
-                    Answer::Refuse => refused("the user refused"),
-                    Answer::Unheard => refused(gate::UNHEARD),
-                }
-            }
-        }
+    ) -> Result<Option<&'static str>, ServiceError> {
+        let question = Question { tool: name.to_owned(), title: tool.spec.title.clone(), arguments: arguments.clone() };
+        let answer = tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
+            answer = self.terms.asker.ask(question) => answer,
+        };
+        Ok(match answer {
+            Answer::Allow => None,
+            Answer::Refuse => Some("the user refused"),
+            Answer::Unheard => Some(gate::UNHEARD),
+        })
     }
 
     /// A resource of a service that is in scope as a whole.
@@ -358,6 +372,10 @@ impl Binding {
     fn nothing(&self, reason: String) -> ServiceError {
         ServiceError::Refused { service: ServiceName::new(self.mode.to_string()), reason }
     }
+}
+
+fn refused(name: &str, reason: &str) -> ToolOutcome {
+    ToolOutcome { refused: true, ..ToolOutcome::error(format!("`{name}` was not called: {reason}")) }
 }
 
 impl std::fmt::Debug for Binding {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::tool::{Session, ToolSpec};
 
 /// Arguments with one of these words as their name, or as its last part, are paths.
-const PATH_WORDS: [&str; 16] = [
+const PATH_WORDS: [&str; 35] = [
     "path",
     "paths",
     "file",
@@ -28,20 +28,51 @@ const PATH_WORDS: [&str; 16] = [
     "target",
     "from",
     "to",
+    "pathname",
+    "filenames",
+    "filepaths",
+    "dirs",
+    "directories",
+    "folders",
+    "sources",
+    "destinations",
+    "targets",
+    "uri",
+    "uris",
+    "location",
+    "root",
+    "roots",
+    "cwd",
+    "output",
+    "outfile",
+    "outdir",
+    "link",
 ];
 /// A tool with such an argument can reach any file through it.
 const COMMAND_WORDS: [&str; 8] = ["command", "commands", "cmd", "script", "code", "shell", "argv", "program"];
 
 /// True for a tool that no `files` rule can hold.
 pub(super) fn takes_command_line(tool: &ToolSpec) -> bool {
-    let properties = tool.input_schema.get("properties").and_then(Value::as_object);
-    properties.is_some_and(|properties| properties.keys().any(|name| ends_in(name, &COMMAND_WORDS)))
+    tool.input_schema.iter().any(|(key, value)| declares_command(key, value))
+}
+
+/// Arguments may be declared at any depth of a schema.
+fn declares_command(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Object(object) if key == "properties" => {
+            let named = object.keys().any(|name| ends_in(name, &COMMAND_WORDS));
+            named || object.values().any(|value| declares_command("", value))
+        }
+        Value::Object(object) => object.iter().any(|(key, value)| declares_command(key, value)),
+        Value::Array(items) => items.iter().any(|item| declares_command("", item)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
 }
 
 /// `Err` says which path is not allowed, for the model.
 pub(super) fn check(arguments: &Map<String, Value>, patterns: &[&Regex], session: &Session) -> Result<(), String> {
     let mut paths = Vec::new();
-    collect(arguments, false, &mut paths);
+    collect(arguments, false, &mut paths)?;
     if paths.is_empty() {
         return Err("this mode may use the tool on certain files only, and the call names none".to_owned());
     }
@@ -59,23 +90,39 @@ pub(super) fn check(arguments: &Map<String, Value>, patterns: &[&Regex], session
     Ok(())
 }
 
-fn collect<'a>(arguments: &'a Map<String, Value>, inherited: bool, paths: &mut Vec<&'a str>) {
+/// `inherited`: they stand below an argument that is a path.
+fn collect<'a>(arguments: &'a Map<String, Value>, inherited: bool, paths: &mut Vec<&'a str>) -> Result<(), String> {
     for (name, value) in arguments {
-        collect_value(value, inherited || ends_in(name, &PATH_WORDS), paths);
+        // A schema need not declare every argument that its tool listens to.
+        if ends_in(name, &COMMAND_WORDS) {
+            return Err(format!("this mode may use the tool on certain files only, and `{name}` could reach others"));
+        }
+        let is_path = ends_in(name, &PATH_WORDS);
+        // `{"files": {"src/main.rs": "…"}}`
+        if inherited && !is_path {
+            paths.push(name);
+        }
+        collect_value(value, inherited || is_path, paths)?;
     }
+    Ok(())
 }
 
-fn collect_value<'a>(value: &'a Value, is_path: bool, paths: &mut Vec<&'a str>) {
+fn collect_value<'a>(value: &'a Value, is_path: bool, paths: &mut Vec<&'a str>) -> Result<(), String> {
     match value {
         Value::String(text) if is_path => paths.push(text),
-        Value::Array(items) => items.iter().for_each(|item| collect_value(item, is_path, paths)),
-        Value::Object(object) => collect(object, is_path, paths),
+        Value::Array(items) => items.iter().try_for_each(|item| collect_value(item, is_path, paths))?,
+        Value::Object(object) => collect(object, is_path, paths)?,
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
+    Ok(())
 }
 
-/// `file_path`, `filePath` and `path` all end in `path`.
+/// `file_path`, `filePath` and `path` all end in `path`; `file_name` is one word, `filename`.
 fn ends_in(name: &str, words: &[&str]) -> bool {
+    let joined: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+    if ["filename", "pathname"].iter().any(|word| joined.ends_with(word) && words.contains(word)) {
+        return true;
+    }
     let last = name.rsplit(['_', '-', '.']).next().unwrap_or(name);
     let camel = last.rfind(|c: char| c.is_ascii_uppercase()).map_or(last, |start| &last[start..]);
     [last, camel].iter().any(|part| words.contains(&part.to_ascii_lowercase().as_str()))
@@ -83,9 +130,12 @@ fn ends_in(name: &str, words: &[&str]) -> bool {
 
 /// Absolute, with `..` and links resolved as the system would; what does not exist yet is taken as written.
 fn resolve(path: &str, cwd: &Path) -> Result<PathBuf, String> {
-    let path = path.strip_prefix("file://").unwrap_or(path);
     if path.contains('\0') {
         return Err("a path holds a NUL character".to_owned());
+    }
+    // What a service makes of these only it knows: `~` may be a home, `%2e` a dot.
+    if path.starts_with('~') || path.contains("://") || path.to_ascii_lowercase().starts_with("file:") {
+        return Err(format!("`{path}` is not a plain path; write it absolute, or relative to the working directory"));
     }
     let mut real = PathBuf::from("/");
     for component in cwd.join(path).components() {
@@ -144,6 +194,19 @@ mod tests {
         assert!(!allowed(&session, r"\.md$", json!({"edits": [{"file_path": "a.md"}, {"filePath": "b.rs"}]})));
         assert!(!allowed(&session, r"\.md$", json!({"text": "no path at all"})));
         assert!(!allowed(&session, r"\.md$", json!({})));
+        assert!(!allowed(&session, r"\.md$", json!({"path": "a.md", "file_name": "b.rs"})));
+        assert!(!allowed(&session, r"\.md$", json!({"path": "a.md", "output": "b.rs"})));
+        assert!(!allowed(&session, r"\.md$", json!({"files": {"b.rs": "a.md"}})));
+    }
+
+    #[test]
+    fn a_call_that_could_reach_any_file_is_not_allowed() {
+        let (_folder, session) = session();
+        assert!(!allowed(&session, r"\.md$", json!({"path": "a.md", "command": "rm b.rs"})));
+        assert!(!allowed(&session, r"\.md$", json!({"path": "a.md", "options": {"shellScript": "rm b.rs"}})));
+        for path in ["~/a.md", "file:///etc/%2e%2e/a.md", "FILE:a.md", "https://example.org/a.md"] {
+            assert!(!allowed(&session, r"\.md$", json!({"path": path})), "{path}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What foreign servers say about their tools is data: capped, cleaned, and never allowed to reach out. The
 //! same limits go for all services; built-in ones keep them by themselves.
 
+use std::sync::Arc;
+
 use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value};
 
@@ -16,10 +18,16 @@ pub(super) fn clean(mut tool: ToolSpec) -> Result<ToolSpec, String> {
     if tool.name.as_str().chars().any(|c| c.is_control() || c.is_whitespace() || hidden(c)) {
         return Err("its name holds characters that do not show".to_owned());
     }
-    let schema = Value::Object(tool.input_schema.as_ref().clone());
-    if schema.to_string().len() > MAX_SCHEMA_BYTES || depth(&schema) > MAX_SCHEMA_DEPTH {
+    if too_large(&tool.input_schema) {
         return Err("its input schema is too large or too deep".to_owned());
     }
+    clean_schema(Arc::make_mut(&mut tool.input_schema));
+    // What comes with it is for those who want more; a tool can do without.
+    tool.output_schema = tool.output_schema.filter(|schema| !too_large(schema));
+    if let Some(schema) = &mut tool.output_schema {
+        clean_schema(Arc::make_mut(schema));
+    }
+    tool.meta = tool.meta.filter(|meta| meta.to_string().len() <= MAX_SCHEMA_BYTES);
     tool.description = clean_text(&tool.description);
     tool.title = tool.title.map(|title| clean_text(&title));
     Ok(tool)
@@ -37,6 +45,31 @@ pub(super) fn clean_text(text: &str) -> String {
         clean.push('…');
     }
     clean
+}
+
+fn too_large(schema: &Map<String, Value>) -> bool {
+    let schema = Value::Object(schema.clone());
+    schema.to_string().len() > MAX_SCHEMA_BYTES || depth(&schema) > MAX_SCHEMA_DEPTH
+}
+
+/// A model reads what a schema says about the arguments just as it reads the description.
+fn clean_schema(schema: &mut Map<String, Value>) {
+    for (key, value) in schema {
+        match value {
+            Value::String(text) if ["description", "title", "$comment"].contains(&key.as_str()) => {
+                *text = clean_text(text);
+            }
+            other => clean_schemas(other),
+        }
+    }
+}
+
+fn clean_schemas(value: &mut Value) {
+    match value {
+        Value::Object(object) => clean_schema(object),
+        Value::Array(items) => items.iter_mut().for_each(clean_schemas),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 fn hidden(c: char) -> bool {

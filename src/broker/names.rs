@@ -58,7 +58,7 @@ mod tests {
             prop_assert_eq!(named.len(), tools.len());
             for (name, (service, tool)) in &named {
                 prop_assert!(name.len() <= MAX && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)));
-                let prefix = format!("{}__", service);
+                let prefix = format!("{service}__");
                 prop_assert!(name.starts_with(&prefix));
                 prop_assert!(tools.contains(&(service.clone(), tool.clone())));
             }

@@ -14,8 +14,12 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// A handle on the running reaper process.
 #[derive(Debug, Clone)]
 pub struct Reaper {
-    process: Arc<Mutex<Child>>,
+    process: Arc<Process>,
 }
+
+/// Shared by all handles; the last one ends it.
+#[derive(Debug)]
+struct Process(Mutex<Child>);
 
 impl Reaper {
     /// Starts `program` with `args`, which must call [`run`] on its standard input.
@@ -29,8 +33,11 @@ impl Reaper {
             .stderr(Stdio::null())
             // Its own group: a Ctrl-C in the terminal must not reach it before its work is done.
             .process_group(0)
+            // It has no business in the folder we happen to be in, and nothing to keep anywhere.
+            .current_dir("/")
+            .env("HOME", "/dev/null")
             .spawn()?;
-        Ok(Self { process: Arc::new(Mutex::new(child)) })
+        Ok(Self { process: Arc::new(Process(Mutex::new(child))) })
     }
 
     pub(super) fn watch(&self, group: Pid) {
@@ -42,7 +49,7 @@ impl Reaper {
     }
 
     fn tell(&self, sign: char, group: Pid) {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut process = self.process.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(pipe) = process.stdin.as_mut() else { return };
         if let Err(error) = writeln!(pipe, "{sign}{}", group.as_raw_nonzero()) {
             tracing::error!(%error, "the reaper is gone: child processes may survive a crash of skein");
@@ -50,14 +57,12 @@ impl Reaper {
     }
 }
 
-impl Drop for Reaper {
+impl Drop for Process {
     fn drop(&mut self) {
-        // The last handle: the pipe closes, the reaper ends, and its exit is collected.
-        if Arc::strong_count(&self.process) == 1 {
-            let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(process.stdin.take());
-            drop(process.wait());
-        }
+        // The pipe closes, the reaper ends, and its exit is collected.
+        let process = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(process.stdin.take());
+        drop(process.wait());
     }
 }
 

@@ -6,8 +6,9 @@ pub mod developer;
 pub mod memory;
 mod schema;
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -89,7 +90,7 @@ impl Registry {
 
     pub(super) fn start(&self, name: &str, surroundings: &Surroundings) -> Result<Arc<dyn Connection>, String> {
         let factory = self.factories.get(name).ok_or_else(|| format!("this skein has no built-in service `{name}`"))?;
-        Ok(factory(surroundings))
+        catch_unwind(AssertUnwindSafe(|| factory(surroundings))).map_err(|panic| panicked(panic.as_ref()))
     }
 }
 
@@ -120,12 +121,31 @@ impl ServerHandler for Nobody {}
 
 impl<H: ServerHandler> Direct<H> {
     fn new(handler: H) -> Self {
+        // What is said to nobody fails at once. Nobody says anything, and never ends: the service and its peer
+        // stay until they are dropped.
         let (outgoing, _) = futures::channel::mpsc::channel(1);
-        let (keep, incoming) = futures::channel::mpsc::channel(1);
-        // If the sending half went, the service would end, and its peer with it.
-        std::mem::forget(keep);
-        let nobody = serve_directly(Nobody, (outgoing, incoming), None);
+        let nobody = serve_directly(Nobody, (outgoing, futures::stream::pending()), None);
         Self { handler, peer: nobody.peer().clone(), next_id: AtomicI64::new(0), _nobody: nobody }
+    }
+
+    async fn list(&self, context: &CallContext) -> Result<Catalog, rmcp::ErrorData> {
+        let offers = self.handler.get_info().capabilities;
+        let mut catalog = Catalog::default();
+        if offers.tools.is_some() {
+            let tools = self.handler.list_tools(None, self.request(context)).await?;
+            catalog.tools = tools.tools.into_iter().map(content::spec).collect();
+        }
+        if offers.prompts.is_some() {
+            let prompts = self.handler.list_prompts(None, self.request(context)).await?;
+            catalog.prompts = prompts.prompts.iter().map(content::json).collect();
+        }
+        if offers.resources.is_some() {
+            let resources = self.handler.list_resources(None, self.request(context)).await?;
+            catalog.resources = resources.resources.iter().map(content::json).collect();
+            let templates = self.handler.list_resource_templates(None, self.request(context)).await?;
+            catalog.templates = templates.resource_templates.iter().map(content::json).collect();
+        }
+        Ok(catalog)
     }
 
     fn request(&self, context: &CallContext) -> RequestContext<RoleServer> {
@@ -158,11 +178,14 @@ async fn guarded<T>(
             return Err(CallError::Cancelled);
         }
     };
-    answer.map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        tracing::error!(panic = text.unwrap_or("?"), "a built-in service panicked");
-        CallError::Died(format!("it panicked: {}", text.unwrap_or("without a message")))
-    })
+    answer.map_err(|panic| CallError::Died(panicked(panic.as_ref())))
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("without a message");
+    tracing::error!(panic = text, "a built-in service panicked");
+    format!("it panicked: {text}")
 }
 
 impl<H: ServerHandler> Connection for Direct<H> {
@@ -176,26 +199,10 @@ impl<H: ServerHandler> Connection for Direct<H> {
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
         Box::pin(async move {
-            let context = CallContext::new(crate::tool::Session::new("catalog", "/".into(), Vec::new(), "/".into()));
-            let info = self.handler.get_info().capabilities;
-            let refused = |error: rmcp::ErrorData| CallError::Refused(error.message.into_owned());
-            let mut catalog = Catalog::default();
-            if info.tools.is_some() {
-                let tools = self.handler.list_tools(None, self.request(&context)).await.map_err(refused)?;
-                catalog.tools = tools.tools.into_iter().map(content::spec).collect();
-            }
-            if info.prompts.is_some() {
-                let prompts = self.handler.list_prompts(None, self.request(&context)).await.map_err(refused)?;
-                catalog.prompts = prompts.prompts.iter().map(content::json).collect();
-            }
-            if info.resources.is_some() {
-                let resources = self.handler.list_resources(None, self.request(&context)).await.map_err(refused)?;
-                catalog.resources = resources.resources.iter().map(content::json).collect();
-                let templates =
-                    self.handler.list_resource_templates(None, self.request(&context)).await.map_err(refused)?;
-                catalog.templates = templates.resource_templates.iter().map(content::json).collect();
-            }
-            Ok(catalog)
+            let session = crate::tool::Session::new("catalog", "/".into(), Vec::new(), "/".into());
+            let context = CallContext::new(session);
+            let listed = guarded(&context, None, self.list(&context)).await?;
+            listed.map_err(|error| CallError::Refused(error.message.into_owned()))
         })
     }
 

@@ -16,7 +16,7 @@ pub(super) trait Connection: Send + Sync {
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>>;
 
-    /// `limit` is the time without any sign of life.
+    /// `limit` is the time without any sign of life, which for a built-in service is all the time there is.
     fn call(&self, call: ToolCall, limit: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>>;
 
     fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, CallError>>;

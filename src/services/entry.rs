@@ -3,8 +3,8 @@
 //!
 //! Invariant: a call is handed over at most once. What may have run is never sent again.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
@@ -13,9 +13,12 @@ use super::Inner;
 use super::Lease;
 use super::circuit::{Circuit, Permission};
 use super::connection::{CallError, Connection};
+use super::environment::Secrets;
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
 use crate::tool::{CallContext, Catalog, Health, ServiceError, ServiceStatus, ToolCall, ToolOutcome, ToolService};
+
+const STOPPED: &str = "skein has stopped its services";
 
 pub(super) struct Entry {
     pub(super) manifest: ServiceManifest,
@@ -24,7 +27,9 @@ pub(super) struct Entry {
     /// Held while starting, so that many callers make one start.
     live: tokio::sync::Mutex<Option<Live>>,
     state: Mutex<State>,
-    pool: Arc<Inner>,
+    /// Kept out of errors.
+    secrets: Secrets,
+    pool: Weak<Inner>,
 }
 
 /// A running instance and what it was seen to offer.
@@ -50,8 +55,9 @@ struct State {
 }
 
 impl Entry {
-    pub(super) fn new(manifest: ServiceManifest, required: Vec<(RoleName, Lease)>, pool: Arc<Inner>) -> Self {
+    pub(super) fn new(manifest: ServiceManifest, required: Vec<(RoleName, Lease)>, pool: &Arc<Inner>) -> Self {
         let circuit = Circuit::new(&manifest.restart);
+        let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         Self {
             manifest,
             required,
@@ -67,7 +73,8 @@ impl Entry {
                 started_at: None,
                 watched: None,
             }),
-            pool,
+            secrets: pool.options.environment.secrets_in(&transport),
+            pool: Arc::downgrade(pool),
         }
     }
 
@@ -118,22 +125,32 @@ impl Entry {
             match running.connection.closed() {
                 None => return self.current(&mut live).await,
                 Some(reason) => {
-                    self.failed(&reason);
+                    drop(self.failed(&reason));
                     *live = None;
                 }
             }
         }
+        let service = self.manifest.name.clone();
+        let Some(pool) = self.pool.upgrade().filter(|pool| !pool.scope.cancelled().is_cancelled()) else {
+            return Err(ServiceError::NotStarted { service, reason: STOPPED.to_owned() });
+        };
         let permission = self.state().circuit.may_start(Instant::now());
-        match permission {
+        let pause = match permission {
             Permission::NotFor(retry_in) => {
                 let reason = self.state().last_error.clone().unwrap_or_default();
-                return Err(ServiceError::CircuitOpen { service: self.manifest.name.clone(), reason, retry_in });
+                return Err(ServiceError::CircuitOpen { service, reason, retry_in });
             }
-            Permission::After(pause) => tokio::time::sleep(pause).await,
-        }
-        self.state().starting = true;
-        let started = self.connect().await;
-        self.state().starting = false;
+            Permission::After(pause) => pause,
+        };
+        let starting = Starting::of(self);
+        let started = tokio::select! {
+            biased;
+            () = pool.scope.cancelled().cancelled() => {
+                return Err(ServiceError::NotStarted { service, reason: STOPPED.to_owned() });
+            }
+            started = self.connect(&pool, pause) => started,
+        };
+        drop(starting);
         match started {
             Ok(running) => {
                 let mut state = self.state();
@@ -147,19 +164,20 @@ impl Entry {
                 Ok(running)
             }
             Err(reason) => {
-                self.failed(&reason);
-                Err(ServiceError::NotStarted { service: self.manifest.name.clone(), reason })
+                let reason = self.failed(&reason);
+                Err(ServiceError::NotStarted { service, reason })
             }
         }
     }
 
-    async fn connect(&self) -> Result<Live, String> {
+    async fn connect(&self, pool: &Inner, pause: Duration) -> Result<Live, String> {
+        tokio::time::sleep(pause).await;
         for (_, required) in &self.required {
             Box::pin(required.start()).await.map_err(|error| error.to_string())?;
         }
         let limit = self.manifest.timeouts.start.duration();
         let starting = async {
-            let connection = self.pool.connect(&self.manifest, &self.required).await?;
+            let connection = pool.connect(&self.manifest, &self.required, &self.secrets).await?;
             let catalog = connection.catalog().await;
             match catalog {
                 Ok(catalog) => {
@@ -184,26 +202,30 @@ impl Entry {
         let Some(running) = live.as_mut() else { return Err(self.gone("it was stopped")) };
         let generation = running.connection.generation();
         if running.generation != generation {
+            // Once per change: a server that announces one and does not list it would hold up every call.
+            running.generation = generation;
             let limit = self.manifest.timeouts.start.duration();
             match tokio::time::timeout(limit, running.connection.catalog()).await {
                 Ok(Ok(catalog)) => {
                     running.catalog = Arc::new(catalog);
-                    running.generation = generation;
                     self.state().tools = Some(running.catalog.tools.len());
                 }
-                // The old lists stay; the next use tries again.
+                // The old lists stay.
                 Ok(Err(_)) | Err(_) => tracing::warn!(service = %self.manifest.name, "changed lists could not be read"),
             }
         }
         Ok(running.clone())
     }
 
-    fn failed(&self, reason: &str) {
+    /// Counts a failure; returns its reason without secrets.
+    fn failed(&self, reason: &str) -> String {
+        let reason = self.secrets.hide(reason);
         let mut state = self.state();
         state.circuit.failed(Instant::now());
-        state.last_error = Some(reason.to_owned());
+        state.last_error = Some(reason.clone());
         state.watched = None;
         tracing::warn!(service = %self.manifest.name, reason, "service failed");
+        reason
     }
 
     fn gone(&self, reason: &str) -> ServiceError {
@@ -213,15 +235,36 @@ impl Entry {
     fn explain(&self, error: CallError, tool: &str) -> ServiceError {
         let service = self.manifest.name.clone();
         match error {
-            CallError::Died(reason) => ServiceError::Died { service, reason },
+            CallError::Died(reason) => ServiceError::Died { service, reason: self.secrets.hide(&reason) },
             CallError::TimedOut => {
                 let limit = self.manifest.timeouts.call.duration();
                 ServiceError::TimedOut { service, tool: crate::ids::ToolName::new(tool), limit }
             }
             CallError::Cancelled => ServiceError::Cancelled,
-            CallError::Refused(reason) => ServiceError::Refused { service, reason },
+            CallError::Refused(reason) => ServiceError::Refused { service, reason: self.secrets.hide(&reason) },
         }
     }
+}
+
+/// Shown while a service is being started, even if whoever starts it goes away in the middle.
+struct Starting<'a>(&'a Entry);
+
+impl<'a> Starting<'a> {
+    fn of(entry: &'a Entry) -> Self {
+        entry.state().starting = true;
+        Self(entry)
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.0.state().starting = false;
+    }
+}
+
+/// An answer within the time for one call.
+async fn in_time<T>(limit: Duration, answer: BoxFuture<'_, Result<T, CallError>>) -> Result<T, CallError> {
+    tokio::time::timeout(limit, answer).await.unwrap_or(Err(CallError::TimedOut))
 }
 
 fn reason_of(error: &CallError) -> String {
@@ -247,7 +290,8 @@ impl ToolService for Entry {
 
     fn status(&self) -> ServiceStatus {
         let state = self.state();
-        let running = state.watched.as_ref().filter(|connection| connection.closed().is_none());
+        let ended = state.watched.as_ref().and_then(|connection| connection.closed());
+        let running = state.watched.as_ref().filter(|_| ended.is_none());
         let pid = running.and_then(|connection| connection.pid());
         let health = match state.circuit.health(Instant::now(), running.is_some()) {
             Health::Stopped | Health::Healthy if state.starting => Health::Starting,
@@ -259,7 +303,7 @@ impl ToolService for Entry {
             health,
             leases: state.leases,
             restarts: state.starts.saturating_sub(1),
-            last_error: state.last_error.clone(),
+            last_error: ended.map(|reason| self.secrets.hide(&reason)).or_else(|| state.last_error.clone()),
             tools: state.tools,
             started_at: state
                 .started_at
@@ -286,7 +330,9 @@ impl ToolService for Entry {
     fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, ServiceError>> {
         Box::pin(async move {
             let connection = self.live().await?.connection;
-            connection.read_resource(uri, context).await.map_err(|error| self.explain(error, "resources/read"))
+            let limit = self.manifest.timeouts.call.duration();
+            let answer = in_time(limit, connection.read_resource(uri, context)).await;
+            answer.map_err(|error| self.explain(error, "resources/read"))
         })
     }
 
@@ -298,7 +344,9 @@ impl ToolService for Entry {
     ) -> BoxFuture<'_, Result<Value, ServiceError>> {
         Box::pin(async move {
             let connection = self.live().await?.connection;
-            connection.get_prompt(name, arguments, context).await.map_err(|error| self.explain(error, "prompts/get"))
+            let limit = self.manifest.timeouts.call.duration();
+            let answer = in_time(limit, connection.get_prompt(name, arguments, context)).await;
+            answer.map_err(|error| self.explain(error, "prompts/get"))
         })
     }
 }

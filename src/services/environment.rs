@@ -2,7 +2,9 @@
 //! starts, and what it holds is never logged.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+
+const MIN_SECRET: usize = 4;
 
 /// A copy handed in by the front door; the library itself never reads the environment.
 #[derive(Clone, Default)]
@@ -23,7 +25,7 @@ impl Environment {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${env:") {
             let Some((name, behind)) = after.split_once('}') else { break };
-            let value = self.0.get(&OsString::from(name)).and_then(|value| value.to_str());
+            let value = self.0.get(OsStr::new(name)).and_then(|value| value.to_str());
             let value = value.ok_or_else(|| format!("the environment variable {name} is not set"))?;
             filled.push_str(before);
             filled.push_str(value);
@@ -31,6 +33,28 @@ impl Environment {
         }
         filled.push_str(rest);
         Ok(filled)
+    }
+}
+
+impl Environment {
+    /// What `fill_in` puts into this text.
+    pub(super) fn secrets_in(&self, text: &str) -> Secrets {
+        let names = text.split("${env:").skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name);
+        let known =
+            names.filter_map(|name| Some((name.to_owned(), self.0.get(OsStr::new(name))?.to_str()?.to_owned())));
+        // Shorter ones are no secrets, and hiding them would make text unreadable.
+        Secrets(known.filter(|(_, value)| value.len() >= MIN_SECRET).collect())
+    }
+}
+
+/// The values that a service was given, to keep them out of what is said about it.
+#[derive(Clone, Default)]
+pub(super) struct Secrets(Vec<(String, String)>);
+
+impl Secrets {
+    pub(super) fn hide(&self, text: &str) -> String {
+        let hidden = |text: String, (name, value): &(String, String)| text.replace(value, &format!("${{env:{name}}}"));
+        self.0.iter().fold(text.to_owned(), hidden)
     }
 }
 
@@ -53,5 +77,12 @@ mod tests {
         let error = environment.fill_in("${env:TOKEN}${env:OTHER}").expect_err("not set");
         assert!(error.contains("OTHER") && !error.contains("s3cret"), "{error}");
         assert!(!format!("{environment:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn what_was_filled_in_is_hidden_again() {
+        let environment = Environment::new([("TOKEN".into(), "s3cret".into()), ("ONE".into(), "1".into())]);
+        let secrets = environment.secrets_in("Bearer ${env:TOKEN} ${env:ONE} ${env:OTHER}");
+        assert_eq!(secrets.hide("no s3cret for 1"), "no ${env:TOKEN} for 1");
     }
 }

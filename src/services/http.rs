@@ -24,7 +24,9 @@ pub(super) fn start(
         value.set_sensitive(true);
         headers.insert(header, value);
     }
-    Ok(StreamableHttpClientTransport::from_config(
-        StreamableHttpClientTransportConfig::with_uri(url).custom_headers(headers),
-    ))
+    let config = StreamableHttpClientTransportConfig::with_uri(url)
+        .custom_headers(headers)
+        // It would send a call again that was answered with 404. That the server did not run it is only a promise.
+        .reinit_on_expired_session(false);
+    Ok(StreamableHttpClientTransport::from_config(config))
 }

@@ -14,13 +14,14 @@ use rmcp::model::{
     ServerResult,
 };
 use rmcp::service::{
-    ClientLifecycleMode, ClientServiceExt, NotificationContext, PeerRequestOptions, RunningService,
-    RunningServiceCancellationToken,
+    ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, PeerRequestOptions,
+    RunningService, RunningServiceCancellationToken,
 };
 use rmcp::transport::IntoTransport;
 use rmcp::{ClientHandler, Peer, RoleClient, ServiceError as RmcpError};
 use serde_json::{Map, Value};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::connection::{CallError, Connection};
 use super::content;
@@ -35,6 +36,8 @@ const MAX_PAGES: usize = 50;
 const MAX_ITEMS: usize = 2_000;
 /// How long a server has to end by itself once its input is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a server has to take a notification off the wire.
+const TELLING: Duration = Duration::from_millis(500);
 
 pub(super) struct Remote {
     peer: Peer<RoleClient>,
@@ -43,6 +46,8 @@ pub(super) struct Remote {
     pid: Option<u32>,
     /// Ends the client; the supervisor then ends the process.
     stop: Mutex<Option<RunningServiceCancellationToken>>,
+    /// Why it was given up, if it was.
+    failure: Failure,
     /// Written by the supervisor, once, when everything is gone.
     closed: watch::Receiver<Option<String>>,
 }
@@ -66,16 +71,24 @@ impl Remote {
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
         let pid = group.as_ref().map(|(group, _)| group.id());
+        let failure = group.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default();
         let running = match client.clone().serve_with_lifecycle(transport, lifecycle).await {
             Ok(running) => running,
-            Err(error) => return Err(start_failure(&error.to_string(), group).await),
+            Err(error) => return Err(start_failure(&plainly(&error), group).await),
         };
         let peer = running.peer().clone();
         let instructions = peer.peer_info().and_then(|info| info.instructions.clone());
         let stop = Mutex::new(Some(running.cancellation_token()));
         let (closing, closed) = watch::channel(None);
-        scope.spawn(supervise(running, group, closing));
-        Ok(Self { peer, client, instructions, pid, stop, closed })
+        let group = group.map(|(group, _)| group);
+        scope.spawn(supervise(running, group, failure.clone(), closing, scope.cancelled().clone()));
+        Ok(Self { peer, client, instructions, pid, stop, failure, closed })
+    }
+
+    fn give_up(&self) {
+        if let Some(token) = self.stop.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            token.cancel();
+        }
     }
 
     /// The wire broke: waits until it is known why.
@@ -91,7 +104,16 @@ impl Remote {
             RmcpError::McpError(error) => CallError::Refused(error.message.into_owned()),
             RmcpError::Timeout { .. } => CallError::TimedOut,
             RmcpError::Cancelled { .. } => CallError::Cancelled,
-            RmcpError::TransportSend(_) | RmcpError::TransportClosed => self.death().await,
+            RmcpError::TransportSend(error) => {
+                // A process that takes no more input will soon be known to have ended, and how. A server behind
+                // HTTP is connected to anew.
+                if self.pid.is_none() {
+                    self.failure.set(with_causes(error.error.as_ref()));
+                }
+                self.give_up();
+                self.death().await
+            }
+            RmcpError::TransportClosed => self.death().await,
             other => CallError::Refused(other.to_string()),
         }
     }
@@ -142,8 +164,9 @@ impl Remote {
     async fn request(&self, call: ToolCall, limit: Duration) -> Result<ToolOutcome, CallError> {
         let params = CallToolRequestParams::new(call.tool.as_str().to_owned()).with_arguments(call.arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let options = PeerRequestOptions::with_timeout(limit).reset_timeout_on_progress();
-        let sending = tokio::time::timeout(limit, self.peer.send_request_with_option(request, options));
+        // rmcp has a time limit of its own, but past it waits until the server has heard that it is over.
+        let sending = self.peer.send_request_with_option(request, PeerRequestOptions::no_options());
+        let sending = tokio::time::timeout(limit, sending);
         let handle = tokio::select! {
             biased;
             () = call.context.cancel.cancelled() => return Err(CallError::Cancelled),
@@ -156,15 +179,21 @@ impl Remote {
         };
         let id = handle.id.clone();
         let listening = self.client.listen(&handle.progress_token, &call.context);
-        let answer = tokio::select! {
-            biased;
-            () = call.context.cancel.cancelled() => {
-                let cancelled = CancelledNotificationParam::new(Some(id), Some("the user cancelled".to_owned()));
-                // The server may be gone; it was told if it is not.
-                drop(self.peer.notify_cancelled(cancelled).await);
-                return Err(CallError::Cancelled);
-            }
-            answer = handle.await_response() => answer,
+        let answer = handle.await_response();
+        tokio::pin!(answer);
+        let answer = loop {
+            let (reason, error) = tokio::select! {
+                biased;
+                () = call.context.cancel.cancelled() => ("the user cancelled", CallError::Cancelled),
+                answer = &mut answer => break answer,
+                // The time begins again.
+                () = listening.heard.notified() => continue,
+                () = tokio::time::sleep(limit) => ("it took too long", CallError::TimedOut),
+            };
+            let cancelled = CancelledNotificationParam::new(Some(id), Some(reason.to_owned()));
+            // The server may be gone, or deaf; it was told if it is neither.
+            drop(tokio::time::timeout(TELLING, self.peer.notify_cancelled(cancelled)).await);
+            return Err(error);
         };
         drop(listening);
         match answer {
@@ -238,13 +267,18 @@ impl Connection for Remote {
 
     fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Some(token) = self.stop.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                token.cancel();
-            }
+            self.give_up();
             let mut closed = self.closed.clone();
             // The supervisor always ends: each of its steps has a limit.
             drop(closed.wait_for(Option::is_some).await);
         })
+    }
+}
+
+/// A connection that nobody holds any more ends, and its process with it.
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }
 
@@ -259,13 +293,39 @@ async fn until_cancelled<T>(context: &CallContext, future: impl Future<Output = 
 /// Waits for the end of the connection, sees that the process is gone, and says why.
 async fn supervise(
     running: RunningService<RoleClient, Client>,
-    group: Option<(Group, Failure)>,
+    mut group: Option<Group>,
+    failure: Failure,
     closing: watch::Sender<Option<String>>,
+    ending: CancellationToken,
 ) {
-    drop(running.waiting().await);
+    let stop = running.cancellation_token();
+    let closed = running.waiting();
+    tokio::pin!(closed);
+    let exited = async {
+        match &mut group {
+            Some(group) => drop(group.wait().await),
+            None => std::future::pending().await,
+        }
+    };
+    let done = tokio::select! {
+        biased;
+        _ = &mut closed => true,
+        () = ending.cancelled() => false,
+        () = exited => {
+            // Others of its group may hold its output open. What it said last is still in the pipe, and is read.
+            if let Some(group) = &group {
+                group.kill();
+            }
+            tokio::time::timeout(GRACE, &mut closed).await.is_ok()
+        }
+    };
+    if !done {
+        stop.cancel();
+        drop(closed.await);
+    }
     let reason = match group {
-        None => "the connection was closed".to_owned(),
-        Some((group, failure)) => end(group, &failure).await,
+        None => failure.take().unwrap_or_else(|| "the connection was closed".to_owned()),
+        Some(group) => end(group, &failure).await,
     };
     // Nobody listens any more if the pool has let go of it.
     drop(closing.send(Some(reason)));
@@ -279,6 +339,21 @@ async fn end(mut group: Group, failure: &Failure) -> String {
         (None, Ok(status)) => status,
         (None, Err(_)) => "it closed its output".to_owned(),
     }
+}
+
+/// Without rmcp's names for its own parts.
+fn plainly(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => with_causes(error.error.as_ref()),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => plainly(fallback),
+        ClientInitializeError::JsonRpcError(error) => format!("it refused to begin: {}", error.message),
+        other => other.to_string(),
+    }
+}
+
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 async fn start_failure(error: &str, group: Option<(Group, Failure)>) -> String {
@@ -297,24 +372,32 @@ async fn start_failure(error: &str, group: Option<(Group, Failure)>) -> String {
 #[derive(Clone)]
 struct Client {
     service: ServiceName,
-    progress: Arc<Mutex<HashMap<ProgressToken, CallContext>>>,
+    progress: Listeners,
     generation: Arc<AtomicU64>,
 }
 
+/// Who hears of progress, and what wakes the call that waits for it.
+type Listeners = Arc<Mutex<HashMap<ProgressToken, (CallContext, Arc<Notify>)>>>;
+
+/// Hands progress to a call until it is dropped.
+struct Listening {
+    listeners: Listeners,
+    token: ProgressToken,
+    heard: Arc<Notify>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
+    }
+}
+
 impl Client {
-    /// Hands progress under this token to the call until the guard is dropped.
-    fn listen(&self, token: &ProgressToken, context: &CallContext) -> impl Drop + use<> {
-        struct Listening {
-            progress: Arc<Mutex<HashMap<ProgressToken, CallContext>>>,
-            token: ProgressToken,
-        }
-        impl Drop for Listening {
-            fn drop(&mut self) {
-                self.progress.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
-            }
-        }
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), context.clone());
-        Listening { progress: Arc::clone(&self.progress), token: token.clone() }
+    fn listen(&self, token: &ProgressToken, context: &CallContext) -> Listening {
+        let heard = Arc::new(Notify::new());
+        let listener = (context.clone(), Arc::clone(&heard));
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), listener);
+        Listening { listeners: Arc::clone(&self.progress), token: token.clone(), heard }
     }
 
     fn changed(&self) {
@@ -332,7 +415,8 @@ impl ClientHandler for Client {
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         let listener =
             self.progress.lock().unwrap_or_else(PoisonError::into_inner).get(&params.progress_token).cloned();
-        if let Some(context) = listener {
+        if let Some((context, heard)) = listener {
+            heard.notify_one();
             context.report(Progress { progress: params.progress, total: params.total, message: params.message });
         }
     }

@@ -14,25 +14,22 @@ use rmcp::transport::Transport;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 
-use super::environment::Environment;
+use super::environment::{Environment, Secrets};
 use crate::ids::ServiceName;
 use crate::manifest::StdioTransport;
 use crate::process::{Group, Launch, Pipes, Reaper, Stdin, minimal_environment};
-use crate::task::Scope;
 
 /// Longer than any answer that is worth having.
 const MAX_LINE: usize = 16 * 1024 * 1024;
-/// Some servers greet on stdout; one that goes on is not speaking MCP.
+/// Some servers greet on stdout, or print a line now and then; one that goes on is not speaking MCP.
 const MAX_GARBAGE: usize = 100;
 
-/// Starts the program; its stderr goes to the log.
+/// Starts the program.
 pub(super) fn start(
-    service: &ServiceName,
     transport: &StdioTransport,
     environment: &Environment,
     reaper: Option<&Reaper>,
-    scope: &Scope,
-) -> Result<(Wire, Group), String> {
+) -> Result<(Wire, ChildStderr, Group), String> {
     let mut env = minimal_environment(environment.variables());
     for (name, value) in &transport.env {
         env.insert(OsString::from(name), OsString::from(environment.fill_in(value)?));
@@ -53,8 +50,7 @@ pub(super) fn start(
     let Pipes { stdin: Some(stdin), stdout, stderr } = pipes else {
         return Err("its standard input is closed".to_owned());
     };
-    scope.spawn(log_stderr(service.clone(), stderr));
-    Ok((Wire::new(stdin, stdout), group))
+    Ok((Wire::new(stdin, stdout), stderr, group))
 }
 
 /// Variables that make a program load code which its manifest does not show.
@@ -69,10 +65,11 @@ fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
     }
 }
 
-async fn log_stderr(service: ServiceName, stderr: ChildStderr) {
+/// What it says on stderr goes to the log, without the secrets it was given.
+pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secrets) {
     let mut lines = Lines::new(BufReader::new(stderr), 64 * 1024);
     while let Ok(Some(line)) = lines.next().await {
-        tracing::info!(%service, stderr = %String::from_utf8_lossy(&line), "service says");
+        tracing::info!(%service, stderr = %secrets.hide(&String::from_utf8_lossy(&line)), "service says");
     }
 }
 
@@ -90,7 +87,7 @@ pub(super) struct Wire {
 pub(super) struct Failure(Arc<Mutex<Option<String>>>);
 
 impl Failure {
-    fn set(&self, reason: String) {
+    pub(super) fn set(&self, reason: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
     }
 
@@ -146,7 +143,10 @@ impl Transport<RoleClient> for Wire {
                 continue;
             }
             match serde_json::from_slice(&line) {
-                Ok(message) => return Some(message),
+                Ok(message) => {
+                    self.garbage = 0;
+                    return Some(message);
+                }
                 Err(error) => {
                     self.garbage += 1;
                     tracing::debug!(%error, "a line that is not an MCP message");

@@ -2,6 +2,8 @@
 
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
+/// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.
+mod broker;
 /// The built-in wiring: the table in the docs against the manifests, prompts, examples.
 mod builtin;
 /// Commands as a user runs them: what they print, where, and with which exit code.
@@ -12,6 +14,8 @@ mod client;
 mod diagnostics;
 /// The loop between a model and its tools.
 mod exchange;
+/// Services that break, each as a real process: what the session hears, and what is left.
+mod faults;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// Skein between real servers and real clients, those that npm has.
@@ -28,5 +32,7 @@ mod schemas;
 mod served_modes;
 /// docs/services.md against the services.
 mod services_doc;
+/// The pool: what is started, shared and stopped, and what a child process gets to see.
+mod services;
 /// The test vocabulary.
 mod support;

@@ -1,10 +1,14 @@
-//! The test vocabulary: a sandbox in which the real program runs as a user would run it, and the paths of this
-//! repository.
+//! The test vocabulary: a sandbox in which the real program runs as a user would run it, the paths of this
+//! repository, and in `support/wired.rs` manifests that run.
 //!
 //! Invariant: a sandboxed program sees nothing of the machine but `PATH`: its home, its settings, its data and
 //! its working directory are all in one temporary folder.
 
 #![expect(clippy::expect_used, reason = "a sandbox that cannot be built ends the test")]
+
+mod fake;
+pub(crate) mod http;
+mod wired;
 
 use std::fs;
 use std::io::Read as _;
@@ -13,6 +17,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+pub(crate) use fake::Fake;
+pub(crate) use wired::{Wired, Wiring, agent, arguments, echo, mode, processes_of, service, stubborn, until, with};
 
 /// A file or folder of this repository.
 pub(crate) fn repository(path: &str) -> PathBuf {
