@@ -42,7 +42,15 @@ fn random(word: &str) -> bool {
     let part = word.rsplit(['/', ':', '=', '@', '.']).max_by_key(|part| part.len()).unwrap_or(word);
     let has = |test: fn(&char) -> bool| part.chars().any(|c| test(&c));
     let mixed = has(char::is_ascii_digit) && has(char::is_ascii_lowercase) && has(char::is_ascii_uppercase);
-    part.len() >= LONG && mixed && entropy(part) > ENTROPY
+    part.len() >= LONG && mixed && entropy(part) > ENTROPY && restless(part)
+}
+
+/// Words keep to one kind of character for a while, even in `CamelCase2`; chance changes it with every second one.
+fn restless(text: &str) -> bool {
+    let kind = |c: char| (c.is_ascii_digit(), c.is_ascii_uppercase(), c.is_ascii_lowercase());
+    let kinds: Vec<_> = text.chars().map(kind).collect();
+    let changes = kinds.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    changes * 5 >= kinds.len() * 2
 }
 
 /// Bits for each character.
@@ -64,7 +72,7 @@ mod tests {
         for text in [
             "the key is AKIAIOSFODNN7EXAMPLE",
             "token ghp_abcdefghijklmnopqrstuvwxyz0123456789",
-            "use sk-ant-REDACTED",
+            concat!("use sk-", "proj-abcdefghijklmnop1234"),
             "password: hunter2",
             "the database password is correct-horse",
             "postgres://app:s3cr3t@db/prod",
