@@ -20,6 +20,8 @@ pub enum StoreError {
     Unusable { file: String, problem: String },
     #[error("the store {file} was written by a newer skein (version {found}, this one knows {known})")]
     Newer { file: String, found: i64, known: i64 },
+    #[error("nothing was changed: {0}")]
+    Failed(#[from] rusqlite::Error),
 }
 
 /// Opens a database and brings it up to date: `migrations[n]` leads from version n to n + 1.

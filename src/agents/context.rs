@@ -15,20 +15,27 @@ const HINTS: [&str; 2] = ["AGENTS.md", ".goosehints"];
 const MAX_HINTS: usize = 32 * 1024;
 const MAX_INSTRUCTIONS: usize = 4 * 1024;
 
-/// The system prompt of a session in a mode. `date` is the day the session began.
+/// Where and when a session began, as its prompt may tell.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting<'a> {
+    pub date: &'a str,
+    pub os: &'a str,
+}
+
+/// The system prompt of a session in a mode.
 pub fn system_prompt(
     prompt: Option<&Prompt>,
     binding: &Binding,
     session: &Session,
-    date: &str,
+    setting: Setting<'_>,
 ) -> Result<String, String> {
     let mode = binding.mode();
     let values = PromptValues {
         agent: mode.agent.as_str(),
         mode: mode.mode.as_str(),
         cwd: &session.cwd.to_string_lossy(),
-        date,
-        os: std::env::consts::OS,
+        date: setting.date,
+        os: setting.os,
     };
     let mut text = match prompt {
         Some(prompt) => prompt.fill_in(&values)?,

@@ -13,7 +13,7 @@ use super::folders::Folders;
 use super::output::{Failure, Output, QUIET, shown};
 use super::started::{self, Started};
 use super::{Global, agents, workspace};
-use crate::agents::{Ending, Event, Exchange, Limits, Notifier, Status, TurnEnd, system_prompt};
+use crate::agents::{Ending, Event, Exchange, Limits, Notifier, Setting, Status, TurnEnd, system_prompt};
 use crate::broker::{Answer, Asker, Nobody, Question, Terms};
 use crate::conversation::Content;
 use crate::llm;
@@ -78,7 +78,8 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         }
         let plan = started.runtime.broker().plan();
         let mode_prompt = plan.mode(&id).and_then(|(entry, _)| entry.prompt.as_ref());
-        let system = system_prompt(mode_prompt, &binding, &session, &today())
+        let setting = Setting { date: &today(), os: std::env::consts::OS };
+        let system = system_prompt(mode_prompt, &binding, &session, setting)
             .map_err(|problem| Failure::work(problem, "correct the mode's prompt; `skein check` tells more"))?;
         let progress = Arc::new(Progress { format, streamed: Mutex::new(false) });
         let exchange = Exchange::new(

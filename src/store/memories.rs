@@ -97,7 +97,7 @@ impl Memories {
     }
 
     /// Keeps a text. One that is kept already gains the tags.
-    pub fn remember(&self, project: &Path, new: &NewMemory<'_>) -> rusqlite::Result<Memory> {
+    pub fn remember(&self, project: &Path, new: &NewMemory<'_>) -> Result<Memory, StoreError> {
         let project = owner(project, new.scope);
         let mut connection = self.connection();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -116,7 +116,7 @@ impl Memories {
                 transaction.execute(insert, params![new.text, packed(new.tags), project, new.source])?;
                 transaction.last_insert_rowid()
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let kept = "SELECT id, text, tags, project, created, source FROM memory WHERE id = ?1";
         let kept = transaction.query_row(kept, [id], memory)?;
@@ -125,7 +125,7 @@ impl Memories {
     }
 
     /// The memories that fit, the best first; without words the newest first.
-    pub fn recall(&self, project: &Path, filter: &Filter<'_>) -> rusqlite::Result<Vec<Memory>> {
+    pub fn recall(&self, project: &Path, filter: &Filter<'_>) -> Result<Vec<Memory>, StoreError> {
         let mut found = self.select(project, filter, Match::Any)?;
         // Languages without spaces, and parts of words: what stands in a text as it was asked for is found too.
         if let Some(words) = filter.words.map(str::trim).filter(|words| !words.is_empty()) {
@@ -141,25 +141,26 @@ impl Memories {
     }
 
     /// The memories in which every word of the query stands: what forgetting them would remove.
-    pub fn exactly(&self, project: &Path, words: &str) -> rusqlite::Result<Vec<Memory>> {
+    pub fn exactly(&self, project: &Path, words: &str) -> Result<Vec<Memory>, StoreError> {
         self.select(project, &Filter { words: Some(words), ..Filter::default() }, Match::All)
     }
 
-    pub fn get(&self, project: &Path, id: i64) -> rusqlite::Result<Option<Memory>> {
+    pub fn get(&self, project: &Path, id: i64) -> Result<Option<Memory>, StoreError> {
         Ok(self.select(project, &Filter::default(), Match::Any)?.into_iter().find(|memory| memory.id == id))
     }
 
     /// Removes exactly these.
-    pub fn forget(&self, ids: &[i64]) -> rusqlite::Result<()> {
+    pub fn forget(&self, ids: &[i64]) -> Result<(), StoreError> {
         let mut connection = self.connection();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for id in ids {
             transaction.execute("DELETE FROM memory WHERE id = ?1", [id])?;
         }
-        transaction.commit()
+        transaction.commit()?;
+        Ok(())
     }
 
-    fn select(&self, project: &Path, filter: &Filter<'_>, matching: Match) -> rusqlite::Result<Vec<Memory>> {
+    fn select(&self, project: &Path, filter: &Filter<'_>, matching: Match) -> Result<Vec<Memory>, StoreError> {
         let project = owner(project, Reach::Project);
         let query = filter.words.map(|words| full_text(words, matching));
         let mut sql = String::from("SELECT m.id, m.text, m.tags, m.project, m.created, m.source FROM memory m");

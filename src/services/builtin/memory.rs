@@ -232,7 +232,7 @@ impl MemoryService {
     async fn with_store<T: Send + 'static>(
         &self,
         context: &RequestContext<RoleServer>,
-        work: impl FnOnce(&Memories, &std::path::Path, &str) -> Result<T, rusqlite::Error> + Send + 'static,
+        work: impl FnOnce(&Memories, &std::path::Path, &str) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Refusal> {
         let session = Arc::clone(&call_context(context)?.session);
         let store = self.store().await.map_err(|error| Refusal::new(format!("{error}; tell the user")))?;
@@ -241,7 +241,7 @@ impl MemoryService {
             work(&store, &project, &session.id)
         });
         match done.await {
-            Ok(result) => result.map_err(|error| Refusal::new(format!("nothing was changed: {error}"))),
+            Ok(result) => result.map_err(|error| Refusal::new(error.to_string())),
             Err(error) => Err(Refusal::new(format!("nothing was changed: {error}"))),
         }
     }

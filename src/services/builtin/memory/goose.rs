@@ -20,8 +20,6 @@ pub enum ImportError {
     Unreadable { file: String, problem: String },
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the store refused an entry: {0}")]
-    Refused(#[from] rusqlite::Error),
 }
 
 /// Reads every file of `folder` into the store in `data`; the files stay as they are. Doing it twice keeps
