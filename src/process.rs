@@ -1,7 +1,7 @@
 //! Child processes: each in a process group of its own, with a minimal environment, and gone as a whole when
 //! it is to go, even if Skein itself is killed.
 //!
-//! Invariant: no domain words. What leaves its group by `setsid` is out of reach; docs/security.md says so.
+//! Invariant: no domain words. What leaves its group by `setsid` is out of reach; docs/architecture.md says so.
 
 mod reaper;
 

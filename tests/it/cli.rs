@@ -9,7 +9,7 @@ use std::fs;
 use expect_test::{expect, expect_file};
 use serde_json::{Value, json};
 
-use crate::support::{Run, Sandbox, read, repository};
+use crate::support::{Run, Sandbox, echo, read, repository};
 
 /// An agent that is right: one mode, one service.
 const NOTES: &str = "version: 1
@@ -365,6 +365,19 @@ fn tools_of_a_service_that_cannot_be_started_are_not_guessed() {
           help: correct the service's manifest, or make its dependency optional; the log has its own words
     "]]
     .assert_eq(&sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra"]).whole());
+}
+
+#[test]
+fn a_service_whose_manifest_names_no_tools_is_asked_for_them() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/extra/clock.yaml", &echo("clock", &[]).to_string());
+    sandbox.write("project/extra/notes.yaml", &NOTES.replace("developer", "clock").replace("[read]", "[clock]"));
+    sandbox.write("project/extra/notes.md", "You read notes.\n");
+    let run = sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra"]);
+    assert!(run.stdout.contains("clock__echo"), "{}", run.whole());
+    let value = sandbox.skein(&["tools", "-a", "notes", "--manifests", "extra", "--json"]).json();
+    let tools = value["tools"].as_array().expect("a list");
+    assert!(tools.iter().all(|tool| tool["service"] == "clock" && tool["read_only"] == json!(false)), "{value}");
 }
 
 #[test]
