@@ -42,7 +42,16 @@ fn random(word: &str) -> bool {
     let part = word.rsplit(['/', ':', '=', '@', '.']).max_by_key(|part| part.len()).unwrap_or(word);
     let has = |test: fn(&char) -> bool| part.chars().any(|c| test(&c));
     let mixed = has(char::is_ascii_digit) && has(char::is_ascii_lowercase) && has(char::is_ascii_uppercase);
-    part.len() >= LONG && mixed && entropy(part) > ENTROPY
+    part.len() >= LONG && mixed && entropy(part) > ENTROPY && unsettled(part)
+}
+
+/// Whether letters and digits change places as in a random string. `AbstractFactoryBean2` has a change at the
+/// beginning of each word and no more.
+fn unsettled(word: &str) -> bool {
+    let kind = |c: char| (c.is_ascii_digit(), c.is_ascii_uppercase());
+    let changes = word.chars().zip(word.chars().skip(1));
+    let changes = changes.filter(|(a, b)| kind(*a) != kind(*b) && !(a.is_ascii_uppercase() && b.is_ascii_lowercase()));
+    changes.count() * 5 >= word.len()
 }
 
 /// Bits for each character.
@@ -64,7 +73,7 @@ mod tests {
         for text in [
             "the key is AKIAIOSFODNN7EXAMPLE",
             "token ghp_abcdefghijklmnopqrstuvwxyz0123456789",
-            "use sk-ant-REDACTED",
+            concat!("use sk-", "ant-", "abcdefghij0123456789"),
             "password: hunter2",
             "the database password is correct-horse",
             "postgres://app:s3cr3t@db/prod",
