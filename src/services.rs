@@ -64,7 +64,7 @@ struct Key {
     service: ServiceName,
     /// Present when each session has its own.
     session: Option<String>,
-    /// Of the transport with its values filled in; a hash, because they may be secret.
+    /// Of the settings, and of the transport with its values filled in; a hash, because they may be secret.
     fingerprint: [u8; 32],
 }
 
@@ -131,6 +131,7 @@ impl Inner {
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         // A variable that is missing is reported when the service starts.
         hasher.update(self.options.environment.fill_in(&transport).unwrap_or(transport));
+        hasher.update(serde_json::to_string(&manifest.settings).unwrap_or_default());
         Key {
             service: manifest.name.clone(),
             session: (manifest.scope == Sharing::Session).then(|| session.id.clone()),
@@ -146,6 +147,9 @@ impl Inner {
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
             return cassette.play(&manifest.name);
         }
+        if manifest.settings.is_some() && !matches!(manifest.transport, Transport::Builtin(_)) {
+            return Err("`settings` are for built-in services; give it `env`, `args` or `headers`".to_owned());
+        }
         let environment = &self.options.environment;
         let connection: Arc<dyn Connection> = match &manifest.transport {
             Transport::Builtin(name) => {
@@ -155,6 +159,7 @@ impl Inner {
                     reaper: self.options.reaper.clone(),
                     environment: minimal_environment(environment.variables()),
                     data: self.options.data.clone(),
+                    settings: manifest.settings.clone().unwrap_or_default().into_iter().collect(),
                 };
                 self.registry.start(name.as_str(), &surroundings)?
             }
