@@ -74,7 +74,7 @@ struct Key {
     service: ServiceName,
     /// Present when each session has its own.
     session: Option<String>,
-    /// Of the transport with its values filled in; a hash, because they may be secret.
+    /// Of the settings, and of the transport with its values filled in; a hash, because they may be secret.
     fingerprint: [u8; 32],
 }
 
@@ -137,6 +137,7 @@ impl Inner {
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         // A variable that is missing is reported when the service starts.
         hasher.update(self.options.environment.fill_in(&transport).unwrap_or(transport));
+        hasher.update(serde_json::to_string(&manifest.settings).unwrap_or_default());
         Key {
             service: manifest.name.clone(),
             session: of_session(manifest, find).then(|| session.id.clone()),
@@ -153,6 +154,9 @@ impl Inner {
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
             return cassette.play(&manifest.name);
         }
+        if manifest.settings.is_some() && !matches!(manifest.transport, Transport::Builtin(_)) {
+            return Err("`settings` are for built-in services; give it `env`, `args` or `headers`".to_owned());
+        }
         let environment = &self.options.environment;
         let connection: Arc<dyn Connection> = match &manifest.transport {
             Transport::Builtin(name) => {
@@ -162,6 +166,7 @@ impl Inner {
                     reaper: self.options.reaper.clone(),
                     environment: minimal_environment(environment.variables()),
                     data: self.options.data.clone(),
+                    settings: manifest.settings.clone().unwrap_or_default().into_iter().collect(),
                 };
                 self.registry.start(name.as_str(), &surroundings)?
             }

@@ -85,6 +85,7 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, Unusable> {
         groups: BTreeMap::new(),
         timeouts: Timeouts::default(),
         restart: Restart::default(),
+        settings: None,
     })
 }
 

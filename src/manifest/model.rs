@@ -350,6 +350,10 @@ pub struct ServiceManifest {
     pub timeouts: Timeouts,
     #[serde(default)]
     pub restart: Restart,
+    /// Read by the service itself. Only built-in services have settings: `fetch` reads `allow_hosts`, a list of
+    /// `host` or `host:port` that it may reach although they are not public.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<BTreeMap<String, Value>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

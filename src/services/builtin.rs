@@ -3,8 +3,10 @@
 
 mod answer;
 pub mod developer;
+pub mod fetch;
 pub mod memory;
 mod schema;
+pub mod todo;
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -40,6 +42,8 @@ pub struct Surroundings {
     pub environment: BTreeMap<std::ffi::OsString, std::ffi::OsString>,
     /// Where it keeps what lasts.
     pub data: std::path::PathBuf,
+    /// What its manifest says to it alone.
+    pub settings: Map<String, Value>,
 }
 
 impl std::fmt::Debug for Surroundings {
@@ -48,7 +52,7 @@ impl std::fmt::Debug for Surroundings {
     }
 }
 
-type Factory = Box<dyn Fn(&Surroundings) -> Arc<dyn Connection> + Send + Sync>;
+type Factory = Box<dyn Fn(&Surroundings) -> Result<Arc<dyn Connection>, String> + Send + Sync>;
 
 /// The built-in services by name.
 pub struct Registry {
@@ -65,21 +69,39 @@ impl Registry {
                     environment: surroundings.environment.clone(),
                 })
             })
+            .with_settings("fetch", |surroundings| fetch::FetchService::new(&surroundings.settings))
             .with("memory", |surroundings| memory::MemoryService::new(&surroundings.data))
+            .with("todo", |_| todo::TodoService::new())
     }
 
     pub fn empty() -> Self {
         Self { factories: HashMap::new() }
     }
 
-    /// Adds a service: whatever is an MCP server to rmcp.
+    /// Adds a service: whatever is an MCP server to rmcp. It has no settings.
     #[must_use]
     pub fn with<H: ServerHandler>(
-        mut self,
+        self,
         name: &'static str,
         make: impl Fn(&Surroundings) -> H + Send + Sync + 'static,
     ) -> Self {
-        let factory: Factory = Box::new(move |surroundings| Arc::new(Direct::new(make(surroundings))));
+        self.with_settings(name, move |surroundings| match surroundings.settings.keys().next() {
+            Some(setting) => Err(format!("it has no settings, and the manifest gives `{setting}`")),
+            None => Ok(make(surroundings)),
+        })
+    }
+
+    /// Adds a service that reads its settings itself, and says what is wrong with them.
+    #[must_use]
+    pub fn with_settings<H: ServerHandler>(
+        mut self,
+        name: &'static str,
+        make: impl Fn(&Surroundings) -> Result<H, String> + Send + Sync + 'static,
+    ) -> Self {
+        let factory: Factory = Box::new(move |surroundings| {
+            let handler = make(surroundings).map_err(|reason| format!("its `settings` are wrong: {reason}"))?;
+            Ok(Arc::new(Direct::new(handler)))
+        });
         self.factories.insert(name, factory);
         self
     }
@@ -90,7 +112,7 @@ impl Registry {
 
     pub(super) fn start(&self, name: &str, surroundings: &Surroundings) -> Result<Arc<dyn Connection>, String> {
         let factory = self.factories.get(name).ok_or_else(|| format!("this skein has no built-in service `{name}`"))?;
-        catch_unwind(AssertUnwindSafe(|| factory(surroundings))).map_err(|panic| panicked(panic.as_ref()))
+        catch_unwind(AssertUnwindSafe(|| factory(surroundings))).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
     }
 }
 
@@ -256,5 +278,45 @@ impl<H: ServerHandler> Connection for Direct<H> {
 
     fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
+    }
+}
+
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod tests {
+    use super::harness::Harness;
+    use super::{Registry, Surroundings};
+
+    #[tokio::test]
+    async fn settings_that_nobody_reads_keep_a_service_from_starting() {
+        let start = |name: &str, settings: serde_json::Value| {
+            let surroundings = Surroundings {
+                roles: std::collections::BTreeMap::new(),
+                reaper: None,
+                environment: std::collections::BTreeMap::new(),
+                data: std::path::PathBuf::new(),
+                settings: serde_json::from_value(settings).unwrap(),
+            };
+            Registry::builtin().start(name, &surroundings).map(|_| "started")
+        };
+        assert_eq!(start("fetch", serde_json::json!({"allow_hosts": ["wiki.internal"]})), Ok("started"));
+        let unknown = start("fetch", serde_json::json!({"allowed": []})).unwrap_err();
+        assert!(unknown.starts_with("its `settings` are wrong: unknown field `allowed`"), "{unknown}");
+        let none = start("todo", serde_json::json!({"allow_hosts": []})).unwrap_err();
+        assert_eq!(none, "its `settings` are wrong: it has no settings, and the manifest gives `allow_hosts`");
+    }
+
+    /// What is paid in every request of a mode that binds them. With the developer's tools the three together
+    /// stay under 6,000 bytes.
+    #[tokio::test]
+    async fn tool_schemas_are_small() {
+        let folder = tempfile::tempdir().unwrap();
+        let memory = Harness::new(super::memory::MemoryService::new(folder.path())).schema_bytes("memory").await;
+        let todo = Harness::new(super::todo::TodoService::new()).schema_bytes("todo").await;
+        let fetch = super::fetch::FetchService::new(&serde_json::Map::new()).unwrap();
+        let fetch = Harness::new(fetch).schema_bytes("fetch").await;
+        let small = memory <= 1_100 && todo <= 600 && fetch <= 400;
+        assert!(small, "memory {memory}, todo {todo}, fetch {fetch}");
     }
 }

@@ -49,6 +49,7 @@ pub struct Memory {
 /// Where a memory counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline, description = "")]
 pub enum Reach {
     Project,
     User,

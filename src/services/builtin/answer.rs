@@ -69,3 +69,9 @@ pub(super) fn size(bytes: u64) -> String {
         format!("{}.{} MB", mega / KILO, mega % KILO * 10 / KILO)
     }
 }
+
+/// The beginning of a text: at most so many bytes, and no character cut in two.
+pub(super) fn head(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
+}

@@ -54,18 +54,15 @@ impl std::fmt::Debug for MemoryService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Remember {
-    #[schemars(length(min = 1, max = 4000))]
     text: String,
     #[serde(default)]
     tags: Vec<String>,
-    /// this project, or all
     scope: Reach,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Recall {
-    /// words; newest if left out
     query: Option<String>,
     #[serde(default)]
     tags: Vec<String>,
@@ -86,9 +83,8 @@ struct ListMemories {
 #[serde(deny_unknown_fields)]
 struct Forget {
     id: Option<i64>,
-    /// all words must match
     query: Option<String>,
-    /// the code that came with the list
+    /// code from the list
     confirm: Option<String>,
 }
 
@@ -104,7 +100,7 @@ impl MemoryService {
     }
 
     #[tool(
-        description = "Keep a fact, preference or decision for later sessions. No secrets",
+        description = "Keep a fact or preference for later sessions; no secrets",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn remember(&self, Parameters(request): Parameters<Remember>, context: RequestContext<RoleServer>) -> Answer {
@@ -163,7 +159,7 @@ impl MemoryService {
     }
 
     #[tool(
-        description = "Forget one memory by id, or those a query lists: first call lists, second confirms",
+        description = "Forget one id, or all with every word of a query once confirmed",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
     )]
     async fn forget(&self, Parameters(request): Parameters<Forget>, context: RequestContext<RoleServer>) -> Answer {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rmcp::handler::server::router::tool::ToolRouter;
 use serde_json::{Map, Value};
 
-/// The same tools; their schemas mean the same.
+/// The same tools; whoever follows their schemas calls them as before.
 pub(super) fn slim<S: Send + Sync + 'static>(router: ToolRouter<S>) -> ToolRouter<S> {
     let mut slim = ToolRouter::new();
     for mut route in router {
@@ -22,11 +22,13 @@ pub(super) fn slim<S: Send + Sync + 'static>(router: ToolRouter<S>) -> ToolRoute
 /// `schema` is a schema, not a map of properties: a property may be called `title`.
 fn tidy(schema: &mut Value) {
     let Value::Object(object) = schema else { return };
-    for noise in ["$schema", "title", "format"] {
+    // A field that is not there is refused by serde, with the names of those that are.
+    for noise in ["$schema", "title", "format", "additionalProperties"] {
         object.remove(noise);
     }
     // Left out means the same as the default, and serde says which it is.
-    if matches!(object.get("default"), Some(Value::Null | Value::Bool(false))) {
+    let default = object.get("default");
+    if matches!(default, Some(Value::Null | Value::Bool(false))) || default == Some(&Value::Array(Vec::new())) {
         object.remove("default");
     }
     // Every number here is unsigned.

@@ -1,0 +1,292 @@
+//! A page from its URL: each hop checked, resolved, checked again and dialled at the checked address.
+//!
+//! Invariant: nothing is kept between requests, neither cookies nor connections, and nothing but the URL is
+//! sent of what a caller says.
+
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{ClientConfig, crypto, pki_types::ServerName};
+use url::{Host, Url};
+
+use super::super::answer::Refusal;
+use super::address::{Allowed, Target, shown};
+use super::network::Network;
+
+const MAX_REDIRECTS: usize = 5;
+/// Of a body, as it comes and as it unpacks.
+pub(super) const MAX_BODY: usize = 2_000_000;
+/// For everything, from the first look at the URL to the last byte.
+const TOTAL: Duration = Duration::from_secs(30);
+/// For one address; a host may have several, and the first may be dead.
+const DIAL: Duration = Duration::from_secs(8);
+/// Of the answer's head.
+const MAX_HEAD: usize = 64 * 1024;
+/// A host that names more addresses than this has the first tried.
+const MAX_ADDRESSES: usize = 6;
+
+const USER_AGENT: &str = concat!("skein/", env!("CARGO_PKG_VERSION"), " (+reads single pages on request of a user)");
+
+pub(super) struct Response {
+    /// After all redirects.
+    pub(super) url: Url,
+    pub(super) status: StatusCode,
+    pub(super) content_type: Option<String>,
+    pub(super) body: Vec<u8>,
+    /// There is more of the body than was read.
+    pub(super) cut: bool,
+}
+
+#[derive(Clone)]
+pub(super) struct Client {
+    network: Arc<dyn Network>,
+    allowed: Arc<Allowed>,
+    total: Duration,
+    /// Made at the first https, because it reads the machine's certificates.
+    tls: Arc<OnceLock<Result<Arc<ClientConfig>, String>>>,
+}
+
+impl Client {
+    pub(super) fn new(network: Arc<dyn Network>, allowed: Allowed) -> Self {
+        Self { network, allowed: Arc::new(allowed), total: TOTAL, tls: Arc::default() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_total(self, total: Duration) -> Self {
+        Self { total, ..self }
+    }
+
+    pub(super) async fn get(&self, url: &Url, accept: &'static str) -> Result<Response, Refusal> {
+        match tokio::time::timeout(self.total, self.follow(url, accept)).await {
+            Ok(response) => response,
+            Err(_) => {
+                let seconds = self.total.as_secs_f32();
+                Err(Refusal::new(format!("`{}` took longer than {seconds} s; try another source", shown(url))))
+            }
+        }
+    }
+
+    async fn follow(&self, url: &Url, accept: &'static str) -> Result<Response, Refusal> {
+        let mut current = url.clone();
+        for hop in 0..=MAX_REDIRECTS {
+            let redirected = |refusal: Refusal| match hop {
+                0 => refusal,
+                _ => Refusal::new(format!("`{}` redirects elsewhere: {}", shown(url), refusal.0)),
+            };
+            let (response, location) = self.hop(&current, accept).await.map_err(redirected)?;
+            let Some(location) = location else { return Ok(response) };
+            let next = current
+                .join(&location)
+                .map_err(|error| Refusal::new(format!("`{}` redirects to what is no URL: {error}", shown(&current))))?;
+            current = next;
+        }
+        Err(Refusal::new(format!("`{}` redirects more than {MAX_REDIRECTS} times; give the last URL", shown(url))))
+    }
+
+    /// One request; with where it leads if it leads elsewhere.
+    async fn hop(&self, url: &Url, accept: &'static str) -> Result<(Response, Option<String>), Refusal> {
+        let target = self.allowed.target(url)?;
+        let addresses = self.addresses(url, &target).await?;
+        target.check(url, &addresses)?;
+        let failed = |what: &str| Refusal::new(format!("`{}` could not be read: {what}", shown(url)));
+        let mut problem = String::new();
+        for address in addresses.into_iter().take(MAX_ADDRESSES) {
+            let dialled = self.network.dial(SocketAddr::new(address, target.port));
+            match tokio::time::timeout(DIAL, dialled).await {
+                Ok(Ok(stream)) if target.secure => {
+                    let config = self.tls().map_err(|error| failed(&error))?;
+                    let name = server_name(&target.host).map_err(|error| failed(&error))?;
+                    let stream = TlsConnector::from(config).connect(name, stream).await;
+                    let stream = stream.map_err(|error| failed(&format!("the secure connection failed: {error}")))?;
+                    return exchange(stream, url, accept).await;
+                }
+                Ok(Ok(stream)) => return exchange(stream, url, accept).await,
+                Ok(Err(error)) => problem = error.to_string(),
+                Err(_) => problem = format!("no connection within {} s", DIAL.as_secs()),
+            }
+        }
+        Err(failed(&problem))
+    }
+
+    async fn addresses(&self, url: &Url, target: &Target) -> Result<Vec<IpAddr>, Refusal> {
+        let name = match &target.host {
+            Host::Ipv4(address) => return Ok(vec![IpAddr::V4(*address)]),
+            Host::Ipv6(address) => return Ok(vec![IpAddr::V6(*address)]),
+            Host::Domain(name) => name,
+        };
+        let found = self.network.resolve(name).await.map_err(|error| {
+            Refusal::new(format!("`{}` could not be read: its host was not found: {error}", shown(url)))
+        })?;
+        if found.is_empty() {
+            return Err(Refusal::new(format!("`{}` could not be read: its host has no address", shown(url))));
+        }
+        Ok(found)
+    }
+
+    fn tls(&self) -> Result<Arc<ClientConfig>, String> {
+        let make = || -> Result<Arc<ClientConfig>, tokio_rustls::rustls::Error> {
+            let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+            let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+            Ok(Arc::new(builder.with_platform_verifier()?.with_no_client_auth()))
+        };
+        self.tls.get_or_init(|| make().map_err(|error| format!("no certificates to trust: {error}"))).clone()
+    }
+}
+
+fn server_name(host: &Host<String>) -> Result<ServerName<'static>, String> {
+    match host {
+        Host::Domain(name) => ServerName::try_from(name.clone()).map_err(|error| error.to_string()),
+        Host::Ipv4(address) => Ok(ServerName::IpAddress(IpAddr::V4(*address).into())),
+        Host::Ipv6(address) => Ok(ServerName::IpAddress(IpAddr::V6(*address).into())),
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    url: &Url,
+    accept: &'static str,
+) -> Result<(Response, Option<String>), Refusal> {
+    let failed = |error: &dyn std::fmt::Display| Refusal::new(format!("`{}` could not be read: {error}", shown(url)));
+    let mut connection = hyper::client::conn::http1::Builder::new();
+    connection.max_buf_size(MAX_HEAD);
+    let handshake = connection.handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(|error| failed(&error))?;
+    let request = request(url, accept).map_err(|error| failed(&error))?;
+    let conversation = async {
+        let answer = sender.send_request(request).await.map_err(|error| failed(&error))?;
+        let (head, body) = (answer.status(), answer.headers().clone());
+        read(url, head, &body, answer.into_body()).await
+    };
+    // The connection is driven here, by whoever waits for the answer, so that it ends with the call.
+    match select(std::pin::pin!(conversation), std::pin::pin!(connection)).await {
+        Either::Left((answer, _)) => answer,
+        // It has read all there is; what it read is still to be taken.
+        Either::Right((_, conversation)) => conversation.await,
+    }
+}
+
+fn request(url: &Url, accept: &'static str) -> Result<Request<Empty<Bytes>>, hyper::http::Error> {
+    let path = &url[url::Position::BeforePath..url::Position::AfterQuery];
+    let host = &url[url::Position::BeforeHost..url::Position::AfterPort];
+    Request::get(path)
+        .header(header::HOST, host)
+        .header(header::USER_AGENT, USER_AGENT)
+        .header(header::ACCEPT, accept)
+        .header(header::ACCEPT_ENCODING, "gzip")
+        .header(header::CONNECTION, "close")
+        .body(Empty::new())
+}
+
+async fn read(
+    url: &Url,
+    status: StatusCode,
+    headers: &HeaderMap,
+    mut body: Incoming,
+) -> Result<(Response, Option<String>), Refusal> {
+    let text = |name: HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let mut response =
+        Response { url: url.clone(), status, content_type: text(header::CONTENT_TYPE), body: Vec::new(), cut: false };
+    if status.is_redirection()
+        && status != StatusCode::NOT_MODIFIED
+        && let Some(location) = text(header::LOCATION)
+    {
+        return Ok((response, Some(location)));
+    }
+    let failed = |what: String| Refusal::new(format!("`{}` could not be read: {what}", shown(url)));
+    let encoding = text(header::CONTENT_ENCODING).map(|encoding| encoding.trim().to_ascii_lowercase());
+    let mut unpacked = match encoding.as_deref() {
+        None | Some("" | "identity") => Unpacked::Plain(Bounded::default()),
+        Some("gzip" | "x-gzip") => Unpacked::Gzip(flate2::write::MultiGzDecoder::new(Bounded::default())),
+        Some(other) => return Err(failed(format!("it is packed as `{other}`, which was not asked for"))),
+    };
+    let mut received = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| failed(error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let rest = &data[..data.len().min(MAX_BODY - received)];
+        received += rest.len();
+        let more = unpacked.take(rest).map_err(|error| failed(format!("its packed body is broken: {error}")))?;
+        if !more || received == MAX_BODY || rest.len() < data.len() {
+            response.cut = true;
+            break;
+        }
+    }
+    // A body of exactly the limit is whole; there is no telling without asking for more.
+    let bounded = unpacked.end();
+    response.cut = response.cut || bounded.full;
+    response.body = bounded.bytes;
+    Ok((response, None))
+}
+
+/// What was unpacked, up to the limit: a small body can unpack to a thousand times its size.
+#[derive(Default)]
+struct Bounded {
+    bytes: Vec<u8>,
+    full: bool,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        let rest = MAX_BODY - self.bytes.len();
+        if data.len() > rest {
+            self.full = true;
+        }
+        let taken = &data[..data.len().min(rest)];
+        self.bytes.extend_from_slice(taken);
+        if taken.is_empty() && !data.is_empty() {
+            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
+        }
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+enum Unpacked {
+    Plain(Bounded),
+    Gzip(flate2::write::MultiGzDecoder<Bounded>),
+}
+
+impl Unpacked {
+    /// `false` if there is no room for more.
+    fn take(&mut self, data: &[u8]) -> std::io::Result<bool> {
+        let written = match self {
+            Unpacked::Plain(bounded) => bounded.write_all(data),
+            Unpacked::Gzip(decoder) => decoder.write_all(data),
+        };
+        let full = match self {
+            Unpacked::Plain(bounded) => bounded.full,
+            Unpacked::Gzip(decoder) => decoder.get_ref().full,
+        };
+        match written {
+            _ if full => Ok(false),
+            Ok(()) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A body that ends too early is shown as far as it came.
+    fn end(self) -> Bounded {
+        match self {
+            Unpacked::Plain(bounded) => bounded,
+            Unpacked::Gzip(mut decoder) => {
+                let whole = decoder.try_finish().is_ok();
+                let bounded = std::mem::take(decoder.get_mut());
+                Bounded { full: bounded.full || !whole, ..bounded }
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The text of one block with its marks, as it is collected.
+
+use super::Style;
+
+/// More marks inside each other are left out.
+const MAX_MARKS: usize = 12;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mark {
+    Strong,
+    Emphasis,
+    Struck,
+    Code,
+    Link(String),
+    /// Opened and closed like the others, and not shown: a link that leads nowhere.
+    Plain,
+}
+
+pub(super) struct Inline {
+    text: String,
+    /// What is open, and where in the text it began.
+    open: Vec<(Mark, usize)>,
+    style: Style,
+}
+
+impl Inline {
+    pub(super) fn new(style: Style) -> Self {
+        Self { text: String::new(), open: Vec::new(), style }
+    }
+
+    /// Any white space is one blank, as a browser shows it.
+    pub(super) fn push_collapsed(&mut self, text: &str) {
+        for c in text.chars() {
+            if c.is_whitespace() {
+                if !self.text.is_empty() && !self.text.ends_with([' ', '\n']) {
+                    self.text.push(' ');
+                }
+            } else if !hidden(c) {
+                self.text.push(c);
+            }
+        }
+    }
+
+    pub(super) fn line_break(&mut self) {
+        let kept = self.text.trim_end_matches(' ').len();
+        // Not before what an open mark holds.
+        let first = self.open.iter().map(|(_, start)| *start).max().unwrap_or(0);
+        self.text.truncate(kept.max(first));
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+    }
+
+    pub(super) fn open(&mut self, mark: Mark) {
+        let in_code = self.open.iter().any(|(open, _)| *open == Mark::Code);
+        if self.open.len() < MAX_MARKS && !in_code {
+            self.open.push((mark, self.text.len()));
+        }
+    }
+
+    /// Any link closes any link.
+    pub(super) fn close(&mut self, mark: &Mark) {
+        let same = |open: &Mark| match (mark, open) {
+            (Mark::Link(_), Mark::Link(_) | Mark::Plain) => true,
+            _ => open == mark,
+        };
+        let Some(at) = self.open.iter().rposition(|(open, _)| same(open)) else { return };
+        for (mark, start) in self.open.split_off(at).into_iter().rev() {
+            self.wrap(&mark, start);
+        }
+    }
+
+    /// The text so far. What is open goes on in the next block.
+    pub(super) fn take(&mut self) -> String {
+        let open = std::mem::take(&mut self.open);
+        for (mark, start) in open.iter().rev() {
+            self.wrap(mark, *start);
+        }
+        self.open = open.into_iter().map(|(mark, _)| (mark, 0)).collect();
+        std::mem::take(&mut self.text).trim().to_owned()
+    }
+
+    fn wrap(&mut self, mark: &Mark, start: usize) {
+        if self.style == Style::Text {
+            return;
+        }
+        let content = self.text.split_off(start);
+        let inner = content.trim();
+        let marked = match mark {
+            _ if inner.is_empty() => String::new(),
+            Mark::Plain => inner.to_owned(),
+            Mark::Strong => format!("**{inner}**"),
+            Mark::Emphasis => format!("*{inner}*"),
+            Mark::Struck => format!("~~{inner}~~"),
+            Mark::Code if inner.contains('`') => format!("`` {inner} ``"),
+            Mark::Code => format!("`{inner}`"),
+            // The sign beside a heading that links to itself.
+            Mark::Link(_) if inner == "¶" || inner == "#" => String::new(),
+            Mark::Link(target) => format!("[{inner}]({target})"),
+        };
+        let edge = |blank: bool| if blank { " " } else { "" };
+        let before = edge(content.starts_with([' ', '\n']) && !self.text.ends_with([' ', '\n']));
+        let after = edge(content.len() > 1 && content.ends_with([' ', '\n']) && !marked.is_empty());
+        self.text.push_str(before);
+        self.text.push_str(&marked);
+        self.text.push_str(after);
+    }
+}
+
+/// What a reader would not see and a model would: controls, overrides of direction, tags.
+pub(super) fn hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0000}'..='\u{e007f}' | '\u{feff}')
+}

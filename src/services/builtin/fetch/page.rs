@@ -1,0 +1,151 @@
+//! From bytes to text: what kind of thing a body is, which characters it holds, how it was asked for.
+
+use std::sync::LazyLock;
+
+use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
+use regex::bytes::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::super::answer::{Refusal, head, size};
+use super::http::Response;
+use super::markdown::{Style, render};
+
+/// In what form a page is wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline, description = "")]
+pub(super) enum Form {
+    #[default]
+    Markdown,
+    Text,
+    Raw,
+    Json,
+}
+
+impl Form {
+    pub(super) fn accept(self) -> &'static str {
+        match self {
+            Form::Markdown | Form::Text => {
+                "text/markdown, text/html, application/xhtml+xml;q=0.9, text/*;q=0.8, */*;q=0.5"
+            }
+            Form::Raw => "*/*",
+            Form::Json => "application/json, */*;q=0.5",
+        }
+    }
+
+    pub(super) fn extension(self) -> &'static str {
+        match self {
+            Form::Markdown => "md",
+            Form::Text | Form::Raw => "txt",
+            Form::Json => "json",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Html,
+    Text,
+    Binary,
+}
+
+/// The text of a page in the form that was asked for.
+pub(super) fn text(response: &Response, form: Form) -> Result<String, Refusal> {
+    let kind = kind(response);
+    if kind == Kind::Binary {
+        let what = response.content_type.as_deref().map_or("of unknown type", |kind| head(kind, 100));
+        let bytes = size(response.body.len() as u64);
+        let more = if response.cut { "more than " } else { "" };
+        return Ok(format!("binary content ({what}, {more}{bytes}), not shown"));
+    }
+    let text = decode(response, kind);
+    match form {
+        Form::Raw => Ok(text),
+        Form::Json => json(&text, response),
+        Form::Markdown if kind == Kind::Html => Ok(render(&text, &response.url, Style::Markdown)),
+        Form::Text if kind == Kind::Html => Ok(render(&text, &response.url, Style::Text)),
+        Form::Markdown | Form::Text => Ok(text),
+    }
+}
+
+fn json(text: &str, response: &Response) -> Result<String, Refusal> {
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        let url = super::address::shown(&response.url);
+        let kind = response.content_type.as_deref().map_or("of unknown type", |kind| head(kind, 100));
+        let reason = if response.cut { "it is longer than is read".to_owned() } else { error.to_string() };
+        Refusal::new(format!("`{url}` is not JSON ({kind}): {reason}; fetch it as `markdown` or `raw`"))
+    })?;
+    serde_json::to_string_pretty(&value).map_err(|error| Refusal::new(error.to_string()))
+}
+
+fn kind(response: &Response) -> Kind {
+    let start = &response.body[..response.body.len().min(8_000)];
+    let declared = response.content_type.as_deref().unwrap_or_default();
+    let media = declared.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let textual = media.starts_with("text/")
+        || [
+            "json",
+            "xml",
+            "javascript",
+            "ecmascript",
+            "yaml",
+            "toml",
+            "sql",
+            "graphql",
+            "x-sh",
+            "x-www-form-urlencoded",
+        ]
+        .iter()
+        .any(|word| {
+            media
+                .strip_prefix("application/")
+                .is_some_and(|kind| kind.split(['+', '-', '.']).any(|part| part == *word) || kind == *word)
+        });
+    let unknown = media.is_empty() || media == "application/octet-stream" && looks_like_html(start);
+    if media == "text/html" || media == "application/xhtml+xml" {
+        return Kind::Html;
+    }
+    if !textual && !unknown {
+        return Kind::Binary;
+    }
+    // Text has no NUL, unless its characters are wider than a byte; those say so at their beginning.
+    if start.contains(&0) && Encoding::for_bom(start).is_none() && !declared.to_ascii_lowercase().contains("utf-16") {
+        return Kind::Binary;
+    }
+    if unknown && looks_like_html(start) { Kind::Html } else { Kind::Text }
+}
+
+fn looks_like_html(start: &[u8]) -> bool {
+    let start = String::from_utf8_lossy(&start[..start.len().min(512)]).trim_start().to_ascii_lowercase();
+    start.starts_with("<!doctype html") || start.starts_with("<html")
+}
+
+/// The mark at the beginning, then what the header says, then what the page says of itself; what says nothing
+/// is UTF-8 if it can be, and else what the web was written in before.
+fn decode(response: &Response, kind: Kind) -> String {
+    static CHARSET: LazyLock<Option<Regex>> = LazyLock::new(|| {
+        Regex::new(r#"(?i)<(?:meta|\?xml)\s[^>]{0,500}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{2,40})"#).ok()
+    });
+    let header = response.content_type.as_deref().and_then(|value| {
+        let charset = value.split(';').skip(1).filter_map(|part| part.split_once('='));
+        let mut charset = charset.filter(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+        Encoding::for_label(charset.next()?.1.trim().trim_matches('"').as_bytes())
+    });
+    let start = &response.body[..response.body.len().min(4_096)];
+    let meta = || {
+        let found = CHARSET.as_ref().filter(|_| kind == Kind::Html)?.captures(start)?;
+        let encoding = Encoding::for_label(found.get(1)?.as_bytes())?;
+        // Whoever could be read so far is not in UTF-16, whatever it says.
+        Some(if encoding.is_ascii_compatible() { encoding } else { UTF_8 })
+    };
+    let guess = || match std::str::from_utf8(&response.body) {
+        Ok(_) => UTF_8,
+        // Cut in the middle of a character.
+        Err(error) if response.cut && error.error_len().is_none() => UTF_8,
+        Err(_) => WINDOWS_1252,
+    };
+    let encoding = header.or_else(meta).unwrap_or_else(guess);
+    encoding.decode(&response.body).0.into_owned()
+}

@@ -1,0 +1,92 @@
+//! For the tests of built-in services: a service with a session of its own, called as the pool calls it.
+#![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::ServerHandler;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::super::connection::Connection;
+use super::Direct;
+use crate::ids::ToolName;
+use crate::tool::{CallContext, Session, ToolCall, ToolOutcome, ToolSpec};
+
+pub(super) struct Harness {
+    connection: Arc<dyn Connection>,
+    pub(super) session: Arc<Session>,
+    /// Holds the session's folders `cwd` and `scratch`.
+    pub(super) folder: Arc<TempDir>,
+}
+
+impl Harness {
+    /// Within a runtime.
+    pub(super) fn new(service: impl ServerHandler) -> Self {
+        let folder = Arc::new(tempfile::tempdir().expect("a folder"));
+        for name in ["cwd", "scratch"] {
+            std::fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        Self { connection: Arc::new(Direct::new(service)), session: session("first", &folder), folder }
+    }
+
+    /// The same service, called by another session.
+    pub(super) fn other_session(&self, id: &str) -> Self {
+        Self {
+            connection: Arc::clone(&self.connection),
+            session: session(id, &self.folder),
+            folder: Arc::clone(&self.folder),
+        }
+    }
+
+    pub(super) async fn call(&self, tool: &str, arguments: Value) -> ToolOutcome {
+        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+        let context = CallContext::new(Arc::clone(&self.session));
+        let call = ToolCall { tool: ToolName::new(tool), arguments, context };
+        self.connection.call(call, Duration::from_secs(60)).await.expect("an answer")
+    }
+
+    /// The structured content of a call that succeeds.
+    pub(super) async fn data(&self, tool: &str, arguments: Value) -> Value {
+        let outcome = self.call(tool, arguments).await;
+        assert!(!outcome.is_error, "{tool}: {}", outcome.all_text());
+        outcome.structured.unwrap_or_default()
+    }
+
+    /// What a call that fails says.
+    pub(super) async fn refusal(&self, tool: &str, arguments: Value) -> String {
+        let outcome = self.call(tool, arguments).await;
+        assert!(outcome.is_error, "{tool} succeeded: {}", outcome.all_text());
+        outcome.all_text()
+    }
+
+    pub(super) async fn resource(&self, uri: &str) -> Value {
+        let context = CallContext::new(Arc::clone(&self.session));
+        self.connection.read_resource(uri.to_owned(), context).await.expect("a resource")
+    }
+
+    pub(super) async fn tools(&self) -> Vec<ToolSpec> {
+        self.connection.catalog().await.expect("a catalogue").tools
+    }
+
+    /// What the service costs in every request to a model: names, descriptions and schemas.
+    pub(super) async fn schema_bytes(&self, service: &str) -> usize {
+        let bytes = |tool: &ToolSpec| {
+            let name = format!("{service}__{}", tool.name);
+            let shown = serde_json::json!({
+                "name": name, "description": tool.description, "input_schema": &*tool.input_schema,
+            });
+            shown.to_string().len()
+        };
+        self.tools().await.iter().map(bytes).sum()
+    }
+}
+
+fn session(id: &str, folder: &TempDir) -> Arc<Session> {
+    Session::new(id, folder.path().join("cwd"), Vec::new(), folder.path().join("scratch"))
+}
+
+/// A runtime for a property test, in which each case is one `block_on`.
+pub(super) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}

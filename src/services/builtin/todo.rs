@@ -1,0 +1,281 @@
+//! One todo list per session, written by the model and shown to the user as the plan.
+//!
+//! Invariant: the list lies in the session. The service holds none, so a shared instance mixes up nobody's.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::answer::{self, Answer, Refusal};
+use super::{call_context, schema};
+
+const MAX_ITEMS: usize = 100;
+/// Of one item, in bytes.
+const MAX_TEXT: usize = 4_000;
+/// Answers to a change remind of each item in this many bytes; `list_todos` gives all of it.
+const REMINDER: usize = 120;
+/// What `list_todos` shows, in bytes; the structured content is whole.
+const MAX_SHOWN: usize = 50_000;
+
+/// The todo list of a session, kept in its state. [`Todos::snapshot`] and [`Todos::restore`] are the port
+/// through which whoever stores sessions keeps it.
+#[derive(Debug, Default)]
+pub struct Todos {
+    list: Mutex<List>,
+}
+
+/// As it is stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    items: Vec<Todo>,
+    /// Ids count up over the whole session: an old one never means another item.
+    last_id: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Todo {
+    pub id: u64,
+    pub text: String,
+    pub status: TodoStatus,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum TodoStatus {
+    #[default]
+    Pending,
+    InProgress,
+    Completed,
+}
+
+/// What was stored is no todo list.
+#[derive(Debug, thiserror::Error)]
+#[error("the stored todo list cannot be used: {0}")]
+pub struct RestoreError(String);
+
+impl Todos {
+    pub fn items(&self) -> Vec<Todo> {
+        self.list().items.clone()
+    }
+
+    /// All there is to know, as JSON.
+    pub fn snapshot(&self) -> Value {
+        serde_json::to_value(&*self.list()).unwrap_or_default()
+    }
+
+    /// Becomes what [`Todos::snapshot`] gave; stays as it is if that is no todo list.
+    pub fn restore(&self, snapshot: &Value) -> Result<(), RestoreError> {
+        let list = List::deserialize(snapshot).map_err(|error| RestoreError(error.to_string()))?;
+        list.check().map_err(|refusal| RestoreError(refusal.0))?;
+        *self.list() = list;
+        Ok(())
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the change on a copy, which takes the list's place only if all of it is right.
+    fn change(&self, change: impl FnOnce(&mut List) -> Result<(), Refusal>) -> Result<Vec<Todo>, Refusal> {
+        let mut list = self.list();
+        let mut changed = list.clone();
+        change(&mut changed)?;
+        changed.check()?;
+        *list = changed;
+        Ok(list.items.clone())
+    }
+}
+
+impl List {
+    /// An item whose text stood in the list before keeps its id.
+    fn set(&mut self, items: Vec<NewTodo>) {
+        let mut earlier = std::mem::take(&mut self.items);
+        for NewTodo { text, status } in items {
+            let text = text.trim().to_owned();
+            let known = earlier.iter().position(|todo| todo.text == text).map(|at| earlier.remove(at).id);
+            let id = known.unwrap_or_else(|| {
+                self.last_id += 1;
+                self.last_id
+            });
+            self.items.push(Todo { id, text, status: status.unwrap_or_default() });
+        }
+    }
+
+    fn update(&mut self, request: UpdateTodo) -> Result<(), Refusal> {
+        let UpdateTodo { id, text, status } = request;
+        if text.is_none() && status.is_none() {
+            return Err(Refusal::new("say what to change: `text` or `status`"));
+        }
+        let known = self.items.iter().map(|todo| todo.id.to_string()).collect::<Vec<_>>().join(", ");
+        let todo = self.items.iter_mut().find(|todo| todo.id == id).ok_or_else(|| {
+            if known.is_empty() {
+                Refusal::new("the list is empty; make one with `set_todos`")
+            } else {
+                Refusal::new(format!("there is no todo {id}; there are {known}"))
+            }
+        })?;
+        todo.text = text.map_or_else(|| todo.text.clone(), |text| text.trim().to_owned());
+        todo.status = status.unwrap_or(todo.status);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        if self.items.len() > MAX_ITEMS {
+            let count = self.items.len();
+            return Err(Refusal::new(format!("{count} todos are too many, {MAX_ITEMS} are the limit; join some")));
+        }
+        for (index, todo) in self.items.iter().enumerate() {
+            if todo.text.is_empty() || todo.text.len() > MAX_TEXT {
+                let place = index + 1;
+                return Err(Refusal::new(format!("the text of todo number {place} must have 1 to {MAX_TEXT} bytes")));
+            }
+            if todo.id > self.last_id || self.items[..index].iter().any(|other| other.id == todo.id) {
+                return Err(Refusal::new(format!("the id {} is not one of its own", todo.id)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The service. It keeps nothing.
+#[derive(Clone)]
+pub struct TodoService {
+    tool_router: Arc<ToolRouter<Self>>,
+}
+
+impl std::fmt::Debug for TodoService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TodoService")
+    }
+}
+
+impl Default for TodoService {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+struct NewTodo {
+    text: String,
+    /// Pending if left out.
+    #[schemars(description = "")]
+    status: Option<TodoStatus>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SetTodos {
+    items: Vec<NewTodo>,
+}
+
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct UpdateTodo {
+    id: u64,
+    text: Option<String>,
+    /// The schema of `set_todos` has its values; twice is paid in every request.
+    #[schemars(with = "Option<String>", description = "")]
+    status: Option<TodoStatus>,
+}
+
+#[tool_router]
+impl TodoService {
+    pub fn new() -> Self {
+        Self { tool_router: Arc::new(schema::slim(Self::tool_router())) }
+    }
+
+    #[tool(
+        description = "Replace all",
+        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn set_todos(
+        &self,
+        Parameters(request): Parameters<SetTodos>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        let items = todos(&context)?.change(|list| {
+            list.set(request.items);
+            Ok(())
+        })?;
+        Ok(shown(&items, REMINDER))
+    }
+
+    #[tool(
+        description = "Change one",
+        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn update_todo(
+        &self,
+        Parameters(request): Parameters<UpdateTodo>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        let items = todos(&context)?.change(|list| list.update(request))?;
+        Ok(shown(&items, REMINDER))
+    }
+
+    #[tool(
+        description = "Show",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn list_todos(&self, context: RequestContext<RoleServer>) -> Answer {
+        let items = todos(&context)?.items();
+        Ok(shown(&items, MAX_SHOWN / items.len().max(1)))
+    }
+}
+
+#[tool_handler(router = self.tool_router)]
+impl ServerHandler for TodoService {
+    fn get_info(&self) -> rmcp::model::ServerConfig {
+        let capabilities = rmcp::model::ServerCapabilities::builder().enable_tools().build();
+        rmcp::model::ServerConfig::new(capabilities)
+            .with_server_info(rmcp::model::Implementation::new("todo", env!("CARGO_PKG_VERSION")))
+            .with_instructions(INSTRUCTIONS)
+    }
+}
+
+const INSTRUCTIONS: &str = "Keep a todo list for work of three steps or more. Have one item in_progress, and mark each \
+                            completed as soon as it is done.";
+
+fn todos(context: &RequestContext<RoleServer>) -> Result<Arc<Todos>, Refusal> {
+    Ok(call_context(context)?.session.state())
+}
+
+fn shown(items: &[Todo], width: usize) -> rmcp::model::CallToolResult {
+    answer::structured(text(items, width), json!({"items": items}))
+}
+
+/// `2 todos, 1 completed`, then a line for each.
+fn text(items: &[Todo], width: usize) -> String {
+    if items.is_empty() {
+        return "the todo list is empty".to_owned();
+    }
+    let completed = items.iter().filter(|todo| todo.status == TodoStatus::Completed).count();
+    let mut text = format!("{}, {completed} completed", answer::count(items.len(), "todo"));
+    for todo in items {
+        let mark = match todo.status {
+            TodoStatus::Pending => ' ',
+            TodoStatus::InProgress => '>',
+            TodoStatus::Completed => 'x',
+        };
+        let kept = answer::head(&todo.text, width);
+        let cut = if kept.len() < todo.text.len() { "…" } else { "" };
+        text.push_str(&format!("\n{}. [{mark}] {}{cut}", todo.id, kept.replace('\n', " ")));
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "todo_tests.rs"]
+mod tests;
