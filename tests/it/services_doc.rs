@@ -117,3 +117,20 @@ async fn the_page_on_services_is_what_they_say() {
     runtime.stop().await;
     expect_file![repository("docs/services.md")].assert_eq(&page);
 }
+
+/// Every request to a model pays for the tools it offers.
+#[tokio::test]
+async fn the_everyday_tools_cost_less_than_six_thousand_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = Session::new("s1", folder.path().to_owned(), Vec::new(), folder.path().join("scratch"));
+    let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
+    let plan = skein::graph::resolve(manifests, found).plan.expect("the manifests are right");
+    let options = PoolOptions { data: folder.path().join("data"), ..PoolOptions::default() };
+    let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, None);
+    let terms = Terms { session, approval: None, asker: Arc::new(Nobody) };
+    let binding = runtime.broker().bind(&"goose/assistant".parse().unwrap(), terms).await.expect("bound");
+    let bytes: usize = binding.tools().iter().map(|(name, tool)| tool.request_bytes(name)).sum();
+    assert!(bytes < 6_000, "developer, memory and todo add {bytes} bytes to a request");
+    drop(binding);
+    runtime.stop().await;
+}
