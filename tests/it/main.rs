@@ -1,5 +1,7 @@
 //! The only integration-test binary. Each line says what belongs in the module.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
 /// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.
