@@ -8,6 +8,8 @@ mod builtin;
 mod cli;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
+/// Memory, todo and fetch through the program.
+mod everyday;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// JSON Schemas against the types.
