@@ -1,6 +1,8 @@
 //! What a call of a built-in tool costs through a binding, beside a plain function call and beside the same
 //! server behind rmcp over a duplex pipe, in one run.
 
+#![allow(clippy::expect_used, clippy::disallowed_methods, reason = "a benchmark that cannot be set up ends")]
+
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::Arc;

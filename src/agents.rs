@@ -1,7 +1,7 @@
 //! What makes an agent out of a mode, a binding and a model.
 //!
 //! Invariant: thinks and calls; names no protocol, no editor and no database. What happens is told to a
-//! [`Notifier`], which each front door implements.
+//! `Notifier`, which each front door implements.
 
 mod context;
 mod exchange;

@@ -1,4 +1,4 @@
-//! Models. Whatever answers a conversation with text and wishes for tools is a [`Provider`].
+//! Models. Whatever answers a conversation with text and wishes for tools is a `Provider`.
 //!
 //! Invariant: knows what tools look like, never calls one.
 

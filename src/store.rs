@@ -33,6 +33,8 @@ fn open(path: &Path, migrations: &[&str]) -> Result<Connection, StoreError> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
     }
+    // Before SQLite opens it: the files that it puts beside have the same mode.
+    restrict(path).map_err(|error| unusable(&error))?;
     let attempt = || -> rusqlite::Result<(Connection, i64)> {
         let mut connection = Connection::open(path)?;
         connection.busy_timeout(PATIENCE)?;
@@ -55,14 +57,14 @@ fn open(path: &Path, migrations: &[&str]) -> Result<Connection, StoreError> {
     if found > known {
         return Err(StoreError::Newer { file: path.display().to_string(), found, known });
     }
-    restrict(path).map_err(|error| unusable(&error))?;
     Ok(connection)
 }
 
 /// Nobody else on the machine reads what a user keeps.
 fn restrict(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    let file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))
 }
 
 /// The folder a project's things are kept under: the repository that `folder` lies in, or the folder itself.

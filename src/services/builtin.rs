@@ -311,8 +311,7 @@ mod tests {
     /// stay under 6,000 bytes.
     #[tokio::test]
     async fn tool_schemas_are_small() {
-        let folder = tempfile::tempdir().unwrap();
-        let memory = Harness::new(super::memory::MemoryService::new(folder.path())).schema_bytes("memory").await;
+        let memory = Harness::with_data(super::memory::MemoryService::new).schema_bytes("memory").await;
         let todo = Harness::new(super::todo::TodoService::new()).schema_bytes("todo").await;
         let fetch = super::fetch::FetchService::new(&serde_json::Map::new()).unwrap();
         let fetch = Harness::new(fetch).schema_bytes("fetch").await;

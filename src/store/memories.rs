@@ -127,16 +127,19 @@ impl Memories {
 
     /// The memories that fit, the best first; without words the newest first.
     pub fn recall(&self, project: &Path, filter: &Filter<'_>) -> Result<Vec<Memory>, StoreError> {
-        let mut found = self.select(project, filter, Match::Any)?;
+        let Some(words) = filter.words.map(str::trim).filter(|words| !words.is_empty()) else {
+            return self.select(project, &Filter { words: None, ..filter.clone() }, Match::Any);
+        };
+        let mut found = self.select(project, &Filter { limit: None, ..filter.clone() }, Match::Any)?;
         // Languages without spaces, and parts of words: what stands in a text as it was asked for is found too.
-        if let Some(words) = filter.words.map(str::trim).filter(|words| !words.is_empty()) {
-            for memory in self.select(project, &Filter { words: None, limit: None, ..filter.clone() }, Match::Any)? {
-                let contains = memory.text.to_lowercase().contains(&words.to_lowercase());
-                if contains && !found.iter().any(|known| known.id == memory.id) {
-                    found.push(memory);
-                }
+        let asked = words.to_lowercase();
+        for memory in self.select(project, &Filter { words: None, limit: None, ..filter.clone() }, Match::Any)? {
+            if memory.text.to_lowercase().contains(&asked) && !found.iter().any(|known| known.id == memory.id) {
+                found.push(memory);
             }
         }
+        // A text that is asked for as a whole comes before those that only have much in common with it.
+        found.sort_by_key(|memory| memory.text.to_lowercase() != asked);
         found.truncate(filter.limit.unwrap_or(usize::MAX));
         Ok(found)
     }
@@ -208,13 +211,18 @@ fn owner(project: &Path, scope: Reach) -> Option<String> {
 
 /// A full-text query in which every word is only a word; `None` if there is none.
 fn full_text(words: &str, matching: Match) -> Option<String> {
-    let words = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    let terms: Vec<_> = words
-        .map(|word| match matching {
-            Match::Any => format!("\"{word}\"*"),
-            Match::All => format!("\"{word}\""),
-        })
-        .collect();
+    let terms: Vec<_> = match matching {
+        Match::Any => {
+            let words = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+            words.map(|word| format!("\"{word}\"*")).collect()
+        }
+        // Signs inside a word are left to the store, which takes them as it did when the text was kept.
+        Match::All => {
+            let words = words.split(|c: char| c.is_whitespace() || c.is_control());
+            let words = words.filter(|word| word.contains(char::is_alphanumeric));
+            words.map(|word| format!("\"{}\"", word.replace('"', "\"\""))).collect()
+        }
+    };
     let join = match matching {
         Match::Any => " OR ",
         Match::All => " AND ",
@@ -238,3 +246,7 @@ fn memory(row: &Row<'_>) -> rusqlite::Result<Memory> {
         source: row.get(5)?,
     })
 }
+
+#[cfg(test)]
+#[path = "memories_tests.rs"]
+mod tests;

@@ -151,7 +151,7 @@ async fn a_model_sees_the_tools_of_its_mode_and_reaches_no_others() {
     assert_eq!(ending, Ending::EndTurn, "a model's mistakes are answered, not fatal");
     assert!(results(&history[2]).iter().all(|(_, is_error)| *is_error));
     assert!(!stage.session.cwd.join("b.txt").exists());
-    let requests = model.requests.lock().unwrap();
+    let requests = model.requests.lock().unwrap().clone();
     let offered: Vec<_> = requests[0].tools.iter().map(|tool| tool.name.as_str()).collect();
     assert!(offered.contains(&"developer__read_file") && !offered.contains(&"developer__shell"), "{offered:?}");
     stage.runtime.stop().await;
@@ -163,7 +163,7 @@ async fn what_the_model_is_shown_first_keeps_its_bytes_throughout_the_turn() {
     let list = || calls(&[("developer__list_dir", json!({"path": "."}))]);
     let model = Script::new(vec![list(), list(), says("done")]);
     stage.turn("coding/backend", &model).await;
-    let requests = model.requests.lock().unwrap();
+    let requests = model.requests.lock().unwrap().clone();
     assert!(requests.windows(2).all(|pair| pair[0].system == pair[1].system && pair[0].tools == pair[1].tools));
     assert!(requests.windows(2).all(|pair| pair[1].messages.starts_with(&pair[0].messages)));
     stage.runtime.stop().await;
@@ -256,12 +256,11 @@ async fn cancelling_ends_the_command_answers_every_call_and_is_the_last_thing_to
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     assert!(gone(), "the whole process group is gone");
-    let events = stage.ear.events.lock().unwrap();
+    let events = stage.ear.events.lock().unwrap().clone();
     let started = events.iter().filter(|event| matches!(event, Event::ToolStarted { .. })).count();
     let ended = events.iter().filter(|event| matches!(event, Event::ToolEnded { .. })).count();
     assert_eq!(started, ended);
     assert!(matches!(events.last(), Some(Event::TurnEnded { .. })));
-    drop(events);
     drop(exchange);
     stage.runtime.stop().await;
 }

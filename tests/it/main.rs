@@ -14,6 +14,8 @@ mod cli;
 mod client;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
+/// Memory, todo and fetch through the program.
+mod everyday;
 /// The loop between a model and its tools.
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.

@@ -1,5 +1,4 @@
 //! For the tests of built-in services: a service with a session of its own, called as the pool calls it.
-#![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +15,23 @@ use crate::tool::{CallContext, Session, ToolCall, ToolOutcome, ToolSpec};
 pub(super) struct Harness {
     connection: Arc<dyn Connection>,
     pub(super) session: Arc<Session>,
-    /// Holds the session's folders `cwd` and `scratch`.
-    pub(super) folder: Arc<TempDir>,
+    /// Holds the folders of the session and the service.
+    folder: Arc<TempDir>,
 }
 
 impl Harness {
     /// Within a runtime.
     pub(super) fn new(service: impl ServerHandler) -> Self {
+        Self::with_data(|_| service)
+    }
+
+    /// A service that keeps something in a folder of its own.
+    pub(super) fn with_data<H: ServerHandler>(make: impl FnOnce(&std::path::Path) -> H) -> Self {
         let folder = Arc::new(tempfile::tempdir().expect("a folder"));
         for name in ["cwd", "scratch"] {
             std::fs::create_dir(folder.path().join(name)).expect("a folder");
         }
+        let service = make(&folder.path().join("data"));
         Self { connection: Arc::new(Direct::new(service)), session: session("first", &folder), folder }
     }
 
