@@ -132,7 +132,7 @@ fn a_loopback_server_is_reached_only_if_the_manifest_lists_it() {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let mut request = [0; 2048];
-            stream.read(&mut request).expect("a request");
+            assert!(stream.read(&mut request).expect("a request") > 0);
             let page = "<h1>Inside</h1>";
             write!(
                 stream,

@@ -1,5 +1,4 @@
 //! For the tests of built-in services: a service with a session of its own, called as the pool calls it.
-#![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
 use std::sync::Arc;
 use std::time::Duration;
