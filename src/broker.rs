@@ -1,7 +1,7 @@
 //! The broker: hands a session exactly the services its mode asks for, and one filter that both lists and
 //! calls go through.
 //!
-//! Invariant: knows no protocol. [`Binding::call`] is the only path to a tool.
+//! Invariant: knows no protocol. `Binding::call` is the only path to a tool.
 
 mod binding;
 mod files;

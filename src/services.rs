@@ -1,7 +1,7 @@
 //! Layer 0, the service pool: turns service manifests into running services, shares them by reference count,
 //! and stops them when nobody has used them for a while.
 //!
-//! Invariant: knows no agent and no mode. Whoever holds a [`Lease`] may call; who may hold one is the broker's
+//! Invariant: knows no agent and no mode. Whoever holds a `Lease` may call; who may hold one is the broker's
 //! business.
 
 pub mod builtin;

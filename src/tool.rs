@@ -1,5 +1,5 @@
 //! The port between whoever calls tools and whatever offers them. A service is anything that implements
-//! [`ToolService`]: in process, a child process, a server behind HTTP, a recording.
+//! `ToolService`: in process, a child process, a server behind HTTP, a recording.
 //!
 //! Invariant: a tool's failure is an answer the model can read; an `Err` means that there is no answer.
 
