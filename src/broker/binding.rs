@@ -8,6 +8,7 @@ use jsonschema::Validator;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
+use super::files::Relative;
 use super::gate::{self, Answer, Question, Verdict};
 use super::{Absent, Terms, files, foreign, names};
 use crate::graph::{Plan, RuleKind, ToolScope};
@@ -47,6 +48,7 @@ pub struct BoundTool {
     pub files: Vec<Regex>,
     /// Believed of built-in services only.
     pub read_only: bool,
+    relative: Relative,
     /// What the service offered when this was frozen.
     seen: Arc<Catalog>,
     validator: OnceLock<Result<Validator, String>>,
@@ -169,6 +171,7 @@ impl Binding {
             files,
             read_only: builtin && spec.hints.read_only == Some(true),
             spec,
+            relative: if builtin { Relative::ToSession } else { Relative::Elsewhere },
             seen: Arc::clone(catalog),
             validator,
         })
@@ -274,8 +277,7 @@ impl Binding {
             return Err(format!("the arguments of `{name}` do not fit its schema: {complaints}"));
         }
         if !tool.files.is_empty() {
-            let patterns: Vec<_> = tool.files.iter().collect();
-            files::check(arguments, &patterns, &self.terms.session)?;
+            files::check(arguments, &tool.files, &self.terms.session, tool.relative)?;
         }
         Ok((tool, service))
     }

@@ -51,6 +51,15 @@ const PATH_WORDS: [&str; 35] = [
 /// A tool with such an argument can reach any file through it.
 const COMMAND_WORDS: [&str; 8] = ["command", "commands", "cmd", "script", "code", "shell", "argv", "program"];
 
+/// Where the service that is called looks for a relative path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relative {
+    /// In the session's working directory, which it is told.
+    ToSession,
+    /// Wherever it was started: what we would look at is not what it opens.
+    Elsewhere,
+}
+
 /// True for a tool that no `files` rule can hold.
 pub(super) fn takes_command_line(tool: &ToolSpec) -> bool {
     tool.input_schema.iter().any(|(key, value)| declares_command(key, value))
@@ -70,13 +79,21 @@ fn declares_command(key: &str, value: &Value) -> bool {
 }
 
 /// `Err` says which path is not allowed, for the model.
-pub(super) fn check(arguments: &Map<String, Value>, patterns: &[&Regex], session: &Session) -> Result<(), String> {
+pub(super) fn check(
+    arguments: &Map<String, Value>,
+    patterns: &[Regex],
+    session: &Session,
+    relative: Relative,
+) -> Result<(), String> {
     let mut paths = Vec::new();
     collect(arguments, false, &mut paths)?;
     if paths.is_empty() {
         return Err("this mode may use the tool on certain files only, and the call names none".to_owned());
     }
     for path in paths {
+        if relative == Relative::Elsewhere && !Path::new(path).is_absolute() {
+            return Err(format!("`{path}` is relative, and the service may mean another folder: write it absolute"));
+        }
         let real = resolve(path, &session.cwd)?;
         let shown = below(&real, session);
         if !patterns.iter().any(|pattern| pattern.is_match(&shown)) {
@@ -182,7 +199,8 @@ mod tests {
 
     fn allowed(session: &Session, pattern: &str, arguments: Value) -> bool {
         let pattern = Regex::new(pattern).expect("a pattern");
-        check(arguments.as_object().expect("an object"), &[&pattern], session).is_ok()
+        let arguments = arguments.as_object().expect("an object");
+        check(arguments, &[pattern], session, Relative::ToSession).is_ok()
     }
 
     #[test]

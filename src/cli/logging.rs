@@ -10,6 +10,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::folders::Folders;
 
+/// What the file keeps. rmcp's worker logs addresses in full when it fails, and an address may hold a secret.
+const TO_FILE: &str = "info,rmcp::transport::worker=off";
+
 /// A log of this size is put aside at the next start; the one put aside before it goes.
 const MAX_LOG: u64 = 10 * 1024 * 1024;
 
@@ -20,7 +23,7 @@ pub(super) fn start(folders: &Folders) -> Option<String> {
         Err(error) => (None, Some(format!("no log is written: {}: {error}", folders.state.display()))),
     };
     let to_file = file.map(|file| {
-        tracing_subscriber::fmt::layer().json().with_writer(Mutex::new(file)).with_filter(EnvFilter::new("info"))
+        tracing_subscriber::fmt::layer().json().with_writer(Mutex::new(file)).with_filter(EnvFilter::new(TO_FILE))
     });
     let to_stderr = std::env::var("SKEIN_LOG").ok().filter(|filter| !filter.is_empty()).map(|filter| {
         // Left to itself the layer would colour a file, too.
