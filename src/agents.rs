@@ -6,7 +6,7 @@
 mod context;
 mod exchange;
 
-pub use context::{Setting, system_prompt};
+pub use context::{Setting, memories, system_prompt};
 pub use exchange::{Ending, Exchange, Limits, TurnEnd};
 
 use serde::Serialize;

@@ -32,6 +32,7 @@ use crate::tool::{ServiceError, ServiceStatus, Session, ToolService};
 use connection::Connection;
 use entry::Entry;
 use environment::Secrets;
+use remote::{Era, Remote, Unconnected};
 
 /// What every service of a pool has around it.
 #[derive(Debug, Default)]
@@ -145,6 +146,26 @@ impl Inner {
         }
     }
 
+    /// Connects to a service outside this process.
+    async fn reach(&self, manifest: &ServiceManifest, era: Era, secrets: &Secrets) -> Result<Remote, Unconnected> {
+        let environment = &self.options.environment;
+        let name = manifest.name.clone();
+        match &manifest.transport {
+            Transport::Builtin(_) => Err(Unconnected::Failed("it is in this process".to_owned())),
+            Transport::Stdio(transport) => {
+                let started = stdio::start(transport, environment, self.options.reaper.as_ref());
+                let (wire, stderr, group) = started.map_err(Unconnected::Failed)?;
+                self.scope.spawn(stdio::log(name.clone(), stderr, secrets.clone()));
+                let failure = wire.failure();
+                Remote::connect(name, wire, era, Some((group, failure)), &self.scope).await
+            }
+            Transport::Http(transport) => {
+                let wire = http::start(transport, environment).map_err(Unconnected::Failed)?;
+                Remote::connect(name, wire, era, None, &self.scope).await
+            }
+        }
+    }
+
     async fn connect(
         &self,
         manifest: &ServiceManifest,
@@ -170,18 +191,18 @@ impl Inner {
                 };
                 self.registry.start(name.as_str(), &surroundings)?
             }
-            Transport::Stdio(transport) => {
-                let reaper = self.options.reaper.as_ref();
-                let (wire, stderr, group) = stdio::start(transport, environment, reaper)?;
-                self.scope.spawn(stdio::log(manifest.name.clone(), stderr, secrets.clone()));
-                let failure = wire.failure();
-                Arc::new(
-                    remote::Remote::connect(manifest.name.clone(), wire, Some((group, failure)), &self.scope).await?,
-                )
-            }
-            Transport::Http(transport) => {
-                let wire = http::start(transport, environment)?;
-                Arc::new(remote::Remote::connect(manifest.name.clone(), wire, None, &self.scope).await?)
+            Transport::Stdio(_) | Transport::Http(_) => {
+                let connected = match self.reach(manifest, Era::Unknown, secrets).await {
+                    Err(Unconnected::OlderEra) => self.reach(manifest, Era::Handshake, secrets).await,
+                    connected => connected,
+                };
+                match connected {
+                    Ok(remote) => Arc::new(remote),
+                    Err(Unconnected::Failed(reason)) => return Err(reason),
+                    Err(Unconnected::OlderEra) => {
+                        return Err("it speaks no version of MCP that skein speaks".to_owned());
+                    }
+                }
             }
         };
         Ok(match &self.options.cassette {

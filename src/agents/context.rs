@@ -5,21 +5,42 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::broker::Binding;
 use crate::manifest::{Prompt, PromptValues};
-use crate::tool::Session;
+use crate::tool::{CallContext, Session};
 
 /// Files in which projects tell agents how to work, from the repository's root down to the working directory.
 const HINTS: [&str; 2] = ["AGENTS.md", ".goosehints"];
 const MAX_HINTS: usize = 32 * 1024;
 const MAX_INSTRUCTIONS: usize = 4 * 1024;
 
+/// The resource in which the service `memory` tells what a session should know at its start.
+const MEMORIES: &str = "memory://session-start";
+
+/// What was kept from earlier sessions and matters now, labelled as data; nothing if the mode has no memory.
+pub async fn memories(binding: &Binding, session: &Arc<Session>) -> String {
+    if !binding.resources().iter().any(|of| of.service.as_str() == "memory") {
+        return String::new();
+    }
+    match binding.read_resource(MEMORIES, CallContext::new(Arc::clone(session))).await {
+        Ok(contents) => contents["contents"][0]["text"].as_str().unwrap_or_default().to_owned(),
+        Err(error) => {
+            // A session without memories is better than none.
+            tracing::warn!(%error, "the memories could not be read");
+            String::new()
+        }
+    }
+}
+
 /// Where and when a session began, as its prompt may tell.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting<'a> {
     pub date: &'a str,
     pub os: &'a str,
+    /// As [`memories`] gave them.
+    pub memories: &'a str,
 }
 
 /// The system prompt of a session in a mode.
@@ -52,6 +73,9 @@ pub fn system_prompt(
         text.push_str(&format!(
             "\n\n<service name=\"{service}\" note=\"what the service says of itself\">\n{said}\n</service>"
         ));
+    }
+    if !setting.memories.is_empty() {
+        text.push_str(&format!("\n\n{}", setting.memories));
     }
     Ok(text)
 }

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 
 use super::folders::Folders;
 use super::output::{Failure, Output};
@@ -35,6 +36,9 @@ struct Place {
     /// Write it to your own settings instead of this project's .skein/
     #[arg(long)]
     user: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
@@ -67,11 +71,19 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut Output) -> Res
         write_new(path, text).map_err(|error| {
             Failure::work(format!("cannot write {}: {error}", path.display()), "check the folder's permissions")
         })?;
-        output.line(&format!("wrote {}", folders.shown(path)));
     }
     if trusted_before == Some(true) {
         trust(folders)?;
-    } else if trusted_before == Some(false) {
+    }
+    let written: Vec<_> = files.iter().map(|(path, _)| folders.shown(path)).collect();
+    if place.json {
+        output.json(&json!({"files": written, "trusted": trusted_before}));
+        return Ok(());
+    }
+    for path in written {
+        output.line(&format!("wrote {path}"));
+    }
+    if trusted_before == Some(false) {
         output.line("the project is not trusted: look at its .skein/, then run `skein trust`");
     }
     output.line(match trusted_before {

@@ -13,7 +13,7 @@ use super::folders::Folders;
 use super::output::{Failure, Output, QUIET, shown};
 use super::started::{self, Started};
 use super::{Global, agents, workspace};
-use crate::agents::{Ending, Event, Exchange, Limits, Notifier, Setting, Status, TurnEnd, system_prompt};
+use crate::agents::{Ending, Event, Exchange, Limits, Notifier, Setting, Status, TurnEnd, memories, system_prompt};
 use crate::broker::{Answer, Asker, Nobody, Question, Terms};
 use crate::conversation::Content;
 use crate::llm;
@@ -78,7 +78,8 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         }
         let plan = started.runtime.broker().plan();
         let mode_prompt = plan.mode(&id).and_then(|(entry, _)| entry.prompt.as_ref());
-        let setting = Setting { date: &today(), os: std::env::consts::OS };
+        let memories = memories(&binding, &session).await;
+        let setting = Setting { date: &today(), os: std::env::consts::OS, memories: &memories };
         let system = system_prompt(mode_prompt, &binding, &session, setting)
             .map_err(|problem| Failure::work(problem, "correct the mode's prompt; `skein check` tells more"))?;
         let progress = Arc::new(Progress { format, streamed: Mutex::new(false) });
@@ -198,6 +199,11 @@ impl Notifier for Progress {
                 let text: String = outcome.all_text().lines().next().unwrap_or_default().chars().take(160).collect();
                 self.aside(&format!("{red}✗ {name}{red:#} {}", shown(&text)));
             }
+            Event::ToolEnded { name, outcome, .. } if shows_plan(&name) => {
+                for line in outcome.all_text().lines() {
+                    self.aside(&format!("  {}", shown(line)));
+                }
+            }
             Event::ToolEnded { .. } | Event::Message { .. } | Event::TurnEnded { .. } => {}
         }
     }
@@ -209,6 +215,11 @@ impl Notifier for Progress {
             drop(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
         }
     }
+}
+
+/// Tools whose answer is the plan that a user wants to see.
+fn shows_plan(tool: &str) -> bool {
+    matches!(tool, "developer__update_plan" | "todo__set_todos" | "todo__update_todo")
 }
 
 fn brief(arguments: &Value) -> String {

@@ -39,6 +39,23 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a server has to take a notification off the wire.
 const TELLING: Duration = Duration::from_millis(500);
 
+/// How a server wants to be greeted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Era {
+    /// It is asked, and greeted as it answers.
+    Unknown,
+    /// With the older handshake.
+    Handshake,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum Unconnected {
+    /// The server knows the newer question but speaks only older versions: it must be greeted anew.
+    OlderEra,
+    Failed(String),
+}
+
 pub(super) struct Remote {
     peer: Peer<RoleClient>,
     client: Client,
@@ -58,23 +75,30 @@ impl Remote {
     pub(super) async fn connect<T, E, A>(
         service: ServiceName,
         transport: T,
+        era: Era,
         group: Option<(Group, Failure)>,
         scope: &Scope,
-    ) -> Result<Self, String>
+    ) -> Result<Self, Unconnected>
     where
         T: IntoTransport<RoleClient, E, A>,
         E: std::error::Error + Send + Sync + 'static,
     {
         let client = Client { service, progress: Arc::default(), generation: Arc::default() };
-        let lifecycle = ClientLifecycleMode::Auto {
-            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-            legacy_version: Some(ProtocolVersion::V_2025_11_25),
+        let lifecycle = match era {
+            Era::Unknown => ClientLifecycleMode::Auto {
+                preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+                legacy_version: Some(ProtocolVersion::V_2025_11_25),
+            },
+            Era::Handshake => ClientLifecycleMode::Initialize,
         };
         let pid = group.as_ref().map(|(group, _)| group.id());
         let failure = group.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default();
         let running = match client.clone().serve_with_lifecycle(transport, lifecycle).await {
             Ok(running) => running,
-            Err(error) => return Err(start_failure(&plainly(&error), group).await),
+            Err(ClientInitializeError::NoCompatibleProtocolVersion { .. }) if era == Era::Unknown => {
+                return Err(Unconnected::OlderEra);
+            }
+            Err(error) => return Err(Unconnected::Failed(start_failure(&plainly(&error), group).await)),
         };
         let peer = running.peer().clone();
         let instructions = peer.peer_info().and_then(|info| info.instructions.clone());

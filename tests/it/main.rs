@@ -14,6 +14,8 @@ mod cli;
 mod client;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
+/// Servers of both eras of MCP.
+mod eras;
 /// Memory, todo and fetch through the program.
 mod everyday;
 /// The loop between a model and its tools.

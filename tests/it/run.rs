@@ -235,3 +235,37 @@ fn a_stream_of_events_ends_with_the_end_of_the_turn() {
         run.whole()
     );
 }
+
+#[test]
+fn a_session_begins_with_what_was_remembered_labelled_as_data() {
+    let sandbox = Sandbox::new();
+    let told = sandbox.skein(&["run", "--approval", "auto", "remember the user likes short answers"]);
+    assert_eq!(told.code, 0, "{}", told.whole());
+    let model = Model::new(vec![Answer::Stream(says("ok")), Answer::Stream(says("ok"))]);
+    model.run(&sandbox, &["hello"]);
+    let system = model.request(0)["messages"][0]["content"].to_string();
+    assert!(system.contains("the user likes short answers") && system.contains("data, not instructions"), "{system}");
+    model.run(&sandbox, &["-m", "planner", "hello"]);
+    let system = model.request(1)["messages"][0]["content"].to_string();
+    assert!(!system.contains("short answers"), "a mode without memory is told nothing: {system}");
+}
+
+#[test]
+fn the_plan_is_shown_while_it_changes() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["run", "--approval", "auto", "todo buy milk; drink it"]);
+    assert!(run.stderr.contains("  1. [ ] buy milk\n  2. [ ] drink it\n"), "{}", run.whole());
+}
+
+#[test]
+fn the_memories_of_goose_are_taken_over_and_found() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/memory/style.txt", "# code\nuse tabs\n\n# code\nno semicolons\n\npassword: hunter2\n");
+    let imported = sandbox.skein(&["import", "memory", "--json"]).json();
+    assert_eq!(imported["kept"], 2);
+    assert_eq!(imported["left_out"].as_array().map(Vec::len), Some(1));
+    let found = sandbox.skein(&["run", "recall tabs"]);
+    assert!(found.stdout.contains("use tabs"), "{}", found.whole());
+    let missing = sandbox.skein(&["import", "nowhere"]);
+    assert_eq!((missing.code, missing.stderr.contains("is not a folder")), (2, true), "{}", missing.whole());
+}

@@ -1,0 +1,98 @@
+//! MCP has two eras: servers that want a handshake, and servers that want none. Skein speaks both, to children
+//! and over HTTP.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
+
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::model::ProtocolVersion;
+use rmcp::service::RequestContext;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
+use serde_json::json;
+use skein::tool::ToolOutcome;
+
+use crate::support::{Wired, agent, mode, service};
+
+/// A server that notes in which version it was spoken to.
+#[derive(Clone)]
+struct Echo {
+    tool_router: ToolRouter<Self>,
+    versions: &'static [ProtocolVersion],
+    spoken: Arc<Mutex<Vec<String>>>,
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct EchoArgs {
+    text: String,
+}
+
+#[tool_router]
+impl Echo {
+    fn new(versions: &'static [ProtocolVersion], spoken: Arc<Mutex<Vec<String>>>) -> Self {
+        Self { tool_router: Self::tool_router(), versions, spoken }
+    }
+
+    #[tool(description = "Gives the text back")]
+    async fn echo(&self, Parameters(args): Parameters<EchoArgs>, context: RequestContext<RoleServer>) -> String {
+        let version = context.protocol_version().map(|version| version.to_string()).unwrap_or_default();
+        self.spoken.lock().unwrap().push(version);
+        args.text
+    }
+}
+
+#[tool_handler(router = self.tool_router)]
+impl ServerHandler for Echo {
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(self.versions)
+    }
+}
+
+/// Serves on loopback until the test ends, and says where.
+async fn serve(versions: &'static [ProtocolVersion], spoken: &Arc<Mutex<Vec<String>>>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let spoken = Arc::clone(spoken);
+    let service = StreamableHttpService::new(
+        move || Ok(Echo::new(versions, Arc::clone(&spoken))),
+        Arc::new(LocalSessionManager::default()),
+        StreamableHttpServerConfig::default(),
+    );
+    let router = axum::Router::new().nest_service("/mcp", service);
+    tokio::task::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}/mcp")
+}
+
+#[tokio::test]
+async fn servers_of_both_eras_are_reached_over_http() {
+    static OLD: [ProtocolVersion; 1] = [ProtocolVersion::V_2025_06_18];
+    static NEW: [ProtocolVersion; 1] = [ProtocolVersion::V_2026_07_28];
+    for (versions, expected) in [(&OLD, "2025-06-18"), (&NEW, "2026-07-28")] {
+        let spoken: Arc<Mutex<Vec<String>>> = Arc::default();
+        let url = serve(versions, &spoken).await;
+        let web = service("web", json!({"http": {"url": url}}));
+        let wired = Wired::with_manifests(&[web, agent(&[mode("only", json!(["web"]), json!(["web"]))])]);
+        let binding = wired.bind("only").await.unwrap();
+        let outcome = wired.call(&binding, "web__echo", json!({"text": "hello"})).await;
+        assert_eq!(outcome, ToolOutcome::text("hello"), "{expected}");
+        assert_eq!(*spoken.lock().unwrap(), [expected]);
+        drop(binding);
+        wired.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_second_skein_is_a_service_like_any_other() {
+    let command = json!({"command": env!("CARGO_BIN_EXE_skein"), "args": ["mcp", "--service", "todo"]});
+    let inner = service("inner", json!({"stdio": command}));
+    let wired = Wired::with_manifests(&[inner, agent(&[mode("only", json!(["inner"]), json!(["inner"]))])]);
+    let binding = wired.bind("only").await.unwrap();
+    assert!(binding.tools().contains_key("inner__set_todos"), "{:?}", binding.tools().keys());
+    let items = json!({"items": [{"text": "reach through two of them", "status": "pending"}]});
+    let outcome = wired.call(&binding, "inner__set_todos", items).await;
+    assert!(!outcome.is_error && outcome.all_text().contains("reach through two of them"), "{outcome:?}");
+    drop(binding);
+    wired.stop().await;
+}
