@@ -215,10 +215,6 @@ impl<H: ServerHandler> Connection for Direct<H> {
         self.handler.get_info().instructions
     }
 
-    fn generation(&self) -> u64 {
-        0
-    }
-
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
         Box::pin(async move {
             let session = crate::tool::Session::new("catalog", "/".into(), Vec::new(), "/".into());
@@ -266,18 +262,6 @@ impl<H: ServerHandler> Connection for Direct<H> {
                 Err(error) => Err(CallError::Refused(error.message.into_owned())),
             }
         })
-    }
-
-    fn closed(&self) -> Option<String> {
-        None
-    }
-
-    fn pid(&self) -> Option<u32> {
-        None
-    }
-
-    fn stop(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
     }
 }
 

@@ -12,7 +12,9 @@ pub(super) trait Connection: Send + Sync {
     fn instructions(&self) -> Option<String>;
 
     /// Goes up when the service says that what it offers has changed.
-    fn generation(&self) -> u64;
+    fn generation(&self) -> u64 {
+        0
+    }
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>>;
 
@@ -28,12 +30,18 @@ pub(super) trait Connection: Send + Sync {
         context: CallContext,
     ) -> BoxFuture<'_, Result<Value, CallError>>;
 
-    /// Why it can no longer be used.
-    fn closed(&self) -> Option<String>;
+    /// Why it can no longer be used. What is no process and no wire does not close.
+    fn closed(&self) -> Option<String> {
+        None
+    }
 
-    fn pid(&self) -> Option<u32>;
+    fn pid(&self) -> Option<u32> {
+        None
+    }
 
-    fn stop(&self) -> BoxFuture<'_, ()>;
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
 }
 
 /// Why a request got no answer.

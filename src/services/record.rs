@@ -283,10 +283,6 @@ impl Connection for Player {
         })
     }
 
-    fn generation(&self) -> u64 {
-        0
-    }
-
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
         // The last one: a server may go on announcing tools after its first list.
         let recorded = self.lines.iter().rev().find_map(|line| match line {
@@ -347,17 +343,5 @@ impl Connection for Player {
             Err(self.unmatched(&shown(&wanted, &given), recorded))
         });
         Box::pin(async move { result })
-    }
-
-    fn closed(&self) -> Option<String> {
-        None
-    }
-
-    fn pid(&self) -> Option<u32> {
-        None
-    }
-
-    fn stop(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
     }
 }
