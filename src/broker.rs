@@ -16,7 +16,7 @@ pub use gate::{Answer, Asker, Nobody, Question};
 
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{Approval, ServiceManifest, Status};
+use crate::manifest::{Approval, Layer, ModeEntry, ServiceManifest, Status};
 use crate::services::{Lease, Pool};
 use crate::tool::{Catalog, ServiceError, Session};
 
@@ -41,7 +41,15 @@ pub struct Terms {
 pub struct Absent {
     pub service: ServiceName,
     pub optional: bool,
+    pub planned: bool,
     pub reason: String,
+}
+
+impl Absent {
+    /// True unless nobody expects it: optional, and not built yet.
+    pub fn is_missed(&self) -> bool {
+        !(self.optional && self.planned)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -61,6 +69,24 @@ impl Broker {
         &self.plan
     }
 
+    /// How much consent a mode's calls need when nobody says otherwise: what the user's config says, or else the
+    /// mode. A project can ask for more, in its config and in its modes, never for less.
+    pub fn approval(&self, mode: &ModeEntry) -> Approval {
+        let configured = |layer| {
+            let configs = self.plan.manifests().configs.iter().filter(move |entry| entry.layer == layer);
+            configs.filter_map(|entry| entry.config.approval).next()
+        };
+        let of_mode = mode.mode.approval.unwrap_or(Approval::Ask);
+        let of_project = [configured(Layer::Project), (mode.layer == Layer::Project).then_some(of_mode)];
+        let base = match (configured(Layer::User), mode.layer) {
+            (Some(user), _) => user,
+            (None, Layer::Project) => Approval::Ask,
+            (None, Layer::Builtin | Layer::User | Layer::Extra) => of_mode,
+        };
+        let stricter = |a: Approval, b: Approval| if strictness(a) >= strictness(b) { a } else { b };
+        of_project.into_iter().flatten().fold(base, stricter)
+    }
+
     /// Starts what the mode needs, level by level, each level in parallel, and freezes what it may use. The
     /// binding is complete or there is none: a session that switches keeps its old one until then.
     pub async fn bind(&self, id: &ModeId, terms: Terms) -> Result<Binding, BindError> {
@@ -76,7 +102,7 @@ impl Broker {
                 let Some(entry) = self.plan.service(need.service.as_str()) else { continue };
                 if entry.manifest.status == Status::Planned {
                     let reason = "it is planned".to_owned();
-                    absent.push(Absent { service: need.service, optional: need.optional, reason });
+                    absent.push(Absent { service: need.service, optional: need.optional, planned: true, reason });
                     continue;
                 }
                 let lease = self.pool.lease(&entry.manifest, &terms.session, &find);
@@ -90,13 +116,18 @@ impl Broker {
                     Ok(catalog) => bound.push((lease, catalog)),
                     Err(error) if need.optional => {
                         tracing::warn!(service = %need.service, %error, "an optional service is absent");
-                        absent.push(Absent { service: need.service, optional: true, reason: error.to_string() });
+                        absent.push(Absent {
+                            service: need.service,
+                            optional: true,
+                            planned: false,
+                            reason: error.to_string(),
+                        });
                     }
                     Err(error) => return Err(BindError::Service { mode: id.clone(), error }),
                 }
             }
         }
-        let approval = terms.approval.or(mode.mode.approval).unwrap_or(Approval::Ask);
+        let approval = terms.approval.unwrap_or_else(|| self.approval(mode));
         Ok(Binding::freeze(Arc::clone(&self.plan), id.clone(), scope.clone(), bound, absent, approval, terms))
     }
 }
@@ -107,5 +138,16 @@ impl std::fmt::Debug for Terms {
             .field("session", &self.session)
             .field("approval", &self.approval)
             .finish_non_exhaustive()
+    }
+}
+
+/// From the loosest to the strictest.
+fn strictness(approval: Approval) -> u8 {
+    match approval {
+        Approval::Auto => 0,
+        Approval::Smart => 1,
+        Approval::Ask => 2,
+        Approval::ReadOnly => 3,
+        Approval::Deny => 4,
     }
 }

@@ -104,7 +104,7 @@ impl ServerHandler for Export {
         for (service, said) in self.binding.instructions() {
             instructions.push_str(&format!("\n\nThe service {service} says of itself:\n{said}"));
         }
-        for absent in self.binding.absent().iter().filter(|absent| !absent.optional) {
+        for absent in self.binding.absent().iter().filter(|absent| absent.is_missed()) {
             instructions.push_str(&format!("\n\nThe service {} is missing: {}", absent.service, absent.reason));
         }
         ServerConfig::new(capabilities)

@@ -4,6 +4,7 @@
 //! Invariant: made once for a binding, and the same bytes for the same input, so that providers' caches hold.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,12 +20,16 @@ const MAX_INSTRUCTIONS: usize = 4 * 1024;
 /// The resource in which the service `memory` tells what a session should know at its start.
 const MEMORIES: &str = "memory://session-start";
 
-/// What was kept from earlier sessions and matters now, labelled as data; nothing if the mode has no memory.
-pub async fn memories(binding: &Binding, session: &Arc<Session>) -> String {
+/// What was kept from earlier sessions and matters for the prompt it begins with, labelled as data; nothing if the
+/// mode has no memory.
+pub async fn memories(binding: &Binding, session: &Arc<Session>, prompt: &str) -> String {
     if !binding.resources().iter().any(|of| of.service.as_str() == "memory") {
         return String::new();
     }
-    match binding.read_resource(MEMORIES, CallContext::new(Arc::clone(session))).await {
+    // The beginning of a prompt tells what it is about.
+    let about: String = prompt.chars().take(500).flat_map(encoded).collect();
+    let uri = format!("{MEMORIES}?about={about}");
+    match binding.read_resource(&uri, CallContext::new(Arc::clone(session))).await {
         Ok(contents) => contents["contents"][0]["text"].as_str().unwrap_or_default().to_owned(),
         Err(error) => {
             // A session without memories is better than none.
@@ -32,6 +37,15 @@ pub async fn memories(binding: &Binding, session: &Arc<Session>) -> String {
             String::new()
         }
     }
+}
+
+/// A character as the query of an address holds it.
+fn encoded(c: char) -> Vec<char> {
+    if c.is_ascii_alphanumeric() {
+        return vec![c];
+    }
+    let mut bytes = [0; 4];
+    c.encode_utf8(&mut bytes).bytes().flat_map(|byte| format!("%{byte:02X}").chars().collect::<Vec<_>>()).collect()
 }
 
 /// Where and when a session began, as its prompt may tell.
@@ -88,7 +102,7 @@ fn project_hints(cwd: &Path) -> Vec<(PathBuf, String)> {
     let mut room = MAX_HINTS;
     let mut found = Vec::new();
     for file in folders.iter().flat_map(|folder| HINTS.iter().map(move |name| folder.join(name))) {
-        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let Some(text) = hint(&file, root) else { continue };
         let text = cut(text.trim(), room);
         room = room.saturating_sub(text.len());
         if !text.is_empty() {
@@ -96,6 +110,18 @@ fn project_hints(cwd: &Path) -> Vec<(PathBuf, String)> {
         }
     }
     found
+}
+
+/// A hint file goes to the model without anybody's consent, so it must be a file of the project: a link in
+/// someone's clone may lead to a key, and a pipe or a device has no end.
+fn hint(file: &Path, root: &Path) -> Option<String> {
+    let real = fs::canonicalize(file).ok()?;
+    if !real.starts_with(fs::canonicalize(root).ok()?) || !fs::metadata(&real).ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(&real).ok()?.take(MAX_HINTS as u64 + 1).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn cut(text: &str, max: usize) -> String {
@@ -124,5 +150,16 @@ mod tests {
         let hints = project_hints(&inner);
         assert_eq!(hints[0].1, "general");
         assert!(hints[1].1.len() < MAX_HINTS + 64 && hints[1].1.ends_with("bytes]"));
+    }
+
+    #[test]
+    fn a_link_out_of_the_project_is_no_hint() {
+        let folder = tempfile::tempdir().unwrap();
+        let project = folder.path().join("project");
+        fs::create_dir_all(project.join(".git")).unwrap();
+        fs::write(folder.path().join("key"), "secret").unwrap();
+        std::os::unix::fs::symlink("../key", project.join("AGENTS.md")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", project.join(".goosehints")).unwrap();
+        assert!(project_hints(&project).is_empty());
     }
 }

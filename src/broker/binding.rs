@@ -123,7 +123,7 @@ impl Binding {
                     }
                 }
             }
-            if binding.admits_whole(entry) {
+            if binding.admits_whole(entry, &catalog) {
                 let of = |template| {
                     let service = service.name().clone();
                     move |value: &Value| ResourceOf { service: service.clone(), value: value.clone(), template }
@@ -178,9 +178,16 @@ impl Binding {
     }
 
     /// Resources and prompts belong to no group, so they come only with the service as a whole.
-    fn admits_whole(&self, entry: &ServiceEntry) -> bool {
+    fn admits_whole(&self, entry: &ServiceEntry, catalog: &Catalog) -> bool {
+        let named = |group: &GroupName| group.as_str() == entry.manifest.name.as_str();
+        let holds_all = |group: &GroupName| {
+            let tools = entry.manifest.groups.get(group);
+            tools.is_some_and(|tools| catalog.tools.iter().all(|spec| tools.contains(&spec.name)))
+        };
         self.scope.rules().iter().filter(|rule| rule.files.is_none()).any(|rule| match rule.kind {
-            RuleKind::Service | RuleKind::Declared => rule.group.as_str() == entry.manifest.name.as_str(),
+            RuleKind::Service => named(&rule.group),
+            // A group that a service calls by its own name may still leave some of it out.
+            RuleKind::Declared => named(&rule.group) && holds_all(&rule.group),
             RuleKind::Mcp => entry.user_installed(),
         })
     }

@@ -45,10 +45,16 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
             (plan, id, Names::Qualified, about)
         }
     };
-    // The client asks its own user, unless told otherwise.
-    let approval = Some(global.approval.map_or(Approval::Auto, Into::into));
+    let flag = global.approval.map(Approval::from);
     started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
-        let terms = Terms { session: Arc::clone(&started.session), approval, asker: Arc::new(Nobody) };
+        let broker = started.runtime.broker();
+        let said = broker.plan().mode(&id).map_or(Approval::Ask, |(mode, _)| broker.approval(mode));
+        let approval = flag.unwrap_or(match said {
+            // The client asks its own user.
+            Approval::Auto | Approval::Ask | Approval::Smart => Approval::Auto,
+            Approval::ReadOnly | Approval::Deny => said,
+        });
+        let terms = Terms { session: Arc::clone(&started.session), approval: Some(approval), asker: Arc::new(Nobody) };
         let binding = started.runtime.broker().bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
         for absent in binding.absent() {
             output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));

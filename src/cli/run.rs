@@ -73,12 +73,12 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         let asker: Arc<dyn Asker> = if interactive { Arc::new(Terminal) } else { Arc::new(Nobody) };
         let terms = Terms { session: Arc::clone(&session), approval, asker };
         let binding = started.runtime.broker().bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
-        for absent in binding.absent().iter().filter(|absent| !absent.optional) {
+        for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
             output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
         }
         let plan = started.runtime.broker().plan();
         let mode_prompt = plan.mode(&id).and_then(|(entry, _)| entry.prompt.as_ref());
-        let memories = memories(&binding, &session).await;
+        let memories = memories(&binding, &session, &prompt).await;
         let setting = Setting { date: &today(), os: std::env::consts::OS, memories: &memories };
         let system = system_prompt(mode_prompt, &binding, &session, setting)
             .map_err(|problem| Failure::work(problem, "correct the mode's prompt; `skein check` tells more"))?;
@@ -162,7 +162,9 @@ fn finish(
         Ending::EndTurn | Ending::MaxTokens | Ending::Refusal => Ok(()),
         Ending::Cancelled => Err(Failure::Interrupted),
         Ending::CallRefused { tool } => Err(Failure::Refused { tool: tool.clone() }),
-        Ending::Exhausted { why } => Err(Failure::work(why.clone(), "raise --max-turns, or ask for less at once")),
+        Ending::Exhausted { why } => {
+            Err(Failure::work(why.clone(), "ask for less at once, or raise --max-turns if it was asked too often"))
+        }
         Ending::Failed { why } => Err(Failure::work(why.clone(), "try again; the log may tell more")),
     }
 }
@@ -211,6 +213,8 @@ impl Notifier for Progress {
     fn status(&self, status: Status) {
         if let (RunOutput::Text, Status::Text(text)) = (self.format, status) {
             *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            // What files and pages hold must not steer the terminal.
+            let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
             let mut stdout = anstream::stdout();
             drop(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
         }

@@ -9,7 +9,7 @@ use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
 use super::started::{self, Started};
 use super::{Global, agents, workspace};
-use crate::broker::{Binding, Nobody, Terms};
+use crate::broker::{Absent, Binding, Nobody, Terms};
 use crate::graph::{Plan, ToolScope};
 use crate::manifest::ServiceEntry;
 
@@ -49,6 +49,7 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
                 "tools": within,
                 "out_of_scope": without,
                 "bytes": total(&within),
+                "absent_services": binding.absent().iter().map(absent_json).collect::<Vec<_>>(),
                 "mcp": scope.lists_mcp(),
             }));
             return Ok(());
@@ -59,6 +60,9 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
         output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}{further}", counted(within.len() - absent)));
         for tool in &within {
             print_admitted(tool, bytes, output);
+        }
+        for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+            output.note(&format!("the service {} is not there: {}", absent.service, shown(&absent.reason)));
         }
         if scope.lists_mcp() {
             output.line(&format!("  {QUIET}and every tool of servers that an editor brings (mcp){QUIET:#}"));
@@ -91,6 +95,10 @@ fn summed_up(plan: &Plan, scope: &ToolScope, without: &[Value]) -> Vec<(String, 
 /// A name too long for its column still ends two spaces before what is said about it.
 fn print_row(name: &str, about: &str, output: &mut Output) {
     output.line(&format!("  {:<35}  {QUIET}{}{QUIET:#}", shown(name), shown(about)));
+}
+
+fn absent_json(absent: &Absent) -> Value {
+    json!({"service": absent.service, "optional": absent.optional, "reason": absent.reason})
 }
 
 /// What all tools together add to a request.
@@ -149,10 +157,13 @@ fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>,
     }
     for service in plan.services() {
         let absent = binding.absent().iter().find(|absent| absent.service == service.manifest.name);
-        if scope.binds(service) && absent.is_none() {
-            continue;
-        }
-        for tool in declared(service) {
+        let running = scope.binds(service) && absent.is_none();
+        let listed = |tool: &str| {
+            let same = |row: &Value| row["service"] == json!(service.manifest.name) && row["tool"] == tool;
+            within.iter().chain(&without).any(same)
+        };
+        let unlisted: Vec<_> = declared(service).into_iter().filter(|tool| !running || !listed(tool)).collect();
+        for tool in unlisted {
             let mut value = row(&format!("{}__{tool}", service.manifest.name), &service.manifest.name, tool);
             match scope.admits(service, tool) {
                 Ok(admission) => {
@@ -160,7 +171,8 @@ fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>,
                     value["files"] = patterns(admission.files().iter().map(|files| files.as_str()).collect());
                     value["read_only"] = Value::Null;
                     value["bytes"] = Value::Null;
-                    value["absent"] = json!(absent.map(|absent| &absent.reason));
+                    let reason = absent.map_or("the service does not offer it", |absent| absent.reason.as_str());
+                    value["absent"] = json!(reason);
                     within.push(value);
                 }
                 Err(refusal) => {

@@ -10,7 +10,7 @@ use super::folders::Folders;
 use super::output::{Failure, Output};
 use super::workspace::trust_failure;
 use crate::diagnostic::printable;
-use crate::manifest::{self, Layer, Root, Runtime, Transport};
+use crate::manifest::{self, Layer, Path, Root, Runtime, Transport};
 use crate::trust::{Project, Trust, TrustStore};
 
 #[derive(Debug, Args)]
@@ -81,6 +81,15 @@ fn describe(project: &Project, output: &mut Output) {
             }
             Transport::Http(http) => say(&format!("service {name} connects to: {}", http.url)),
         }
+    }
+    let (builtin, _) = manifest::load(&[(Layer::Builtin, Root::Builtin)]);
+    for name in manifests.agents.keys().filter(|name| builtin.agents.contains_key(*name)) {
+        say(&format!("agent {name} replaces the built-in agent of that name"));
+    }
+    // A server of .mcp.json with a built-in name is left out.
+    let own = manifests.services.iter().filter(|(_, entry)| entry.path == Path::root());
+    for (name, _) in own.filter(|(name, _)| builtin.services.contains_key(*name)) {
+        say(&format!("service {name} changes the built-in service of that name"));
     }
     for agent in manifests.agents.values() {
         if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {

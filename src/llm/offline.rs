@@ -98,7 +98,7 @@ fn understand(text: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, 
 }
 
 /// `/developer.shell {"command": "ls"}`, `/developer__shell {...}`, or `/shell ls` with the tool's first required
-/// argument.
+/// argument, or else its first text.
 fn slash(command: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), String> {
     let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let full = name.replacen('.', "__", 1);
@@ -117,8 +117,10 @@ fn slash(command: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Va
             return Err(format!("The arguments of /{name} are not a JSON object: {rest}"));
         }
         _ => {
-            let first = tool.schema.get("required").and_then(Value::as_array).and_then(|required| required.first());
-            let Some(first) = first.and_then(Value::as_str) else {
+            let required = tool.schema.get("required").and_then(Value::as_array).and_then(|required| required.first());
+            let properties = tool.schema.get("properties").and_then(Value::as_object);
+            let any = properties.and_then(|properties| properties.iter().find(|(_, kind)| kind["type"] == "string"));
+            let Some(first) = required.and_then(Value::as_str).or(any.map(|(name, _)| name.as_str())) else {
                 return Err(format!("/{name} takes a JSON object: /{name} {{…}}"));
             };
             [(first.to_owned(), json!(rest))].into_iter().collect()

@@ -66,7 +66,7 @@ impl Root {
                     let text = if bytes.len() as u64 > MAX_FILE {
                         Err(too_large(&file, bytes.len() as u64))
                     } else {
-                        String::from_utf8(bytes.clone()).map_err(|_| not_text(&file))
+                        text_of(bytes.clone()).ok_or_else(|| not_text(&file))
                     };
                     Found { file, path: path.clone(), text }
                 })
@@ -116,7 +116,7 @@ impl Root {
                 if bytes.len() as u64 > MAX_PROMPT {
                     return Err(format!("it has {} bytes; the limit is {MAX_PROMPT}", bytes.len()));
                 }
-                let text = String::from_utf8(bytes.clone()).map_err(|_| "it is not UTF-8 text")?;
+                let text = text_of(bytes.clone()).ok_or("it is not UTF-8 text")?;
                 Ok(Prompt { file: show(shown, &path), text })
             }
             Root::Disk { path, shown } => {
@@ -217,6 +217,12 @@ fn normalise(path: &Path) -> Option<PathBuf> {
     Some(clean)
 }
 
+/// UTF-8, without the mark that some editors put before it.
+fn text_of(bytes: Vec<u8>) -> Option<String> {
+    let text = String::from_utf8(bytes).ok()?;
+    Some(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
 enum ReadError {
     TooLarge(u64),
     NotText,
@@ -237,7 +243,7 @@ fn read_capped(path: &Path, cap: u64) -> Result<String, ReadError> {
     if bytes.len() as u64 > cap {
         return Err(ReadError::TooLarge(bytes.len() as u64));
     }
-    String::from_utf8(bytes).map_err(|_| ReadError::NotText)
+    text_of(bytes).ok_or(ReadError::NotText)
 }
 
 fn read_text(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {

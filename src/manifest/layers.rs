@@ -194,6 +194,25 @@ impl Manifests {
                     "choose another name",
                 ));
             }
+            if earlier.layer == Layer::Builtin && path != Path::root() {
+                // Such a server declares no groups, so every built-in mode that relies on them would break.
+                return found.push(Diagnostic::warning(
+                    "W204",
+                    name_place(source, &path),
+                    format!("the server `{}` is left out: a built-in service has that name", manifest.name),
+                    "rename it in .mcp.json, or override the service with a manifest that declares its groups",
+                ));
+            }
+            let replaces = !matches!(manifest.transport, Transport::Builtin(_)) || manifest.settings.is_some();
+            if layer == Layer::Project && self.builtin_groups.contains_key(&manifest.name) && replaces {
+                // Built-in modes rely on what these services do, and on what they refuse to do.
+                return found.push(Diagnostic::error(
+                    "E102",
+                    name_place(source, &path),
+                    format!("a project cannot replace the built-in service `{}` or change its settings", manifest.name),
+                    "choose another name; your own settings, outside the project, may replace it",
+                ));
+            }
             overrides.clone_from(&earlier.overrides);
             overrides.push(earlier.source.file.clone());
         }

@@ -26,12 +26,16 @@ pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) 
     let mut services = Vec::new();
     for (name, server) in servers {
         let at = at.key(name);
+        if server.get("disabled") == Some(&Value::Bool(true)) {
+            continue;
+        }
         match service(name, server) {
             Ok(manifest) => services.push((manifest, at)),
-            Err(Unusable(problem, help)) => found.push(Diagnostic::error(
-                "E013",
+            // The file belongs to other tools: what they can use and Skein cannot must not stop anything.
+            Err(Unusable(problem, help)) => found.push(Diagnostic::warning(
+                "W204",
                 source.key_place(&at),
-                format!("the server `{name}` cannot be used: {problem}"),
+                format!("the server `{name}` is left out: {problem}"),
                 help,
             )),
         }

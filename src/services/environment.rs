@@ -42,8 +42,17 @@ impl Environment {
         let names = text.split("${env:").skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name);
         let known =
             names.filter_map(|name| Some((name.to_owned(), self.0.get(OsStr::new(name))?.to_str()?.to_owned())));
-        // Shorter ones are no secrets, and hiding them would make text unreadable.
-        Secrets(known.filter(|(_, value)| value.len() >= MIN_SECRET).collect())
+        // Text is logged line by line, so each line of a value is a secret of its own. Shorter ones are none, and
+        // hiding them would make text unreadable.
+        let pieces = known.flat_map(|(name, value)| {
+            let lines: Vec<_> = value.lines().map(|line| line.trim().to_owned()).chain([value.clone()]).collect();
+            lines.into_iter().map(move |line| (name.clone(), line))
+        });
+        let mut secrets: Vec<_> = pieces.filter(|(_, value)| value.len() >= MIN_SECRET).collect();
+        // One value may begin another: the longest goes first, or its tail would be left.
+        secrets.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
+        secrets.dedup();
+        Secrets(secrets)
     }
 }
 

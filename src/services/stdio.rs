@@ -68,7 +68,13 @@ fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
 /// What it says on stderr goes to the log, without the secrets it was given.
 pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secrets) {
     let mut lines = Lines::new(BufReader::new(stderr), 64 * 1024);
-    while let Ok(Some(line)) = lines.next().await {
+    loop {
+        let line = match lines.next().await {
+            Ok(Some(line)) => line,
+            Ok(None) => return,
+            // A line without end is logged in pieces: a server whose stderr is closed would die of it.
+            Err(_) => std::mem::take(&mut lines.partial),
+        };
         tracing::info!(%service, stderr = %secrets.hide(&String::from_utf8_lossy(&line)), "service says");
     }
 }

@@ -721,10 +721,26 @@ fn code_blocks(markdown: &str) -> Vec<(String, String)> {
     blocks
 }
 
+/// A command line as a shell takes it apart: words at spaces, but not inside quotes.
+fn words(command: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in command.chars() {
+        match (c, quote) {
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            (' ', None) => words.push(String::new()),
+            (c, _) => words.last_mut().expect("there is always one").push(c),
+        }
+    }
+    words
+}
+
 fn run_example(sandbox: &Sandbox, place: &str, block: &str) {
     for example in format!("\n{block}").split("\n$ ").skip(1) {
         let (command, promised) = example.split_once('\n').unwrap_or((example, ""));
-        let args: Vec<_> = command.split(' ').skip(1).collect();
+        let words = words(command);
+        let args: Vec<_> = words.iter().map(String::as_str).skip(1).collect();
         assert!(command.starts_with("skein "), "{place}: only skein is run here: {command}");
         let printed = sandbox.transcript(&args).replace("[TMP]/project", "/home/you/project");
         let printed = printed.replace("[TMP]/data/state", "/home/you/.local/state/skein");

@@ -180,6 +180,8 @@ fn assert_lies_inside(place: &Place, code: &str, files: &Files) {
     let Some(span) = &place.span else { return };
     let bytes = files.get(&PathBuf::from(&place.file)).expect("a place lies in a file that was read");
     let text = std::str::from_utf8(bytes).expect("a place lies in text");
+    // The mark that some editors put first is no part of the first line.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let line = text.lines().nth(span.line - 1).unwrap_or_default();
     assert!(span.line <= text.lines().count().max(1), "{place:?}");
     assert!(span.column + span.width <= line.chars().count() + 2, "{place:?} in {line:?}");

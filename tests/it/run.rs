@@ -269,3 +269,96 @@ fn the_memories_of_goose_are_taken_over_and_found() {
     let missing = sandbox.skein(&["import", "nowhere"]);
     assert_eq!((missing.code, missing.stderr.contains("is not a folder")), (2, true), "{}", missing.whole());
 }
+
+const LOOSE: &str = "version: 1
+kind: agent
+name: goose
+description: Takes the place of the built-in agent.
+metadata: {dependencies: [developer]}
+modes:
+  - {slug: assistant, description: Runs., prompt: goose.md, tool_groups: [developer], dependencies: [developer], approval: auto}
+";
+
+#[test]
+fn a_project_cannot_do_without_the_users_consent() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.skein/agents/goose.yaml", LOOSE);
+    sandbox.write("project/.skein/agents/goose.md", "You run things.\n");
+    let trusted = sandbox.skein(&["trust", "--yes"]);
+    assert!(trusted.stderr.contains("agent goose replaces the built-in agent"), "{}", trusted.whole());
+    assert_eq!(sandbox.skein(&["run", "run touch made"]).code, 5);
+    assert!(!sandbox.path("project/made").exists());
+    // The user's own manifest may.
+    sandbox.write("config/agents/goose.yaml", LOOSE);
+    sandbox.write("config/agents/goose.md", "You run things.\n");
+    assert_eq!(sandbox.skein(&["trust", "--revoke"]).code, 0);
+    assert_eq!(sandbox.skein(&["run", "run touch made"]).code, 0);
+}
+
+#[test]
+fn consent_is_what_the_users_config_says_and_a_project_only_makes_it_stricter() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/config.yaml", "version: 1\napproval: auto\n");
+    assert_eq!(sandbox.skein(&["run", "run touch made"]).code, 0);
+    sandbox.write("project/.skein/config.yaml", "version: 1\napproval: deny\n");
+    assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+    let denied = sandbox.skein(&["run", "list"]);
+    assert!(denied.code == 5 && denied.stdout.contains("allows no tool calls"), "{}", denied.whole());
+    sandbox.write("config/config.yaml", "version: 1\napproval: read-only\n");
+    sandbox.write("project/.skein/config.yaml", "version: 1\napproval: auto\n");
+    assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+    assert_eq!((sandbox.skein(&["run", "list"]).code, sandbox.skein(&["run", "run ls"]).code), (0, 5));
+}
+
+#[test]
+fn a_projects_servers_take_no_built_in_services_place() {
+    let sandbox = Sandbox::new();
+    let echo = env!("CARGO_BIN_EXE_skein-mcp-echo");
+    let servers = json!({"mcpServers": {"fetch": {"command": echo}, "old": {"type": "sse", "url": "http://127.0.0.1:1/"},
+        "off": {"command": echo, "disabled": true}, "extra": {"command": echo}}});
+    sandbox.write("project/.mcp.json", &servers.to_string());
+    assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+    let tools = sandbox.skein(&["tools", "-a", "coding", "-m", "security"]);
+    assert!(tools.code == 0 && tools.stdout.contains("fetch__fetch_url"), "{}", tools.whole());
+    assert!(
+        tools.stderr.contains("`fetch` is left out") && tools.stderr.contains("`old` is left out"),
+        "{}",
+        tools.stderr
+    );
+    let names = sandbox.skein(&["services", "--json"]).json();
+    let has = |name: &str| names.as_array().unwrap().iter().any(|service| service["name"] == name);
+    assert!(has("extra") && !has("off") && !has("old"));
+    sandbox.write("project/.mcp.json", "{\"mcpServers\": {}}");
+    let replaced = json!({"version": 1, "kind": "service", "name": "fetch", "description": "x", "transport": {"builtin": "fetch"},
+        "settings": {"allow_hosts": ["127.0.0.1:80"]}});
+    sandbox.write("project/.skein/services/fetch.yaml", &replaced.to_string());
+    let checked = sandbox.skein(&["check"]);
+    assert!(checked.code == 6 && checked.stderr.contains("E102"), "{}", checked.whole());
+}
+
+#[test]
+fn a_service_that_is_not_there_is_named() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.skein(&["new", "service", "clock", "--user"]).code, 0);
+    for command in [&["tools", "-a", "coding", "-m", "backend"][..], &["run", "-a", "coding", "-m", "backend", "list"]]
+    {
+        let run = sandbox.skein(command);
+        assert!(run.code == 0 && run.stderr.contains("the service clock is not there"), "{}", run.whole());
+    }
+}
+
+#[test]
+fn what_a_session_is_about_decides_which_memories_it_begins_with() {
+    let sandbox = Sandbox::new();
+    let remember = |text: &str| {
+        assert_eq!(sandbox.skein(&["run", "--approval", "auto", &format!("remember {text}")]).code, 0);
+    };
+    remember("The frobnicator listens on port 9137");
+    for number in 0..9 {
+        remember(&format!("Tulips are planted in row {number}"));
+    }
+    let model = Model::new(vec![Answer::Stream(says("ok"))]);
+    model.run(&sandbox, &["On which port does the frobnicator listen?"]);
+    let system = model.request(0)["messages"][0]["content"].to_string();
+    assert!(system.contains("port 9137"), "{system}");
+}

@@ -30,7 +30,7 @@ use http::{Client, MAX_BODY};
 pub use network::Network;
 use page::Form;
 
-const DEFAULT_OUTPUT: usize = 256_000;
+const DEFAULT_OUTPUT: usize = 50_000;
 /// What an error page says, in bytes.
 const MAX_ERROR: usize = 2_000;
 const MAX_URL: usize = 8_000;
@@ -219,7 +219,7 @@ async fn shown(page: &Page, limit: usize, scratch: &Path) -> String {
         let whole = page.text.len();
         match keep(page, scratch).await {
             Ok(path) => {
-                write!(label, "; the first {} of {whole} bytes, all of it is in {}", head.len(), path.display())
+                write!(label, "; the first {} of {whole} bytes, what was read is in {}", head.len(), path.display())
             }
             Err(error) => {
                 write!(label, "; the first {} of {whole} bytes, the rest could not be kept: {error}", head.len())

@@ -5,14 +5,15 @@
 mod goose;
 mod secrets;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
-    ListResourcesResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
-    Resource, ResourceContents,
+    ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams, ReadResourceRequestParams,
+    ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
@@ -272,10 +273,17 @@ impl MemoryService {
     }
 
     /// What a session should know at its start, labelled as data; `None` if there is nothing.
-    async fn at_start(&self, context: &RequestContext<RoleServer>) -> Result<Option<String>, Refusal> {
+    async fn at_start(&self, context: &RequestContext<RoleServer>, about: String) -> Result<Option<String>, Refusal> {
         let found = self
-            .with_store(context, |store, project, _| {
-                store.recall(project, &Filter { limit: Some(AT_START), ..Filter::default() })
+            .with_store(context, move |store, project, _| {
+                // What has to do with the matter comes first; what is left of the room goes to the newest.
+                let fitting = Filter { words: Some(&about), limit: Some(AT_START), ..Filter::default() };
+                let mut found = if about.trim().is_empty() { Vec::new() } else { store.recall(project, &fitting)? };
+                found.extend(store.recall(project, &Filter { limit: Some(AT_START), ..Filter::default() })?);
+                let mut seen = HashSet::new();
+                found.retain(|memory| seen.insert(memory.text.clone()));
+                found.truncate(AT_START);
+                Ok(found)
             })
             .await?;
         if found.is_empty() {
@@ -319,18 +327,40 @@ impl ServerHandler for MemoryService {
         Ok(ListResourcesResult::with_all_items(vec![start]))
     }
 
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let mut start = ResourceTemplate::new(format!("{START_URI}{{?about}}"), "session-start");
+        start.description = Some("The same, with what has to do with a matter first".to_owned());
+        start.mime_type = Some("text/plain".to_owned());
+        Ok(ListResourceTemplatesResult::with_all_items(vec![start]))
+    }
+
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        if request.uri != START_URI {
-            return Err(ErrorData::invalid_params(format!("there is no resource `{}`", request.uri), None));
-        }
-        let text = self.at_start(&context).await.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
+        let about = match request.uri.strip_prefix(START_URI) {
+            Some("") => String::new(),
+            Some(query) if query.starts_with("?about=") => about(query),
+            Some(_) | None => {
+                return Err(ErrorData::invalid_params(format!("there is no resource `{}`", request.uri), None));
+            }
+        };
+        let text =
+            self.at_start(&context, about).await.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
         let contents = ResourceContents::text(text.unwrap_or_default(), START_URI);
         Ok(ReadResourceResponse::Complete(ReadResourceResult::new(vec![contents])))
     }
+}
+
+/// The matter a session begins with, from the query of the resource's address.
+fn about(query: &str) -> String {
+    let pairs = url::form_urlencoded::parse(query.trim_start_matches('?').as_bytes());
+    pairs.into_iter().find(|(name, _)| name == "about").map(|(_, about)| about.into_owned()).unwrap_or_default()
 }
 
 const INSTRUCTIONS: &str = "Recall before you ask the user what they may have told before. Remember what will still be true \

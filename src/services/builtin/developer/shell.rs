@@ -218,19 +218,19 @@ impl Run {
             End::Exited(status) => (format!("{} in {seconds:.1} s", in_words(*status)), code(*status)),
             End::LeftBehind(status) => (
                 format!(
-                    "{} in {seconds:.1} s; processes it left running were ended: use `background: true` for what has to go on",
+                    "{} in {seconds:.1} s; what it left running in its process group was ended: use `background: true` for what has to go on",
                     in_words(*status)
                 ),
                 code(*status),
             ),
             End::TimedOut => (
                 format!(
-                    "timed out after {} s and was ended with all it had started; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
+                    "timed out after {} s and was ended with its process group; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
                     limit.as_secs()
                 ),
                 None,
             ),
-            End::Cancelled => ("cancelled, and ended with all it had started".to_owned(), None),
+            End::Cancelled => ("cancelled, and ended with its process group".to_owned(), None),
             End::Lost(error) => (format!("how it ended is not known: {error}"), None),
         };
         let shown = self.both.render();

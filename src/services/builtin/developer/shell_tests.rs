@@ -179,7 +179,7 @@ async fn a_process_left_behind_does_not_hold_the_call_up() {
     let said = workshop.call("shell", json!({"command": "sleep 300 & echo $! > left; echo done"})).await.ok();
     assert!(started.elapsed() < Duration::from_secs(10));
     assert!(
-        said.text.starts_with("done\n[exit 0 in ") && said.text.contains("left running were ended"),
+        said.text.starts_with("done\n[exit 0 in ") && said.text.contains("left running in its process group was ended"),
         "{}",
         said.text
     );
