@@ -31,7 +31,7 @@ pub use files::{Found, Root};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
 pub use model::{
     AcpRuntime, AgentManifest, Approval, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry,
-    HttpTransport, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport,
+    HttpTransport, LOADERS, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport,
     Timeouts, Transport, VERSION,
 };
 pub use prompt::{Prompt, PromptValues, VARIABLES};

@@ -388,6 +388,10 @@ pub struct StdioTransport {
     pub cwd: Option<String>,
 }
 
+/// Variables that make a program load code which its manifest does not show; no service may be given one.
+pub const LOADERS: [&str; 6] =
+    ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "NODE_OPTIONS", "PYTHONSTARTUP"];
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpTransport {

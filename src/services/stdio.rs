@@ -16,7 +16,7 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 
 use super::environment::{Environment, Secrets};
 use crate::ids::ServiceName;
-use crate::manifest::StdioTransport;
+use crate::manifest::{LOADERS, StdioTransport};
 use crate::process::{Group, Launch, Pipes, Reaper, Stdin, minimal_environment};
 
 /// Longer than any answer that is worth having.
@@ -55,8 +55,6 @@ pub(super) fn start(
 
 /// Variables that make a program load code which its manifest does not show.
 fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
-    const LOADERS: [&str; 6] =
-        ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "NODE_OPTIONS", "PYTHONSTARTUP"];
     match LOADERS.iter().find(|loader| env.keys().any(|name| name == *loader)) {
         Some(loader) => {
             Err(format!("`{loader}` may not be set in a manifest: it loads code that the manifest does not show"))
@@ -206,5 +204,17 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
                 return Ok(Some(std::mem::take(&mut self.partial)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_load_code_are_refused_whoever_brings_them() {
+        let with = |name: &str| BTreeMap::from([(OsString::from(name), OsString::from("x"))]);
+        assert!(refuse_loaders(&with("LD_PRELOAD")).is_err());
+        assert!(refuse_loaders(&with("PATH")).is_ok());
     }
 }

@@ -292,18 +292,6 @@ async fn a_variable_that_is_not_set_is_named() {
     wired.stop().await;
 }
 
-#[tokio::test]
-async fn variables_that_load_code_are_refused() {
-    for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "NODE_OPTIONS"] {
-        let mut manifest = echo("echo", &[]);
-        manifest["transport"]["stdio"]["env"] = json!({name: "/tmp/evil.so"});
-        let wired = Wired::with_manifests(&[manifest, agent(&[mode("work", json!(["echo"]), json!(["echo"]))])]);
-        let error = wired.bind("work").await.expect_err("not bound").to_string();
-        assert!(error.contains(&format!("`{name}` may not be set")), "{error}");
-        wired.stop().await;
-    }
-}
-
 #[test]
 fn a_secret_shows_neither_in_errors_nor_in_the_log() {
     const SECRET: &str = "canary-4711";

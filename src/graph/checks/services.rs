@@ -2,7 +2,7 @@
 
 use super::Checks;
 use super::values::Origin;
-use crate::manifest::{Requires, ServiceEntry, Transport};
+use crate::manifest::{LOADERS, Requires, ServiceEntry, Transport};
 
 /// Names in a mode's `tool_groups` that have a meaning of their own.
 const RESERVED: [&str; 2] = ["none", "mcp"];
@@ -75,9 +75,19 @@ impl<'a> Checks<'a> {
             source: &entry.source,
             path: entry.transport_path(),
         };
+        if entry.manifest.settings.is_some() && !matches!(entry.manifest.transport, Transport::Builtin(_)) {
+            let at = entry.source.key_place(&entry.path.key("settings"));
+            let problem = format!("`settings` are read by built-in services, and `{}` is none", entry.manifest.name);
+            self.error("E120", at, problem, "hand values over with `args`, `env` or `headers`");
+        }
         match &entry.manifest.transport {
             Transport::Builtin(_) => {}
             Transport::Stdio(stdio) => {
+                for name in stdio.env.keys().filter(|name| LOADERS.contains(&name.as_str())) {
+                    let at = entry.source.key_place(&origin.path.key("env").key(name));
+                    let problem = format!("`{name}` loads code that the manifest does not show");
+                    self.error("E121", at, problem, "remove it; a wrapper script may set it where people can see it");
+                }
                 self.process(&origin, &stdio.command, &stdio.args, &stdio.env, stdio.cwd.as_deref());
             }
             Transport::Http(http) => {

@@ -161,7 +161,7 @@ fn draw_cards(out: &mut String, plan: &Plan, rows: &Rows, x: f64) {
             CARD_HEAD - 10.0,
             x + 14.0,
             top + 25.0,
-            shorten(title, 34),
+            shorten(title, 28),
         );
         for (index, entry) in agent.modes.iter().enumerate() {
             let id = id_of(agent, entry);
@@ -217,7 +217,7 @@ fn draw_service(out: &mut String, service: &ServiceEntry, (top, colour): (f64, &
          stroke-width=\"2\"{dash}/>\n<text class=\"service\" x=\"{tx}\" y=\"{}\">{}</text>\n\
          <text class=\"small\" x=\"{tx}\" y=\"{}\">{}</text>",
         top + 18.0,
-        manifest.name,
+        shorten(manifest.name.as_str(), 22),
         top + 33.0,
         shorten(&about, 34),
         tx = x + 20.0,
