@@ -219,12 +219,19 @@ impl Binding {
         &self.prompts
     }
 
-    /// What bound services say about their use, labelled with who says it.
+    /// What bound services say about their use, labelled with who says it. Lines about tools that this mode does
+    /// not have are left out: they would send a model after what is not there.
     pub fn instructions(&self) -> Vec<(ServiceName, String)> {
-        let said = |(name, service): (&ServiceName, &Arc<dyn ToolService>)| {
-            service.instructions().map(|text| (name.clone(), foreign::clean_text(&text)))
+        let speaks_of = |line: &str, tool: &str| {
+            line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').any(|word| word == tool)
         };
-        self.services.iter().filter_map(said).collect()
+        let said = |(name, service): (&ServiceName, &Arc<dyn ToolService>)| {
+            let missing: Vec<_> = self.unoffered.iter().filter(|tool| tool.service == *name).collect();
+            let text = foreign::clean_text(&service.instructions()?);
+            let fitting = text.lines().filter(|line| !missing.iter().any(|tool| speaks_of(line, tool.tool.as_str())));
+            Some((name.clone(), fitting.collect::<Vec<_>>().join("\n")))
+        };
+        self.services.iter().filter_map(said).filter(|(_, text)| !text.trim().is_empty()).collect()
     }
 
     /// Calls a tool by the name the model sees. Whatever the model can correct comes back as an outcome; an

@@ -99,6 +99,9 @@ fn each_coding_mode_offers_its_row_of_the_table_and_refuses_the_rest() {
         let answers = ask(&sandbox, &mode, &requests);
         let instructions = answers[&0]["result"]["instructions"].as_str().unwrap();
         assert!(instructions.contains(&format!("coding/{mode}")), "the instructions name the mode: {instructions}");
+        for (name, word) in [("developer__shell", "shell"), ("developer__edit_file", "edit_file")] {
+            assert_eq!(instructions.contains(word), expected.contains(name), "coding/{mode}: {instructions}");
+        }
         let tools = answers[&1]["result"]["tools"].as_array().unwrap();
         let offered: BTreeSet<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect();
         assert_eq!(offered, expected, "coding/{mode}");

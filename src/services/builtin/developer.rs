@@ -217,7 +217,7 @@ impl Developer {
 #[tool_handler(
     router = self.tool_router,
     name = "developer",
-    instructions = "Find your way with list_dir, find_files and search rather than with the shell; read a file before you change it.\n\
+    instructions = "Find your way with list_dir, find_files and search; read a file before you change it.\n\
         Change files with edit_file: copy `before` exactly, with enough lines to be unique; undo_edit takes the last edit back.\n\
         Use shell for builds, tests and version control; give long-running commands `background: true` and read them with shell_output.\n\
         For work of more than a few steps keep the plan current with update_plan."
