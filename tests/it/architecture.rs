@@ -244,3 +244,9 @@ fn files_and_functions_that_the_docs_name_exist() {
         }
     }
 }
+
+/// There are two programs, and the README says `cargo run`.
+#[test]
+fn cargo_run_means_skein() {
+    assert!(read(repository("Cargo.toml")).contains("\ndefault-run = \"skein\"\n"));
+}
