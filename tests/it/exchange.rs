@@ -16,6 +16,8 @@ use skein::services::{Environment, PoolOptions, Registry};
 use skein::tool::Session;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::until;
+
 /// A model that takes the turns it was given, and keeps every request.
 struct Script {
     turns: Mutex<std::vec::IntoIter<Vec<Result<StreamEvent, LlmError>>>>,
@@ -238,9 +240,8 @@ async fn cancelling_ends_the_command_answers_every_call_and_is_the_last_thing_to
     let grandchild = stage.session.cwd.join("grandchild");
     let turn = exchange.turn(&mut history, vec![Content::text("go")], &cancel);
     let stop = async {
-        while std::fs::read_to_string(&grandchild).map_or(true, |text| text.trim().is_empty()) {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        let started = || std::fs::read_to_string(&grandchild).ok().filter(|text| !text.trim().is_empty());
+        until("the grandchild runs", started).await;
         cancel.cancel();
     };
     let (end, ()) = tokio::join!(turn, stop);
@@ -248,14 +249,8 @@ async fn cancelling_ends_the_command_answers_every_call_and_is_the_last_thing_to
     assert_eq!(results(&history[2]).len(), 2, "every wish has an answer");
     assert!(!stage.session.cwd.join("later").exists(), "nothing is started after the cancel");
     let pid = std::fs::read_to_string(&grandchild).unwrap();
-    let gone = || !std::path::Path::new("/proc").join(pid.trim()).join("stat").exists();
-    for _ in 0..400 {
-        if gone() {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    assert!(gone(), "the whole process group is gone");
+    let process = std::path::Path::new("/proc").join(pid.trim());
+    until("the whole process group is gone", || (!process.exists()).then_some(())).await;
     let events = stage.ear.events.lock().unwrap().clone();
     let started = events.iter().filter(|event| matches!(event, Event::ToolStarted { .. })).count();
     let ended = events.iter().filter(|event| matches!(event, Event::ToolEnded { .. })).count();
