@@ -5,14 +5,18 @@
 
 mod context;
 mod exchange;
+mod history;
 
 pub use context::{Setting, memories, system_prompt};
 pub use exchange::{Ending, Exchange, Limits, TurnEnd};
+pub use history::History;
 
-use serde::Serialize;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use crate::conversation::{Message, ToolUse, Usage};
-use crate::tool::{Progress, ToolOutcome};
+use crate::tool::{Activity, ToolOutcome};
 
 /// Who hears of a turn. Neither call may block.
 pub trait Notifier: Send + Sync {
@@ -24,19 +28,47 @@ pub trait Notifier: Send + Sync {
 }
 
 /// What happened in a turn, in order. Every tool that starts ends, and nothing follows the end of the turn.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    Message { message: Message },
-    ToolStarted { call: ToolUse },
-    ToolEnded { id: String, name: String, outcome: ToolOutcome },
-    TurnEnded { end: TurnEnd },
+    Message {
+        message: Arc<Message>,
+    },
+    ToolStarted {
+        call: ToolUse,
+    },
+    ToolEnded {
+        id: String,
+        name: String,
+        outcome: ToolOutcome,
+        /// What it did to files and plans, in order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        activity: Vec<Activity>,
+    },
+    /// From here on the model is shown `summary` in the place of the first `messages` messages.
+    Compacted {
+        messages: usize,
+        summary: Arc<Message>,
+    },
+    TurnEnded {
+        end: TurnEnd,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Status {
     Text(String),
     Thought(String),
-    ToolProgress { id: String, progress: Progress },
-    Usage(Usage),
+    ToolActivity {
+        id: String,
+        activity: Activity,
+    },
+    Usage {
+        /// Of the turn so far.
+        turn: Usage,
+        /// What the model was shown last, and has answered: how full its window is.
+        context: u64,
+    },
+    /// Something is amiss that the turn may still get over.
+    Notice(String),
 }

@@ -27,7 +27,7 @@ pub struct Request {
     /// The same bytes throughout a session in one mode, so that providers' caches hold.
     pub system: Arc<str>,
     pub tools: Arc<[OfferedTool]>,
-    pub messages: Vec<Message>,
+    pub messages: Vec<Arc<Message>>,
 }
 
 /// A tool as the model sees it.

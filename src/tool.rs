@@ -3,6 +3,11 @@
 //!
 //! Invariant: a tool's failure is an answer the model can read; an `Err` means that there is no answer.
 
+mod activity;
+pub mod editor;
+
+pub use activity::{Activity, PlanStep, Progress, StepPriority, StepStatus};
+
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::conversation::Content;
+use crate::conversation::{Content, Message};
 use crate::ids::{ServiceName, ToolName};
 
 /// A tool as its service describes it.
@@ -57,28 +62,39 @@ pub struct ToolCall {
     pub context: CallContext,
 }
 
-/// What comes with a call: whose it is, how it is stopped, who hears of its progress.
+/// What comes with a call: whose it is, how it is stopped, who hears of what it does.
 #[derive(Clone)]
 pub struct CallContext {
     pub session: Arc<Session>,
     /// Cancelled when nobody waits for the answer any more.
     pub cancel: CancellationToken,
-    progress: Option<ProgressSink>,
+    /// As the model or the client named the call; what is said about it is said under this id.
+    pub id: Option<Arc<str>>,
+    pub view: ExchangeView,
+    activity: Option<ActivitySink>,
 }
 
-type ProgressSink = Arc<dyn Fn(Progress) + Send + Sync>;
+type ActivitySink = Arc<dyn Fn(Activity) + Send + Sync>;
 
-/// How far a call has come.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
-    pub progress: f64,
-    pub total: Option<f64>,
-    pub message: Option<String>,
+/// The talk up to a call, for tools that need it; to be read only.
+#[derive(Debug, Clone, Default)]
+pub struct ExchangeView {
+    messages: Arc<[Arc<Message>]>,
+}
+
+impl ExchangeView {
+    pub fn new(messages: impl Into<Arc<[Arc<Message>]>>) -> Self {
+        Self { messages: messages.into() }
+    }
+
+    pub fn messages(&self) -> &[Arc<Message>] {
+        &self.messages
+    }
 }
 
 impl CallContext {
     pub fn new(session: Arc<Session>) -> Self {
-        Self { session, cancel: CancellationToken::new(), progress: None }
+        Self { session, cancel: CancellationToken::new(), id: None, view: ExchangeView::default(), activity: None }
     }
 
     #[must_use]
@@ -87,16 +103,38 @@ impl CallContext {
         self
     }
 
-    /// `listener` must not block: it is called from the task that reads the service.
     #[must_use]
-    pub fn with_progress(mut self, listener: impl Fn(Progress) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(listener));
+    pub fn with_id(mut self, id: &str) -> Self {
+        self.id = Some(id.into());
         self
     }
 
-    pub fn report(&self, progress: Progress) {
-        if let Some(listener) = &self.progress {
-            listener(progress);
+    #[must_use]
+    pub fn with_view(mut self, view: ExchangeView) -> Self {
+        self.view = view;
+        self
+    }
+
+    /// `listener` must not block: it is called from the task that reads the service.
+    #[must_use]
+    pub fn with_activity(mut self, listener: impl Fn(Activity) + Send + Sync + 'static) -> Self {
+        self.activity = Some(Arc::new(listener));
+        self
+    }
+
+    /// The same for one who wants to know no more than how far it is.
+    #[must_use]
+    pub fn with_progress(self, listener: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.with_activity(move |activity| {
+            if let Activity::Progress(progress) = activity {
+                listener(progress);
+            }
+        })
+    }
+
+    pub fn report(&self, activity: Activity) {
+        if let Some(listener) = &self.activity {
+            listener(activity);
         }
     }
 }
@@ -117,15 +155,27 @@ pub struct Session {
     pub roots: Vec<PathBuf>,
     /// Where long output and other leavings of the session go.
     pub scratch: PathBuf,
+    /// Whoever shows the session, if it lends files or terminals.
+    pub editor: Option<Arc<dyn editor::Editor>>,
     /// By type: each service keeps its own.
     state: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Session {
     pub fn new(id: impl Into<String>, cwd: PathBuf, additional_roots: Vec<PathBuf>, scratch: PathBuf) -> Arc<Self> {
+        Self::in_editor(id, cwd, additional_roots, scratch, None)
+    }
+
+    pub fn in_editor(
+        id: impl Into<String>,
+        cwd: PathBuf,
+        additional_roots: Vec<PathBuf>,
+        scratch: PathBuf,
+        editor: Option<Arc<dyn editor::Editor>>,
+    ) -> Arc<Self> {
         let mut roots = vec![cwd.clone(), scratch.clone()];
         roots.extend(additional_roots);
-        Arc::new(Self { id: id.into(), cwd, roots, scratch, state: Mutex::new(HashMap::new()) })
+        Arc::new(Self { id: id.into(), cwd, roots, scratch, editor, state: Mutex::new(HashMap::new()) })
     }
 
     /// What a service remembers about this session, made at its first use.

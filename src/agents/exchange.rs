@@ -6,18 +6,18 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt as _;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, Notifier, Status};
+use super::{Event, History, Notifier, Status};
 use crate::broker::Binding;
 use crate::conversation::{Content, Message, Part, Role, ToolResult, ToolUse, Usage};
 use crate::llm::{ModelStop, OfferedTool, Provider, Request, StreamEvent};
-use crate::tool::{CallContext, ServiceError, Session, ToolOutcome};
+use crate::tool::{Activity, CallContext, ExchangeView, ServiceError, Session, ToolOutcome};
 
 /// Text of a tool's answer past this goes to a file that the model can page through.
 const MAX_RESULT: usize = 50_000;
@@ -51,13 +51,13 @@ pub struct Exchange {
 }
 
 /// How a turn ended.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TurnEnd {
     pub ending: Ending,
     pub usage: Usage,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Ending {
     /// The model has said what it wanted to say.
@@ -99,7 +99,7 @@ impl Exchange {
     }
 
     /// One turn: appends to `history` what was said, and tells the notifier, last of all, that it has ended.
-    pub async fn turn(&self, history: &mut Vec<Message>, prompt: Vec<Content>, cancel: &CancellationToken) -> TurnEnd {
+    pub async fn turn(&self, history: &mut History, prompt: Vec<Content>, cancel: &CancellationToken) -> TurnEnd {
         self.say(history, Message::user(prompt));
         let mut turn = Turn::default();
         let ending = self.run(history, &mut turn, cancel).await;
@@ -108,7 +108,7 @@ impl Exchange {
         end
     }
 
-    async fn run(&self, history: &mut Vec<Message>, turn: &mut Turn, cancel: &CancellationToken) -> Ending {
+    async fn run(&self, history: &mut History, turn: &mut Turn, cancel: &CancellationToken) -> Ending {
         for _ in 0..self.limits.requests {
             let (message, stop) = match self.ask(history, turn, cancel).await {
                 Ok(answer) => answer,
@@ -124,7 +124,8 @@ impl Exchange {
                     (ModelStop::Finished, None) => Ending::EndTurn,
                 };
             }
-            let results = self.call_all(calls, turn, cancel).await;
+            let view = ExchangeView::new(history.messages());
+            let results = self.call_all(calls, &view, turn, cancel).await;
             self.say(history, Message { role: Role::User, parts: results.into_iter().map(Part::ToolResult).collect() });
             if cancel.is_cancelled() {
                 return Ending::Cancelled;
@@ -136,20 +137,21 @@ impl Exchange {
         Ending::Exhausted { why: format!("the model was asked {} times in this turn", self.limits.requests) }
     }
 
-    fn say(&self, history: &mut Vec<Message>, message: Message) {
-        self.notifier.log(Event::Message { message: message.clone() });
-        history.push(message);
+    fn say(&self, history: &mut History, message: Message) {
+        let message = Arc::new(message);
+        history.push(Arc::clone(&message));
+        self.notifier.log(Event::Message { message });
     }
 
     /// Asks the model once. What it had said when it was cut off is kept in the history.
     async fn ask(
         &self,
-        history: &mut Vec<Message>,
+        history: &mut History,
         turn: &mut Turn,
         cancel: &CancellationToken,
     ) -> Result<(Message, ModelStop), Ending> {
         let request =
-            Request { system: Arc::clone(&self.system), tools: Arc::clone(&self.tools), messages: history.clone() };
+            Request { system: Arc::clone(&self.system), tools: Arc::clone(&self.tools), messages: history.shown() };
         let mut stream = self.provider.stream(request);
         let mut answer = Answer::default();
         let ending = loop {
@@ -170,7 +172,8 @@ impl Exchange {
                 Some(Ok(StreamEvent::ToolUse(call))) => answer.parts.push(Part::ToolUse(call)),
                 Some(Ok(StreamEvent::Done { stop, usage })) => {
                     turn.usage += usage;
-                    self.notifier.status(Status::Usage(turn.usage));
+                    let context = usage.input + usage.output;
+                    self.notifier.status(Status::Usage { turn: turn.usage, context });
                     return Ok((Message { role: Role::Assistant, parts: answer.parts }, stop));
                 }
                 Some(Err(error)) => break Ending::Failed { why: error.to_string() },
@@ -190,14 +193,20 @@ impl Exchange {
     }
 
     /// A result for every call, in their order. Neighbours that only read run side by side.
-    async fn call_all(&self, calls: Vec<ToolUse>, turn: &mut Turn, cancel: &CancellationToken) -> Vec<ToolResult> {
+    async fn call_all(
+        &self,
+        calls: Vec<ToolUse>,
+        view: &ExchangeView,
+        turn: &mut Turn,
+        cancel: &CancellationToken,
+    ) -> Vec<ToolResult> {
         let mut results = Vec::with_capacity(calls.len());
         let mut rest = calls.as_slice();
         while let Some(first) = rest.first() {
             let side_by_side = rest.iter().take_while(|call| self.reads_only(call)).count().max(1);
             let (now, later) = rest.split_at(if self.reads_only(first) { side_by_side } else { 1 });
             rest = later;
-            let outcomes = futures::future::join_all(now.iter().map(|call| self.call(call, cancel))).await;
+            let outcomes = futures::future::join_all(now.iter().map(|call| self.call(call, view, cancel))).await;
             for (call, outcome) in now.iter().zip(outcomes) {
                 turn.note(call, &outcome);
                 results.push(ToolResult {
@@ -215,25 +224,41 @@ impl Exchange {
         self.binding.tools().get(&call.name).is_some_and(|tool| tool.read_only)
     }
 
-    async fn call(&self, call: &ToolUse, cancel: &CancellationToken) -> ToolOutcome {
+    async fn call(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> ToolOutcome {
         self.notifier.log(Event::ToolStarted { call: call.clone() });
-        let outcome = if cancel.is_cancelled() { cancelled() } else { self.dispatch(call, cancel).await };
+        let seen: Arc<Mutex<Vec<Activity>>> = Arc::default();
+        let outcome = if cancel.is_cancelled() { cancelled() } else { self.dispatch(call, view, &seen, cancel).await };
         let outcome = self.shortened(outcome, &call.id);
+        let activity = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
         let (id, name) = (call.id.clone(), call.name.clone());
-        self.notifier.log(Event::ToolEnded { id, name, outcome: outcome.clone() });
+        self.notifier.log(Event::ToolEnded { id, name, outcome: outcome.clone(), activity });
         outcome
     }
 
-    async fn dispatch(&self, call: &ToolUse, cancel: &CancellationToken) -> ToolOutcome {
+    /// What the call does on the way is told to the notifier, and what lasts of it is put into `seen`.
+    async fn dispatch(
+        &self,
+        call: &ToolUse,
+        view: &ExchangeView,
+        seen: &Arc<Mutex<Vec<Activity>>>,
+        cancel: &CancellationToken,
+    ) -> ToolOutcome {
         let arguments = match &call.arguments {
             Value::Object(arguments) => arguments.clone(),
             Value::Null => Map::new(),
             other => return ToolOutcome::error(format!("the arguments must be a JSON object, not {other}")),
         };
-        let (notifier, id) = (Arc::clone(&self.notifier), call.id.clone());
+        let (notifier, id, seen) = (Arc::clone(&self.notifier), call.id.clone(), Arc::clone(seen));
         let context = CallContext::new(Arc::clone(&self.session))
+            .with_id(&call.id)
+            .with_view(view.clone())
             .with_cancel(cancel.child_token())
-            .with_progress(move |progress| notifier.status(Status::ToolProgress { id: id.clone(), progress }));
+            .with_activity(move |activity| {
+                if !matches!(activity, Activity::Progress(_)) {
+                    seen.lock().unwrap_or_else(PoisonError::into_inner).push(activity.clone());
+                }
+                notifier.status(Status::ToolActivity { id: id.clone(), activity });
+            });
         match self.binding.call(&call.name, arguments, context).await {
             Ok(outcome) => outcome,
             Err(ServiceError::Cancelled) => cancelled(),

@@ -13,7 +13,9 @@ use super::folders::Folders;
 use super::output::{Failure, Output, QUIET, shown};
 use super::started::{self, Started};
 use super::{Global, agents, workspace};
-use crate::agents::{Ending, Event, Exchange, Limits, Notifier, Setting, Status, TurnEnd, memories, system_prompt};
+use crate::agents::{
+    Ending, Event, Exchange, History, Limits, Notifier, Setting, Status, TurnEnd, memories, system_prompt,
+};
 use crate::broker::{Answer, Asker, Nobody, Question, Terms};
 use crate::conversation::Content;
 use crate::llm;
@@ -91,9 +93,9 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
             limits,
             system,
         );
-        let mut history = Vec::new();
+        let mut history = History::default();
         let end = exchange.turn(&mut history, vec![Content::text(prompt)], &CancellationToken::new()).await;
-        let text = history.last().map(crate::conversation::Message::text).unwrap_or_default();
+        let text = history.messages().last().map(|message| message.text()).unwrap_or_default();
         finish(format, &session.id, &id, &end, &text, output)
     })
 }
@@ -206,7 +208,7 @@ impl Notifier for Progress {
                     self.aside(&format!("  {}", shown(line)));
                 }
             }
-            Event::ToolEnded { .. } | Event::Message { .. } | Event::TurnEnded { .. } => {}
+            Event::ToolEnded { .. } | Event::Message { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } => {}
         }
     }
 

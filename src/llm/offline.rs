@@ -209,7 +209,8 @@ mod tests {
     fn results_are_told_as_they_are() {
         let result =
             ToolResult { id: "1".into(), name: "x__y".into(), content: vec![Content::text("no")], is_error: true };
-        let messages = vec![Message { role: crate::conversation::Role::User, parts: vec![Part::ToolResult(result)] }];
+        let message = Message { role: crate::conversation::Role::User, parts: vec![Part::ToolResult(result)] };
+        let messages = vec![std::sync::Arc::new(message)];
         let request = Request { system: "".into(), tools: tools().into(), messages };
         let Move::Say(text) = next_move(&request) else { panic!("it speaks") };
         assert_eq!(text, "x__y failed: no");

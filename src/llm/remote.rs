@@ -258,7 +258,7 @@ fn address(known: &Known, base: Option<String>) -> String {
 }
 
 fn chat_request(request: &Request) -> ChatRequest {
-    let mut messages: Vec<ChatMessage> = request.messages.iter().flat_map(chat_messages).collect();
+    let mut messages: Vec<ChatMessage> = request.messages.iter().flat_map(|message| chat_messages(message)).collect();
     // What came before the last message will be sent again and again: let the provider keep it.
     if let Some(last) = messages.last_mut() {
         last.options = Some(CacheControl::Ephemeral.into());

@@ -29,7 +29,7 @@ use super::stdio::Failure;
 use crate::ids::ServiceName;
 use crate::process::Group;
 use crate::task::Scope;
-use crate::tool::{CallContext, Catalog, Progress, ToolCall, ToolOutcome};
+use crate::tool::{Activity, CallContext, Catalog, Progress, ToolCall, ToolOutcome};
 
 /// A server that pages for ever must not be followed for ever.
 const MAX_PAGES: usize = 50;
@@ -441,7 +441,11 @@ impl ClientHandler for Client {
             self.progress.lock().unwrap_or_else(PoisonError::into_inner).get(&params.progress_token).cloned();
         if let Some((context, heard)) = listener {
             heard.notify_one();
-            context.report(Progress { progress: params.progress, total: params.total, message: params.message });
+            context.report(Activity::Progress(Progress {
+                progress: params.progress,
+                total: params.total,
+                message: params.message,
+            }));
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
-use skein::agents::{Ending, Event, Exchange, Limits, Notifier, Status};
+use skein::agents::{Ending, Event, Exchange, History, Limits, Notifier, Status};
 use skein::broker::{Nobody, Terms};
 use skein::conversation::{Content, Message, Part, ToolUse, Usage};
 use skein::llm::{LlmError, ModelStop, Provider, Request, StreamEvent};
@@ -104,10 +104,10 @@ impl Stage {
 
     /// One turn in a mode, to its end.
     async fn turn(&self, mode: &str, model: &Arc<Script>) -> (Ending, Vec<Message>) {
-        let mut history = Vec::new();
+        let mut history = History::default();
         let exchange = self.exchange(mode, model, Limits::default()).await;
         let end = exchange.turn(&mut history, vec![Content::text("go")], &CancellationToken::new()).await;
-        (end.ending, history)
+        (end.ending, history.messages().iter().map(|message| message.as_ref().clone()).collect())
     }
 }
 
@@ -206,7 +206,7 @@ async fn a_model_that_never_ends_is_stopped() {
     let again = || calls(&[("developer__list_dir", json!({"path": "."}))]);
     let model = Script::new((0..5).map(|_| again()).collect());
     let exchange = stage.exchange("coding/security", &model, Limits { requests: 5, ..Limits::default() }).await;
-    let end = exchange.turn(&mut Vec::new(), vec![Content::text("go")], &CancellationToken::new()).await;
+    let end = exchange.turn(&mut History::default(), vec![Content::text("go")], &CancellationToken::new()).await;
     assert!(matches!(end.ending, Ending::Exhausted { .. }), "{:?}", end.ending);
     assert_eq!(end.usage, Usage { input: 50, output: 25, cached: 0 });
     drop(exchange);
@@ -236,7 +236,7 @@ async fn cancelling_ends_the_command_answers_every_call_and_is_the_last_thing_to
     ])]);
     let exchange = stage.exchange("coding/backend", &model, Limits::default()).await;
     let cancel = CancellationToken::new();
-    let mut history = Vec::new();
+    let mut history = History::default();
     let grandchild = stage.session.cwd.join("grandchild");
     let turn = exchange.turn(&mut history, vec![Content::text("go")], &cancel);
     let stop = async {
@@ -246,7 +246,7 @@ async fn cancelling_ends_the_command_answers_every_call_and_is_the_last_thing_to
     };
     let (end, ()) = tokio::join!(turn, stop);
     assert_eq!(end.ending, Ending::Cancelled);
-    assert_eq!(results(&history[2]).len(), 2, "every wish has an answer");
+    assert_eq!(results(&history.messages()[2]).len(), 2, "every wish has an answer");
     assert!(!stage.session.cwd.join("later").exists(), "nothing is started after the cancel");
     let pid = std::fs::read_to_string(&grandchild).unwrap();
     let process = std::path::Path::new("/proc").join(pid.trim());

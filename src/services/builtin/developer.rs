@@ -44,7 +44,7 @@ use crate::tool::CallContext;
 
 use super::answer::{Answer, Refusal};
 use super::schema;
-pub use plan::{Plan, PlanStep, StepPriority, StepStatus};
+pub use plan::Plan;
 use shell::Shell;
 
 /// What the service needs of its host.

@@ -1,11 +1,11 @@
 //! `update_plan`: the steps of longer work, for the user to see.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::tool::CallContext;
+use crate::tool::{CallContext, PlanStep, StepStatus};
 
 use crate::services::builtin::answer::{Answer, Refusal, count, structured};
 
@@ -27,35 +27,6 @@ impl Plan {
     pub fn subscribe(&self) -> watch::Receiver<Vec<PlanStep>> {
         self.steps.subscribe()
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(inline)]
-pub struct PlanStep {
-    #[schemars(length(min = 1))]
-    pub text: String,
-    pub status: StepStatus,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<StepPriority>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum StepStatus {
-    Pending,
-    InProgress,
-    Completed,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum StepPriority {
-    High,
-    Medium,
-    Low,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
