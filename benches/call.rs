@@ -68,7 +68,12 @@ async fn bind() -> (Runtime, Arc<Session>, Binding) {
     let registry = Registry::empty().with("echo", |_| Echo::new());
     let runtime = Runtime::start(Arc::new(plan), registry, PoolOptions::default(), None);
     let session = Session::new("bench", "/".into(), Vec::new(), "/".into());
-    let terms = Terms { session: Arc::clone(&session), approval: Some(Approval::Auto), asker: Arc::new(Nobody) };
+    let terms = Terms {
+        session: Arc::clone(&session),
+        approval: Some(Approval::Auto),
+        asker: Arc::new(Nobody),
+        brought: Vec::new(),
+    };
     let binding = runtime.broker().bind(&"bench/only".parse().expect("a mode"), terms).await.expect("bound");
     (runtime, session, binding)
 }

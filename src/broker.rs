@@ -4,6 +4,7 @@
 //! Invariant: knows no protocol. `Binding::call` is the only path to a tool.
 
 mod binding;
+mod consent;
 mod files;
 mod foreign;
 mod gate;
@@ -12,11 +13,12 @@ mod names;
 use std::sync::Arc;
 
 pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
+pub use consent::Subject;
 pub use gate::{Answer, Asker, Nobody, Question};
 
-use crate::graph::Plan;
+use crate::graph::{Need, Plan};
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{Approval, Layer, ModeEntry, ServiceManifest, Status};
+use crate::manifest::{Approval, Layer, ModeEntry, ServiceEntry, ServiceManifest, Status};
 use crate::services::{Lease, Pool};
 use crate::tool::{Catalog, ServiceError, Session};
 
@@ -34,6 +36,16 @@ pub struct Terms {
     /// Overrides what the mode's manifest says.
     pub approval: Option<Approval>,
     pub asker: Arc<dyn Asker>,
+    /// Services that came with the session, from its editor: what the group `mcp` speaks of.
+    pub brought: Vec<Arc<ServiceEntry>>,
+}
+
+impl Terms {
+    /// A service by name, of the session or of the plan. The two share no name.
+    fn service<'a>(&'a self, plan: &'a Plan, name: &str) -> Option<&'a ServiceEntry> {
+        let brought = self.brought.iter().find(|entry| entry.manifest.name.as_str() == name);
+        brought.map(Arc::as_ref).or_else(|| plan.service(name))
+    }
 }
 
 /// A service that the mode names and the session does not have.
@@ -65,6 +77,12 @@ impl Broker {
         Self { plan, pool }
     }
 
+    /// A broker for another plan over the same pool.
+    #[must_use]
+    pub fn with_plan(&self, plan: Arc<Plan>) -> Self {
+        Self { plan, pool: self.pool.clone() }
+    }
+
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
@@ -81,7 +99,7 @@ impl Broker {
         let base = match (configured(Layer::User), mode.layer) {
             (Some(user), _) => user,
             (None, Layer::Project) => Approval::Ask,
-            (None, Layer::Builtin | Layer::User | Layer::Extra) => of_mode,
+            (None, Layer::Builtin | Layer::User | Layer::Extra | Layer::Editor) => of_mode,
         };
         let stricter = |a: Approval, b: Approval| if strictness(a) >= strictness(b) { a } else { b };
         of_project.into_iter().flatten().fold(base, stricter)
@@ -92,14 +110,23 @@ impl Broker {
     pub async fn bind(&self, id: &ModeId, terms: Terms) -> Result<Binding, BindError> {
         let (mode, scope) = self.plan.mode(id).ok_or_else(|| BindError::UnknownMode(id.clone()))?;
         let find = |name: &ServiceName| -> Option<ServiceManifest> {
-            self.plan.service(name.as_str()).map(|entry| entry.manifest.clone())
+            terms.service(&self.plan, name.as_str()).map(|entry| entry.manifest.clone())
         };
+        let mut levels = self.plan.start_levels(id);
+        if scope.lists_mcp() && !terms.brought.is_empty() {
+            let brought =
+                terms.brought.iter().map(|entry| Need { service: entry.manifest.name.clone(), optional: true });
+            match levels.first_mut() {
+                Some(first) => first.extend(brought),
+                None => levels.push(brought.collect()),
+            }
+        }
         let mut bound: Vec<(Lease, Arc<Catalog>)> = Vec::new();
         let mut absent = Vec::new();
-        for level in self.plan.start_levels(id) {
+        for level in levels {
             let mut starting = Vec::new();
             for need in level {
-                let Some(entry) = self.plan.service(need.service.as_str()) else { continue };
+                let Some(entry) = terms.service(&self.plan, need.service.as_str()) else { continue };
                 if entry.manifest.status == Status::Planned {
                     let reason = "it is planned".to_owned();
                     absent.push(Absent { service: need.service, optional: need.optional, planned: true, reason });

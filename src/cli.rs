@@ -3,15 +3,19 @@
 //!
 //! Invariant: the only module that prints, reads the environment or exits. Nobody uses it.
 
+mod acp;
 mod agents;
+mod attach;
 mod check;
 mod folders;
 mod graph;
 mod import;
 mod logging;
 mod mcp;
+mod models;
 mod new;
 mod output;
+mod progress;
 mod run;
 mod services;
 mod started;
@@ -38,7 +42,7 @@ struct Cli {
     command: Command,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 struct Global {
     /// Read manifests from this folder or file too; they override all others
     #[arg(long, value_name = "DIR", global = true)]
@@ -82,6 +86,8 @@ impl From<ApprovalLevel> for Approval {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Speak the Agent Client Protocol on stdio: what editors launch
+    Acp(acp::AcpArgs),
     /// Do one thing: a prompt, a session, an answer
     Run(run::RunArgs),
     /// Validate manifests and the graph they make; exit 6 if there is an error
@@ -113,6 +119,7 @@ impl Command {
     /// As it is typed, for the log. Arguments are left out: they may hold what nobody wants in a log.
     fn name(&self) -> &'static str {
         match self {
+            Command::Acp(_) => "acp",
             Command::Run(_) => "run",
             Command::Check(_) => "check",
             Command::Graph(_) => "graph",
@@ -169,6 +176,7 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let global = &cli.global;
     match cli.command {
+        Command::Acp(args) => acp::run(&args, global, folders, output),
         Command::Run(args) => run::run(&args, global, folders, output),
         Command::Check(args) => check::run(&args, global, folders, output),
         Command::Graph(args) => graph::run(&args, global, folders, output),

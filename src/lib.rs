@@ -5,6 +5,8 @@
 
 /// Names that appear in manifests.
 pub mod ids;
+/// What time it is.
+pub mod clock;
 /// What a person is told about a file.
 pub mod diagnostic;
 /// Child processes that leave nothing behind.
@@ -31,6 +33,10 @@ pub mod broker;
 pub mod llm;
 /// The loop between a model and its tools.
 pub mod agents;
+/// A talk in a mode, with its record.
+pub mod session;
+/// The front door for editors.
+pub mod acp;
 /// A binding offered outward.
 pub mod adapter;
 /// A plan that runs.

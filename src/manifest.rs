@@ -4,6 +4,7 @@
 //! Invariant: names are not looked up here and nothing is started; `graph` gives them meaning. A file that is
 //! wrong is reported and left out, the others are still read.
 
+mod approval;
 mod builtin;
 mod config;
 mod duration;
@@ -25,14 +26,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use approval::Approval;
 pub use config::{Config, Moderator, Profile};
 pub use duration::Span;
 pub use files::{Found, Root};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
+pub use mcp_servers::brought_service;
 pub use model::{
-    AcpRuntime, AgentManifest, Approval, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry,
-    HttpTransport, LOADERS, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport,
-    Timeouts, Transport, VERSION,
+    AcpRuntime, AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport,
+    LOADERS, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport, Timeouts,
+    Transport, VERSION,
 };
 pub use prompt::{Prompt, PromptValues, VARIABLES};
 pub use schema::{Kind, generate as generate_schema};
@@ -49,6 +52,8 @@ pub enum Layer {
     User,
     Project,
     Extra,
+    /// Handed over for one session.
+    Editor,
 }
 
 impl std::fmt::Display for Layer {
@@ -58,6 +63,7 @@ impl std::fmt::Display for Layer {
             Layer::User => "user",
             Layer::Project => "project",
             Layer::Extra => "--manifests",
+            Layer::Editor => "editor",
         })
     }
 }

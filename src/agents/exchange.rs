@@ -254,7 +254,7 @@ impl Exchange {
             .with_view(view.clone())
             .with_cancel(cancel.child_token())
             .with_activity(move |activity| {
-                if !matches!(activity, Activity::Progress(_)) {
+                if activity.lasts() {
                     seen.lock().unwrap_or_else(PoisonError::into_inner).push(activity.clone());
                 }
                 notifier.status(Status::ToolActivity { id: id.clone(), activity });

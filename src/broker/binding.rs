@@ -8,6 +8,7 @@ use jsonschema::Validator;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
+use super::consent::{Consents, Subject};
 use super::files::Relative;
 use super::gate::{self, Answer, Question, Verdict};
 use super::{Absent, Terms, files, foreign, names};
@@ -15,7 +16,7 @@ use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
 use crate::manifest::{Approval, ServiceEntry, Transport};
 use crate::services::Lease;
-use crate::tool::{CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
+use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 
 const LISTED_TWICE: &str = "its service lists another tool of that name before it";
 
@@ -48,6 +49,8 @@ pub struct BoundTool {
     pub files: Vec<Regex>,
     /// Believed of built-in services only.
     pub read_only: bool,
+    /// One of our own, so that it is known what its arguments mean.
+    builtin: bool,
     relative: Relative,
     /// What the service offered when this was frozen.
     seen: Arc<Catalog>,
@@ -99,14 +102,14 @@ impl Binding {
             prompts: BTreeMap::new(),
             absent,
             approval,
-            terms,
+            terms: terms.clone(),
             _leases: Vec::new(),
             plan: Arc::clone(&plan),
         };
         for (lease, catalog) in bound {
             let service = lease.service();
             binding._leases.push(lease);
-            let Some(entry) = plan.service(service.name().as_str()) else { continue };
+            let Some(entry) = terms.service(&plan, service.name().as_str()) else { continue };
             // What is only required by another service is running, and invisible.
             if !binding.scope.binds(entry) {
                 continue;
@@ -171,6 +174,7 @@ impl Binding {
             files,
             read_only: builtin && spec.hints.read_only == Some(true),
             spec,
+            builtin,
             relative: if builtin { Relative::ToSession } else { Relative::Elsewhere },
             seen: Arc::clone(catalog),
             validator,
@@ -190,6 +194,10 @@ impl Binding {
             RuleKind::Declared => named(&rule.group) && holds_all(&rule.group),
             RuleKind::Mcp => entry.user_installed(),
         })
+    }
+
+    pub fn approval(&self) -> Approval {
+        self.approval
     }
 
     pub fn mode(&self) -> &ModeId {
@@ -262,6 +270,7 @@ impl Binding {
                 }
             }
         }
+        context.report(Activity::Running);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {
             Err(ServiceError::Cancelled) => Err(ServiceError::Cancelled),
@@ -283,7 +292,7 @@ impl Binding {
         };
         let tool = self.tools.get(name).ok_or_else(unknown)?;
         let service = self.services.get(&tool.service).ok_or_else(unknown)?;
-        let entry = self.plan.service(tool.service.as_str()).ok_or_else(unknown)?;
+        let entry = self.terms.service(&self.plan, tool.service.as_str()).ok_or_else(unknown)?;
         self.scope.admits(entry, tool.spec.name.as_str()).map_err(|_| unknown())?;
         let validator = tool.validator.get_or_init(|| foreign::validator(&tool.spec));
         let validator = validator.as_ref().map_err(|reason| format!("`{name}` cannot be called: {reason}"))?;
@@ -339,7 +348,20 @@ impl Binding {
         arguments: &Map<String, Value>,
         context: &CallContext,
     ) -> Result<Option<&'static str>, ServiceError> {
-        let question = Question { tool: name.to_owned(), title: tool.spec.title.clone(), arguments: arguments.clone() };
+        let consents = context.session.state::<Consents>();
+        let subject = Subject::of(name, arguments, tool.builtin);
+        match consents.about(&subject) {
+            Some(true) => return Ok(None),
+            Some(false) => return Ok(Some("the user refused such calls for this session")),
+            None => {}
+        }
+        let question = Question {
+            call: context.id.clone(),
+            tool: name.to_owned(),
+            title: tool.spec.title.clone(),
+            arguments: arguments.clone(),
+            always: subject.clone(),
+        };
         let answer = tokio::select! {
             biased;
             () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
@@ -347,7 +369,15 @@ impl Binding {
         };
         Ok(match answer {
             Answer::Allow => None,
+            Answer::AllowAlways => {
+                consents.remember(subject, true);
+                None
+            }
             Answer::Refuse => Some("the user refused"),
+            Answer::RefuseAlways => {
+                consents.remember(subject, false);
+                Some("the user refused, and refuses such calls for this session")
+            }
             Answer::Unheard => Some(gate::UNHEARD),
         })
     }

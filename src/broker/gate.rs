@@ -1,9 +1,12 @@
 //! The permission gate: whether a call may run, must be asked about, or is refused. It sits inside
 //! `Binding::call`; a front door supplies who may be asked.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
+use super::consent::Subject;
 use crate::manifest::Approval;
 
 /// Who can be asked. A front door with nobody behind it uses [`Nobody`].
@@ -14,16 +17,22 @@ pub trait Asker: Send + Sync {
 /// A call that somebody must consent to.
 #[derive(Debug, Clone)]
 pub struct Question {
+    /// The id of the call, if it has one.
+    pub call: Option<Arc<str>>,
     /// As the model sees it.
     pub tool: String,
     pub title: Option<String>,
     pub arguments: Map<String, Value>,
+    /// What [`Answer::AllowAlways`] and [`Answer::RefuseAlways`] would cover, for this session.
+    pub always: Subject,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Allow,
+    AllowAlways,
     Refuse,
+    RefuseAlways,
     /// There is no one to ask.
     Unheard,
 }

@@ -54,7 +54,12 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
             Approval::Auto | Approval::Ask | Approval::Smart => Approval::Auto,
             Approval::ReadOnly | Approval::Deny => said,
         });
-        let terms = Terms { session: Arc::clone(&started.session), approval: Some(approval), asker: Arc::new(Nobody) };
+        let terms = Terms {
+            session: Arc::clone(&started.session),
+            approval: Some(approval),
+            asker: Arc::new(Nobody),
+            brought: Vec::new(),
+        };
         let binding = started.runtime.broker().bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
         for absent in binding.absent() {
             output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));

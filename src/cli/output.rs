@@ -69,6 +69,10 @@ pub(super) enum Failure {
     Manifests { errors: usize },
     /// The turn ended because a call was refused: exit 5.
     Refused { tool: String },
+    /// It took longer than it may: exit 3.
+    TimeLimit,
+    /// Nothing to go on with: exit 4.
+    NoSession { id: Option<String> },
     /// Somebody ended it: exit 130.
     Interrupted,
 }
@@ -86,13 +90,36 @@ impl Failure {
         Failure::Manifests { errors: diagnostics.iter().filter(|found| found.severity == Severity::Error).count() }
     }
 
+    pub(super) fn no_session(id: &str) -> Self {
+        Failure::NoSession { id: Some(id.to_owned()) }
+    }
+
     pub(super) fn code(&self) -> u8 {
         match self {
             Failure::Work { .. } => 1,
             Failure::Usage { .. } => 2,
+            Failure::TimeLimit => 3,
+            Failure::NoSession { .. } => 4,
             Failure::Refused { .. } => 5,
             Failure::Manifests { .. } => 6,
             Failure::Interrupted => 130,
+        }
+    }
+
+    /// What went wrong and what to do, on one line.
+    pub(super) fn problem(&self) -> String {
+        match self {
+            Failure::Work { problem, help } | Failure::Usage { problem, help } => format!("{problem}; {help}"),
+            Failure::Manifests { errors } => format!("the manifests have {errors} errors; run `skein check`"),
+            Failure::Refused { tool } => format!("the turn ended because {tool} was refused"),
+            Failure::TimeLimit => "the time limit was reached; give it more with --time-limit".to_owned(),
+            Failure::NoSession { id: Some(id) } => {
+                format!("there is no session `{id}`; `skein sessions list` shows them")
+            }
+            Failure::NoSession { id: None } => {
+                "no session was held in this folder yet; leave out --continue".to_owned()
+            }
+            Failure::Interrupted => "interrupted".to_owned(),
         }
     }
 
@@ -109,6 +136,11 @@ impl Failure {
                 format!(
                     "{red}error{red:#}: the turn ended because {tool} was refused\n  {quiet}help{quiet:#}: {help}\n"
                 )
+            }
+            Failure::TimeLimit | Failure::NoSession { .. } => {
+                let told = self.problem();
+                let (problem, help) = told.split_once("; ").unwrap_or((&told, ""));
+                format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
             }
             Failure::Interrupted => return,
             Failure::Manifests { errors } => format!("{red}error{red:#}: the manifests have {errors} errors\n"),

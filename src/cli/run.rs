@@ -1,36 +1,44 @@
-//! `skein run`: one prompt, one session; the answer on stdout, progress on stderr.
+//! `skein run`: one prompt, one answer; the answer on stdout, progress on stderr. The session is kept.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
-use anstyle::AnsiColor;
 use clap::Args;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::folders::Folders;
-use super::output::{Failure, Output, QUIET, shown};
+use super::models::KnownModels;
+use super::output::{Failure, Output, shown};
+use super::progress::{Progress, Shows};
 use super::started::{self, Started};
-use super::{Global, agents, workspace};
-use crate::agents::{
-    Ending, Event, Exchange, History, Limits, Notifier, Setting, Status, TurnEnd, memories, system_prompt,
-};
-use crate::broker::{Answer, Asker, Nobody, Question, Terms};
-use crate::conversation::Content;
-use crate::llm;
+use super::{Global, agents, attach, workspace};
+use crate::agents::{Ending, Limits, Notifier, TurnEnd};
+use crate::broker::{Answer, Asker, Nobody, Question};
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::manifest::Span;
+use crate::session::{Choice, Host, Live, Place, PromptError, SessionError, SessionOptions, Sessions};
+use crate::store::{self, ListFilter, StoreError, Within};
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// The agent
-    #[arg(long, short, default_value = "goose")]
-    agent: String,
+    /// The agent; `goose` if left out
+    #[arg(long, short)]
+    agent: Option<String>,
     /// Its mode; the default one if left out
     #[arg(long, short)]
     mode: Option<String>,
     /// The model, as provider:model; `offline` calls tools by name without one
-    #[arg(long, env = "SKEIN_MODEL", default_value = "offline")]
-    model: String,
+    #[arg(long, env = "SKEIN_MODEL")]
+    model: Option<String>,
+    /// Go on with the newest session of this folder
+    #[arg(long = "continue", short, conflicts_with = "resume")]
+    continues: bool,
+    /// Go on with this session; the beginning of its id is enough
+    #[arg(long, value_name = "ID")]
+    resume: Option<String>,
     /// How to print the answer
     #[arg(long, value_enum, default_value_t = RunOutput::Text)]
     output: RunOutput,
@@ -40,7 +48,10 @@ pub(super) struct RunArgs {
     /// How often the model may be asked in one turn
     #[arg(long, value_name = "N", default_value_t = Limits::default().requests)]
     max_turns: usize,
-    /// What to do; read from stdin if left out
+    /// End the turn after this time, as 90s or 10m; exit 3
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    time_limit: Option<Duration>,
+    /// What to do, with files as @path; read from stdin if left out
     prompt: Option<String>,
 }
 
@@ -54,50 +65,127 @@ enum RunOutput {
     StreamJson,
 }
 
+fn span(text: &str) -> Result<Duration, String> {
+    Span::try_from(text.to_owned()).map(Span::duration)
+}
+
 pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let plan = workspace::plan(global, folders, output)?;
-    let agent = agents::find(&plan, &args.agent)?;
+    let chosen = chosen_mode(args, &plan)?;
+    let models: Arc<KnownModels> = Arc::default();
+    let model = args.model.clone().unwrap_or_else(|| "offline".to_owned());
+    models.check(&model)?;
+    let (prompt, notes) = attach::prompt(&prompt_text(args)?, &folders.cwd)?;
+    notes.iter().for_each(|note| output.note(note));
+    let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
+    let limits = Limits { requests: args.max_turns.max(1), ..Limits::default() };
+    let options = SessionOptions { limits, scratch: folders.state.join("scratch"), os: std::env::consts::OS };
+    let sessions = Sessions::new(store, models, options);
+    let format = if args.json { RunOutput::Json } else { args.output };
+    started::block_on(plan, global, folders, output, async |started: &Started, output: &mut Output| {
+        let fallback = Choice {
+            mode: match chosen {
+                Some(mode) => mode,
+                None => agents::mode_of(agents::find(started.runtime.broker().plan(), "goose")?, None)?,
+            },
+            model,
+            approval: global.approval.map(Into::into),
+        };
+        let live = session(args, &sessions, fallback, folders, started).await?;
+        missed(&live, output).await?;
+        let progress = Progress::new(match format {
+            RunOutput::Text => Shows::Text,
+            RunOutput::Json => Shows::Nothing,
+            RunOutput::StreamJson => Shows::Events,
+        });
+        let cancel = started.interrupt();
+        let front = Arc::clone(&progress) as Arc<dyn Notifier>;
+        let turn = live.prompt(prompt, front, &cancel);
+        tokio::pin!(turn);
+        let limit = async {
+            match args.time_limit {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        let (ended, in_time) = tokio::select! {
+            biased;
+            ended = &mut turn => (ended, true),
+            () = limit => {
+                cancel.cancel();
+                (turn.await, false)
+            }
+        };
+        progress.finish(None);
+        let end = ended.map_err(|error| prompt_failure(&error))?;
+        finish(format, &live, &end, output)?;
+        if in_time { outcome(&end) } else { Err(Failure::TimeLimit) }
+    })
+}
+
+/// The mode that the command line names; nothing if it leaves the choice open.
+fn chosen_mode(args: &RunArgs, plan: &Plan) -> Result<Option<ModeId>, Failure> {
+    if args.agent.is_none() && args.mode.is_none() {
+        return Ok(None);
+    }
+    let agent = agents::find(plan, args.agent.as_deref().unwrap_or("goose"))?;
     let id = agents::mode_of(agent, args.mode.as_deref())?;
-    agents::offered(&plan, &id)?;
+    agents::offered(plan, &id)?;
     if agent.manifest.runtime.is_some() {
-        let problem = format!("`{}` is an external agent, which this skein cannot run yet", args.agent);
+        let problem = format!("`{}` is an external agent, which this skein cannot run yet", agent.manifest.name);
         return Err(Failure::usage(problem, "choose another agent"));
     }
-    let provider = llm::provider(&args.model, |name| std::env::var(name).ok())
-        .map_err(|error| Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"))?;
-    let prompt = prompt_text(args)?;
-    let format = if args.json { RunOutput::Json } else { args.output };
-    let approval = global.approval.map(Into::into);
-    let limits = Limits { requests: args.max_turns.max(1), ..Limits::default() };
-    started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
-        let session = Arc::clone(&started.session);
-        let interactive = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-        let asker: Arc<dyn Asker> = if interactive { Arc::new(Terminal) } else { Arc::new(Nobody) };
-        let terms = Terms { session: Arc::clone(&session), approval, asker };
-        let binding = started.runtime.broker().bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
-        for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
-            output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
+    Ok(Some(id))
+}
+
+/// A new session, or the one to go on with. What the command line names counts more than what the session had.
+async fn session(
+    args: &RunArgs,
+    sessions: &Sessions,
+    fallback: Choice,
+    folders: &Folders,
+    started: &Started,
+) -> Result<Arc<Live>, Failure> {
+    let interactive = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    let asker: Arc<dyn Asker> = if interactive { Arc::new(Terminal) } else { Arc::new(Nobody) };
+    let host = Host { broker: started.runtime.broker().clone(), asker, editor: None, brought: Vec::new() };
+    let known = match (&args.resume, args.continues) {
+        (Some(prefix), _) => {
+            let found = sessions.store().resolve(prefix).await.map_err(|error| store_failure(&error))?;
+            Some(found.ok_or_else(|| Failure::no_session(prefix))?)
         }
-        let plan = started.runtime.broker().plan();
-        let mode_prompt = plan.mode(&id).and_then(|(entry, _)| entry.prompt.as_ref());
-        let memories = memories(&binding, &session, &prompt).await;
-        let setting = Setting { date: &today(), os: std::env::consts::OS, memories: &memories };
-        let system = system_prompt(mode_prompt, &binding, &session, setting)
-            .map_err(|problem| Failure::work(problem, "correct the mode's prompt; `skein check` tells more"))?;
-        let progress = Arc::new(Progress { format, streamed: Mutex::new(false) });
-        let exchange = Exchange::new(
-            provider,
-            Arc::new(binding),
-            Arc::clone(&session),
-            Arc::clone(&progress) as Arc<dyn Notifier>,
-            limits,
-            system,
-        );
-        let mut history = History::default();
-        let end = exchange.turn(&mut history, vec![Content::text(prompt)], &CancellationToken::new()).await;
-        let text = history.messages().last().map(|message| message.text()).unwrap_or_default();
-        finish(format, &session.id, &id, &end, &text, output)
-    })
+        (None, true) => {
+            let filter = ListFilter { within: Within::Folder(folders.cwd.clone()), limit: Some(1), after: None };
+            let newest = sessions.store().list(filter).await.map_err(|error| store_failure(&error))?;
+            Some(newest.into_iter().next().ok_or(Failure::NoSession { id: None })?.id)
+        }
+        (None, false) => None,
+    };
+    let Some(id) = known else {
+        let place = Place { cwd: folders.cwd.clone(), roots: Vec::new() };
+        return sessions.create(place, fallback, |_| host).await.map_err(|error| session_failure(&error));
+    };
+    let opened = sessions.open(&id, Vec::new(), fallback.clone(), |_| host).await;
+    let live = opened.map_err(|error| session_failure(&error))?.live;
+    if args.agent.is_some() || args.mode.is_some() {
+        live.set_mode(fallback.mode).await.map_err(|error| session_failure(&error))?;
+    }
+    if args.model.is_some() {
+        live.set_model(fallback.model).await.map_err(|error| session_failure(&error))?;
+    }
+    if let Some(approval) = fallback.approval {
+        live.set_approval(approval).await.map_err(|error| session_failure(&error))?;
+    }
+    Ok(live)
+}
+
+/// Tells which services the mode does without.
+async fn missed(live: &Live, output: &mut Output) -> Result<(), Failure> {
+    let binding = live.binding().await.map_err(|error| started::bind_failure(&error))?;
+    for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+        output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
+    }
+    Ok(())
 }
 
 fn prompt_text(args: &RunArgs) -> Result<String, Failure> {
@@ -118,48 +206,32 @@ fn prompt_text(args: &RunArgs) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// `2026-11-15`.
-fn today() -> String {
-    let seconds = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
-    let days = seconds.map_or(0, |seconds| seconds.as_secs() / 86_400).cast_signed();
-    // Howard Hinnant's days-to-civil: exact for the proleptic Gregorian calendar.
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-fn finish(
-    format: RunOutput,
-    session: &str,
-    id: &crate::ids::ModeId,
-    end: &TurnEnd,
-    text: &str,
-    output: &mut Output,
-) -> Result<(), Failure> {
-    let (reason, error) = match &end.ending {
-        Ending::EndTurn => ("end_turn", None),
-        Ending::MaxTokens => ("max_tokens", None),
-        Ending::Exhausted { why } => ("max_turn_requests", Some(why.clone())),
-        Ending::Refusal => ("refusal", None),
-        Ending::Cancelled => ("cancelled", None),
-        Ending::CallRefused { tool } => ("end_turn", Some(format!("{tool} was refused"))),
-        Ending::Failed { why } => ("error", Some(why.clone())),
-    };
+/// The end of what is printed.
+fn finish(format: RunOutput, live: &Live, end: &TurnEnd, output: &mut Output) -> Result<(), Failure> {
     match format {
         RunOutput::Text => output.text("\n"),
-        RunOutput::Json => output.json(&json!({
-            "session": session, "agent": id.agent, "mode": id.mode, "stop_reason": reason, "text": text,
-            "usage": end.usage, "error": error,
-        })),
         RunOutput::StreamJson => {}
+        RunOutput::Json => {
+            let (reason, error) = match &end.ending {
+                Ending::EndTurn => ("end_turn", None),
+                Ending::MaxTokens => ("max_tokens", None),
+                Ending::Exhausted { why } => ("max_turn_requests", Some(why.clone())),
+                Ending::Refusal => ("refusal", None),
+                Ending::Cancelled => ("cancelled", None),
+                Ending::CallRefused { tool } => ("end_turn", Some(format!("{tool} was refused"))),
+                Ending::Failed { why } => ("error", Some(why.clone())),
+            };
+            let mode = live.choice().mode;
+            output.json(&json!({
+                "session": live.id(), "agent": mode.agent, "mode": mode.mode, "stop_reason": reason,
+                "text": live.last_answer(), "usage": end.usage, "error": error,
+            }));
+        }
     }
+    Ok(())
+}
+
+fn outcome(end: &TurnEnd) -> Result<(), Failure> {
     match &end.ending {
         Ending::EndTurn | Ending::MaxTokens | Ending::Refusal => Ok(()),
         Ending::Cancelled => Err(Failure::Interrupted),
@@ -171,66 +243,30 @@ fn finish(
     }
 }
 
-/// Tells of a turn while it runs.
-struct Progress {
-    format: RunOutput,
-    /// Whether text has been printed, so that tool lines begin on a line of their own.
-    streamed: Mutex<bool>,
-}
-
-impl Progress {
-    fn aside(&self, line: &str) {
-        let mut streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
-        let gap = if std::mem::take(&mut *streamed) { "\n" } else { "" };
-        // Progress that cannot be shown must not end the work.
-        drop(writeln!(anstream::stderr(), "{gap}{line}"));
+fn prompt_failure(error: &PromptError) -> Failure {
+    match error {
+        PromptError::Bind(error) => started::bind_failure(error),
+        PromptError::Store(error) => store_failure(error),
+        PromptError::Model(_) => Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
+        PromptError::Prompt(_) => {
+            Failure::work(error.to_string(), "correct the mode's prompt; `skein check` tells more")
+        }
+        PromptError::Busy => Failure::work(error.to_string(), "wait for its end"),
     }
 }
 
-impl Notifier for Progress {
-    fn log(&self, event: Event) {
-        if self.format == RunOutput::StreamJson {
-            // A reader that went away is told nothing more; the turn still ends in order.
-            drop(writeln!(anstream::stdout(), "{}", json!(event)));
-            return;
-        }
-        match event {
-            Event::ToolStarted { call } => {
-                self.aside(&format!("{QUIET}→ {} {}{QUIET:#}", call.name, shown(&brief(&call.arguments))));
-            }
-            Event::ToolEnded { name, outcome, .. } if outcome.is_error => {
-                let red = AnsiColor::Red.on_default();
-                let text: String = outcome.all_text().lines().next().unwrap_or_default().chars().take(160).collect();
-                self.aside(&format!("{red}✗ {name}{red:#} {}", shown(&text)));
-            }
-            Event::ToolEnded { name, outcome, .. } if shows_plan(&name) => {
-                for line in outcome.all_text().lines() {
-                    self.aside(&format!("  {}", shown(line)));
-                }
-            }
-            Event::ToolEnded { .. } | Event::Message { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } => {}
-        }
-    }
-
-    fn status(&self, status: Status) {
-        if let (RunOutput::Text, Status::Text(text)) = (self.format, status) {
-            *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            // What files and pages hold must not steer the terminal.
-            let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
-            let mut stdout = anstream::stdout();
-            drop(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
-        }
+fn session_failure(error: &SessionError) -> Failure {
+    match error {
+        SessionError::Unknown(id) => Failure::no_session(id),
+        SessionError::Store(error) => store_failure(error),
+        SessionError::Bind(error) => started::bind_failure(error),
+        SessionError::Model(_) => Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
+        SessionError::Record { .. } => Failure::work(error.to_string(), "start a new session"),
     }
 }
 
-/// Tools whose answer is the plan that a user wants to see.
-fn shows_plan(tool: &str) -> bool {
-    matches!(tool, "developer__update_plan" | "todo__set_todos" | "todo__update_todo")
-}
-
-fn brief(arguments: &Value) -> String {
-    let text = arguments.to_string();
-    if text.chars().count() > 120 { format!("{}…", text.chars().take(120).collect::<String>()) } else { text }
+pub(super) fn store_failure(error: &StoreError) -> Failure {
+    Failure::work(error.to_string(), "check the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names")
 }
 
 /// The person at the terminal.
@@ -242,15 +278,18 @@ impl Asker for Terminal {
             let asked = tokio::task::spawn_blocking(move || {
                 let arguments = shown(&Value::Object(question.arguments).to_string());
                 let mut stderr = anstream::stderr();
-                write!(stderr, "Run {} {arguments}? [y/N] ", question.tool)?;
+                write!(stderr, "\r\x1b[2KRun {} {arguments}? [y]es, [a]lways in this session, [N]o ", question.tool)?;
                 stderr.flush()?;
                 let mut line = String::new();
                 std::io::stdin().lock().read_line(&mut line)?;
                 Ok::<_, std::io::Error>(line)
             });
             match asked.await {
-                Ok(Ok(line)) if matches!(line.trim(), "y" | "Y" | "yes") => Answer::Allow,
-                Ok(Ok(_)) => Answer::Refuse,
+                Ok(Ok(line)) => match line.trim() {
+                    "y" | "Y" | "yes" => Answer::Allow,
+                    "a" | "A" | "always" => Answer::AllowAlways,
+                    _ => Answer::Refuse,
+                },
                 Ok(Err(_)) | Err(_) => Answer::Unheard,
             }
         })

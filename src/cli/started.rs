@@ -2,8 +2,10 @@
 //! happens: the work is done, fails, or is interrupted.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
 
 use super::Global;
 use super::folders::Folders;
@@ -15,10 +17,22 @@ use crate::runtime::Runtime;
 use crate::services::{Cassette, Environment, PoolOptions, Registry};
 use crate::tool::Session;
 
+/// How long work that knows of an interrupt may take to end by itself.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// What a command has to work with.
 pub(super) struct Started {
     pub(super) runtime: Runtime,
     pub(super) session: Arc<Session>,
+    interrupt: OnceLock<CancellationToken>,
+}
+
+impl Started {
+    /// For work that wants to end in order: cancelled by Ctrl-C and the like. Without this it is dropped where
+    /// it stands.
+    pub(super) fn interrupt(&self) -> CancellationToken {
+        self.interrupt.get_or_init(CancellationToken::new).clone()
+    }
 }
 
 /// Runs `work` with services at hand, and ends them all before it returns.
@@ -43,10 +57,19 @@ pub(super) fn block_on<T>(
             cassette,
         };
         let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, Some(sockets(folders)));
-        let started = Started { runtime, session };
+        let started = Started { runtime, session, interrupt: OnceLock::new() };
+        let ended = async {
+            let failure = interrupted.await;
+            if let Some(interrupt) = started.interrupt.get() {
+                interrupt.cancel();
+                tokio::time::sleep(GRACE).await;
+            }
+            failure
+        };
         let result = tokio::select! {
+            biased;
             result = work(&started, output) => result,
-            failure = interrupted => Err(failure),
+            failure = ended => Err(failure),
         };
         started.runtime.stop().await;
         result

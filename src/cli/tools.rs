@@ -33,8 +33,12 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
     let plan = workspace::plan(global, folders, output)?;
     let agent = agents::find(&plan, &args.agent)?;
     let id = agents::mode_of(agent, args.mode.as_deref())?;
-    let terms =
-        |started: &Started| Terms { session: Arc::clone(&started.session), approval: None, asker: Arc::new(Nobody) };
+    let terms = |started: &Started| Terms {
+        session: Arc::clone(&started.session),
+        approval: None,
+        asker: Arc::new(Nobody),
+        brought: Vec::new(),
+    };
     let (json, bytes) = (args.json, args.bytes);
     started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
         let broker = started.runtime.broker();

@@ -27,19 +27,28 @@ pub(super) fn resolve(
     folders: &Folders,
     output: &mut Output,
 ) -> Result<Resolved, Failure> {
-    let (manifests, found) = manifest::load(&roots(global, extra, untrusted, folders, output)?);
+    let (roots, notes) = roots(global, extra, untrusted, folders)?;
+    notes.iter().for_each(|note| output.note(note));
+    let (manifests, found) = manifest::load(&roots);
     tracing::debug!(agents = manifests.agents.len(), services = manifests.services.len(), "manifests loaded");
     Ok(graph::resolve(manifests, found))
 }
 
-/// The layers that apply here, in order.
+/// The same for one who cannot print: what is to be said comes back. An untrusted project is left out.
+pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolved, Vec<String>), Failure> {
+    let (roots, notes) = roots(global, &[], Untrusted::Leave, folders)?;
+    let (manifests, found) = manifest::load(&roots);
+    Ok((graph::resolve(manifests, found), notes))
+}
+
+/// The layers that apply here, in order, and what the user should know about them.
 fn roots(
     global: &Global,
     extra: &[PathBuf],
     untrusted: Untrusted,
     folders: &Folders,
-    output: &mut Output,
-) -> Result<Vec<(Layer, Root)>, Failure> {
+) -> Result<(Vec<(Layer, Root)>, Vec<String>), Failure> {
+    let mut notes = Vec::new();
     let mut roots = vec![(Layer::Builtin, Root::Builtin)];
     if folders.config.is_dir() {
         roots.push((Layer::User, disk(&folders.config, folders)));
@@ -47,7 +56,7 @@ fn roots(
     let project = match Project::find(&folders.cwd) {
         Err(error) if untrusted == Untrusted::Leave => {
             // Someone's clone must not keep anyone from working in it.
-            output.note(&format!("this project's .skein/ or .mcp.json is not used: {error}"));
+            notes.push(format!("this project's .skein/ or .mcp.json is not used: {error}"));
             None
         }
         found => found.map_err(|error| trust_failure(&error))?,
@@ -61,7 +70,7 @@ fn roots(
         };
         if let Some(why) = why {
             let what = if untrusted == Untrusted::Check { "is checked here but not used" } else { "is not used" };
-            output.note(&format!(
+            notes.push(format!(
                 "this project's .skein/ or .mcp.json {why} and {what}; look at it, then run `skein trust`"
             ));
         }
@@ -77,7 +86,7 @@ fn roots(
         }
         roots.push((Layer::Extra, disk(path, folders)));
     }
-    Ok(roots)
+    Ok((roots, notes))
 }
 
 /// The plan of all layers, for commands that need one; what is wrong is reported.
@@ -92,7 +101,8 @@ pub(super) fn plan_with(
     output: &mut Output,
     (name, text): (&str, String),
 ) -> Result<Plan, Failure> {
-    let mut roots = roots(global, &[], Untrusted::Leave, folders, output)?;
+    let (mut roots, notes) = roots(global, &[], Untrusted::Leave, folders)?;
+    notes.iter().for_each(|note| output.note(note));
     let files = [(PathBuf::from(name), text.into_bytes())].into();
     roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));
     let (manifests, found) = manifest::load(&roots);

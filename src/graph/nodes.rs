@@ -55,7 +55,7 @@ impl Edge {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ServiceGraph {
     graph: DiGraph<Node, Edge>,
     index: HashMap<Node, NodeIndex>,
@@ -64,7 +64,7 @@ pub struct ServiceGraph {
 impl ServiceGraph {
     /// Edges to names that do not exist are left out; `checks` reports them.
     pub(super) fn build(manifests: &Manifests) -> Self {
-        let mut graph = Self { graph: DiGraph::new(), index: HashMap::new() };
+        let mut graph = Self::default();
         for name in manifests.services.keys() {
             graph.node(Node::Service(name.clone()));
         }

@@ -31,6 +31,11 @@ impl Plan {
         Self { manifests, graph, scopes, heights }
     }
 
+    /// A plan in which nothing is.
+    pub fn empty() -> Self {
+        Self::new(Manifests::default(), ServiceGraph::default(), HashMap::new())
+    }
+
     pub fn manifests(&self) -> &Manifests {
         &self.manifests
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::model::Approval;
+use super::approval::Approval;
 use crate::ids::{AgentName, ModeSlug, ServiceName};
 
 /// Settings of a user (`config.yaml` in the configuration folder) or of a project (`.skein/config.yaml`).

@@ -9,6 +9,7 @@ use super::model::{
     VERSION,
 };
 use super::yaml::{Path, Source};
+use super::{Layer, ServiceEntry};
 use crate::diagnostic::Diagnostic;
 use crate::ids::ServiceName;
 
@@ -75,12 +76,17 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, Unusable> {
         (Some(_), Some(_)) => return Err("it has both a command and a url".to_owned().into()),
         (None, None) => return Err("it has neither a command nor a url".to_owned().into()),
     };
-    Ok(ServiceManifest {
+    let description = text("description").map_or_else(|| format!("MCP server {name} of .mcp.json"), str::to_owned);
+    Ok(manifest(service_name(name)?, Some(name.to_owned()), description, transport))
+}
+
+fn manifest(name: ServiceName, title: Option<String>, description: String, transport: Transport) -> ServiceManifest {
+    ServiceManifest {
         version: VERSION,
         kind: ServiceKind::Service,
-        name: service_name(name)?,
-        title: Some(name.to_owned()),
-        description: text("description").map_or_else(|| format!("MCP server {name} of .mcp.json"), str::to_owned),
+        name,
+        title,
+        description,
         transport,
         owner: None,
         status: Status::Ready,
@@ -90,7 +96,31 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, Unusable> {
         timeouts: Timeouts::default(),
         restart: Restart::default(),
         settings: None,
-    })
+    }
+}
+
+/// A server that an editor hands over for one session. What it gives is meant as it stands: an editor fills in
+/// variables itself, and ours are not for it.
+/// A name that is `taken` is not: the service becomes `editor-NAME`.
+pub fn brought_service(name: &str, transport: Transport, taken: impl Fn(&str) -> bool) -> Result<ServiceEntry, String> {
+    let written = serde_json::to_string(&transport).unwrap_or_default();
+    if written.contains("${env:") {
+        return Err(
+            "its settings contain `${env:`, which only manifests may use; let the editor fill in the value".to_owned()
+        );
+    }
+    let told = |Unusable(problem, help): Unusable| format!("{problem}; {help}");
+    let mut name_of = service_name(name).map_err(told)?;
+    if taken(name_of.as_str()) {
+        name_of = service_name(&format!("editor-{name}")).map_err(told)?;
+    }
+    if taken(name_of.as_str()) {
+        return Err(format!("there is another service of the name `{name_of}`; rename it"));
+    }
+    let description = format!("MCP server {name} of the editor");
+    let manifest = manifest(name_of, Some(name.to_owned()), description, transport);
+    let source = Source::new("session/new", "");
+    Ok(ServiceEntry { manifest, layer: Layer::Editor, source, path: Path::root(), overrides: Vec::new() })
 }
 
 /// `GitHub Tools` → `github-tools`.

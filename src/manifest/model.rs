@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::approval::Approval;
 use super::duration::Span;
 use crate::ids::{AgentName, GroupName, ModeSlug, RoleName, ServiceName, ToolName};
 
@@ -285,18 +286,6 @@ impl GroupEntry {
             GroupEntry::Files(narrowed) => Some(&narrowed.files),
         }
     }
-}
-
-/// `auto` runs every call, `ask` asks for what is not read-only, `smart` asks unless a judge finds the call
-/// read-only, `read-only` refuses the rest, `deny` refuses all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Approval {
-    Auto,
-    Ask,
-    Smart,
-    ReadOnly,
-    Deny,
 }
 
 /// `auto`: on when the schemas of the mode's tools pass 8 kB.

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Something a call does that others may want to see. All but progress belongs to the session's record.
+/// Something a call does that others may want to see.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
+    /// Whoever had to consent has: it runs.
+    Running,
     Progress(Progress),
     /// It works on this place.
     Place {
@@ -29,6 +31,13 @@ pub enum Activity {
     Terminal {
         id: String,
     },
+}
+
+impl Activity {
+    /// True if it belongs to the session's record, and not only to the moment.
+    pub fn lasts(&self) -> bool {
+        !matches!(self, Activity::Running | Activity::Progress(_))
+    }
 }
 
 /// How far a call has come.

@@ -275,7 +275,7 @@ async fn consent_to_a_tool_is_not_consent_to_what_took_its_place_meanwhile() {
     let manifests = [echo("echo", &flags), agent(&[mode("work", json!(["echo"]), json!(["echo"]))])];
     let wired = Wired::with_manifests(&manifests);
     let asker = Arc::new(Meddled { pool: wired.runtime.pool().clone(), description });
-    let terms = Terms { session: wired.session("session"), approval: Some(Approval::Ask), asker };
+    let terms = Terms { session: wired.session("session"), approval: Some(Approval::Ask), asker, brought: Vec::new() };
     let binding = wired.bind_terms("work", terms).await.expect("bound");
     let error = wired.refused(&binding, "echo__echo", json!({"text": "hi"})).await;
     assert!(error.contains("has changed what `echo` says about itself"), "{error}");
@@ -315,7 +315,12 @@ async fn each_level_of_approval_does_what_it_says() {
     ];
     for (approval, answer, runs, asks) in table {
         let asker = Recording::new(answer);
-        let terms = Terms { session: wired.session("session"), approval, asker: Arc::clone(&asker) as Arc<dyn Asker> };
+        let terms = Terms {
+            session: wired.session("session"),
+            approval,
+            asker: Arc::clone(&asker) as Arc<dyn Asker>,
+            brought: Vec::new(),
+        };
         let binding = wired.bind_terms("work", terms).await.expect("bound");
         for ((tool, runs), asks) in tools.iter().zip(runs).zip(asks) {
             let with = if *tool == "echo__append" { append.clone() } else { json!({}) };
@@ -336,7 +341,8 @@ async fn each_level_of_approval_does_what_it_says() {
 #[tokio::test]
 async fn the_mode_decides_where_the_session_does_not() {
     let wired = with_a_builtin();
-    let terms = Terms { session: wired.session("session"), approval: None, asker: Arc::new(Nobody) };
+    let terms =
+        Terms { session: wired.session("session"), approval: None, asker: Arc::new(Nobody), brought: Vec::new() };
     let binding = wired.bind_terms("asks", terms).await.expect("bound");
     let error = wired.refused(&binding, "notes__read_note", json!({})).await;
     assert!(error.contains("the session allows no tool calls"), "{error}");
@@ -347,7 +353,7 @@ async fn the_mode_decides_where_the_session_does_not() {
 async fn with_nobody_to_ask_the_flag_that_would_allow_it_is_named() {
     let wired = with_a_builtin();
     let approval = Some(Approval::Ask);
-    let terms = Terms { session: wired.session("session"), approval, asker: Arc::new(Nobody) };
+    let terms = Terms { session: wired.session("session"), approval, asker: Arc::new(Nobody), brought: Vec::new() };
     let binding = wired.bind_terms("work", terms).await.expect("bound");
     let error = wired.refused(&binding, "notes__write_note", json!({})).await;
     assert!(error.contains("`--approval auto`"), "{error}");

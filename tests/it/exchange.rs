@@ -94,8 +94,12 @@ impl Stage {
     }
 
     async fn exchange(&self, mode: &str, model: &Arc<Script>, limits: Limits) -> Exchange {
-        let terms =
-            Terms { session: Arc::clone(&self.session), approval: Some(Approval::Auto), asker: Arc::new(Nobody) };
+        let terms = Terms {
+            session: Arc::clone(&self.session),
+            approval: Some(Approval::Auto),
+            asker: Arc::new(Nobody),
+            brought: Vec::new(),
+        };
         let binding = self.runtime.broker().bind(&mode.parse().unwrap(), terms).await.expect("the mode can be entered");
         let provider: Arc<dyn Provider> = Arc::clone(model) as _;
         let notifier: Arc<dyn Notifier> = Arc::clone(&self.ear) as _;

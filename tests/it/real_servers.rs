@@ -194,7 +194,12 @@ async fn the_library_binds_and_calls_a_real_server() {
     let options = PoolOptions { environment: Environment::new(ours.chain(given)), ..PoolOptions::default() };
     let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, None);
     let session = Session::new("one", sandbox.path("files"), Vec::new(), sandbox.path("scratch"));
-    let terms = Terms { session: Arc::clone(&session), approval: Some(Approval::Auto), asker: Arc::new(Nobody) };
+    let terms = Terms {
+        session: Arc::clone(&session),
+        approval: Some(Approval::Auto),
+        asker: Arc::new(Nobody),
+        brought: Vec::new(),
+    };
     let mode = ModeId::new(AgentName::new("real"), ModeSlug::new("look"));
     let binding = runtime.broker().bind(&mode, terms).await.expect("the mode can be entered");
     let arguments = json!({"path": "notes/first.md"}).as_object().cloned().unwrap_or_default();

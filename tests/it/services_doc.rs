@@ -95,7 +95,12 @@ async fn the_page_on_services_is_what_they_say() {
          `skein services`.\n",
     );
     for name in &ready {
-        let terms = Terms { session: Arc::clone(&session), approval: Some(Approval::Auto), asker: Arc::new(Nobody) };
+        let terms = Terms {
+            session: Arc::clone(&session),
+            approval: Some(Approval::Auto),
+            asker: Arc::new(Nobody),
+            brought: Vec::new(),
+        };
         let id = format!("reader/{name}").parse().unwrap();
         let binding = runtime.broker().bind(&id, terms).await.expect("a ready service starts");
         section(&mut page, &manifests.services[name.as_str()], &binding);
@@ -127,7 +132,7 @@ async fn the_everyday_tools_cost_less_than_six_thousand_bytes() {
     let plan = skein::graph::resolve(manifests, found).plan.expect("the manifests are right");
     let options = PoolOptions { data: folder.path().join("data"), ..PoolOptions::default() };
     let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, None);
-    let terms = Terms { session, approval: None, asker: Arc::new(Nobody) };
+    let terms = Terms { session, approval: None, asker: Arc::new(Nobody), brought: Vec::new() };
     let binding = runtime.broker().bind(&"goose/assistant".parse().unwrap(), terms).await.expect("bound");
     let bytes: usize = binding.tools().iter().map(|(name, tool)| tool.request_bytes(name)).sum();
     assert!(bytes < 6_000, "developer, memory and todo add {bytes} bytes to a request");

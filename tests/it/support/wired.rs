@@ -186,7 +186,11 @@ impl Wired {
 
     pub(crate) async fn bind_session(&self, session: &str, mode: &str) -> Result<Binding, BindError> {
         let asker: Arc<dyn Asker> = Arc::new(Nobody);
-        self.bind_terms(mode, Terms { session: self.session(session), approval: Some(Approval::Auto), asker }).await
+        self.bind_terms(
+            mode,
+            Terms { session: self.session(session), approval: Some(Approval::Auto), asker, brought: Vec::new() },
+        )
+        .await
     }
 
     pub(crate) async fn bind_terms(&self, mode: &str, terms: Terms) -> Result<Binding, BindError> {

@@ -1,0 +1,300 @@
+//! The front door for editors: the Agent Client Protocol, version 1, over two streams of lines. One file for each
+//! family of methods.
+//!
+//! Invariant: the dispatch loop never waits. A handler takes a request in, and a task of its own answers it.
+
+mod ask;
+mod calls;
+mod commands;
+mod connection;
+mod content;
+mod editor;
+mod errors;
+mod initialize;
+mod options;
+mod prompt;
+mod sessions;
+mod updates;
+mod wire;
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use agent_client_protocol::v1::schema as acp;
+use agent_client_protocol::v1::{ConnectionTo, Responder};
+use agent_client_protocol::{Agent, Client, Lines, on_receive_notification, on_receive_request};
+use futures::future::BoxFuture;
+use tokio::io::AsyncRead;
+
+use crate::broker::Broker;
+use crate::diagnostic::Diagnostic;
+use crate::manifest::Approval;
+use crate::session::{Models, Sessions};
+use connection::Connection;
+use wire::Wire;
+
+/// What the door opens to.
+pub struct Front {
+    /// Opens the store of sessions, or says why it cannot be used.
+    pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, String>> + Send + Sync>,
+    pub available: Arc<dyn Models>,
+    pub projects: Arc<dyn Projects>,
+    pub version: &'static str,
+    /// For one launch: the agent and the mode new sessions begin in.
+    pub agent: Option<String>,
+    pub mode: Option<String>,
+    /// The model new sessions begin with, and those that can be chosen beside it.
+    pub model: String,
+    pub models: Vec<String>,
+    pub approval: Option<Approval>,
+    /// Offers `session/fork`, which the protocol does not have for good yet.
+    pub fork: bool,
+}
+
+/// What holds in a folder: its manifests, as far as they are trusted.
+pub trait Projects: Send + Sync {
+    fn open(&self, cwd: &Path) -> Result<Project, Broken>;
+}
+
+/// A folder whose manifests are right.
+#[derive(Debug, Clone)]
+pub struct Project {
+    pub broker: Broker,
+    /// What the user should know about it.
+    pub notes: Vec<String>,
+}
+
+/// A folder whose manifests are wrong, or whose settings are.
+#[derive(Debug, Clone)]
+pub struct Broken {
+    pub problem: String,
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl std::fmt::Debug for Front {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Front").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+/// Serves one client until it closes its side. When this returns, no turn runs, and all that was said is written.
+pub async fn serve(
+    front: Front,
+    input: impl AsyncRead + Send + Unpin + 'static,
+    output: impl Write + Send + 'static,
+) -> std::io::Result<()> {
+    let (wire, writer) = Wire::start(output)?;
+    let transport = Lines::new(wire.sink(), wire::lines(input));
+    let connection = Connection::new(front, wire);
+    let served = speak(&connection, transport).await;
+    connection.end().await;
+    drop(connection);
+    // The writer has nothing left to wait for, unless the client does not read.
+    tokio::task::spawn_blocking(move || drop(writer.join())).await.map_err(std::io::Error::other)?;
+    served.map_err(|error| std::io::Error::other(error.to_string()))
+}
+
+/// Answers a request in a task of its own.
+macro_rules! answered {
+    ($connection:expr, $request:ty => $response:ty, |$c:ident, $r:ident, $client:ident| $work:expr) => {{
+        let connection = Arc::clone($connection);
+        async move |$r: $request, responder: Responder<$response>, $client: ConnectionTo<Client>| {
+            let $c = Arc::clone(&connection);
+            connection.spawn(async move {
+                let answer: Result<$response, acp::Error> = async { $work }.await;
+                // A client that went away waits for no answer.
+                drop(responder.respond_with_result(answer.map_err(Into::into)));
+            });
+            Ok(())
+        }
+    }};
+}
+
+/// The same for what sets up a session: the answer first, then its commands and what the user should know.
+macro_rules! set_up {
+    ($connection:expr, $request:ty => $response:ty, $work:path, |$c:ident, $open:ident| $answer:expr) => {{
+        let connection = Arc::clone($connection);
+        async move |request: $request, responder: Responder<$response>, client: ConnectionTo<Client>| {
+            let $c = Arc::clone(&connection);
+            connection.spawn(async move {
+                let $open = match $work(&$c, &client, request).await {
+                    Ok(open) => open,
+                    Err(error) => return drop(responder.respond_with_error(error.into())),
+                };
+                let answer: $response = $answer;
+                if responder.respond(answer).is_ok() {
+                    sessions::settled(&$c, &client, &$open).await;
+                }
+            });
+            Ok(())
+        }
+    }};
+}
+
+async fn speak(
+    connection: &Arc<Connection>,
+    transport: impl agent_client_protocol::ConnectTo<Agent> + 'static,
+) -> Result<(), agent_client_protocol::Error> {
+    let c = connection;
+    let agent = Agent
+        .v1()
+        .name("skein")
+        .on_receive_request(
+            answered!(c, acp::InitializeRequest => acp::InitializeResponse, |c, request, _client| {
+                Ok(initialize::initialize(&c, request))
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            answered!(c, acp::AuthenticateRequest => acp::AuthenticateResponse, |c, request, _client| {
+                initialize::authenticate(&c, &request)
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            // Keys are the environment's, and no session asks for a login: there is nothing to forget.
+            answered!(c, acp::LogoutRequest => acp::LogoutResponse, |_c, _request, _client| Ok(acp::LogoutResponse::new())),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            set_up!(c, acp::NewSessionRequest => acp::NewSessionResponse, sessions::new, |c, open| {
+                acp::NewSessionResponse::new(open.live.id().to_owned())
+                    .modes(options::modes(&open))
+                    .config_options(options::options(&c, &open))
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            set_up!(c, acp::LoadSessionRequest => acp::LoadSessionResponse, sessions::load, |c, open| {
+                acp::LoadSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&c, &open))
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            set_up!(c, acp::ResumeSessionRequest => acp::ResumeSessionResponse, sessions::resume, |c, open| {
+                acp::ResumeSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&c, &open))
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            answered!(c, acp::ListSessionsRequest => acp::ListSessionsResponse, |c, request, _client| {
+                sessions::list(&c, request).await
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            answered!(c, acp::DeleteSessionRequest => acp::DeleteSessionResponse, |c, request, _client| {
+                sessions::delete(&c, &request).await.map(|()| acp::DeleteSessionResponse::new())
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            answered!(c, acp::CloseSessionRequest => acp::CloseSessionResponse, |c, request, _client| {
+                let closed = c.close(&request.session_id).await;
+                closed.map(|_| acp::CloseSessionResponse::new()).ok_or_else(|| errors::unknown_session(&request.session_id.0))
+            }),
+            on_receive_request!(),
+        );
+    let (changing, choosing, prompting, cancelling) = (Arc::clone(c), Arc::clone(c), Arc::clone(c), Arc::clone(c));
+    let agent = agent
+        .on_receive_request(
+            async move |request: acp::SetSessionModeRequest,
+                        responder: Responder<acp::SetSessionModeResponse>,
+                        client: ConnectionTo<Client>| {
+                let open = changing.session(&request.session_id)?;
+                let (place, connection) = (open.place(), Arc::clone(&changing));
+                changing.spawn(async move {
+                    let _order = place.reached().await;
+                    let set = options::set_mode(&connection, &open, &request).await;
+                    let answer = set.map(|()| acp::SetSessionModeResponse::new());
+                    changed(&connection, &client, &open, responder, answer).await;
+                });
+                Ok(())
+            },
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            async move |request: acp::SetSessionConfigOptionRequest,
+                        responder: Responder<acp::SetSessionConfigOptionResponse>,
+                        client: ConnectionTo<Client>| {
+                let open = choosing.session(&request.session_id)?;
+                let (place, connection) = (open.place(), Arc::clone(&choosing));
+                choosing.spawn(async move {
+                    let _order = place.reached().await;
+                    let set = options::set_option(&connection, &open, &request).await;
+                    let answer =
+                        set.map(|()| acp::SetSessionConfigOptionResponse::new(options::options(&connection, &open)));
+                    changed(&connection, &client, &open, responder, answer).await;
+                });
+                Ok(())
+            },
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            async move |request: acp::PromptRequest,
+                        responder: Responder<acp::PromptResponse>,
+                        _: ConnectionTo<Client>| {
+                let open = prompting.session(&request.session_id)?;
+                let running = open.begin()?;
+                let (place, connection) = (open.place(), Arc::clone(&prompting));
+                prompting.spawn(async move {
+                    let cancelled = responder.cancellation();
+                    let both = async {
+                        cancelled.cancelled().await;
+                        running.cancel().cancel();
+                        std::future::pending().await
+                    };
+                    let answer = tokio::select! {
+                        answer = prompt::prompt(&connection, &open, &running, place, request.prompt) => answer,
+                        answer = both => answer,
+                    };
+                    // The next prompt may come as soon as this one is answered.
+                    drop(running);
+                    drop(responder.respond_with_result(answer.map_err(Into::into)));
+                });
+                Ok(())
+            },
+            on_receive_request!(),
+        )
+        .on_receive_notification(
+            async move |cancel: acp::CancelNotification, _: ConnectionTo<Client>| {
+                // A session that is unknown or idle has nothing to cancel.
+                if let Ok(open) = cancelling.session(&cancel.session_id) {
+                    open.cancel();
+                }
+                Ok(())
+            },
+            on_receive_notification!(),
+        );
+    if !connection.front.fork {
+        return agent.connect_to(transport).await;
+    }
+    let agent = agent.on_receive_request(
+        set_up!(c, acp::ForkSessionRequest => acp::ForkSessionResponse, sessions::fork, |c, open| {
+            acp::ForkSessionResponse::new(open.live.id().to_owned())
+                .modes(options::modes(&open))
+                .config_options(options::options(&c, &open))
+        }),
+        on_receive_request!(),
+    );
+    agent.connect_to(transport).await
+}
+
+/// Answers a change, and then tells the client what else is different now.
+async fn changed<T: agent_client_protocol::JsonRpcResponse>(
+    connection: &Connection,
+    client: &ConnectionTo<Client>,
+    open: &connection::Open,
+    responder: Responder<T>,
+    answer: Result<T, acp::Error>,
+) {
+    let done = answer.is_ok();
+    if responder.respond_with_result(answer.map_err(Into::into)).is_err() || !done {
+        return;
+    }
+    for update in options::refreshed(connection, open).await {
+        let id = acp::SessionId::new(open.live.id());
+        drop(client.send_notification(acp::SessionNotification::new(id, update)));
+    }
+}

@@ -1,0 +1,77 @@
+//! The person behind the client, asked for consent.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_client_protocol::Client;
+use agent_client_protocol::v1::ConnectionTo;
+use agent_client_protocol::v1::schema as acp;
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use super::calls;
+use crate::broker::{Answer, Asker, Question};
+use crate::conversation::ToolUse;
+use crate::graph::Plan;
+
+const ALLOW: &str = "allow";
+const ALLOW_ALWAYS: &str = "allow-always";
+const REFUSE: &str = "reject";
+const REFUSE_ALWAYS: &str = "reject-always";
+
+/// Asks through `session/request_permission`.
+pub(super) struct ClientAsker {
+    pub(super) client: ConnectionTo<Client>,
+    pub(super) session: acp::SessionId,
+    pub(super) plan: Arc<Plan>,
+    pub(super) cwd: PathBuf,
+}
+
+impl Asker for ClientAsker {
+    fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+        let request = self.request(question);
+        Box::pin(async move {
+            // Dropped when the turn is cancelled, which takes the question back.
+            match self.client.send_request(request).block_task().await.map(|said| said.outcome) {
+                Ok(acp::RequestPermissionOutcome::Selected(selected)) => match &*selected.option_id.0 {
+                    ALLOW => Answer::Allow,
+                    ALLOW_ALWAYS => Answer::AllowAlways,
+                    REFUSE_ALWAYS => Answer::RefuseAlways,
+                    _ => Answer::Refuse,
+                },
+                Ok(_) => Answer::Refuse,
+                Err(error) => {
+                    tracing::warn!(%error, "the client did not answer a question");
+                    Answer::Refuse
+                }
+            }
+        })
+    }
+}
+
+impl ClientAsker {
+    fn request(&self, question: Question) -> acp::RequestPermissionRequest {
+        let id = question.call.as_deref().unwrap_or("call");
+        let arguments = Value::Object(question.arguments);
+        let preview = calls::preview(&question.tool, &arguments, &self.cwd);
+        let call = ToolUse { id: id.to_owned(), name: question.tool, arguments };
+        let kind = calls::kind(&call.name, &self.plan);
+        let fields = acp::ToolCallUpdateFields::new()
+            .title(calls::title(&call, kind))
+            .name(call.name)
+            .kind(kind)
+            .status(acp::ToolCallStatus::Pending)
+            .content((!preview.is_empty()).then_some(preview))
+            .raw_input(call.arguments);
+        let always = &question.always;
+        let options = [
+            (ALLOW, "Allow".to_owned(), acp::PermissionOptionKind::AllowOnce),
+            (ALLOW_ALWAYS, format!("Allow {always} in this session"), acp::PermissionOptionKind::AllowAlways),
+            (REFUSE, "Reject".to_owned(), acp::PermissionOptionKind::RejectOnce),
+            (REFUSE_ALWAYS, format!("Reject {always} in this session"), acp::PermissionOptionKind::RejectAlways),
+        ];
+        let options = options.map(|(id, name, kind)| acp::PermissionOption::new(id, name, kind));
+        let update = acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields);
+        acp::RequestPermissionRequest::new(self.session.clone(), update, options.to_vec())
+    }
+}

@@ -1,0 +1,216 @@
+//! A tool call as a client shows it: a title for people, a kind, places, diffs, raw input and output.
+
+use std::path::{Path, PathBuf};
+
+use agent_client_protocol::v1::schema as acp;
+use serde_json::{Value, json};
+
+use super::content;
+use crate::conversation::ToolUse;
+use crate::graph::Plan;
+use crate::ids::{ServiceName, ToolName};
+use crate::tool::{Activity, PlanStep, StepPriority, StepStatus, ToolOutcome};
+
+/// As much of a running command's output as is shown before it ends.
+const MAX_LIVE: usize = 8 << 10;
+
+/// What is shown of one call so far.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    /// Diffs and terminals, which stay.
+    kept: Vec<acp::ToolCallContent>,
+    /// What the command says while it runs.
+    live: String,
+    places: Vec<acp::ToolCallLocation>,
+}
+
+/// The call as it begins. `cwd` makes its paths absolute.
+pub(super) fn begun(call: &ToolUse, plan: &Plan, cwd: &Path) -> acp::ToolCall {
+    let kind = kind(&call.name, plan);
+    acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, kind))
+        .name(call.name.clone())
+        .kind(kind)
+        .locations(argument_place(&call.arguments, cwd).into_iter().collect::<Vec<_>>())
+        .raw_input(call.arguments.clone())
+}
+
+impl Shown {
+    /// What changes on the screen when a call does something; nothing if it cannot be seen there.
+    pub(super) fn active(&mut self, id: &str, activity: &Activity) -> Option<acp::SessionUpdate> {
+        let fields = acp::ToolCallUpdateFields::new();
+        let fields = match activity {
+            Activity::Running => fields.status(acp::ToolCallStatus::InProgress),
+            Activity::Plan(steps) => return Some(plan_update(steps)),
+            Activity::Progress(progress) => {
+                self.live.push_str(progress.message.as_deref()?);
+                keep_tail(&mut self.live, MAX_LIVE);
+                fields.content(self.content(None))
+            }
+            Activity::Place { .. } => {
+                self.note(activity);
+                fields.locations(self.places.clone())
+            }
+            Activity::Changed { .. } | Activity::Terminal { .. } => {
+                self.note(activity);
+                fields.content(self.content(None))
+            }
+        };
+        Some(acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields)))
+    }
+
+    fn note(&mut self, activity: &Activity) {
+        match activity {
+            Activity::Place { path, line } => {
+                let place = acp::ToolCallLocation::new(path.clone()).line(*line);
+                if !self.places.contains(&place) {
+                    self.places.push(place);
+                }
+            }
+            Activity::Changed { path, before, after } => {
+                let diff = acp::Diff::new(path.clone(), after.clone()).old_text(before.clone());
+                self.kept.push(acp::ToolCallContent::Diff(diff));
+            }
+            Activity::Terminal { id } => {
+                self.kept.push(acp::ToolCallContent::Terminal(acp::Terminal::new(acp::TerminalId::new(id.as_str()))));
+            }
+            Activity::Running | Activity::Progress(_) | Activity::Plan(_) => {}
+        }
+    }
+
+    /// The call as it ended. What lasts of its activity is in `activity`, whether or not it was shown before.
+    pub(super) fn ended(id: &str, outcome: &ToolOutcome, activity: &[Activity]) -> acp::SessionUpdate {
+        let mut shown = Self::default();
+        activity.iter().for_each(|activity| shown.note(activity));
+        let status = if outcome.is_error { acp::ToolCallStatus::Failed } else { acp::ToolCallStatus::Completed };
+        let fields = acp::ToolCallUpdateFields::new()
+            .status(status)
+            .content(shown.content(Some(outcome)))
+            .locations((!shown.places.is_empty()).then_some(shown.places))
+            .raw_output(raw_output(outcome));
+        acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields))
+    }
+
+    fn content(&self, outcome: Option<&ToolOutcome>) -> Vec<acp::ToolCallContent> {
+        let mut content = self.kept.clone();
+        match outcome {
+            // A diff or a terminal says it better than the words for the model.
+            Some(outcome) if content.is_empty() || outcome.is_error => {
+                content.extend(outcome.content.iter().map(|piece| content::block(piece).into()));
+            }
+            None if !self.live.is_empty() => content.push(text(&self.live)),
+            Some(_) | None => {}
+        }
+        content
+    }
+}
+
+/// What a person is asked to consent to, as far as the arguments show it: the diff of an edit, or nothing.
+pub(super) fn preview(tool: &str, arguments: &Value, cwd: &Path) -> Vec<acp::ToolCallContent> {
+    let Some(path) = arguments.get("path").and_then(Value::as_str).map(|path| cwd.join(path)) else {
+        return Vec::new();
+    };
+    let diff = |before: Option<&str>, after: &str| {
+        let diff = acp::Diff::new(path.clone(), after).old_text(before.map(str::to_owned));
+        acp::ToolCallContent::Diff(diff)
+    };
+    match tool {
+        "developer__write_file" => arguments["content"].as_str().map(|after| diff(None, after)).into_iter().collect(),
+        "developer__edit_file" => {
+            let edits = arguments["edits"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let pairs = edits.iter().filter_map(|edit| Some((edit["before"].as_str()?, edit["after"].as_str()?)));
+            pairs.map(|(before, after)| diff(Some(before), after)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+pub(super) fn plan_update(steps: &[PlanStep]) -> acp::SessionUpdate {
+    let entry = |step: &PlanStep| {
+        let priority = match step.priority {
+            Some(StepPriority::High) => acp::PlanEntryPriority::High,
+            Some(StepPriority::Medium) | None => acp::PlanEntryPriority::Medium,
+            Some(StepPriority::Low) => acp::PlanEntryPriority::Low,
+        };
+        let status = match step.status {
+            StepStatus::Pending => acp::PlanEntryStatus::Pending,
+            StepStatus::InProgress => acp::PlanEntryStatus::InProgress,
+            StepStatus::Completed => acp::PlanEntryStatus::Completed,
+        };
+        acp::PlanEntry::new(step.text.clone(), priority, status)
+    };
+    acp::SessionUpdate::Plan(acp::Plan::new(steps.iter().map(entry).collect()))
+}
+
+/// From the groups that the tool's service declares, which say what it is for.
+pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
+    let Some((service, tool)) = name.split_once("__") else { return acp::ToolKind::Other };
+    let Some(entry) = plan.service(ServiceName::new(service).as_str()) else { return acp::ToolKind::Other };
+    let tool = ToolName::new(tool);
+    let in_group =
+        |group: &str| entry.manifest.groups.iter().any(|(name, tools)| name.as_str() == group && tools.contains(&tool));
+    let kinds = [
+        ("plan", acp::ToolKind::Think),
+        ("edit", acp::ToolKind::Edit),
+        ("command", acp::ToolKind::Execute),
+        ("fetch", acp::ToolKind::Fetch),
+        ("search", acp::ToolKind::Search),
+        ("read", acp::ToolKind::Read),
+    ];
+    kinds.into_iter().find(|(group, _)| in_group(group)).map_or(acp::ToolKind::Other, |(_, kind)| kind)
+}
+
+/// `Run cargo test`, `Edit src/lib.rs`, `notes: add`.
+pub(super) fn title(call: &ToolUse, kind: acp::ToolKind) -> String {
+    let argument = |key: &str| call.arguments.get(key).and_then(Value::as_str).map(one_line);
+    let (service, tool) = call.name.split_once("__").unwrap_or(("", &call.name));
+    let words = tool.replace('_', " ");
+    let about = argument("command")
+        .or_else(|| argument("path"))
+        .or_else(|| argument("url"))
+        .or_else(|| argument("pattern"))
+        .or_else(|| argument("query"));
+    match (kind, about) {
+        (acp::ToolKind::Execute, Some(command)) if tool == "shell" => format!("Run {command}"),
+        (_, Some(about)) => format!("{}: {about}", capital(&words)),
+        (_, None) if service.is_empty() => words,
+        (_, None) => format!("{service}: {words}"),
+    }
+}
+
+fn capital(words: &str) -> String {
+    let mut letters = words.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let short: String = line.chars().filter(|c| !c.is_control()).take(100).collect();
+    if short.len() < line.len() { format!("{short}…") } else { short }
+}
+
+fn argument_place(arguments: &Value, cwd: &Path) -> Option<acp::ToolCallLocation> {
+    let path = arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
+    Some(acp::ToolCallLocation::new(if path == "." { PathBuf::from(cwd) } else { cwd.join(path) }))
+}
+
+fn raw_output(outcome: &ToolOutcome) -> Value {
+    match &outcome.structured {
+        Some(structured) => structured.clone(),
+        None => json!({"text": outcome.all_text()}),
+    }
+}
+
+fn text(text: &str) -> acp::ToolCallContent {
+    acp::ContentBlock::Text(acp::TextContent::new(text)).into()
+}
+
+fn keep_tail(text: &mut String, max: usize) {
+    if text.len() <= max {
+        return;
+    }
+    let mut start = text.len() - max;
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    text.drain(..start);
+}

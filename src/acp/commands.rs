@@ -1,0 +1,144 @@
+//! Slash commands: the prompts of bound MCP services, and a few of our own.
+
+use agent_client_protocol::v1::schema as acp;
+use serde_json::{Map, Value, json};
+
+use super::connection::Open;
+use super::errors;
+use crate::broker::Binding;
+use crate::conversation::Content;
+use crate::tool::CallContext;
+
+const TOOLS: &str = "tools";
+
+/// Every command of the mode the session is in.
+pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
+    let mut commands = vec![acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without")];
+    // A mode that cannot be entered has no commands of its own; its prompt will say why.
+    if let Ok(binding) = open.live.binding().await {
+        commands
+            .extend(binding.prompts().iter().map(|(name, (service, prompt))| command(name, service.as_str(), prompt)));
+    }
+    acp::SessionUpdate::AvailableCommandsUpdate(acp::AvailableCommandsUpdate::new(commands))
+}
+
+fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {
+    let said = prompt["description"].as_str().or(prompt["title"].as_str()).unwrap_or("A prompt");
+    let command = acp::AvailableCommand::new(name, format!("{said} ({service})"));
+    match hint(prompt) {
+        Some(hint) => command.input(acp::AvailableCommandInput::Unstructured(acp::UnstructuredCommandInput::new(hint))),
+        None => command,
+    }
+}
+
+fn hint(prompt: &Value) -> Option<String> {
+    let names: Vec<_> =
+        arguments(prompt).map(|(name, needed)| if needed { name } else { format!("[{name}]") }).collect();
+    (!names.is_empty()).then(|| names.join(" "))
+}
+
+fn arguments(prompt: &Value) -> impl Iterator<Item = (String, bool)> {
+    let arguments = prompt["arguments"].as_array().map(Vec::as_slice).unwrap_or_default();
+    arguments.iter().filter_map(|argument| Some((argument["name"].as_str()?.to_owned(), argument["required"] == true)))
+}
+
+/// What a prompt turned out to be.
+pub(super) enum Meant {
+    /// For the model, filled in if it was the name of an MCP prompt.
+    Prompt(Vec<Content>),
+    /// Answered without it.
+    Answer(String),
+}
+
+/// Looks for a command at the beginning of a prompt. What is none of ours goes to the model as it is.
+pub(super) async fn understand(open: &Open, prompt: Vec<Content>) -> Result<Meant, acp::Error> {
+    let Some(line) = prompt.first().and_then(Content::as_text).and_then(|text| text.trim_start().strip_prefix('/'))
+    else {
+        return Ok(Meant::Prompt(prompt));
+    };
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let binding = open.live.binding().await.map_err(|error| errors::failed(error.to_string()))?;
+    if name == TOOLS {
+        return Ok(Meant::Answer(tools(&binding)));
+    }
+    let Some((_, described)) = binding.prompts().get(name) else { return Ok(Meant::Prompt(prompt)) };
+    let filled = fill_in(described, rest.trim())?;
+    let context = CallContext::new(std::sync::Arc::clone(open.live.session()));
+    let said = binding.get_prompt(name, filled, context).await.map_err(|error| errors::failed(error.to_string()))?;
+    let mut content = contents(&said);
+    content.extend(prompt.into_iter().skip(1));
+    Ok(Meant::Prompt(content))
+}
+
+/// `/name one two three`: each argument a word, the last one all the rest. A JSON object names them.
+fn fill_in(prompt: &Value, rest: &str) -> Result<Map<String, Value>, acp::Error> {
+    if let Ok(Value::Object(named)) = serde_json::from_str(rest) {
+        return Ok(named);
+    }
+    let wanted: Vec<_> = arguments(prompt).collect();
+    let mut filled = Map::new();
+    let mut rest = rest;
+    for (at, (name, needed)) in wanted.iter().enumerate() {
+        let last = at + 1 == wanted.len();
+        let (word, behind) = if last { (rest, "") } else { rest.split_once(char::is_whitespace).unwrap_or((rest, "")) };
+        if word.is_empty() && *needed {
+            let command = prompt["name"].as_str().unwrap_or_default();
+            return Err(errors::invalid_params(format!("/{command} needs `{name}`: write it behind the command")));
+        }
+        if !word.is_empty() {
+            filled.insert(name.clone(), json!(word));
+        }
+        rest = behind.trim_start();
+    }
+    Ok(filled)
+}
+
+/// What an MCP prompt says, as one prompt of the user.
+fn contents(said: &Value) -> Vec<Content> {
+    let messages = said["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let content = messages.iter().map(|message| {
+        let content = &message["content"];
+        let text = |key: &str| content[key].as_str().unwrap_or_default().to_owned();
+        match content["type"].as_str() {
+            Some("text") => Content::Text(text("text")),
+            Some("image") => Content::Image { mime: text("mimeType"), data: text("data") },
+            Some("resource") => Content::Resource(content["resource"].clone()),
+            Some("resource_link") => Content::Link(content.clone()),
+            _ => Content::Text(content.to_string()),
+        }
+    });
+    content.collect()
+}
+
+fn tools(binding: &Binding) -> String {
+    let mut text = format!("**{}**, approval `{}`\n\n", binding.mode(), binding.approval().as_str());
+    if binding.tools().is_empty() {
+        text.push_str("This mode has no tools.\n");
+    }
+    for (name, tool) in binding.tools() {
+        let description = tool.spec.description.lines().next().unwrap_or_default();
+        text.push_str(&format!("- `{name}`: {description}\n"));
+    }
+    for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+        text.push_str(&format!("\nThe service {} is not there: {}\n", absent.service, absent.reason));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_fill_the_arguments_in_order_and_the_last_takes_the_rest() {
+        let prompt = json!({"name": "mail", "arguments": [{"name": "to", "required": true}, {"name": "text"}]});
+        assert_eq!(
+            json!(fill_in(&prompt, "ann see you at noon").unwrap()),
+            json!({"to": "ann", "text": "see you at noon"})
+        );
+        assert_eq!(json!(fill_in(&prompt, "ann").unwrap()), json!({"to": "ann"}));
+        assert_eq!(json!(fill_in(&prompt, r#"{"text": "x"}"#).unwrap()), json!({"text": "x"}));
+        assert!(fill_in(&prompt, "").unwrap_err().message.contains("/mail needs `to`"));
+        assert_eq!(hint(&prompt).as_deref(), Some("to [text]"));
+    }
+}

@@ -1,0 +1,224 @@
+//! One client: what it can do, and the sessions that are open on its connection.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use agent_client_protocol::v1::schema as acp;
+use tokio::sync::OwnedMutexGuard;
+use tokio_util::sync::CancellationToken;
+
+use super::updates::{Abilities, Updates};
+use super::wire::Wire;
+use super::{Front, errors};
+use crate::broker::Broker;
+use crate::session::{Live, Sessions};
+use crate::task::Scope;
+
+/// See the module.
+pub(super) struct Connection {
+    pub(super) front: Front,
+    pub(super) wire: Wire,
+    client: OnceLock<acp::ClientCapabilities>,
+    sessions: tokio::sync::OnceCell<Result<Sessions, String>>,
+    open: Mutex<HashMap<String, Arc<Open>>>,
+    tasks: Scope,
+}
+
+/// A session that was created, loaded or resumed here, and not closed.
+pub(super) struct Open {
+    pub(super) live: Arc<Live>,
+    pub(super) broker: Broker,
+    /// Counts messages, so that each has an id of its own.
+    pub(super) messages: Arc<AtomicU64>,
+    /// What the user should hear and has not.
+    untold: Mutex<Vec<String>>,
+    turn: Mutex<Option<Turn>>,
+    /// Whoever changes a session or prompts it does so in the order of the requests.
+    order: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// A turn that runs.
+#[derive(Clone, Default)]
+struct Turn {
+    cancel: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// A place in the order of a session's requests. Taken in the dispatch loop, waited for outside of it.
+pub(super) struct Place {
+    waiting: futures::future::BoxFuture<'static, OwnedMutexGuard<()>>,
+    taken: Option<OwnedMutexGuard<()>>,
+}
+
+impl Place {
+    pub(super) async fn reached(self) -> OwnedMutexGuard<()> {
+        match self.taken {
+            Some(guard) => guard,
+            None => self.waiting.await,
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(front: Front, wire: Wire) -> Arc<Self> {
+        Arc::new(Self {
+            front,
+            wire,
+            client: OnceLock::new(),
+            sessions: tokio::sync::OnceCell::new(),
+            open: Mutex::default(),
+            tasks: Scope::new(),
+        })
+    }
+
+    /// What the client said about itself counts from its first word.
+    pub(super) fn introduced(&self, client: acp::ClientCapabilities) {
+        drop(self.client.set(client));
+    }
+
+    pub(super) fn client(&self) -> acp::ClientCapabilities {
+        self.client.get().cloned().unwrap_or_default()
+    }
+
+    /// The store of sessions, opened when it is first needed: a client is greeted even if it cannot be.
+    pub(super) async fn sessions(&self) -> Result<&Sessions, acp::Error> {
+        let opened = self.sessions.get_or_init(|| (self.front.sessions)()).await;
+        opened.as_ref().map_err(|problem| errors::failed(problem.clone()))
+    }
+
+    /// Runs until done, apart from the dispatch loop.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(work);
+    }
+
+    pub(super) fn session(&self, id: &acp::SessionId) -> Result<Arc<Open>, acp::Error> {
+        self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::unknown_session(&id.0))
+    }
+
+    pub(super) fn add(&self, live: Arc<Live>, broker: Broker, untold: Vec<String>) -> Arc<Open> {
+        let id = live.id().to_owned();
+        let open = Arc::new(Open {
+            live,
+            broker,
+            messages: Arc::default(),
+            untold: Mutex::new(untold),
+            turn: Mutex::default(),
+            order: Arc::default(),
+        });
+        self.all_open().insert(id, Arc::clone(&open));
+        open
+    }
+
+    /// Cancels what the session does, waits for its end, and lets go of it.
+    pub(super) async fn close(&self, id: &acp::SessionId) -> Option<Arc<Open>> {
+        let open = self.all_open().remove(&*id.0)?;
+        open.stop().await;
+        Some(open)
+    }
+
+    pub(super) fn updates(&self, open: &Open) -> Updates {
+        Updates::new(
+            self.wire.clone(),
+            Arc::clone(open.live.session()),
+            Arc::clone(open.broker.plan()),
+            Abilities::of(&self.client()),
+            open.live.window(),
+            Arc::clone(&open.messages),
+        )
+    }
+
+    /// Tells what is still untold. Only a client with notices hears it outside a turn; others do when the next
+    /// one begins.
+    pub(super) fn tell_untold(&self, open: &Open) {
+        if Abilities::of(&self.client()).notices {
+            self.tell(open);
+        }
+    }
+
+    pub(super) fn tell(&self, open: &Open) {
+        let untold = std::mem::take(&mut *lock(&open.untold));
+        if untold.is_empty() {
+            return;
+        }
+        let updates = self.updates(open);
+        for text in untold {
+            updates.notice(acp::NoticeSeverity::Warning, &text);
+        }
+    }
+
+    /// The client has gone: whatever still runs for it ends.
+    pub(super) async fn end(&self) {
+        let open: Vec<_> = self.all_open().drain().map(|(_, open)| open).collect();
+        futures::future::join_all(open.iter().map(|open| open.stop())).await;
+        self.tasks.stop().await;
+    }
+
+    fn all_open(&self) -> MutexGuard<'_, HashMap<String, Arc<Open>>> {
+        lock(&self.open)
+    }
+}
+
+impl Open {
+    pub(super) fn note(&self, text: String) {
+        lock(&self.untold).push(text);
+    }
+
+    /// A place behind all requests for this session that came before.
+    pub(super) fn place(&self) -> Place {
+        use futures::FutureExt as _;
+        let mut waiting: futures::future::BoxFuture<'static, _> = Box::pin(Arc::clone(&self.order).lock_owned());
+        // The first look is what takes the place in the queue.
+        let taken = (&mut waiting).now_or_never();
+        Place { waiting, taken }
+    }
+
+    /// Marks the session as busy, from the moment its prompt is read: a cancel that follows at once finds it.
+    pub(super) fn begin(self: &Arc<Self>) -> Result<Running, acp::Error> {
+        let mut turn = lock(&self.turn);
+        if turn.is_some() {
+            return Err(errors::invalid_request(
+                "the session is still busy with the prompt before; cancel it, or wait",
+            ));
+        }
+        let begun = turn.insert(Turn::default()).clone();
+        Ok(Running { open: Arc::clone(self), turn: begun })
+    }
+
+    pub(super) fn cancel(&self) {
+        if let Some(turn) = &*lock(&self.turn) {
+            turn.cancel.cancel();
+        }
+    }
+
+    async fn stop(&self) {
+        let turn = lock(&self.turn).clone();
+        if let Some(turn) = turn {
+            turn.cancel.cancel();
+            turn.ended.cancelled().await;
+        }
+    }
+}
+
+/// The right to run a turn; it ends with this.
+pub(super) struct Running {
+    open: Arc<Open>,
+    turn: Turn,
+}
+
+impl Running {
+    pub(super) fn cancel(&self) -> &CancellationToken {
+        &self.turn.cancel
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        *lock(&self.open.turn) = None;
+        self.turn.ended.cancel();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,72 @@
+//! What people and tools say, between the protocol's words and ours.
+
+use agent_client_protocol::v1::schema as acp;
+use serde_json::{Value, json};
+
+use super::errors;
+use crate::conversation::Content;
+
+/// A prompt as we know it. What was not advertised is refused.
+pub(super) fn prompt(blocks: Vec<acp::ContentBlock>) -> Result<Vec<Content>, acp::Error> {
+    if blocks.is_empty() {
+        return Err(errors::invalid_params("the prompt is empty: give at least one content block"));
+    }
+    blocks.into_iter().map(content).collect()
+}
+
+fn content(block: acp::ContentBlock) -> Result<Content, acp::Error> {
+    match block {
+        acp::ContentBlock::Text(text) => Ok(Content::Text(text.text)),
+        acp::ContentBlock::Image(image) => Ok(Content::Image { mime: image.mime_type, data: image.data }),
+        acp::ContentBlock::ResourceLink(link) => Ok(Content::Link(json!(link))),
+        acp::ContentBlock::Resource(resource) => Ok(Content::Resource(json!(resource.resource))),
+        _ => Err(errors::invalid_params("the prompt holds content of a kind that was not advertised")),
+    }
+}
+
+/// A piece of a message or of a tool's answer as a client shows it.
+pub(super) fn block(content: &Content) -> acp::ContentBlock {
+    match content {
+        Content::Text(text) => acp::ContentBlock::Text(acp::TextContent::new(text.clone())),
+        Content::Image { mime, data } => acp::ContentBlock::Image(acp::ImageContent::new(data.clone(), mime.clone())),
+        Content::Audio { mime, data } => acp::ContentBlock::Audio(acp::AudioContent::new(data.clone(), mime.clone())),
+        Content::Resource(value) => typed("resource", &json!({"resource": value})),
+        Content::Link(value) => typed("resource_link", value),
+    }
+}
+
+/// MCP's and ACP's shapes are the same; what does not fit is shown as it is.
+fn typed(kind: &str, value: &Value) -> acp::ContentBlock {
+    let mut object = value.clone();
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert("type".to_owned(), json!(kind));
+    }
+    serde_json::from_value(object).unwrap_or_else(|_| acp::ContentBlock::Text(acp::TextContent::new(value.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_prompted_is_replayed_as_it_was() {
+        for block_json in [
+            json!({"type": "text", "text": "hello"}),
+            json!({"type": "image", "data": "aGk=", "mimeType": "image/png"}),
+            json!({"type": "resource_link", "uri": "file:///a.rs", "name": "a.rs"}),
+            json!({"type": "resource", "resource": {"uri": "file:///a.rs", "text": "fn a() {}", "mimeType": "text/x-rust"}}),
+            json!({"type": "resource", "resource": {"uri": "file:///a.bin", "blob": "aGk="}}),
+        ] {
+            let said: acp::ContentBlock = serde_json::from_value(block_json.clone()).unwrap();
+            let ours = prompt(vec![said]).unwrap();
+            assert_eq!(serde_json::to_value(block(&ours[0])).unwrap(), block_json);
+        }
+    }
+
+    #[test]
+    fn sound_and_silence_are_refused() {
+        let audio = serde_json::from_value(json!({"type": "audio", "data": "aGk=", "mimeType": "audio/wav"})).unwrap();
+        assert_eq!(i32::from(prompt(vec![audio]).unwrap_err().code), -32602);
+        assert_eq!(i32::from(prompt(vec![]).unwrap_err().code), -32602);
+    }
+}

@@ -1,0 +1,125 @@
+//! The client's files and terminals, lent to tools. Only what the client said it can do is ever asked of it.
+
+use std::path::Path;
+
+use agent_client_protocol::Client;
+use agent_client_protocol::v1::ConnectionTo;
+use agent_client_protocol::v1::schema as acp;
+use futures::future::BoxFuture;
+
+use crate::tool::editor::{Abilities, Command, Editor, EditorError, Exit, Output, Terminal};
+
+/// One session's view of its client.
+pub(super) struct ClientEditor {
+    pub(super) client: ConnectionTo<Client>,
+    pub(super) session: acp::SessionId,
+    pub(super) abilities: Abilities,
+}
+
+/// What a client lends; nothing if it lends nothing.
+pub(super) fn abilities(client: &acp::ClientCapabilities) -> Option<Abilities> {
+    let abilities =
+        Abilities { read: client.fs.read_text_file, write: client.fs.write_text_file, terminal: client.terminal };
+    (abilities != Abilities::default()).then_some(abilities)
+}
+
+impl Editor for ClientEditor {
+    fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    fn read(&self, path: &Path) -> BoxFuture<'_, Result<String, EditorError>> {
+        let request = acp::ReadTextFileRequest::new(self.session.clone(), path);
+        Box::pin(async move { Ok(self.client.send_request(request).block_task().await.map_err(told)?.content) })
+    }
+
+    fn write(&self, path: &Path, text: String) -> BoxFuture<'_, Result<(), EditorError>> {
+        let request = acp::WriteTextFileRequest::new(self.session.clone(), path, text);
+        Box::pin(async move {
+            self.client.send_request(request).block_task().await.map_err(told)?;
+            Ok(())
+        })
+    }
+
+    fn run(&self, command: Command) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
+        let env = command.env.into_iter().map(|(name, value)| acp::EnvVariable::new(name, value)).collect::<Vec<_>>();
+        let request = acp::CreateTerminalRequest::new(self.session.clone(), command.program)
+            .args(command.args)
+            .env(env)
+            .cwd(command.cwd)
+            .output_byte_limit(command.output_limit);
+        Box::pin(async move {
+            let created = self.client.send_request(request).block_task().await.map_err(told)?;
+            let (client, session) = (self.client.clone(), self.session.clone());
+            Ok(Box::new(ClientTerminal { client, session, id: created.terminal_id, released: false }) as _)
+        })
+    }
+}
+
+struct ClientTerminal {
+    client: ConnectionTo<Client>,
+    session: acp::SessionId,
+    id: acp::TerminalId,
+    released: bool,
+}
+
+impl Terminal for ClientTerminal {
+    fn id(&self) -> &str {
+        &self.id.0
+    }
+
+    fn output(&self) -> BoxFuture<'_, Result<Output, EditorError>> {
+        let request = acp::TerminalOutputRequest::new(self.session.clone(), self.id.clone());
+        Box::pin(async move {
+            let said = self.client.send_request(request).block_task().await.map_err(told)?;
+            Ok(Output { text: said.output, truncated: said.truncated, exit: said.exit_status.map(exit) })
+        })
+    }
+
+    fn wait(&self) -> BoxFuture<'_, Result<Exit, EditorError>> {
+        let request = acp::WaitForTerminalExitRequest::new(self.session.clone(), self.id.clone());
+        Box::pin(
+            async move { Ok(exit(self.client.send_request(request).block_task().await.map_err(told)?.exit_status)) },
+        )
+    }
+
+    fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>> {
+        let request = acp::KillTerminalRequest::new(self.session.clone(), self.id.clone());
+        Box::pin(async move {
+            self.client.send_request(request).block_task().await.map_err(told)?;
+            Ok(())
+        })
+    }
+
+    fn release(mut self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.released = true;
+        let request = acp::ReleaseTerminalRequest::new(self.session.clone(), self.id.clone());
+        let client = self.client.clone();
+        Box::pin(async move {
+            if let Err(error) = client.send_request(request).block_task().await {
+                tracing::warn!(%error, "the client did not take its terminal back");
+            }
+        })
+    }
+}
+
+/// Whoever drops a terminal can wait for nothing, and it is given back all the same.
+impl Drop for ClientTerminal {
+    fn drop(&mut self) {
+        if !self.released {
+            let request = acp::ReleaseTerminalRequest::new(self.session.clone(), self.id.clone());
+            self.client.send_request(request).detach();
+        }
+    }
+}
+
+fn exit(status: acp::TerminalExitStatus) -> Exit {
+    Exit { code: status.exit_code, signal: status.signal }
+}
+
+fn told(error: agent_client_protocol::Error) -> EditorError {
+    if error.code == acp::ErrorCode::ResourceNotFound {
+        return EditorError::NotFound;
+    }
+    EditorError::Failed(error.message)
+}

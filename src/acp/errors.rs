@@ -1,0 +1,51 @@
+//! What went wrong, in the protocol's codes and in words for the person who reads them.
+
+use agent_client_protocol::v1::schema as acp;
+use serde_json::json;
+
+use crate::session::{PromptError, SessionError};
+
+pub(super) fn invalid_params(problem: impl Into<String>) -> acp::Error {
+    error(acp::ErrorCode::InvalidParams, problem)
+}
+
+pub(super) fn invalid_request(problem: impl Into<String>) -> acp::Error {
+    error(acp::ErrorCode::InvalidRequest, problem)
+}
+
+pub(super) fn failed(problem: impl Into<String>) -> acp::Error {
+    error(acp::ErrorCode::InternalError, problem)
+}
+
+pub(super) fn auth_required(problem: impl Into<String>) -> acp::Error {
+    error(acp::ErrorCode::AuthRequired, problem)
+}
+
+/// -32002 with the id.
+pub(super) fn unknown_session(id: &str) -> acp::Error {
+    let told = error(acp::ErrorCode::ResourceNotFound, format!("there is no session `{id}` on this connection"));
+    told.data(json!({"sessionId": id}))
+}
+
+pub(super) fn session(error: &SessionError) -> acp::Error {
+    match error {
+        SessionError::Unknown(id) => unknown_session(id),
+        SessionError::Bind(_) | SessionError::Model(_) => invalid_params(error.to_string()),
+        SessionError::Store(_) | SessionError::Record { .. } => failed(error.to_string()),
+    }
+}
+
+pub(super) fn prompt(error: &PromptError) -> acp::Error {
+    match error {
+        PromptError::Busy => invalid_request(error.to_string()),
+        PromptError::Bind(_) | PromptError::Model(_) | PromptError::Prompt(_) | PromptError::Store(_) => {
+            failed(error.to_string())
+        }
+    }
+}
+
+/// Clients show the message, so it says it all, on one line.
+fn error(code: acp::ErrorCode, problem: impl Into<String>) -> acp::Error {
+    let line = problem.into().split_whitespace().collect::<Vec<_>>().join(" ");
+    acp::Error::new(code.into(), line)
+}

@@ -1,0 +1,61 @@
+//! Who we are and what we can do, and logging in, which nobody has to.
+
+use agent_client_protocol::schema::ProtocolVersion;
+use agent_client_protocol::v1::schema as acp;
+
+use super::connection::Connection;
+use super::errors;
+
+/// Uses the keys that are in the environment already.
+const ENVIRONMENT: &str = "environment";
+/// Runs the set-up in a terminal.
+const SETUP: &str = "setup";
+
+pub(super) fn initialize(connection: &Connection, request: acp::InitializeRequest) -> acp::InitializeResponse {
+    let mut methods = vec![acp::AuthMethod::Agent(
+        acp::AuthMethodAgent::new(ENVIRONMENT, "Keys in the environment")
+            .description("Use the model and the key that Skein finds in its environment and config".to_owned()),
+    )];
+    if request.client_capabilities.auth.terminal {
+        methods.push(acp::AuthMethod::Terminal(
+            acp::AuthMethodTerminal::new(SETUP, "Set up Skein")
+                .description("Choose a model; sessions work without one, too".to_owned())
+                .args(vec!["--setup".to_owned()]),
+        ));
+    }
+    let mut sessions = acp::SessionCapabilities::new()
+        .list(acp::SessionListCapabilities::new())
+        .resume(acp::SessionResumeCapabilities::new())
+        .close(acp::SessionCloseCapabilities::new())
+        .delete(acp::SessionDeleteCapabilities::new())
+        .additional_directories(acp::SessionAdditionalDirectoriesCapabilities::new());
+    if connection.front.fork {
+        sessions = sessions.fork(acp::SessionForkCapabilities::new());
+    }
+    let capabilities = acp::AgentCapabilities::new()
+        .load_session(true)
+        .prompt_capabilities(acp::PromptCapabilities::new().image(true).embedded_context(true))
+        .mcp_capabilities(acp::McpCapabilities::new().http(true))
+        .session_capabilities(sessions)
+        .auth(acp::AgentAuthCapabilities::new().logout(acp::LogoutCapabilities::new()));
+    connection.introduced(request.client_capabilities);
+    acp::InitializeResponse::new(ProtocolVersion::V1)
+        .agent_info(acp::Implementation::new("skein", connection.front.version).title("Skein".to_owned()))
+        .agent_capabilities(capabilities)
+        .auth_methods(methods)
+}
+
+/// Finds out whether the model can be used; no session ever asks for it.
+pub(super) fn authenticate(
+    connection: &Connection,
+    request: &acp::AuthenticateRequest,
+) -> Result<acp::AuthenticateResponse, acp::Error> {
+    match &*request.method_id.0 {
+        ENVIRONMENT => match connection.front.available.provider(&connection.front.model) {
+            Ok(_) => Ok(acp::AuthenticateResponse::new()),
+            Err(error) => Err(errors::auth_required(error.to_string())),
+        },
+        SETUP => Err(errors::invalid_params("`setup` runs in a terminal: start `skein acp --setup`")),
+        other => Err(errors::invalid_params(format!("there is no way to log in called `{other}`"))),
+    }
+}

@@ -1,0 +1,160 @@
+//! What a user can choose in a session: mode, model, approval. The same choice is shown as modes and as options.
+//!
+//! Invariant: the ids are `agent/mode`, `provider:model` and the levels of approval, because users write them into
+//! their settings; an internal mode is in no list and cannot be set.
+
+use agent_client_protocol::v1::schema as acp;
+
+use super::connection::{Connection, Open};
+use super::{commands, errors};
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::manifest::Approval;
+
+const MODE: &str = "mode";
+const MODEL: &str = "model";
+const APPROVAL: &str = "approval";
+
+/// The modes a user may choose, by agent.
+fn offered(plan: &Plan) -> impl Iterator<Item = (&crate::manifest::AgentEntry, Vec<&crate::manifest::ModeEntry>)> {
+    // What is only reached through a program of its own cannot be entered yet.
+    let agents = plan.agents().filter(|agent| agent.manifest.runtime.is_none());
+    agents.filter_map(|agent| {
+        let modes: Vec<_> = agent.modes.iter().filter(|entry| !entry.mode.internal).collect();
+        (!modes.is_empty()).then_some((agent, modes))
+    })
+}
+
+/// A mode that may be chosen, or why not.
+pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
+    let known = offered(plan).any(|(agent, modes)| {
+        let name = &agent.manifest.name;
+        modes.iter().any(|entry| format!("{name}/{}", entry.mode.slug) == id)
+    });
+    let unknown = || errors::invalid_params(format!("there is no mode `{id}`; `skein agents` lists them"));
+    if known { id.parse().map_err(|_| unknown()) } else { Err(unknown()) }
+}
+
+pub(super) fn modes(open: &Open) -> acp::SessionModeState {
+    let plan = open.broker.plan();
+    let modes = offered(plan).flat_map(|(agent, modes)| {
+        modes.into_iter().map(|entry| {
+            let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
+            let agent_title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
+            acp::SessionMode::new(
+                format!("{}/{}", agent.manifest.name, entry.mode.slug),
+                format!("{agent_title}: {name}"),
+            )
+            .description(entry.mode.description.clone())
+        })
+    });
+    acp::SessionModeState::new(open.live.choice().mode.to_string(), modes.collect())
+}
+
+/// Always the whole list.
+pub(super) fn options(connection: &Connection, open: &Open) -> Vec<acp::SessionConfigOption> {
+    let choice = open.live.choice();
+    let plan = open.broker.plan();
+    let groups: Vec<_> = offered(plan)
+        .map(|(agent, modes)| {
+            let values = modes.into_iter().map(|entry| {
+                let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
+                acp::SessionConfigSelectOption::new(format!("{}/{}", agent.manifest.name, entry.mode.slug), name)
+                    .description(entry.mode.description.clone())
+            });
+            let title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
+            acp::SessionConfigSelectGroup::new(agent.manifest.name.to_string(), title, values.collect())
+        })
+        .collect();
+    let models = models(connection, &choice.model);
+    let models: Vec<_> =
+        models.into_iter().map(|name| acp::SessionConfigSelectOption::new(name.clone(), name)).collect();
+    let levels = Approval::ALL.map(|level| {
+        acp::SessionConfigSelectOption::new(level.as_str(), level.as_str())
+            .description(level_in_words(level).to_owned())
+    });
+    vec![
+        acp::SessionConfigOption::select(MODE, "Mode", choice.mode.to_string(), groups)
+            .description("The agent and the way it works: its prompt, its tools".to_owned())
+            .category(acp::SessionConfigOptionCategory::Mode),
+        acp::SessionConfigOption::select(MODEL, "Model", choice.model, models)
+            .category(acp::SessionConfigOptionCategory::Model),
+        acp::SessionConfigOption::select(APPROVAL, "Approval", approval(open).as_str(), levels.to_vec())
+            .description("When a tool call needs your consent".to_owned()),
+    ]
+}
+
+/// Those that are configured, and always the one in use and the one that needs nothing.
+fn models(connection: &Connection, current: &str) -> Vec<String> {
+    let mut names = connection.front.models.clone();
+    names.extend([current.to_owned(), "offline".to_owned()]);
+    let mut seen = std::collections::HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
+}
+
+fn approval(open: &Open) -> Approval {
+    let choice = open.live.choice();
+    let of_mode = || open.broker.plan().mode(&choice.mode).map(|(entry, _)| open.broker.approval(entry));
+    choice.approval.or_else(of_mode).unwrap_or(Approval::Ask)
+}
+
+fn level_in_words(level: Approval) -> &'static str {
+    match level {
+        Approval::Auto => "Run every call",
+        Approval::Ask => "Ask for what is not read-only",
+        Approval::Smart => "Ask unless a judge finds the call read-only",
+        Approval::ReadOnly => "Refuse what is not read-only",
+        Approval::Deny => "Refuse every call",
+    }
+}
+
+/// `session/set_mode`.
+pub(super) async fn set_mode(
+    connection: &Connection,
+    open: &Open,
+    request: &acp::SetSessionModeRequest,
+) -> Result<(), acp::Error> {
+    let mode = mode(open.broker.plan(), &request.mode_id.0)?;
+    open.live.set_mode(mode).await.map_err(|error| errors::session(&error))?;
+    tracing::info!(session = open.live.id(), mode = %request.mode_id.0, "mode switched");
+    connection.tell_untold(open);
+    Ok(())
+}
+
+/// `session/set_config_option`.
+pub(super) async fn set_option(
+    connection: &Connection,
+    open: &Open,
+    request: &acp::SetSessionConfigOptionRequest,
+) -> Result<(), acp::Error> {
+    let option = &*request.config_id.0;
+    let value = request.value.as_value_id().map(|value| value.0.to_string());
+    let unfit = |value: &str| errors::invalid_params(format!("the option `{option}` has no value `{value}`"));
+    let value =
+        value.ok_or_else(|| errors::invalid_params(format!("the option `{option}` takes the id of a value")))?;
+    let set = match option {
+        MODE => open.live.set_mode(mode(open.broker.plan(), &value)?).await,
+        MODEL if models(connection, &open.live.choice().model).contains(&value) => open.live.set_model(value).await,
+        APPROVAL => open.live.set_approval(Approval::named(&value).ok_or_else(|| unfit(&value))?).await,
+        MODEL => return Err(unfit(&value)),
+        _ => {
+            let known = "mode, model and approval";
+            return Err(errors::invalid_params(format!("there is no option `{option}`; there are {known}")));
+        }
+    };
+    set.map_err(|error| errors::session(&error))?;
+    connection.tell_untold(open);
+    Ok(())
+}
+
+/// What a client that knows one of the two surfaces must hear after a change on the other, and the commands of the
+/// mode it is in now.
+pub(super) async fn refreshed(connection: &Connection, open: &Open) -> Vec<acp::SessionUpdate> {
+    let mode = acp::CurrentModeUpdate::new(open.live.choice().mode.to_string());
+    vec![
+        acp::SessionUpdate::CurrentModeUpdate(mode),
+        acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options(connection, open))),
+        commands::update(open).await,
+    ]
+}

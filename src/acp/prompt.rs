@@ -1,0 +1,64 @@
+//! One turn: from the prompt to its stop reason.
+
+use std::sync::Arc;
+
+use agent_client_protocol::v1::schema as acp;
+
+use super::commands::{self, Meant};
+use super::connection::{Connection, Open, Place, Running};
+use super::{content, errors};
+use crate::agents::{Ending, Notifier, Status, TurnEnd};
+use crate::session::PromptError;
+
+/// Runs the turn that `running` stands for. `place` is its place among the session's requests.
+pub(super) async fn prompt(
+    connection: &Connection,
+    open: &Open,
+    running: &Running,
+    place: Place,
+    blocks: Vec<acp::ContentBlock>,
+) -> Result<acp::PromptResponse, acp::Error> {
+    let prompt = content::prompt(blocks)?;
+    let order = place.reached().await;
+    let updates = Arc::new(connection.updates(open));
+    connection.tell(open);
+    let prompt = tokio::select! {
+        biased;
+        () = running.cancel().cancelled() => return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
+        meant = commands::understand(open, prompt) => match meant? {
+            Meant::Prompt(prompt) => prompt,
+            Meant::Answer(text) => {
+                updates.status(Status::Text(text));
+                return Ok(acp::PromptResponse::new(acp::StopReason::EndTurn));
+            }
+        },
+    };
+    let title = open.live.title();
+    let turn = open.live.prompt(prompt, Arc::clone(&updates) as Arc<dyn Notifier>, running.cancel());
+    tokio::pin!(turn);
+    // Its first step decides which mode it is in; a switch that follows is for the next turn.
+    let begun = futures::poll!(&mut turn);
+    drop(order);
+    if open.live.title() != title {
+        let info = acp::SessionInfoUpdate::new().title(open.live.title());
+        updates.send(acp::SessionUpdate::SessionInfoUpdate(info));
+    }
+    let ended = match begun {
+        std::task::Poll::Ready(ended) => ended,
+        std::task::Poll::Pending => turn.await,
+    };
+    answer(ended)
+}
+
+fn answer(ended: Result<TurnEnd, PromptError>) -> Result<acp::PromptResponse, acp::Error> {
+    let end = ended.map_err(|error| errors::prompt(&error))?;
+    let reason = match end.ending {
+        Ending::EndTurn | Ending::CallRefused { .. } => acp::StopReason::EndTurn,
+        Ending::MaxTokens => acp::StopReason::MaxTokens,
+        Ending::Exhausted { .. } => acp::StopReason::MaxTurnRequests,
+        Ending::Refusal => acp::StopReason::Refusal,
+        Ending::Cancelled => acp::StopReason::Cancelled,
+        Ending::Failed { why } => return Err(errors::failed(why)),
+    };
+    Ok(acp::PromptResponse::new(reason))
+}

@@ -1,0 +1,262 @@
+//! Sessions of a client: new, load, resume, fork, list, delete, close.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent_client_protocol::Client;
+use agent_client_protocol::v1::ConnectionTo;
+use agent_client_protocol::v1::schema as acp;
+use serde_json::json;
+
+use super::ask::ClientAsker;
+use super::connection::{Connection, Open};
+use super::editor::{self, ClientEditor};
+use super::{Broken, Project, errors, options};
+use crate::agents::Event;
+use crate::diagnostic::Diagnostic;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::manifest::{HttpTransport, ServiceEntry, StdioTransport, Transport, brought_service};
+use crate::session::{Choice, Host, Place};
+use crate::store::{Cursor, ListFilter, StoredSession, Within};
+
+/// Sessions on one page of a list.
+const PAGE: usize = 50;
+const DEFAULT_MODE: &str = "goose/assistant";
+
+/// What a session is given by its client.
+struct Given {
+    cwd: PathBuf,
+    roots: Vec<PathBuf>,
+    servers: Vec<acp::McpServer>,
+}
+
+impl Given {
+    fn checked(cwd: PathBuf, roots: Vec<PathBuf>, servers: Vec<acp::McpServer>) -> Result<Self, acp::Error> {
+        for path in std::iter::once(&cwd).chain(&roots) {
+            if !path.is_absolute() {
+                return Err(errors::invalid_params(format!("`{}` is not an absolute path", path.display())));
+            }
+        }
+        if !cwd.is_dir() {
+            return Err(errors::invalid_params(format!("the working directory `{}` is not there", cwd.display())));
+        }
+        Ok(Self { cwd, roots, servers })
+    }
+}
+
+/// Everything around a session that follows from what it is given.
+struct Around {
+    project: Project,
+    brought: Vec<Arc<ServiceEntry>>,
+    fallback: Choice,
+    untold: Vec<String>,
+}
+
+impl Around {
+    async fn of(connection: &Connection, given: &Given) -> Result<Self, acp::Error> {
+        let (projects, cwd) = (Arc::clone(&connection.front.projects), given.cwd.clone());
+        let opened = tokio::task::spawn_blocking(move || projects.open(&cwd)).await;
+        let opened = opened.map_err(|error| errors::failed(error.to_string()))?;
+        let project = opened.map_err(|broken| told(&broken))?;
+        let plan = project.broker.plan();
+        let front = &connection.front;
+        let mode = default_mode(plan, front.agent.as_deref(), front.mode.as_deref())?;
+        let fallback = Choice { mode, model: front.model.clone(), approval: front.approval };
+        let mut untold = project.notes.clone();
+        let brought = brought(&given.servers, &given.cwd, plan, &mut untold);
+        Ok(Self { project, brought, fallback, untold })
+    }
+
+    fn host(&self, connection: &Connection, client: &ConnectionTo<Client>, id: &str, cwd: &Path) -> Host {
+        let session = acp::SessionId::new(id);
+        let editor = editor::abilities(&connection.client()).map(|abilities| {
+            let (client, session) = (client.clone(), session.clone());
+            Arc::new(ClientEditor { client, session, abilities }) as Arc<dyn crate::tool::editor::Editor>
+        });
+        let plan = Arc::clone(self.project.broker.plan());
+        let asker = Arc::new(ClientAsker { client: client.clone(), session, plan, cwd: cwd.to_owned() });
+        Host { broker: self.project.broker.clone(), asker, editor, brought: self.brought.clone() }
+    }
+}
+
+/// The same words as `skein check`.
+fn told(broken: &Broken) -> acp::Error {
+    let text: String = broken.diagnostics.iter().map(Diagnostic::render).collect();
+    let diagnostics: Vec<_> = broken.diagnostics.iter().map(Diagnostic::to_json).collect();
+    errors::failed(broken.problem.clone()).data(json!({"diagnostics": diagnostics, "text": text}))
+}
+
+fn default_mode(plan: &Plan, agent: Option<&str>, mode: Option<&str>) -> Result<ModeId, acp::Error> {
+    let id = match (agent, mode) {
+        (None, None) => DEFAULT_MODE.to_owned(),
+        (agent, Some(mode)) => format!("{}/{mode}", agent.unwrap_or("goose")),
+        (Some(agent), None) => {
+            let entry = plan.agent(agent);
+            let default = entry.and_then(|entry| {
+                let first = entry.modes.first().map(|mode| &mode.mode.slug);
+                entry.manifest.default_mode.as_ref().or(first)
+            });
+            let default = default.ok_or_else(|| errors::invalid_params(format!("there is no agent `{agent}`")))?;
+            format!("{agent}/{default}")
+        }
+    };
+    options::mode(plan, &id)
+}
+
+/// The client's MCP servers as services of the session. One that cannot be used is told and left out.
+fn brought(servers: &[acp::McpServer], cwd: &Path, plan: &Plan, untold: &mut Vec<String>) -> Vec<Arc<ServiceEntry>> {
+    let mut brought: Vec<Arc<ServiceEntry>> = Vec::new();
+    for server in servers {
+        let (name, transport) = match server {
+            acp::McpServer::Stdio(stdio) => (&stdio.name, Ok(stdio_transport(stdio, cwd))),
+            acp::McpServer::Http(http) => {
+                let headers = http.headers.iter().map(|header| (header.name.clone(), header.value.clone())).collect();
+                (&http.name, Ok(Transport::Http(HttpTransport { url: http.url.clone(), headers })))
+            }
+            acp::McpServer::Sse(sse) => (&sse.name, Err("the old HTTP+SSE transport is not spoken".to_owned())),
+            _ => continue,
+        };
+        let taken = |name: &str| {
+            plan.service(name).is_some() || brought.iter().any(|entry| entry.manifest.name.as_str() == name)
+        };
+        match transport.and_then(|transport| brought_service(name, transport, taken)) {
+            Ok(entry) => brought.push(Arc::new(entry)),
+            Err(problem) => untold.push(format!("the MCP server `{name}` is left out: {problem}")),
+        }
+    }
+    brought
+}
+
+fn stdio_transport(server: &acp::McpServerStdio, cwd: &Path) -> Transport {
+    Transport::Stdio(StdioTransport {
+        command: server.command.to_string_lossy().into_owned(),
+        args: server.args.clone(),
+        env: server.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())).collect(),
+        cwd: Some(cwd.to_string_lossy().into_owned()),
+    })
+}
+
+pub(super) async fn new(
+    connection: &Connection,
+    client: &ConnectionTo<Client>,
+    request: acp::NewSessionRequest,
+) -> Result<Arc<Open>, acp::Error> {
+    let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
+    let around = Around::of(connection, &given).await?;
+    let place = Place { cwd: given.cwd.clone(), roots: given.roots };
+    let host = |id: &str| around.host(connection, client, id, &given.cwd);
+    let live = connection.sessions().await?.create(place, around.fallback.clone(), host).await;
+    let live = live.map_err(|error| errors::session(&error))?;
+    Ok(connection.add(live, around.project.broker, around.untold))
+}
+
+/// A stored session, open again; with its record.
+async fn reopen(
+    connection: &Connection,
+    client: &ConnectionTo<Client>,
+    id: &acp::SessionId,
+    given: Given,
+) -> Result<(Arc<Open>, Vec<Event>), acp::Error> {
+    // What is open here already is let go first, so that one session is one thing.
+    connection.close(id).await;
+    let mut around = Around::of(connection, &given).await?;
+    let host = |stored: &StoredSession| around.host(connection, client, &stored.id, &stored.cwd);
+    let opened = connection.sessions().await?.open(&id.0, given.roots, around.fallback.clone(), host).await;
+    let opened = opened.map_err(|error| errors::session(&error))?;
+    if opened.stored.cwd != given.cwd {
+        let cwd = opened.stored.cwd.display();
+        around.untold.push(format!("the session works in {cwd}, where it began"));
+    }
+    let mode = opened.live.choice().mode.to_string();
+    let stored = format!("{}/{}", opened.stored.agent, opened.stored.mode);
+    if mode != stored {
+        around.untold.push(format!("the mode `{stored}` is gone; the session goes on in `{mode}`"));
+    }
+    Ok((connection.add(opened.live, around.project.broker, around.untold), opened.events))
+}
+
+/// The whole talk is told before this returns.
+pub(super) async fn load(
+    connection: &Connection,
+    client: &ConnectionTo<Client>,
+    request: acp::LoadSessionRequest,
+) -> Result<Arc<Open>, acp::Error> {
+    let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
+    let (open, events) = reopen(connection, client, &request.session_id, given).await?;
+    connection.updates(&open).replay(&events);
+    Ok(open)
+}
+
+pub(super) async fn resume(
+    connection: &Connection,
+    client: &ConnectionTo<Client>,
+    request: acp::ResumeSessionRequest,
+) -> Result<Arc<Open>, acp::Error> {
+    let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
+    Ok(reopen(connection, client, &request.session_id, given).await?.0)
+}
+
+pub(super) async fn fork(
+    connection: &Connection,
+    client: &ConnectionTo<Client>,
+    request: acp::ForkSessionRequest,
+) -> Result<Arc<Open>, acp::Error> {
+    let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
+    let copied = connection.sessions().await?.store().copy(&request.session_id.0).await;
+    let copied = copied.map_err(|error| errors::failed(error.to_string()))?;
+    let id = copied.ok_or_else(|| errors::unknown_session(&request.session_id.0))?;
+    Ok(reopen(connection, client, &acp::SessionId::new(id), given).await?.0)
+}
+
+pub(super) async fn list(
+    connection: &Connection,
+    request: acp::ListSessionsRequest,
+) -> Result<acp::ListSessionsResponse, acp::Error> {
+    let after = request.cursor.as_deref().map(cursor).transpose()?;
+    let within = request.cwd.map_or(Within::Anywhere, Within::Folder);
+    // One more than is shown tells whether there is another page.
+    let filter = ListFilter { within, after, limit: Some(PAGE + 1) };
+    let listed = connection.sessions().await?.store().list(filter).await;
+    let mut listed = listed.map_err(|error| errors::failed(error.to_string()))?;
+    let more = listed.len() > PAGE;
+    listed.truncate(PAGE);
+    let next = listed.last().filter(|_| more).map(|last| format!("{}.{}", last.updated_at, last.id));
+    Ok(acp::ListSessionsResponse::new(listed.into_iter().map(info).collect()).next_cursor(next))
+}
+
+fn cursor(text: &str) -> Result<Cursor, acp::Error> {
+    let parts = text.split_once('.').and_then(|(at, id)| Some((at.parse().ok()?, id.to_owned())));
+    let (updated_at, id) = parts.ok_or_else(|| errors::invalid_params("the cursor is none that a list has given"))?;
+    Ok(Cursor { updated_at, id })
+}
+
+fn info(stored: StoredSession) -> acp::SessionInfo {
+    acp::SessionInfo::new(stored.id, stored.cwd)
+        .additional_directories(stored.roots)
+        .title(stored.title)
+        .updated_at(crate::clock::iso(stored.updated_at))
+}
+
+pub(super) async fn delete(connection: &Connection, request: &acp::DeleteSessionRequest) -> Result<(), acp::Error> {
+    connection.close(&request.session_id).await;
+    let deleted = connection.sessions().await?.delete(&request.session_id.0).await;
+    deleted.map(drop).map_err(|error| errors::session(&error))
+}
+
+/// What follows the answer to a session's set-up: its commands, and what the user should know.
+pub(super) async fn settled(connection: &Connection, client: &ConnectionTo<Client>, open: &Open) {
+    let commands = super::commands::update(open).await;
+    match open.live.binding().await {
+        Ok(binding) => {
+            for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+                open.note(format!("the service {} is not there: {}", absent.service, absent.reason));
+            }
+        }
+        Err(error) => open.note(error.to_string()),
+    }
+    let id = acp::SessionId::new(open.live.id());
+    // A client that went away hears nothing more.
+    drop(client.send_notification(acp::SessionNotification::new(id, commands)));
+    connection.tell_untold(open);
+}

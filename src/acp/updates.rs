@@ -1,0 +1,198 @@
+//! What happens in a session, told to its client as updates: while it happens, and again when a session is loaded.
+//!
+//! Invariant: nothing is sent that the client did not say it understands.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use agent_client_protocol::v1::schema as acp;
+
+use super::calls::{self, Shown};
+use super::content;
+use super::wire::{Chunk, Voice, Wire};
+use crate::agents::{Event, Notifier, Status};
+use crate::conversation::{Content, Message, Part, Role};
+use crate::graph::Plan;
+use crate::tool::Session;
+
+/// Tells one session's client what happens.
+pub(super) struct Updates {
+    wire: Wire,
+    session: Arc<str>,
+    about: Arc<Session>,
+    plan: Arc<Plan>,
+    abilities: Abilities,
+    /// How large the model's window is, if that is known.
+    window: Option<u64>,
+    turn: Mutex<Turn>,
+    messages: Arc<AtomicU64>,
+}
+
+/// What the client understands beyond the basics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Abilities {
+    pub(super) notices: bool,
+    pub(super) compaction: bool,
+}
+
+impl Abilities {
+    pub(super) fn of(client: &acp::ClientCapabilities) -> Self {
+        let session = client.session.as_ref();
+        Self {
+            notices: session.is_some_and(|session| session.notices.is_some()),
+            compaction: session.is_some_and(|session| session.compaction.is_some()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Turn {
+    /// The message that is being said, by voice.
+    speaking: Option<(Voice, Arc<str>)>,
+    calls: HashMap<String, Shown>,
+}
+
+impl Updates {
+    pub(super) fn new(
+        wire: Wire,
+        about: Arc<Session>,
+        plan: Arc<Plan>,
+        abilities: Abilities,
+        window: Option<u64>,
+        messages: Arc<AtomicU64>,
+    ) -> Self {
+        let session = Arc::from(about.id.as_str());
+        Self { wire, session, about, plan, abilities, window, turn: Mutex::default(), messages }
+    }
+
+    /// Everything that happened so far, for a client that does not know it.
+    pub(super) fn replay(&self, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::Message { message } => self.replay_message(message),
+                Event::ToolStarted { .. } | Event::ToolEnded { .. } => {
+                    self.show(event);
+                    if let Event::ToolEnded { activity, .. } = event {
+                        let plans = activity.iter().filter_map(|activity| Shown::default().active("", activity));
+                        plans
+                            .filter(|update| matches!(update, acp::SessionUpdate::Plan(_)))
+                            .for_each(|plan| self.send(plan));
+                    }
+                }
+                Event::Compacted { .. } | Event::TurnEnded { .. } => self.show(event),
+            }
+        }
+        // A call that was cut off by the end of the program will not end any more.
+        let left: Vec<_> = self.turn().calls.drain().map(|(id, _)| id).collect();
+        for id in left {
+            let fields = acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::Failed);
+            self.send(acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields)));
+        }
+    }
+
+    fn replay_message(&self, message: &Message) {
+        let id = acp::MessageId::new(self.next_message());
+        let said = |content: &Content| acp::ContentChunk::new(content::block(content)).message_id(id.clone());
+        for part in &message.parts {
+            self.send(match (part, message.role) {
+                (Part::Content(content), Role::User) => acp::SessionUpdate::UserMessageChunk(said(content)),
+                (Part::Content(content), Role::Assistant) => acp::SessionUpdate::AgentMessageChunk(said(content)),
+                (Part::Thought(text), _) => {
+                    let id = acp::MessageId::new(self.next_message());
+                    let chunk = acp::ContentChunk::new(content::block(&Content::text(text.as_str()))).message_id(id);
+                    acp::SessionUpdate::AgentThoughtChunk(chunk)
+                }
+                // Told by the events of the calls themselves.
+                (Part::ToolUse(_) | Part::ToolResult(_), _) => continue,
+            });
+        }
+    }
+
+    /// What lasts, as far as it was not told while it grew.
+    fn show(&self, event: &Event) {
+        let mut turn = self.turn();
+        match event {
+            // The next words are a new message.
+            Event::Message { .. } => turn.speaking = None,
+            Event::ToolStarted { call } => {
+                turn.calls.insert(call.id.clone(), Shown::default());
+                self.send(acp::SessionUpdate::ToolCall(calls::begun(call, &self.plan, &self.about.cwd)));
+            }
+            Event::ToolEnded { id, outcome, activity, .. } => {
+                turn.calls.remove(id);
+                self.send(Shown::ended(id, outcome, activity));
+            }
+            Event::Compacted { summary, .. } if self.abilities.compaction => {
+                let blocks: Vec<_> = [content::block(&Content::text(summary.text()))].into();
+                let id = acp::CompactionId::new(self.next_message());
+                let update = acp::CompactionUpdate::new(id, acp::CompactionStatus::Completed).summary(blocks);
+                self.send(acp::SessionUpdate::CompactionUpdate(update));
+            }
+            Event::Compacted { .. } | Event::TurnEnded { .. } => {}
+        }
+    }
+
+    /// Something the user should know. A client without notices hears it as a thought.
+    pub(super) fn notice(&self, severity: acp::NoticeSeverity, text: &str) {
+        if self.abilities.notices {
+            return self.send(acp::SessionUpdate::Notice(acp::Notice::new(severity, text)));
+        }
+        let message = self.next_message();
+        let text = format!("{text}\n");
+        self.wire.chunk(Chunk { session: Arc::clone(&self.session), message, voice: Voice::Thought, text });
+    }
+
+    pub(super) fn send(&self, update: acp::SessionUpdate) {
+        self.wire.update(&self.session, update);
+    }
+
+    fn say(&self, voice: Voice, text: String) {
+        let message = {
+            let mut turn = self.turn();
+            match &turn.speaking {
+                Some((speaking, message)) if *speaking == voice => Arc::clone(message),
+                _ => {
+                    let message = self.next_message();
+                    turn.speaking = Some((voice, Arc::clone(&message)));
+                    message
+                }
+            }
+        };
+        self.wire.chunk(Chunk { session: Arc::clone(&self.session), message, voice, text });
+    }
+
+    fn next_message(&self) -> Arc<str> {
+        format!("m{}", self.messages.fetch_add(1, Ordering::Relaxed)).into()
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Notifier for Updates {
+    fn log(&self, event: Event) {
+        self.show(&event);
+    }
+
+    fn status(&self, status: Status) {
+        match status {
+            Status::Text(text) => self.say(Voice::Agent, text),
+            Status::Thought(text) => self.say(Voice::Thought, text),
+            Status::ToolActivity { id, activity } => {
+                let mut turn = self.turn();
+                // What comes after the end of a call is not told.
+                if let Some(update) = turn.calls.get_mut(&id).and_then(|shown| shown.active(&id, &activity)) {
+                    self.send(update);
+                }
+            }
+            Status::Usage { context, .. } => {
+                if let Some(window) = self.window {
+                    self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window)));
+                }
+            }
+            Status::Notice(text) => self.notice(acp::NoticeSeverity::Warning, &text),
+        }
+    }
+}

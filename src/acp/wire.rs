@@ -1,0 +1,193 @@
+//! Lines in and lines out. Whatever leaves goes through one queue to one thread, so its order is the order in which
+//! it was put there. Updates do not take the way through the SDK, which costs thirty times as much as writing them.
+//!
+//! Invariant: what is written is one JSON message a line, and nothing else; a line that cannot be read is answered,
+//! never the end of the connection.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use agent_client_protocol::v1::schema as acp;
+use futures::{Sink, Stream};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
+
+/// A longer line is no message: prompts with pictures stay far below.
+const MAX_LINE: u64 = 64 << 20;
+/// Text that waits is joined into chunks of about this size.
+const MAX_CHUNK: usize = 16 << 10;
+const MAX_BUFFER: usize = 256 << 10;
+
+/// The way out. A cheap handle; the writer ends when the last one is gone.
+#[derive(Debug, Clone)]
+pub(super) struct Wire {
+    queue: Sender<Outgoing>,
+}
+
+/// Whose words a chunk holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Voice {
+    Agent,
+    Thought,
+}
+
+/// A piece of a message that is being said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) session: Arc<str>,
+    pub(super) message: Arc<str>,
+    pub(super) voice: Voice,
+    pub(super) text: String,
+}
+
+#[derive(Debug)]
+enum Outgoing {
+    Line(String),
+    Chunk(Chunk),
+}
+
+impl Wire {
+    /// Starts the writer. It can be waited for once every handle is gone.
+    pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, JoinHandle<()>)> {
+        let (queue, waiting) = channel();
+        let writer = std::thread::Builder::new().name("acp-writer".to_owned()).spawn(move || {
+            // A client that went away ends the connection by itself: its end of stdin closes, too.
+            if let Err(error) = write_all(&waiting, output) {
+                tracing::info!(%error, "the client no longer reads");
+            }
+        })?;
+        Ok((Self { queue }, writer))
+    }
+
+    /// A piece of text, joined with its neighbours if they still wait.
+    pub(super) fn chunk(&self, chunk: Chunk) {
+        self.send(Outgoing::Chunk(chunk));
+    }
+
+    pub(super) fn update(&self, session: &Arc<str>, update: acp::SessionUpdate) {
+        let params = acp::SessionNotification::new(Arc::clone(session), update);
+        // The types of the protocol hold values that JSON can hold.
+        if let Ok(params) = serde_json::to_string(&params) {
+            self.send(Outgoing::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
+        }
+    }
+
+    fn send(&self, outgoing: Outgoing) {
+        // Nobody hears it any more: the writer has ended because the client went away.
+        drop(self.queue.send(outgoing));
+    }
+
+    /// Where the SDK puts its lines.
+    pub(super) fn sink(&self) -> impl Sink<String, Error = io::Error> + Send + 'static + use<> {
+        let wire = self.clone();
+        futures::sink::unfold(wire, |wire, line: String| async move {
+            wire.send(Outgoing::Line(line));
+            Ok(wire)
+        })
+    }
+}
+
+fn write_all(waiting: &Receiver<Outgoing>, mut output: impl Write) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    while let Ok(first) = waiting.recv() {
+        let mut item = first;
+        while let Ok(next) = waiting.try_recv() {
+            item = item.followed_by(next, &mut buffer);
+            if buffer.len() > MAX_BUFFER {
+                output.write_all(&buffer)?;
+                buffer.clear();
+            }
+        }
+        item.write(&mut buffer);
+        output.write_all(&buffer)?;
+        output.flush()?;
+        buffer.clear();
+    }
+    Ok(())
+}
+
+impl Outgoing {
+    /// Joined with `next`, or written so that `next` is the one that waits.
+    fn followed_by(mut self, next: Outgoing, buffer: &mut Vec<u8>) -> Outgoing {
+        if let (Outgoing::Chunk(chunk), Outgoing::Chunk(more)) = (&mut self, &next)
+            && (chunk.voice, &chunk.session, &chunk.message) == (more.voice, &more.session, &more.message)
+            && chunk.text.len() < MAX_CHUNK
+        {
+            chunk.text.push_str(&more.text);
+            return self;
+        }
+        self.write(buffer);
+        next
+    }
+
+    fn write(&self, buffer: &mut Vec<u8>) {
+        match self {
+            Outgoing::Line(line) => buffer.extend_from_slice(line.as_bytes()),
+            Outgoing::Chunk(chunk) => chunk.write(buffer),
+        }
+        buffer.push(b'\n');
+    }
+}
+
+impl Chunk {
+    /// What serde makes of the protocol's own type, without its cost; a test compares the two.
+    fn write(&self, buffer: &mut Vec<u8>) {
+        let kind = match self.voice {
+            Voice::Agent => "agent_message_chunk",
+            Voice::Thought => "agent_thought_chunk",
+        };
+        buffer.extend_from_slice(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#);
+        text(buffer, &self.session);
+        buffer.extend_from_slice(br#","update":{"sessionUpdate":""#);
+        buffer.extend_from_slice(kind.as_bytes());
+        buffer.extend_from_slice(br#"","content":{"type":"text","text":"#);
+        text(buffer, &self.text);
+        buffer.extend_from_slice(br#"},"messageId":"#);
+        text(buffer, &self.message);
+        buffer.extend_from_slice(b"}}}");
+    }
+}
+
+fn text(buffer: &mut Vec<u8>, text: &str) {
+    // Text into memory cannot fail.
+    drop(serde_json::to_writer(buffer, text));
+}
+
+/// The lines of `input`. One that is not UTF-8 or far too long becomes one that is no JSON either, so that the SDK
+/// answers it as such and goes on.
+pub(super) fn lines(
+    input: impl AsyncRead + Send + Unpin + 'static,
+) -> impl Stream<Item = io::Result<String>> + Send + 'static {
+    let reader = BufReader::with_capacity(64 << 10, input);
+    futures::stream::unfold(reader, |mut reader| async move {
+        let mut bytes = Vec::new();
+        let line = match (&mut reader).take(MAX_LINE).read_until(b'\n', &mut bytes).await {
+            Ok(0) => return None,
+            Ok(_) if bytes.len() as u64 == MAX_LINE && bytes.last() != Some(&b'\n') => {
+                rest_of_line(&mut reader).await.map(|()| "a line that is too long".to_owned())
+            }
+            Ok(_) => Ok(String::from_utf8(bytes).unwrap_or_else(|_| "a line that is not UTF-8".to_owned())),
+            Err(error) => Err(error),
+        };
+        Some((line.map(|line| line.trim_end_matches(['\n', '\r']).to_owned()), reader))
+    })
+}
+
+async fn rest_of_line(reader: &mut BufReader<impl AsyncRead + Unpin>) -> io::Result<()> {
+    loop {
+        let waiting = reader.fill_buf().await?;
+        let (count, done) = match waiting.iter().position(|byte| *byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (waiting.len(), waiting.is_empty()),
+        };
+        reader.consume(count);
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

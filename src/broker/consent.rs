@@ -1,0 +1,109 @@
+//! What a person has said about calls of a session once and for all. It lies in the session, so that it outlives a
+//! switch of mode, and goes with it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::{Map, Value};
+
+/// What an "always" would cover: the narrowest thing that is still of use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    tool: String,
+    what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum What {
+    /// This very command line.
+    Command(String),
+    /// Whatever is done to this file.
+    File(String),
+    /// The call with these arguments, as JSON.
+    Exactly(String),
+}
+
+impl Subject {
+    /// `builtin`: only of our own tools it is known what `command` and `path` mean.
+    pub(super) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool) -> Self {
+        let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
+        let what = match (text("command"), text("path")) {
+            (Some(command), _) => What::Command(command),
+            (None, Some(path)) => What::File(path),
+            (None, None) => What::Exactly(Value::Object(arguments.clone()).to_string()),
+        };
+        Self { tool: tool.to_owned(), what }
+    }
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let short = |text: &str| {
+            let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect();
+            if line.chars().count() < text.chars().count() { format!("{line}…") } else { line }
+        };
+        match &self.what {
+            What::Command(command) => write!(f, "`{}`", short(command)),
+            What::File(path) => write!(f, "{} of {}", self.tool, short(path)),
+            What::Exactly(_) => write!(f, "this very call of {}", self.tool),
+        }
+    }
+}
+
+/// Lies in the session.
+#[derive(Debug, Default)]
+pub(super) struct Consents {
+    said: Mutex<HashMap<(String, What), bool>>,
+}
+
+impl Consents {
+    /// Whether such a call was allowed or refused for good.
+    pub(super) fn about(&self, subject: &Subject) -> Option<bool> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.get(&(subject.tool.clone(), subject.what.clone())).copied()
+    }
+
+    pub(super) fn remember(&self, subject: Subject, allowed: bool) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.insert((subject.tool, subject.what), allowed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn subject(tool: &str, arguments: Value, builtin: bool) -> Subject {
+        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+        Subject::of(tool, &arguments, builtin)
+    }
+
+    #[test]
+    fn always_covers_one_command_one_file_or_one_call() {
+        let consents = Consents::default();
+        consents.remember(subject("developer__shell", json!({"command": "ls"}), true), true);
+        consents.remember(subject("developer__edit_file", json!({"path": "a.rs", "old": "1", "new": "2"}), true), true);
+        consents.remember(subject("notes__add", json!({"path": "a", "n": 1}), false), false);
+        for (tool, arguments, builtin, expected) in [
+            ("developer__shell", json!({"command": "ls", "timeout": 5}), true, Some(true)),
+            ("developer__shell", json!({"command": "ls && rm -rf x"}), true, None),
+            ("developer__edit_file", json!({"path": "a.rs", "old": "3", "new": "4"}), true, Some(true)),
+            ("developer__write_file", json!({"path": "a.rs"}), true, None),
+            ("developer__edit_file", json!({"path": "b.rs"}), true, None),
+            ("notes__add", json!({"path": "a", "n": 1}), false, Some(false)),
+            ("notes__add", json!({"path": "a", "n": 2}), false, None),
+        ] {
+            assert_eq!(consents.about(&subject(tool, arguments.clone(), builtin)), expected, "{tool} {arguments}");
+        }
+    }
+
+    #[test]
+    fn it_is_told_in_words() {
+        assert_eq!(subject("developer__shell", json!({"command": "cargo\ntest"}), true).to_string(), "`cargo test`");
+        let edit = subject("developer__edit_file", json!({"path": "a.rs"}), true);
+        assert_eq!(edit.to_string(), "developer__edit_file of a.rs");
+        assert_eq!(subject("notes__add", json!({"path": "a"}), false).to_string(), "this very call of notes__add");
+    }
+}

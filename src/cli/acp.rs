@@ -1,0 +1,147 @@
+//! `skein acp`: the agent that editors launch. Stdout is the protocol's alone.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use clap::Args;
+
+use super::folders::Folders;
+use super::models::KnownModels;
+use super::output::{Failure, Output};
+use super::started::{self, Started};
+use super::{Global, workspace};
+use crate::acp::{self, Broken, Front, Project, Projects};
+use crate::agents::Limits;
+use crate::broker::Broker;
+use crate::diagnostic::Severity;
+use crate::graph::Plan;
+use crate::session::{SessionOptions, Sessions};
+use crate::store;
+use crate::trust::Project as ProjectFiles;
+
+#[derive(Debug, Args)]
+pub(super) struct AcpArgs {
+    /// The agent that new sessions begin with
+    #[arg(long, short)]
+    agent: Option<String>,
+    /// The mode that new sessions begin in
+    #[arg(long, short)]
+    mode: Option<String>,
+    /// The model, as provider:model; `offline` calls tools by name without one
+    #[arg(long, env = "SKEIN_MODEL", default_value = "offline")]
+    model: String,
+    /// Offer session/fork, which the protocol does not have for good yet
+    #[arg(long)]
+    unstable_fork: bool,
+}
+
+pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    // Each session has the plan of its folder; the process itself has none.
+    let plan = Plan::empty();
+    started::block_on(plan, global, folders, output, async |started: &Started, _: &mut Output| {
+        let projects = Arc::new(Workspaces {
+            global: global.clone(),
+            folders: folders.clone(),
+            broker: started.runtime.broker().clone(),
+            known: Mutex::default(),
+        });
+        let models: Arc<KnownModels> = Arc::default();
+        let (data, scratch, of_sessions) = (folders.data.clone(), folders.state.join("scratch"), Arc::clone(&models));
+        let front = Front {
+            sessions: Box::new(move || {
+                let (data, scratch, models) = (data.clone(), scratch.clone(), Arc::clone(&of_sessions));
+                Box::pin(async move {
+                    let opened = tokio::task::spawn_blocking(move || store::Sessions::open(&data)).await;
+                    let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+                    let options = SessionOptions { limits: Limits::default(), scratch, os: std::env::consts::OS };
+                    Ok(Sessions::new(store, models, options))
+                })
+            }),
+            available: models,
+            projects,
+            version: env!("CARGO_PKG_VERSION"),
+            agent: args.agent.clone(),
+            mode: args.mode.clone(),
+            model: args.model.clone(),
+            models: Vec::new(),
+            approval: global.approval.map(Into::into),
+            fork: args.unstable_fork,
+        };
+        let served = acp::serve(front, tokio::io::stdin(), std::io::stdout()).await;
+        served.map_err(|error| Failure::work(format!("the connection broke: {error}"), "the log tells more"))
+    })
+}
+
+/// The manifests that hold in a folder, read again when a file has changed.
+struct Workspaces {
+    global: Global,
+    folders: Folders,
+    broker: Broker,
+    known: Mutex<HashMap<Traces, Project>>,
+}
+
+/// Whatever a plan was made from, as far as it can change.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Traces {
+    /// The project's root and the hash of its files.
+    project: Option<(PathBuf, String)>,
+    files: Vec<(PathBuf, Option<SystemTime>, u64)>,
+}
+
+impl Projects for Workspaces {
+    fn open(&self, cwd: &Path) -> Result<Project, Broken> {
+        let traces = self.traces(cwd);
+        if let Some(project) = self.known().get(&traces) {
+            return Ok(project.clone());
+        }
+        let folders = Folders { cwd: cwd.to_owned(), ..self.folders.clone() };
+        let resolved = workspace::resolve_quietly(&self.global, &folders);
+        let (resolved, notes) =
+            resolved.map_err(|failure| Broken { problem: failure.problem(), diagnostics: Vec::new() })?;
+        let Some(plan) = resolved.plan else {
+            let errors = resolved.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+            let first = errors.clone().next().map(|found| found.problem.clone()).unwrap_or_default();
+            let problem = match errors.count() {
+                1 => format!("the manifests have an error: {first}; run `skein check`"),
+                count => format!("the manifests have {count} errors, the first: {first}; run `skein check`"),
+            };
+            return Err(Broken { problem, diagnostics: resolved.diagnostics });
+        };
+        let project = Project { broker: self.broker.with_plan(Arc::new(plan)), notes };
+        self.known().insert(traces, project.clone());
+        Ok(project)
+    }
+}
+
+impl Workspaces {
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Traces, Project>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn traces(&self, cwd: &Path) -> Traces {
+        let project = ProjectFiles::find(cwd).ok().flatten().map(|project| (project.root, project.hash));
+        let mut files = Vec::new();
+        // Trust is kept in the data folder, as one file.
+        for place in
+            [self.folders.config.clone(), self.folders.data.join("trust.json")].iter().chain(&self.global.manifests)
+        {
+            note(place, 0, &mut files);
+        }
+        Traces { project, files }
+    }
+}
+
+/// Every file below `path` with its time and size. Manifests lie no deeper than this.
+fn note(path: &Path, depth: usize, files: &mut Vec<(PathBuf, Option<SystemTime>, u64)>) {
+    let Ok(metadata) = path.metadata() else { return };
+    files.push((path.to_owned(), metadata.modified().ok(), metadata.len()));
+    if !metadata.is_dir() || depth > 8 {
+        return;
+    }
+    let entries = path.read_dir().into_iter().flatten().filter_map(Result::ok);
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.iter().for_each(|path| note(path, depth + 1, files));
+}

@@ -1,0 +1,196 @@
+//! Sessions: a talk in a mode, with its history, its services and its record. Every front door opens them here.
+//!
+//! Invariant: knows no protocol and no terminal. What happened in a turn is in the store before anybody is told
+//! that the turn has ended.
+
+mod live;
+mod recorder;
+mod setup;
+
+pub use live::{Live, PromptError};
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::agents::{Event, History, Limits};
+use crate::broker::{Asker, BindError, Broker};
+use crate::ids::ModeId;
+use crate::llm::{LlmError, Provider};
+use crate::manifest::{Approval, ServiceEntry};
+use crate::store::{self, NewSession, StoreError, StoredSession};
+use crate::tool::editor::Editor;
+
+/// Opens sessions, new ones and stored ones. A cheap handle.
+#[derive(Clone)]
+pub struct Sessions {
+    store: store::Sessions,
+    models: Arc<dyn Models>,
+    options: Arc<SessionOptions>,
+}
+
+/// Where models come from.
+pub trait Models: Send + Sync {
+    /// The model a user names.
+    fn provider(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError>;
+}
+
+#[derive(Debug)]
+pub struct SessionOptions {
+    pub limits: Limits,
+    /// Each session has its own folder below this one.
+    pub scratch: PathBuf,
+    pub os: &'static str,
+}
+
+/// Where a session works.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    pub cwd: PathBuf,
+    /// Folders beside it that it may reach.
+    pub roots: Vec<PathBuf>,
+}
+
+/// What a user can choose, and change while the session lasts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    pub mode: ModeId,
+    /// As `provider:model`.
+    pub model: String,
+    /// Overrides what the mode and the config say.
+    pub approval: Option<Approval>,
+}
+
+/// What the front door supplies to a session.
+#[derive(Clone)]
+pub struct Host {
+    pub broker: Broker,
+    pub asker: Arc<dyn Asker>,
+    pub editor: Option<Arc<dyn Editor>>,
+    /// MCP servers that came with the session.
+    pub brought: Vec<Arc<ServiceEntry>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error("there is no session `{0}`")]
+    Unknown(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error(transparent)]
+    Model(#[from] LlmError),
+    #[error("the record of session `{id}` cannot be read: {reason}")]
+    Record { id: String, reason: String },
+}
+
+/// A stored session, opened again.
+pub struct Opened {
+    pub live: Arc<Live>,
+    pub stored: StoredSession,
+    /// All that happened in it, in order.
+    pub events: Vec<Event>,
+}
+
+impl Sessions {
+    pub fn new(store: store::Sessions, models: Arc<dyn Models>, options: SessionOptions) -> Self {
+        Self { store, models, options: Arc::new(options) }
+    }
+
+    pub fn store(&self) -> &store::Sessions {
+        &self.store
+    }
+
+    /// A new session. It is stored when this returns; its services start when they are first needed. `host` is
+    /// told the session's id.
+    pub async fn create(
+        &self,
+        place: Place,
+        choice: Choice,
+        host: impl FnOnce(&str) -> Host,
+    ) -> Result<Arc<Live>, SessionError> {
+        let new = NewSession {
+            cwd: place.cwd.clone(),
+            roots: place.roots.clone(),
+            agent: choice.mode.agent.to_string(),
+            mode: choice.mode.mode.to_string(),
+            model: choice.model.clone(),
+            approval: choice.approval.map(|approval| approval.as_str().to_owned()),
+        };
+        let id = self.store.create(new).await?;
+        let host = host(&id);
+        Ok(Live::new(self.clone(), id, place, choice, host, History::default(), None))
+    }
+
+    /// A stored session with its history, in its own folder. `roots` and `host` are given anew.
+    pub async fn open(
+        &self,
+        id: &str,
+        roots: Vec<PathBuf>,
+        fallback: Choice,
+        host: impl FnOnce(&StoredSession) -> Host,
+    ) -> Result<Opened, SessionError> {
+        let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
+        let events = self.events(id).await?;
+        let host = host(&stored);
+        let choice = choice_of(&stored, fallback, &host.broker);
+        let place = Place { cwd: stored.cwd.clone(), roots };
+        let history = History::replayed(&events);
+        let live = Live::new(self.clone(), stored.id.clone(), place, choice, host, history, Some(&stored));
+        Ok(Opened { live, stored, events })
+    }
+
+    /// All that happened in a session.
+    pub async fn events(&self, id: &str) -> Result<Vec<Event>, SessionError> {
+        let rows = self.store.events(id).await?;
+        let decoded = rows.iter().map(|row| serde_json::from_str(&row.body));
+        decoded
+            .collect::<Result<_, _>>()
+            .map_err(|error: serde_json::Error| SessionError::Record { id: id.to_owned(), reason: error.to_string() })
+    }
+
+    /// Takes a session out of the store, with what its tools left behind.
+    pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
+        let deleted = self.store.delete(id).await?;
+        let scratch = self.scratch(id);
+        if deleted && scratch.exists() {
+            drop(tokio::fs::remove_dir_all(&scratch).await.inspect_err(|error| {
+                tracing::warn!(folder = %scratch.display(), %error, "scratch files are left behind");
+            }));
+        }
+        Ok(deleted)
+    }
+
+    fn scratch(&self, id: &str) -> PathBuf {
+        self.options.scratch.join(id)
+    }
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sessions").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("brought", &self.brought).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opened").field("live", &self.live).finish_non_exhaustive()
+    }
+}
+
+/// What was chosen when the session was last used. A mode that is gone meanwhile is replaced.
+fn choice_of(stored: &StoredSession, fallback: Choice, broker: &Broker) -> Choice {
+    let mode = format!("{}/{}", stored.agent, stored.mode).parse::<ModeId>().ok();
+    let offered = |mode: &ModeId| broker.plan().mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
+    Choice {
+        mode: mode.filter(offered).unwrap_or(fallback.mode),
+        model: stored.model.clone(),
+        approval: stored.approval.as_deref().and_then(Approval::named),
+    }
+}

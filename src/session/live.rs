@@ -1,0 +1,230 @@
+//! A session that is open: it takes prompts, one at a time, and can be switched meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::recorder::Recorder;
+use super::setup::Setup;
+use super::{Choice, Host, Place, SessionError, Sessions};
+use crate::agents::{Ending, Event, Exchange, History, Notifier, TurnEnd};
+use crate::broker::{BindError, Binding};
+use crate::conversation::{Content, Usage};
+use crate::ids::ModeId;
+use crate::llm::LlmError;
+use crate::manifest::Approval;
+use crate::store::{Change, Spent, StoreError, StoredSession};
+use crate::tool::Session;
+
+/// An open session.
+pub struct Live {
+    sessions: Sessions,
+    session: Arc<Session>,
+    /// Held while a turn runs.
+    history: tokio::sync::Mutex<History>,
+    setup: Mutex<Arc<Setup>>,
+    /// Held while a switch is prepared, so that of two the later one wins.
+    switch: tokio::sync::Mutex<()>,
+    title: Mutex<Option<String>>,
+    spent: Mutex<Spent>,
+}
+
+/// Why a prompt was not even tried.
+#[derive(Debug, thiserror::Error)]
+pub enum PromptError {
+    #[error("the session is still busy with the prompt before; wait for its end, or cancel it")]
+    Busy,
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error(transparent)]
+    Model(#[from] LlmError),
+    #[error("the prompt of the mode cannot be filled in: {0}")]
+    Prompt(String),
+    #[error("what happened could not be stored: {0}")]
+    Store(#[from] StoreError),
+}
+
+impl Live {
+    pub(super) fn new(
+        sessions: Sessions,
+        id: String,
+        place: Place,
+        choice: Choice,
+        host: Host,
+        history: History,
+        stored: Option<&StoredSession>,
+    ) -> Arc<Self> {
+        let scratch = sessions.scratch(&id);
+        let session = Session::in_editor(id, place.cwd, place.roots, scratch, host.editor.clone());
+        let setup = Setup::new(choice, host, Arc::clone(&session));
+        let spent = stored.map(|stored| stored.spent).unwrap_or_default();
+        Arc::new(Self {
+            sessions,
+            session,
+            history: tokio::sync::Mutex::new(history),
+            setup: Mutex::new(Arc::new(setup)),
+            switch: tokio::sync::Mutex::default(),
+            title: Mutex::new(stored.and_then(|stored| stored.title.clone())),
+            spent: Mutex::new(spent),
+        })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.session.id
+    }
+
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub fn choice(&self) -> Choice {
+        self.setup().choice.clone()
+    }
+
+    pub fn title(&self) -> Option<String> {
+        lock(&self.title).clone()
+    }
+
+    pub fn spent(&self) -> Spent {
+        *lock(&self.spent)
+    }
+
+    /// What was said last, by whoever said it; empty while a turn runs.
+    pub fn last_answer(&self) -> String {
+        let history = self.history.try_lock();
+        history.ok().and_then(|history| history.messages().last().map(|message| message.text())).unwrap_or_default()
+    }
+
+    /// How large the model's window is, if that is known.
+    pub fn window(&self) -> Option<u64> {
+        None
+    }
+
+    /// What the session may use in its mode; its services are started if they do not run.
+    pub async fn binding(&self) -> Result<Arc<Binding>, BindError> {
+        self.setup().binding().await
+    }
+
+    /// Goes on in another mode, from the next turn. If a service that it needs cannot start, nothing changes.
+    pub async fn set_mode(&self, mode: ModeId) -> Result<(), SessionError> {
+        self.change(|choice| choice.mode = mode).await
+    }
+
+    pub async fn set_model(&self, model: String) -> Result<(), SessionError> {
+        self.sessions.models.provider(&model)?;
+        self.change(|choice| choice.model = model).await
+    }
+
+    pub async fn set_approval(&self, approval: Approval) -> Result<(), SessionError> {
+        self.change(|choice| choice.approval = Some(approval)).await
+    }
+
+    async fn change(&self, change: impl FnOnce(&mut Choice)) -> Result<(), SessionError> {
+        let _switch = self.switch.lock().await;
+        let now = self.setup();
+        let mut choice = now.choice.clone();
+        change(&mut choice);
+        if choice == now.choice {
+            return Ok(());
+        }
+        let next = now.with(choice.clone());
+        next.binding().await?;
+        *lock(&self.setup) = Arc::new(next);
+        let change = Change {
+            agent: Some(choice.mode.agent.to_string()),
+            mode: Some(choice.mode.mode.to_string()),
+            model: Some(choice.model),
+            approval: choice.approval.map(|approval| approval.as_str().to_owned()),
+            ..Change::default()
+        };
+        self.sessions.store.change(self.id(), change);
+        Ok(())
+    }
+
+    /// One turn. `front` hears of it, last of all of its end, which is in the store by then.
+    pub async fn prompt(
+        &self,
+        prompt: Vec<Content>,
+        front: Arc<dyn Notifier>,
+        cancel: &CancellationToken,
+    ) -> Result<TurnEnd, PromptError> {
+        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+        let text: String = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
+        self.name_after(&text);
+        let prepared = tokio::select! {
+            biased;
+            () = cancel.cancelled() => None,
+            prepared = self.prepare(&text, &front) => Some(prepared?),
+        };
+        let Some(exchange) = prepared else {
+            let end = TurnEnd { ending: Ending::Cancelled, usage: Usage::default() };
+            front.log(Event::TurnEnded { end: end.clone() });
+            return Ok(end);
+        };
+        let end = exchange.turn(&mut history, prompt, cancel).await;
+        self.count(end.usage);
+        self.sessions.store.flush(self.id()).await?;
+        // The next prompt may follow at once.
+        drop(history);
+        front.log(Event::TurnEnded { end: end.clone() });
+        Ok(end)
+    }
+
+    /// Everything a turn needs, ready to begin.
+    async fn prepare(&self, prompt: &str, front: &Arc<dyn Notifier>) -> Result<Exchange, PromptError> {
+        let setup = self.setup();
+        let provider = self.sessions.models.provider(&setup.choice.model)?;
+        let binding = setup.binding().await?;
+        let options = &self.sessions.options;
+        let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
+        let recorder =
+            Recorder { store: self.sessions.store.clone(), session: self.id().to_owned(), front: Arc::clone(front) };
+        let session = Arc::clone(&self.session);
+        Ok(Exchange::new(provider, binding, session, Arc::new(recorder), options.limits, system))
+    }
+
+    /// The first prompt names the session.
+    fn name_after(&self, prompt: &str) {
+        let mut title = lock(&self.title);
+        if title.is_none() {
+            *title = title_of(prompt);
+            self.sessions.store.change(self.id(), Change { title: title.clone(), ..Change::default() });
+        }
+    }
+
+    fn count(&self, usage: Usage) {
+        let more = Spent { input: usage.input, output: usage.output, cached: usage.cached, cost: None };
+        let mut spent = lock(&self.spent);
+        spent.input += more.input;
+        spent.output += more.output;
+        spent.cached += more.cached;
+        self.sessions.store.change(self.id(), Change { spent: Some(more), ..Change::default() });
+    }
+
+    fn setup(&self) -> Arc<Setup> {
+        Arc::clone(&lock(&self.setup))
+    }
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("id", &self.id()).field("choice", &self.choice()).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The beginning of the first line that says something.
+fn title_of(prompt: &str) -> Option<String> {
+    const MAX: usize = 60;
+    let line = prompt.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let line: String = line.chars().filter(|c| !c.is_control()).collect();
+    if line.chars().count() <= MAX {
+        return Some(line);
+    }
+    let cut: String = line.chars().take(MAX).collect();
+    let end = cut.rfind(' ').filter(|end| *end > MAX / 2).unwrap_or(cut.len());
+    Some(format!("{}…", cut[..end].trim_end()))
+}

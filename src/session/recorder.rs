@@ -1,0 +1,40 @@
+//! Puts every event of a turn into the store on its way to whoever shows it.
+
+use std::sync::Arc;
+
+use crate::agents::{Event, Notifier, Status};
+use crate::store::{self, NewEvent};
+
+/// A notifier that remembers.
+pub(super) struct Recorder {
+    pub(super) store: store::Sessions,
+    pub(super) session: String,
+    pub(super) front: Arc<dyn Notifier>,
+}
+
+impl Notifier for Recorder {
+    fn log(&self, event: Event) {
+        self.store.append(&self.session, row(&event));
+        // Nobody hears of the end before it is stored; the session tells it then.
+        if !matches!(event, Event::TurnEnded { .. }) {
+            self.front.log(event);
+        }
+    }
+
+    fn status(&self, status: Status) {
+        self.front.status(status);
+    }
+}
+
+fn row(event: &Event) -> NewEvent {
+    let (kind, text) = match event {
+        Event::Message { message } => ("message", Some(message.text()).filter(|text| !text.trim().is_empty())),
+        Event::ToolStarted { .. } => ("tool_started", None),
+        Event::ToolEnded { .. } => ("tool_ended", None),
+        Event::Compacted { .. } => ("compacted", None),
+        Event::TurnEnded { .. } => ("turn_ended", None),
+    };
+    // Events hold values that JSON can hold.
+    let body = serde_json::to_string(event).unwrap_or_default();
+    NewEvent { kind: kind.into(), body, text }
+}
