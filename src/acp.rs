@@ -24,8 +24,10 @@ use std::sync::Arc;
 use agent_client_protocol::v1::schema as acp;
 use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Agent, Client, Lines, on_receive_notification, on_receive_request};
+use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio::io::AsyncRead;
+use tokio_util::sync::CancellationToken;
 
 use crate::broker::Broker;
 use crate::diagnostic::Diagnostic;
@@ -78,14 +80,16 @@ impl std::fmt::Debug for Front {
     }
 }
 
-/// Serves one client until it closes its side. When this returns, no turn runs, and all that was said is written.
+/// Serves one client until it closes its side, or `stop` does. When this returns, no turn runs, and all that was
+/// said is written.
 pub async fn serve(
     front: Front,
     input: impl AsyncRead + Send + Unpin + 'static,
     output: impl Write + Send + 'static,
+    stop: CancellationToken,
 ) -> std::io::Result<()> {
     let (wire, writer) = Wire::start(output)?;
-    let transport = Lines::new(wire.sink(), wire::lines(input));
+    let transport = Lines::new(wire.sink(), wire::lines(input).take_until(stop.cancelled_owned()));
     let connection = Connection::new(front, wire);
     let served = speak(&connection, transport).await;
     connection.end().await;

@@ -47,6 +47,9 @@ pub(super) async fn prompt(
         std::task::Poll::Ready(ended) => ended,
         std::task::Poll::Pending => turn.await,
     };
+    if let Ok(TurnEnd { ending: Ending::Exhausted { why }, .. }) = &ended {
+        updates.notice(acp::NoticeSeverity::Warning, why);
+    }
     answer(ended)
 }
 

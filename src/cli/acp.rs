@@ -69,7 +69,7 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             approval: global.approval.map(Into::into),
             fork: args.unstable_fork,
         };
-        let served = acp::serve(front, tokio::io::stdin(), std::io::stdout()).await;
+        let served = acp::serve(front, tokio::io::stdin(), std::io::stdout(), started.interrupt()).await;
         served.map_err(|error| Failure::work(format!("the connection broke: {error}"), "the log tells more"))
     })
 }
