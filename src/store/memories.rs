@@ -7,9 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
 use serde::Serialize;
 
-use super::{StoreError, open};
+use super::{Schema, StoreError, open};
 
-const MIGRATIONS: &[&str] = &["
+const SCHEMA: Schema = Schema {
+    mark: 0,
+    migrations: &["
     CREATE TABLE memory (
         -- Never used again after it was forgotten: a model may still hold an old one.
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -32,7 +34,8 @@ const MIGRATIONS: &[&str] = &["
         INSERT INTO memory_words (memory_words, rowid, text, tags) VALUES ('delete', old.id, old.text, old.tags);
         INSERT INTO memory_words (rowid, text, tags) VALUES (new.id, new.text, new.tags);
     END;
-"];
+"],
+};
 
 /// Something that was remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -90,7 +93,7 @@ pub struct Memories {
 
 impl Memories {
     pub fn open(file: &Path) -> Result<Self, StoreError> {
-        Ok(Self { connection: Mutex::new(open(file, MIGRATIONS)?) })
+        Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?) })
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {

@@ -1,0 +1,49 @@
+//! The names of sessions: seven signs for the second in which it began, thirteen that nobody can guess.
+//!
+//! The seconds come first so that names sort by age and a few signs of one are enough to type. The rest is from
+//! the system's own random source (`getrandom`, which `tempfile` and `uuid` stand on already): 65 bits, so that no
+//! name is ever given twice, whoever else makes one in the same second.
+
+use std::time::{Duration, SystemTime};
+
+use crate::store::StoreError;
+
+/// Crockford's signs: no two of them look alike.
+const SIGNS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const OF_TIME: usize = 7;
+const OF_CHANCE: usize = 13;
+
+/// Milliseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn new(now: u64) -> Result<String, StoreError> {
+    let mut chance = [0_u8; OF_CHANCE];
+    getrandom::fill(&mut chance).map_err(|error| StoreError::Unusable {
+        file: "sessions.db".to_owned(),
+        problem: format!("the system gives no random numbers: {error}"),
+    })?;
+    let seconds = now / 1_000;
+    let time = (0..OF_TIME).rev().map(|place| sign((seconds >> (5 * place)) as u8));
+    Ok(time.chain(chance.into_iter().map(sign)).collect())
+}
+
+fn sign(bits: u8) -> char {
+    char::from(SIGNS[usize::from(bits & 31)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_by_the_second_they_were_made_in_and_are_never_the_same() {
+        let names: Vec<_> = (0..1_000).map(|second| new(1_790_000_000_000 + second * 1_000).unwrap()).collect();
+        assert!(names.is_sorted() && names.iter().all(|name| name.len() == 20), "{names:?}");
+        let of_one_moment: std::collections::BTreeSet<_> =
+            (0..10_000).map(|_| new(1_790_000_000_000).unwrap()).collect();
+        assert_eq!(of_one_moment.len(), 10_000);
+    }
+}

@@ -1,0 +1,190 @@
+//! What is asked of the store, in SQL. Everything here only reads.
+
+use std::path::PathBuf;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::{Cursor, Hit, ListFilter, Spent, StoredEvent, StoredSession, Within};
+
+const SESSION: &str = "SELECT s.id, s.title, s.cwd, s.roots, s.agent, s.mode, s.model, s.approval, s.created_at,
+    s.updated_at, s.input, s.output, s.cached, s.cost, s.events FROM session s";
+
+/// `?1` is a folder or null, `?2` whether what lies below counts too.
+const WITHIN: &str = "(?1 IS NULL OR s.cwd = ?1
+    OR (?2 AND substr(s.cwd, 1, length(rtrim(?1, '/')) + 1) = rtrim(?1, '/') || '/'))";
+
+/// As many candidates as a person looks through.
+const CANDIDATES: usize = 6;
+
+/// What stands around a word, in characters on each side, where it was found without the index.
+const AROUND: usize = 60;
+
+pub(super) fn find(connection: &Connection, id: &str) -> rusqlite::Result<Option<StoredSession>> {
+    connection.prepare_cached(&format!("{SESSION} WHERE s.id = ?1"))?.query_row([id], session).optional()
+}
+
+pub(super) fn events(connection: &Connection, id: &str) -> rusqlite::Result<Vec<StoredEvent>> {
+    let select = "SELECT e.seq, e.at, e.kind, e.body FROM event e JOIN session s ON s.key = e.session
+        WHERE s.id = ?1 ORDER BY e.seq";
+    let event = |row: &Row<'_>| {
+        Ok(StoredEvent { seq: natural(row, 0)?, at: natural(row, 1)?, kind: row.get(2)?, body: row.get(3)? })
+    };
+    connection.prepare_cached(select)?.query_map([id], event)?.collect()
+}
+
+pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Result<Vec<StoredSession>> {
+    let (folder, below) = within(&filter.within);
+    let (time, id) = match &filter.after {
+        Some(Cursor { updated_at, id }) => (Some(number(*updated_at)), id.as_str()),
+        None => (None, ""),
+    };
+    let select = format!(
+        "{SESSION} WHERE {WITHIN} AND (?3 IS NULL OR (s.updated_at, s.id) < (?3, ?4))
+         ORDER BY s.updated_at DESC, s.id DESC LIMIT ?5"
+    );
+    let values = params![folder, below, time, id, limited(filter.limit)];
+    connection.prepare_cached(&select)?.query_map(values, session)?.collect()
+}
+
+pub(super) fn beginning_with(connection: &Connection, prefix: &str) -> rusqlite::Result<Vec<String>> {
+    if prefix.is_empty() {
+        return Ok(Vec::new());
+    }
+    // No sign of an id comes after the last letter of the alphabet.
+    let select = "SELECT id FROM session WHERE id >= ?1 AND id < ?1 || '~' ORDER BY id LIMIT ?2";
+    let mut statement = connection.prepare_cached(select)?;
+    statement.query_map(params![prefix, limited(Some(CANDIDATES))], |row| row.get(0))?.collect()
+}
+
+pub(super) fn search(
+    connection: &Connection,
+    words: &str,
+    folders: &Within,
+    limit: usize,
+) -> rusqlite::Result<Vec<Hit>> {
+    let found = match full_text(words) {
+        Some(query) => by_words(connection, &query, folders, limit)?,
+        None => Vec::new(),
+    };
+    // Languages without spaces, parts of words, signs: what stands in a text as it was asked for is found too.
+    if found.is_empty() { as_it_stands(connection, words, folders, limit) } else { Ok(found) }
+}
+
+fn by_words(connection: &Connection, query: &str, folders: &Within, limit: usize) -> rusqlite::Result<Vec<Hit>> {
+    let (folder, below) = within(folders);
+    let select = format!(
+        "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, snippet(event_words, 0, '', '', '…', 24)
+         FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
+         WHERE event_words MATCH ?3 AND {WITHIN} ORDER BY bm25(event_words), e.key DESC LIMIT ?4"
+    );
+    let mut statement = connection.prepare_cached(&select)?;
+    statement.query_map(params![folder, below, query, limited(Some(limit))], hit)?.collect()
+}
+
+fn as_it_stands(connection: &Connection, words: &str, folders: &Within, limit: usize) -> rusqlite::Result<Vec<Hit>> {
+    let wanted = words.trim().to_lowercase();
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (folder, below) = within(folders);
+    let select = format!(
+        "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, e.text
+         FROM event e JOIN session s ON s.key = e.session
+         WHERE e.text IS NOT NULL AND {WITHIN} ORDER BY e.key DESC"
+    );
+    let mut statement = connection.prepare_cached(&select)?;
+    let mut found = Vec::new();
+    for row in statement.query_map(params![folder, below], hit)? {
+        let row = row?;
+        if let Some(snippet) = around(&row.snippet, &wanted) {
+            found.push(Hit { snippet, ..row });
+        }
+        if found.len() >= limit {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The place in a text where these letters stand, whichever their case.
+fn around(text: &str, wanted: &str) -> Option<String> {
+    let lower = text.to_lowercase();
+    let place = lower.find(wanted)?;
+    // Counted in characters, which stay nearly as many when their case changes: this is only what stands around.
+    let place = lower[..place].chars().count();
+    let from = place.saturating_sub(AROUND);
+    let length = place - from + wanted.chars().count() + AROUND;
+    let part: String = text.chars().skip(from).take(length).collect();
+    let (before, after) = (from > 0, text.chars().nth(from + length).is_some());
+    Some(format!("{}{part}{}", if before { "…" } else { "" }, if after { "…" } else { "" }))
+}
+
+/// A full-text query in which every word is only a word, or the beginning of one; `None` if there is none.
+fn full_text(words: &str) -> Option<String> {
+    let words = words.split(|c: char| c.is_whitespace() || c.is_control());
+    let words = words.filter(|word| word.contains(char::is_alphanumeric));
+    let words: Vec<_> = words.map(|word| format!("\"{}\"*", word.replace('"', "\"\""))).collect();
+    (!words.is_empty()).then(|| words.join(" AND "))
+}
+
+fn within(folders: &Within) -> (Option<String>, bool) {
+    match folders {
+        Within::Anywhere => (None, false),
+        Within::Folder(folder) => (Some(folder.to_string_lossy().into_owned()), false),
+        Within::Below(folder) => (Some(folder.to_string_lossy().into_owned()), true),
+    }
+}
+
+fn limited(limit: Option<usize>) -> i64 {
+    limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(i64::MAX)
+}
+
+/// SQLite's numbers have a sign.
+pub(super) fn number(natural: u64) -> i64 {
+    i64::try_from(natural).unwrap_or(i64::MAX)
+}
+
+fn natural(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get(column).map(|number: i64| u64::try_from(number).unwrap_or(0))
+}
+
+pub(super) fn packed(folders: &[PathBuf]) -> String {
+    let folders: Vec<_> = folders.iter().map(|folder| folder.to_string_lossy()).collect();
+    serde_json::to_string(&folders).unwrap_or_default()
+}
+
+fn session(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
+    let (cwd, roots): (String, String) = (row.get(2)?, row.get(3)?);
+    Ok(StoredSession {
+        id: row.get(0)?,
+        title: row.get(1)?,
+        cwd: cwd.into(),
+        roots: serde_json::from_str(&roots).unwrap_or_default(),
+        agent: row.get(4)?,
+        mode: row.get(5)?,
+        model: row.get(6)?,
+        approval: row.get(7)?,
+        created_at: natural(row, 8)?,
+        updated_at: natural(row, 9)?,
+        spent: Spent {
+            input: natural(row, 10)?,
+            output: natural(row, 11)?,
+            cached: natural(row, 12)?,
+            cost: row.get(13)?,
+        },
+        events: natural(row, 14)?,
+    })
+}
+
+fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
+    let cwd: String = row.get(2)?;
+    Ok(Hit {
+        session: row.get(0)?,
+        title: row.get(1)?,
+        cwd: cwd.into(),
+        seq: natural(row, 3)?,
+        at: natural(row, 4)?,
+        kind: row.get(5)?,
+        snippet: row.get(6)?,
+    })
+}

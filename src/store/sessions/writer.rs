@@ -1,0 +1,257 @@
+//! The one thread that writes: takes what is queued into a transaction, and answers whoever waits for it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, TransactionBehavior, params};
+use tokio::sync::oneshot;
+
+use super::read::{number, packed};
+use super::{Change, NewEvent, NewSession};
+use crate::store::{StoreError, failure};
+
+/// Whether the session was there.
+pub(super) type Reply = oneshot::Sender<Result<bool, StoreError>>;
+
+/// As much as one transaction takes, so that a flood cannot keep it open.
+const AT_ONCE: usize = 1_024;
+
+pub(super) struct Job {
+    pub(super) session: String,
+    pub(super) at: u64,
+    pub(super) work: Work,
+    pub(super) reply: Option<Reply>,
+}
+
+pub(super) enum Work {
+    Create(Box<NewSession>),
+    Append(NewEvent),
+    Change(Box<Change>),
+    Delete,
+    Copy {
+        new: String,
+    },
+    Flush,
+    /// Only to be answered when everything before it is committed.
+    Nothing,
+}
+
+impl Work {
+    /// Somebody relies on it even if the power goes.
+    fn is_synced(&self) -> bool {
+        matches!(self, Work::Flush | Work::Delete)
+    }
+}
+
+pub(super) struct Writer {
+    connection: Connection,
+    jobs: mpsc::Receiver<Job>,
+    file: PathBuf,
+    /// What could not be written yet, oldest first.
+    waiting: Vec<Job>,
+    /// What is not kept of a session; its next flush tells.
+    lost: BTreeMap<String, StoreError>,
+}
+
+impl Writer {
+    pub(super) fn new(connection: Connection, jobs: mpsc::Receiver<Job>, file: PathBuf) -> Self {
+        Self { connection, jobs, file, waiting: Vec::new(), lost: BTreeMap::new() }
+    }
+
+    /// Until the last handle is gone and everything is written.
+    pub(super) fn run(mut self) {
+        while let Ok(first) = self.jobs.recv() {
+            self.waiting.push(first);
+            let room = AT_ONCE.saturating_sub(self.waiting.len());
+            self.waiting.extend(self.jobs.try_iter().take(room));
+            self.write();
+        }
+        if !self.waiting.is_empty() {
+            self.write();
+        }
+        for job in &self.waiting {
+            tracing::error!(session = job.session, "the last events of a session could not be written");
+        }
+    }
+
+    /// Everything that waits, in one transaction.
+    fn write(&mut self) {
+        let jobs = std::mem::take(&mut self.waiting);
+        // Nothing to write: whoever asked this is ahead of no one.
+        if jobs.iter().all(|job| matches!(job.work, Work::Nothing)) {
+            jobs.into_iter().for_each(|job| job.answer(Ok(true)));
+            return;
+        }
+        match transact(&mut self.connection, &jobs) {
+            Ok(done) => jobs.into_iter().zip(done).for_each(|(job, done)| self.settle(job, done)),
+            Err(error) => self.postpone(jobs, &error),
+        }
+    }
+
+    /// The transaction is committed; what this job alone met is told.
+    fn settle(&mut self, job: Job, done: rusqlite::Result<bool>) {
+        let id = &job.session;
+        let done = done.map_err(|error| StoreError::LeftOut { id: id.clone(), problem: error.to_string() });
+        match (&job.work, done) {
+            (Work::Append(_) | Work::Change(_), Ok(true)) => {}
+            (Work::Append(_) | Work::Change(_), Ok(false)) => {
+                self.lost.insert(id.clone(), StoreError::Gone { id: id.clone() });
+            }
+            (Work::Append(_) | Work::Change(_), Err(error)) => {
+                self.lost.insert(id.clone(), error);
+            }
+            (Work::Flush, done) => {
+                let answer = match (self.lost.remove(id), done) {
+                    (Some(lost), _) => Err(lost),
+                    (None, Ok(false)) => Err(StoreError::Gone { id: id.clone() }),
+                    (None, done) => done,
+                };
+                job.answer(answer);
+            }
+            (_, done) => job.answer(done),
+        }
+    }
+
+    /// Nothing was written. Events stay queued, whoever waits is told.
+    fn postpone(&mut self, jobs: Vec<Job>, error: &rusqlite::Error) {
+        tracing::warn!(%error, "sessions could not be written");
+        for job in jobs {
+            if job.reply.is_none() {
+                self.waiting.push(job);
+                continue;
+            }
+            let told = match (failure(&self.file, error), &job.work) {
+                (StoreError::Unusable { problem, .. }, Work::Flush) => {
+                    StoreError::Unwritten { id: job.session.clone(), problem }
+                }
+                (other, _) => other,
+            };
+            job.answer(Err(told));
+        }
+    }
+}
+
+impl Job {
+    /// Whoever no longer listens is not told.
+    fn answer(self, answer: Result<bool, StoreError>) {
+        if let Some(reply) = self.reply {
+            reply.send(answer).unwrap_or_default();
+        }
+    }
+}
+
+/// Does all of it or nothing. What a job alone cannot get done is its own result.
+fn transact(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<Vec<rusqlite::Result<bool>>> {
+    let synced = jobs.iter().any(|job| job.work.is_synced());
+    connection.pragma_update(None, "synchronous", if synced { "FULL" } else { "NORMAL" })?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut done = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        match apply(&transaction, job) {
+            // Some failures end the transaction themselves.
+            Err(error) if !of_one_job(&error) || transaction.is_autocommit() => return Err(error),
+            result => done.push(result),
+        }
+    }
+    transaction.commit()?;
+    Ok(done)
+}
+
+/// It would fail again, and the others need not.
+fn of_one_job(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        None | Some(ErrorCode::TooBig | ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch)
+    )
+}
+
+fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
+    let (id, at) = (&job.session, number(job.at));
+    match &job.work {
+        Work::Create(new) => create(transaction, id, new, at),
+        Work::Append(event) => append(transaction, id, event, at),
+        Work::Change(change) => apply_change(transaction, id, change, at),
+        Work::Delete => {
+            // Events go first: a session with many of them goes without a look-up for each.
+            let events = "DELETE FROM event WHERE session = (SELECT key FROM session WHERE id = ?1)";
+            transaction.prepare_cached(events)?.execute([id])?;
+            Ok(transaction.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([id])? == 1)
+        }
+        Work::Copy { new } => copy(transaction, id, new, at),
+        Work::Flush => {
+            let count = "UPDATE session SET flushes = flushes + 1 WHERE id = ?1";
+            Ok(transaction.prepare_cached(count)?.execute([id])? == 1)
+        }
+        Work::Nothing => Ok(true),
+    }
+}
+
+fn create(transaction: &Transaction<'_>, id: &str, new: &NewSession, at: i64) -> rusqlite::Result<bool> {
+    let insert = "INSERT INTO session (id, cwd, roots, agent, mode, model, approval, created_at, updated_at)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)";
+    transaction.prepare_cached(insert)?.execute(params![
+        id,
+        new.cwd.to_string_lossy(),
+        packed(&new.roots),
+        new.agent,
+        new.mode,
+        new.model,
+        new.approval,
+        at
+    ])?;
+    Ok(true)
+}
+
+/// The number is given here, where no other process can give the same.
+fn append(transaction: &Transaction<'_>, id: &str, event: &NewEvent, at: i64) -> rusqlite::Result<bool> {
+    let last = "SELECT key, events FROM session WHERE id = ?1";
+    let last = transaction.prepare_cached(last)?.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let Some((key, last)): Option<(i64, i64)> = last else { return Ok(false) };
+    // What is searched ends at a NUL.
+    let text = event.text.as_deref().map(|text| text.replace('\0', " "));
+    let insert = "INSERT INTO event (session, seq, at, kind, body, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    transaction.prepare_cached(insert)?.execute(params![key, last + 1, at, event.kind, event.body, text])?;
+    let count = "UPDATE session SET events = ?2, updated_at = max(updated_at, ?3) WHERE key = ?1";
+    transaction.prepare_cached(count)?.execute([key, last + 1, at])?;
+    Ok(true)
+}
+
+fn apply_change(transaction: &Transaction<'_>, id: &str, change: &Change, at: i64) -> rusqlite::Result<bool> {
+    let update = "UPDATE session SET
+            title = coalesce(?2, title), agent = coalesce(?3, agent), mode = coalesce(?4, mode),
+            model = coalesce(?5, model), approval = coalesce(?6, approval),
+            input = input + ?7, output = output + ?8, cached = cached + ?9,
+            cost = CASE WHEN ?10 IS NULL THEN cost ELSE coalesce(cost, 0) + ?10 END,
+            updated_at = max(updated_at, ?11)
+        WHERE id = ?1";
+    let spent = change.spent.unwrap_or_default();
+    let changed = transaction.prepare_cached(update)?.execute(params![
+        id,
+        change.title,
+        change.agent,
+        change.mode,
+        change.model,
+        change.approval,
+        number(spent.input),
+        number(spent.output),
+        number(spent.cached),
+        spent.cost,
+        at
+    ])?;
+    Ok(changed == 1)
+}
+
+fn copy(transaction: &Transaction<'_>, id: &str, new: &str, at: i64) -> rusqlite::Result<bool> {
+    let session =
+        "INSERT INTO session (id, cwd, roots, agent, mode, model, approval, title, created_at, updated_at, events)
+        SELECT ?2, cwd, roots, agent, mode, model, approval, title, ?3, ?3, events FROM session WHERE id = ?1";
+    if transaction.prepare_cached(session)?.execute(params![id, new, at])? == 0 {
+        return Ok(false);
+    }
+    let events = "INSERT INTO event (session, seq, at, kind, body, text)
+        SELECT ?2, e.seq, e.at, e.kind, e.body, e.text FROM event e JOIN session s ON s.key = e.session
+        WHERE s.id = ?1 ORDER BY e.seq";
+    transaction.prepare_cached(events)?.execute(params![id, transaction.last_insert_rowid()])?;
+    Ok(true)
+}

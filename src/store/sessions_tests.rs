@@ -1,0 +1,589 @@
+//! What was said is kept in order, whoever else writes, and a file that is not ours stays as it is.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+struct Store {
+    sessions: Sessions,
+    folder: tempfile::TempDir,
+}
+
+fn store() -> Store {
+    let folder = tempfile::tempdir().unwrap();
+    Store { sessions: Sessions::open(folder.path()).unwrap(), folder }
+}
+
+impl Store {
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("sessions.db")
+    }
+
+    /// As another process sees it.
+    fn raw(&self) -> Connection {
+        Connection::open(self.file()).unwrap()
+    }
+
+    fn count(&self, table: &str) -> i64 {
+        self.raw().query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+    }
+}
+
+fn new_in(cwd: &str) -> NewSession {
+    NewSession {
+        cwd: cwd.into(),
+        roots: vec!["/other".into()],
+        agent: "goose".to_owned(),
+        mode: "assistant".to_owned(),
+        model: "offline".to_owned(),
+        approval: None,
+    }
+}
+
+fn said(text: &str) -> NewEvent {
+    NewEvent {
+        kind: "message".into(),
+        body: serde_json::json!({"said": text}).to_string(),
+        text: Some(text.to_owned()),
+    }
+}
+
+async fn session_with(sessions: &Sessions, cwd: &str, texts: &[&str]) -> String {
+    let id = sessions.create(new_in(cwd)).await.unwrap();
+    texts.iter().for_each(|text| sessions.append(&id, said(text)));
+    sessions.flush(&id).await.unwrap();
+    id
+}
+
+async fn bodies(sessions: &Sessions, id: &str) -> Vec<String> {
+    sessions.events(id).await.unwrap().into_iter().map(|event| event.body).collect()
+}
+
+async fn found(sessions: &Sessions, words: &str) -> Vec<String> {
+    sessions.search(words, Within::Anywhere, 100).await.unwrap().into_iter().map(|hit| hit.session).collect()
+}
+
+#[tokio::test]
+async fn only_the_owner_reads_what_is_kept() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let store = store();
+    session_with(&store.sessions, "/here", &["private"]).await;
+    for entry in std::fs::read_dir(store.folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", entry.path().display());
+    }
+}
+
+#[tokio::test]
+async fn a_session_comes_back_as_it_was_told() {
+    let store = store();
+    let before = id::now();
+    let mut new = new_in("/here");
+    new.approval = Some("ask".to_owned());
+    let id = store.sessions.create(new).await.unwrap();
+    let strange =
+        ["", "plain", "null\0inside", "🦀 👩‍👩‍👧", "שלום \u{202e}txt.exe", "\"; DROP TABLE event; --", "line\r\nline"];
+    for text in strange {
+        store.sessions.append(&id, said(text));
+    }
+    store.sessions.append(&id, NewEvent { kind: "raw".into(), body: "a\0b".to_owned(), text: None });
+    store.sessions.flush(&id).await.unwrap();
+
+    drop(store.sessions);
+    let sessions = Sessions::open(store.folder.path()).unwrap();
+    let kept = sessions.find(&id).await.unwrap().unwrap();
+    assert_eq!((kept.cwd.as_path(), kept.roots.as_slice()), (Path::new("/here"), ["/other".into()].as_slice()));
+    assert_eq!((kept.agent.as_str(), kept.mode.as_str(), kept.model.as_str()), ("goose", "assistant", "offline"));
+    assert_eq!((kept.approval.as_deref(), kept.title, kept.events), (Some("ask"), None, 8));
+    assert!(before <= kept.created_at && kept.created_at <= kept.updated_at && kept.updated_at <= id::now());
+    let events = sessions.events(&id).await.unwrap();
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=8).collect::<Vec<_>>());
+    for (event, text) in events.iter().zip(strange) {
+        assert_eq!((event.kind.as_str(), event.body.as_str()), ("message", said(text).body.as_str()));
+    }
+    assert_eq!((events[7].kind.as_str(), events[7].body.as_str()), ("raw", "a\0b"));
+}
+
+#[tokio::test]
+async fn a_change_leaves_the_rest_and_adds_up_what_was_spent() {
+    let store = store();
+    let id = store.sessions.create(new_in("/here")).await.unwrap();
+    let spent = |input, cost| Some(Spent { input, output: 2, cached: 1, cost });
+    store
+        .sessions
+        .change(&id, Change { title: Some("A talk".to_owned()), spent: spent(10, None), ..Change::default() });
+    let first = store.sessions.find(&id).await.unwrap().unwrap();
+    assert_eq!((first.title.as_deref(), first.spent), (Some("A talk"), spent(10, None).unwrap()));
+    store
+        .sessions
+        .change(&id, Change { mode: Some("planner".to_owned()), spent: spent(5, Some(0.5)), ..Change::default() });
+    store.sessions.change(&id, Change { spent: spent(0, Some(0.25)), ..Change::default() });
+    let then = store.sessions.find(&id).await.unwrap().unwrap();
+    assert_eq!(
+        (then.title.as_deref(), then.mode.as_str(), then.model.as_str()),
+        (Some("A talk"), "planner", "offline")
+    );
+    assert_eq!(then.spent, Spent { input: 15, output: 6, cached: 3, cost: Some(0.75) });
+}
+
+#[tokio::test]
+async fn a_read_sees_what_was_queued_before_it() {
+    let store = store();
+    let id = store.sessions.create(new_in("/here")).await.unwrap();
+    for number in 0..200 {
+        store.sessions.append(&id, said(&format!("number {number}")));
+        if number % 20 == 0 {
+            assert_eq!(store.sessions.events(&id).await.unwrap().len(), number + 1);
+        }
+    }
+    assert_eq!(store.sessions.find(&id).await.unwrap().unwrap().events, 200);
+}
+
+/// Otherwise nothing would be synced, and what was committed before could be lost with the power.
+#[tokio::test]
+async fn a_flush_writes_even_if_everything_is_committed_already() {
+    let store = store();
+    let id = store.sessions.create(new_in("/here")).await.unwrap();
+    store.sessions.append(&id, said("committed by the read"));
+    assert_eq!(store.sessions.events(&id).await.unwrap().len(), 1);
+    let log = || std::fs::read(store.folder.path().join("sessions.db-wal")).unwrap();
+    for _ in 0..3 {
+        let before = log();
+        store.sessions.flush(&id).await.unwrap();
+        assert!(log() != before);
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_session_is_none() {
+    let Store { sessions, folder: _folder } = &store();
+    assert_eq!(sessions.find("nobody").await.unwrap(), None);
+    assert_eq!(sessions.events("nobody").await.unwrap(), []);
+    assert_eq!(sessions.copy("nobody").await.unwrap(), None);
+    assert!(!sessions.delete("nobody").await.unwrap());
+    assert!(matches!(sessions.flush("nobody").await, Err(StoreError::Gone { .. })));
+}
+
+#[tokio::test]
+async fn what_is_deleted_is_gone_and_whoever_still_appends_is_told() {
+    let store = store();
+    let other = Sessions::open(store.folder.path()).unwrap();
+    let id = session_with(&store.sessions, "/here", &["first words"]).await;
+    let kept = session_with(&store.sessions, "/here", &["other words"]).await;
+    assert!(other.delete(&id).await.unwrap());
+    store.sessions.append(&id, said("later words"));
+    store.sessions.append(&kept, said("more"));
+    let told = store.sessions.flush(&id).await.unwrap_err();
+    assert!(matches!(told, StoreError::Gone { .. }) && told.to_string().contains(&id), "{told}");
+    store.sessions.flush(&kept).await.unwrap();
+    assert_eq!(store.sessions.find(&id).await.unwrap(), None);
+    assert_eq!(found(&store.sessions, "words").await, [kept]);
+    assert_eq!((store.count("session"), store.count("event")), (1, 2));
+    assert!(!other.delete(&id).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_write_that_fails_for_a_while_is_told_and_done_later_once() {
+    let store = store();
+    let id = session_with(&store.sessions, "/here", &["one"]).await;
+    let full = "CREATE TRIGGER full BEFORE INSERT ON event BEGIN SELECT raise(ROLLBACK, 'the disk is full'); END";
+    store.raw().execute_batch(full).unwrap();
+    store.sessions.append(&id, said("two"));
+    store.sessions.change(&id, Change { title: Some("title".to_owned()), ..Change::default() });
+    for _ in 0..2 {
+        let told = store.sessions.flush(&id).await.unwrap_err().to_string();
+        assert!(told.contains(&id) && told.contains("the disk is full") && told.contains("tried again"), "{told}");
+    }
+    store.raw().execute_batch("DROP TRIGGER full").unwrap();
+    store.sessions.append(&id, said("three"));
+    store.sessions.flush(&id).await.unwrap();
+    assert_eq!(bodies(&store.sessions, &id).await, ["one", "two", "three"].map(|text| said(text).body));
+    assert_eq!(store.sessions.find(&id).await.unwrap().unwrap().title.as_deref(), Some("title"));
+}
+
+#[tokio::test]
+async fn an_event_that_can_never_be_written_does_not_hold_up_the_others() {
+    let store = store();
+    let id = session_with(&store.sessions, "/here", &["one"]).await;
+    let never = "CREATE TRIGGER never BEFORE INSERT ON event WHEN new.kind = 'bad'
+        BEGIN SELECT raise(ABORT, 'not this one'); END";
+    store.raw().execute_batch(never).unwrap();
+    store.sessions.append(&id, NewEvent { kind: "bad".into(), body: "{}".to_owned(), text: None });
+    store.sessions.append(&id, said("two"));
+    let told = store.sessions.flush(&id).await.unwrap_err().to_string();
+    assert!(told.contains("left out: not this one"), "{told}");
+    store.sessions.flush(&id).await.unwrap();
+    let events = store.sessions.events(&id).await.unwrap();
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[tokio::test]
+async fn the_last_handle_waits_until_everything_is_written() {
+    let store = store();
+    let id = store.sessions.create(new_in("/here")).await.unwrap();
+    let other = store.sessions.clone();
+    drop(store.sessions);
+    for number in 0..5_000 {
+        other.append(&id, said(&format!("number {number}")));
+    }
+    drop(other);
+    // Closed in order: nothing is left beside the file.
+    let files: Vec<_> = std::fs::read_dir(store.folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(files, ["sessions.db"]);
+    let sessions = Sessions::open(store.folder.path()).unwrap();
+    let expected: Vec<_> = (0..5_000).map(|number| said(&format!("number {number}")).body).collect();
+    assert_eq!(bodies(&sessions, &id).await, expected);
+}
+
+#[tokio::test]
+async fn a_copy_has_the_same_events_and_goes_its_own_way() {
+    let Store { sessions, folder: _folder } = &store();
+    let id = session_with(sessions, "/here", &["one", "two"]).await;
+    sessions.change(
+        &id,
+        Change {
+            title: Some("A talk".to_owned()),
+            spent: Some(Spent { input: 9, ..Spent::default() }),
+            ..Change::default()
+        },
+    );
+    sessions.append(&id, said("queued"));
+    let copy = sessions.copy(&id).await.unwrap().unwrap();
+    sessions.append(&copy, said("only there"));
+    sessions.append(&id, said("only here"));
+    assert_eq!(bodies(sessions, &copy).await, ["one", "two", "queued", "only there"].map(|text| said(text).body));
+    assert_eq!(bodies(sessions, &id).await, ["one", "two", "queued", "only here"].map(|text| said(text).body));
+    let stored = sessions.find(&copy).await.unwrap().unwrap();
+    assert_eq!(
+        (stored.title.as_deref(), stored.cwd.as_path(), stored.spent),
+        (Some("A talk"), Path::new("/here"), Spent::default())
+    );
+    assert!(sessions.delete(&id).await.unwrap());
+    assert_eq!(found(sessions, "two").await, [copy]);
+}
+
+// Listing
+
+async fn page(sessions: &Sessions, after: Option<Cursor>) -> Vec<StoredSession> {
+    sessions.list(ListFilter { after, limit: Some(3), ..ListFilter::default() }).await.unwrap()
+}
+
+#[tokio::test]
+async fn pages_repeat_and_skip_nothing_while_sessions_come() {
+    let store = store();
+    let mut made = BTreeSet::new();
+    for number in 0..10 {
+        made.insert(session_with(&store.sessions, "/here", &[&number.to_string()]).await);
+    }
+    // All at the same moment: the order is still one.
+    store.raw().execute("UPDATE session SET updated_at = 1790000000000", []).unwrap();
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let found = page(&store.sessions, after).await;
+        let Some(last) = found.last() else { break };
+        after = Some(Cursor::from(last));
+        seen.extend(found.into_iter().map(|session| session.id));
+        session_with(&store.sessions, "/here", &["a newer one"]).await;
+        store.sessions.append(&seen[0], said("moves to the top"));
+    }
+    assert_eq!((seen.len(), seen.into_iter().collect::<BTreeSet<_>>()), (10, made));
+}
+
+#[tokio::test]
+async fn the_newest_comes_first_and_folders_narrow() {
+    let Store { sessions, folder: _folder } = &store();
+    let mut ids = Vec::new();
+    for cwd in ["/work/a", "/work/a/deep", "/work/ab", "/work/a%b_"] {
+        ids.push(session_with(sessions, cwd, &["word"]).await);
+    }
+    let list = async |within: Within| {
+        let found = sessions.list(ListFilter { within, ..ListFilter::default() }).await.unwrap();
+        assert!(found.is_sorted_by(|a, b| (a.updated_at, &a.id) > (b.updated_at, &b.id)));
+        found.into_iter().map(|session| session.id).collect::<BTreeSet<_>>()
+    };
+    let of = |numbers: &[usize]| numbers.iter().map(|number| ids[*number].clone()).collect::<BTreeSet<_>>();
+    assert_eq!(list(Within::Anywhere).await, of(&[0, 1, 2, 3]));
+    assert_eq!(list(Within::Folder("/work/a".into())).await, of(&[0]));
+    assert_eq!(list(Within::Below("/work/a".into())).await, of(&[0, 1]));
+    assert_eq!(list(Within::Below("/work/a%b_".into())).await, of(&[3]));
+    assert_eq!(list(Within::Below("/".into())).await, of(&[0, 1, 2, 3]));
+    let hits = sessions.search("word", Within::Below("/work/a".into()), 9).await.unwrap();
+    assert_eq!(hits.into_iter().map(|hit| hit.session).collect::<BTreeSet<_>>(), of(&[0, 1]));
+}
+
+#[tokio::test]
+async fn a_beginning_is_enough_if_it_is_the_only_one() {
+    let store = store();
+    let id = session_with(&store.sessions, "/here", &[]).await;
+    assert_eq!(store.sessions.resolve(&id).await.unwrap(), Some(id.clone()));
+    assert_eq!(store.sessions.resolve(&id[..3]).await.unwrap(), Some(id.clone()));
+    assert_eq!(store.sessions.resolve(&format!(" {} ", id.to_uppercase())).await.unwrap(), Some(id.clone()));
+    for nobody in ["", " ", "zzz", "%", "_", "*", "'", &format!("{id}0")] {
+        assert_eq!(store.sessions.resolve(nobody).await.unwrap(), None, "{nobody}");
+    }
+    store.raw().execute("UPDATE session SET id = 'abc'", []).unwrap();
+    let rename = |name: &str| store.raw().execute("UPDATE session SET id = ?1 WHERE length(id) > 4", [name]).unwrap();
+    for name in ["abcd", "abce"] {
+        session_with(&store.sessions, "/here", &[]).await;
+        rename(name);
+    }
+    assert_eq!(store.sessions.resolve("abc").await.unwrap().as_deref(), Some("abc"));
+    assert_eq!(store.sessions.resolve("abcd").await.unwrap().as_deref(), Some("abcd"));
+    let told = store.sessions.resolve("ab").await.unwrap_err().to_string();
+    assert_eq!(told, "`ab` is the beginning of several sessions: abc, abcd, abce; type more of it");
+}
+
+#[tokio::test]
+async fn old_sessions_in_which_nothing_was_said_are_swept() {
+    let store = store();
+    let mut ids = Vec::new();
+    for (texts, days) in [(&[][..], 8), (&["something"][..], 800), (&[][..], 6)] {
+        let id = session_with(&store.sessions, "/here", texts).await;
+        let then = number_of_days_ago(days);
+        store.raw().execute("UPDATE session SET updated_at = ?2 WHERE id = ?1", rusqlite::params![id, then]).unwrap();
+        ids.push(id);
+    }
+    drop(store.sessions);
+    let sessions = Sessions::open(store.folder.path()).unwrap();
+    assert_eq!(sessions.find(&ids[0]).await.unwrap(), None);
+    assert!(sessions.find(&ids[1]).await.unwrap().is_some() && sessions.find(&ids[2]).await.unwrap().is_some());
+}
+
+fn number_of_days_ago(days: u64) -> i64 {
+    i64::try_from(id::now() - days * 24 * 60 * 60 * 1_000).unwrap()
+}
+
+// Searching
+
+#[tokio::test]
+async fn words_are_found_with_what_stands_around_them() {
+    let Store { sessions, folder: _folder } = &store();
+    let long = format!("{} the Retry budget is spent {}", "before ".repeat(200), "after ".repeat(200));
+    let talk = session_with(sessions, "/here", &["hello", &long]).await;
+    session_with(sessions, "/here", &["the budget alone"]).await;
+    let hits = sessions.search("budget retr", Within::Anywhere, 10).await.unwrap();
+    assert_eq!(hits.len(), 1);
+    assert_eq!((hits[0].session.as_str(), hits[0].seq, hits[0].kind.as_str()), (talk.as_str(), 2, "message"));
+    let snippet = &hits[0].snippet;
+    assert!(snippet.contains("Retry budget") && snippet.len() < 300 && snippet.starts_with('…'), "{snippet}");
+    assert_eq!(sessions.search("budget", Within::Anywhere, 1).await.unwrap().len(), 1);
+    assert_eq!(sessions.search("budget", Within::Anywhere, 10).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_no_word_is_found_as_it_stands() {
+    let Store { sessions, folder: _folder } = &store();
+    let id =
+        session_with(sessions, "/here", &["数据库迁移失败了", "null\0then 🦀 crab", "ÄRGER mit İstanbul", "שלום עולם"])
+            .await;
+    for words in ["迁移", "🦀", "then", "crab", "rger", "ärger", "stanbul", "עולם", "ולם"] {
+        assert_eq!(found(sessions, words).await, [id.clone()], "{words}");
+    }
+    for words in ["", " ", "\0", "nowhere", "🦞"] {
+        assert_eq!(found(sessions, words).await, Vec::<String>::new(), "{words:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_search_is_a_syntax_error(
+        words in prop_oneof![any::<String>(), "[a-z\"'*():^+~ -]{0,20}", "(AND|OR|NOT|NEAR|text:|\"|\\*| |a){1,8}"],
+        text in any::<String>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let store = store();
+            session_with(&store.sessions, "/here", &[&text, "a b and near"]).await;
+            store.sessions.search(&words, Within::Anywhere, 5).await.unwrap();
+            store.sessions.resolve(&words).await.unwrap();
+            // Every text is found by itself, if there is anything to look for.
+            let wanted = text.replace('\0', " ");
+            if !wanted.trim().is_empty() {
+                assert!(!found(&store.sessions, &text).await.is_empty(), "{text:?}");
+            }
+        });
+    }
+}
+
+// Several at once
+
+#[test]
+fn writers_at_the_same_time_lose_nothing_and_share_one_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let (writers, each) = (8, 60);
+    let begin = std::sync::Barrier::new(writers);
+    let shared = std::sync::OnceLock::new();
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            let (folder, begin, shared) = (folder.path(), &begin, &shared);
+            scope.spawn(move || {
+                // They open the file, and make it, at the same moment.
+                begin.wait();
+                let sessions = Sessions::open(folder).unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(async {
+                    if writer == 0 {
+                        shared.set(sessions.create(new_in("/here")).await.unwrap()).unwrap();
+                    }
+                    begin.wait();
+                    let (own, shared) = (sessions.create(new_in("/here")).await.unwrap(), shared.get().unwrap());
+                    for number in 0..each {
+                        sessions.append(&own, said(&format!("own {number}")));
+                        sessions.append(shared, said(&format!("{writer} {number}")));
+                        if number % 7 == 0 {
+                            sessions.flush(shared).await.unwrap();
+                        }
+                    }
+                    sessions.flush(&own).await.unwrap();
+                    let expected: Vec<_> = (0..each).map(|number| said(&format!("own {number}")).body).collect();
+                    assert_eq!(bodies(&sessions, &own).await, expected);
+                });
+            });
+        }
+    });
+    let sessions = Sessions::open(folder.path()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let events = runtime.block_on(sessions.events(shared.get().unwrap())).unwrap();
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=480).collect::<Vec<_>>());
+    for writer in 0..writers {
+        let own: Vec<_> = events.iter().filter(|event| event.body.contains(&format!(":\"{writer} "))).collect();
+        let expected: Vec<_> = (0..each).map(|number| said(&format!("{writer} {number}")).body).collect();
+        assert_eq!(own.iter().map(|event| event.body.clone()).collect::<Vec<_>>(), expected);
+    }
+}
+
+// Files that are not ours, or not whole
+
+/// What is in the folder: names and bytes. What looking at a log needs beside it, and an empty log, hold nothing.
+fn contents(folder: &Path) -> Vec<(std::ffi::OsString, Vec<u8>)> {
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap())
+        .filter(|file| !file.file_name().to_string_lossy().ends_with("-shm"))
+        .map(|file| (file.file_name(), std::fs::read(file.path()).unwrap()))
+        .filter(|(_, bytes)| !bytes.is_empty())
+        .collect();
+    files.sort();
+    files
+}
+
+/// Says which file and what to do, and changes nothing.
+fn refused(what: &str, folder: &Path) -> StoreError {
+    let before = contents(folder);
+    let refusal = Sessions::open(folder).err().unwrap_or_else(|| panic!("{what} was opened"));
+    let told = refusal.to_string();
+    assert!(told.contains(&folder.join("sessions.db").display().to_string()), "{what}: {told}");
+    assert!(told.contains("move it away") || told.contains("use that skein"), "{what}: {told}");
+    assert!(contents(folder) == before, "{what}: the folder has changed");
+    refusal
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_named_and_left_as_it_is() {
+    let whole = {
+        let store = store();
+        for number in 0..20 {
+            let text = "word ".repeat(number + 1);
+            session_with(&store.sessions, "/here", &[text.as_str(); 30]).await;
+        }
+        let file = store.file();
+        drop(store.sessions);
+        std::fs::read(file).unwrap()
+    };
+    assert!(whole.len() > 20 * 4096, "{}", whole.len());
+    let noise: Vec<u8> = (0_u32..9_000).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut torn = whole.clone();
+    torn[4096..12 * 4096].fill(0xa5);
+    let cases = [
+        ("noise", noise),
+        ("a short text", b"hello\n".to_vec()),
+        ("two bytes", vec![0, 0]),
+        ("a header alone", whole[..100].to_vec()),
+        ("half a page", whole[..2_000].to_vec()),
+        ("one page", whole[..4_096].to_vec()),
+        ("half of it", whole[..whole.len() / 2].to_vec()),
+        ("all but a page", whole[..whole.len() - 4_096].to_vec()),
+        ("pages overwritten", torn),
+    ];
+    for (what, bytes) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("sessions.db"), bytes).unwrap();
+        let refusal = refused(what, folder.path());
+        assert!(matches!(refusal, StoreError::Foreign { .. } | StoreError::Damaged { .. }), "{what}: {refusal}");
+    }
+}
+
+#[test]
+fn a_database_of_another_program_is_left_as_it_is() {
+    let foreign = "CREATE TABLE sessions (id TEXT); INSERT INTO sessions VALUES ('theirs')";
+    let same_names = "CREATE TABLE session (id TEXT); PRAGMA user_version = 1";
+    let marked = "PRAGMA application_id = 7";
+    for setup in [foreign, same_names, marked] {
+        for journal in ["delete", "wal"] {
+            let folder = tempfile::tempdir().unwrap();
+            let theirs = Connection::open(folder.path().join("sessions.db")).unwrap();
+            theirs.pragma_update(None, "journal_mode", journal).unwrap();
+            theirs.execute_batch(setup).unwrap();
+            // It is looked at while its owner has it open, and after.
+            for theirs in [Some(theirs), None] {
+                let refusal = refused(setup, folder.path());
+                assert!(matches!(refusal, StoreError::Foreign { .. }), "{refusal}");
+                drop(theirs);
+            }
+        }
+    }
+}
+
+/// A log that its owner left behind is not written into the file either.
+#[test]
+fn the_log_of_another_program_stays_beside_its_file() {
+    let (origin, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let theirs = Connection::open(origin.path().join("sessions.db")).unwrap();
+    theirs.pragma_update(None, "journal_mode", "wal").unwrap();
+    theirs.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").unwrap();
+    for name in ["sessions.db", "sessions.db-wal"] {
+        std::fs::copy(origin.path().join(name), folder.path().join(name)).unwrap();
+    }
+    assert!(matches!(refused("with a log", folder.path()), StoreError::Foreign { .. }));
+}
+
+#[tokio::test]
+async fn a_store_of_a_newer_skein_is_left_alone() {
+    let store = store();
+    session_with(&store.sessions, "/here", &["word"]).await;
+    store.raw().pragma_update(None, "user_version", 99).unwrap();
+    let folder = store.folder;
+    drop(store.sessions);
+    assert!(matches!(refused("newer", folder.path()), StoreError::Newer { found: 99, known: 1, .. }));
+}
+
+#[tokio::test]
+async fn damage_that_is_met_later_is_told_as_such() {
+    let store = store();
+    let text = "some text of a size ".repeat(200);
+    let id = session_with(&store.sessions, "/here", &[text.as_str(); 50]).await;
+    let file = store.file();
+    drop(store.sessions);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let half = bytes.len() / 2;
+    bytes[half..].fill(0xa5);
+    std::fs::write(&file, bytes).unwrap();
+    let told = match Sessions::open(store.folder.path()) {
+        Ok(sessions) => sessions.events(&id).await.unwrap_err(),
+        Err(refusal) => refusal,
+    };
+    assert!(matches!(told, StoreError::Damaged { .. }), "{told}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("data"), "a file").unwrap();
+    let told = Sessions::open(&folder.path().join("data")).unwrap_err().to_string();
+    assert!(told.contains("cannot be used") && told.contains("sessions.db"), "{told}");
+}
