@@ -11,13 +11,15 @@ pub use sessions::{
 };
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 /// How long a writer waits for another process to finish.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two attempts to open a file that others are making.
+const PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -100,7 +102,19 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
         }
         Ok(Ok(connection))
     };
-    attempt().unwrap_or_else(|error| Err(failure(path, &error)))
+    // Where several make the same file at once SQLite does not always wait by itself.
+    let patient_until = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Ok(opened) => return opened,
+            Err(error) if is_busy(&error) && Instant::now() < patient_until => std::thread::sleep(PAUSE),
+            Err(error) => return Err(failure(path, &error)),
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 /// What a file holds before it is touched.

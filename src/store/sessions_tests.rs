@@ -502,7 +502,7 @@ async fn a_damaged_file_is_named_and_left_as_it_is() {
     let cases = [
         ("noise", noise),
         ("a short text", b"hello\n".to_vec()),
-        ("one byte", vec![0]),
+        ("two bytes", vec![0, 0]),
         ("a header alone", whole[..100].to_vec()),
         ("half a page", whole[..2_000].to_vec()),
         ("one page", whole[..4_096].to_vec()),
