@@ -3,6 +3,7 @@
 //! Invariant: a port only. Who decides which files a call may touch is the tool; the editor is a way to reach them.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 
@@ -10,13 +11,19 @@ use futures::future::BoxFuture;
 pub trait Editor: Send + Sync {
     fn abilities(&self) -> Abilities;
 
+    /// How long a tool waits for an answer before it helps itself; the end of a command takes as long as it takes.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+
     /// The text of a file as the user sees it, unsaved changes included.
     fn read(&self, path: &Path) -> BoxFuture<'_, Result<String, EditorError>>;
 
     /// Puts `text` in the place of the file, which is made if it is missing.
     fn write(&self, path: &Path, text: String) -> BoxFuture<'_, Result<(), EditorError>>;
 
-    /// Starts a command in a terminal that the user sees.
+    /// Starts a command in a terminal that the user sees. Whoever drops the future before it is done gets no
+    /// terminal: one that comes after that is released by the implementation.
     fn run(&self, command: Command) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>>;
 }
 
@@ -49,7 +56,8 @@ pub trait Terminal: Send + Sync {
     /// Ends the command; its output can still be read.
     fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>>;
 
-    /// Gives the terminal back, and returns when the editor has heard so.
+    /// Gives the terminal back, and returns when the editor has heard so. It hears so also if the future is
+    /// dropped before it is done.
     fn release(self: Box<Self>) -> BoxFuture<'static, ()>;
 }
 

@@ -1,9 +1,10 @@
 //! Files, shell and plan: the tools for work on a code base.
 //!
-//! Invariant: the handler remembers nothing. What a session has read, edited, started or planned lies in the
-//! session.
+//! Invariant: the handler remembers nothing. What a session has read, edited or started lies in the session.
 
+mod ask;
 mod background;
+mod buffers;
 mod command;
 mod diff;
 mod disk;
@@ -19,6 +20,7 @@ mod plan;
 mod progress;
 mod pump;
 mod read;
+mod report;
 mod search;
 mod shell;
 mod text;
@@ -26,6 +28,8 @@ mod undo;
 mod walk;
 mod write;
 
+#[cfg(test)]
+mod fake_editor;
 #[cfg(test)]
 mod testing;
 
@@ -44,7 +48,6 @@ use crate::tool::CallContext;
 
 use super::answer::{Answer, Refusal};
 use super::schema;
-pub use plan::Plan;
 use shell::Shell;
 
 /// What the service needs of its host.

@@ -1,16 +1,16 @@
 //! For the tests of built-in services: a service with a session of its own, called as the pool calls it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rmcp::ServerHandler;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tempfile::TempDir;
 
 use super::super::connection::Connection;
 use super::Direct;
 use crate::ids::ToolName;
-use crate::tool::{CallContext, Session, ToolCall, ToolOutcome, ToolSpec};
+use crate::tool::{Activity, CallContext, Session, ToolCall, ToolOutcome, ToolSpec};
 
 pub(super) struct Harness {
     connection: Arc<dyn Connection>,
@@ -46,7 +46,22 @@ impl Harness {
 
     pub(super) async fn call(&self, tool: &str, arguments: Value) -> ToolOutcome {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-        let context = CallContext::new(Arc::clone(&self.session));
+        self.call_with(CallContext::new(Arc::clone(&self.session)), tool, arguments).await
+    }
+
+    /// A call, and what it told while it ran.
+    pub(super) async fn told(&self, tool: &str, arguments: Value) -> (ToolOutcome, Vec<Activity>) {
+        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+        let told: Arc<Mutex<Vec<Activity>>> = Arc::default();
+        let sink = Arc::clone(&told);
+        let context = CallContext::new(Arc::clone(&self.session))
+            .with_activity(move |activity| sink.lock().expect("no panic").push(activity));
+        let outcome = self.call_with(context, tool, arguments).await;
+        let told = told.lock().expect("no panic").clone();
+        (outcome, told)
+    }
+
+    async fn call_with(&self, context: CallContext, tool: &str, arguments: Map<String, Value>) -> ToolOutcome {
         let call = ToolCall { tool: ToolName::new(tool), arguments, context };
         self.connection.call(call, Duration::from_secs(60)).await.expect("an answer")
     }

@@ -12,6 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::tool::{Activity, PlanStep, StepStatus};
+
 use super::answer::{self, Answer, Refusal};
 use super::{call_context, schema};
 
@@ -205,11 +207,10 @@ impl TodoService {
         Parameters(request): Parameters<SetTodos>,
         context: RequestContext<RoleServer>,
     ) -> Answer {
-        let items = todos(&context)?.change(|list| {
+        change(&context, |list| {
             list.set(request.items);
             Ok(())
-        })?;
-        Ok(shown(&items, REMINDER))
+        })
     }
 
     #[tool(
@@ -221,8 +222,7 @@ impl TodoService {
         Parameters(request): Parameters<UpdateTodo>,
         context: RequestContext<RoleServer>,
     ) -> Answer {
-        let items = todos(&context)?.change(|list| list.update(request))?;
-        Ok(shown(&items, REMINDER))
+        change(&context, |list| list.update(request))
     }
 
     #[tool(
@@ -250,6 +250,24 @@ const INSTRUCTIONS: &str = "Keep a todo list for work of three steps or more. Ha
 
 fn todos(context: &RequestContext<RoleServer>) -> Result<Arc<Todos>, Refusal> {
     Ok(call_context(context)?.session.state())
+}
+
+/// Changes the list, and tells it as the plan.
+fn change(context: &RequestContext<RoleServer>, change: impl FnOnce(&mut List) -> Result<(), Refusal>) -> Answer {
+    let items = todos(context)?.change(change)?;
+    let step = |todo: &Todo| PlanStep { text: todo.text.clone(), status: todo.status.into(), priority: None };
+    call_context(context)?.report(Activity::Plan(items.iter().map(step).collect()));
+    Ok(shown(&items, REMINDER))
+}
+
+impl From<TodoStatus> for StepStatus {
+    fn from(status: TodoStatus) -> Self {
+        match status {
+            TodoStatus::Pending => StepStatus::Pending,
+            TodoStatus::InProgress => StepStatus::InProgress,
+            TodoStatus::Completed => StepStatus::Completed,
+        }
+    }
 }
 
 fn shown(items: &[Todo], width: usize) -> rmcp::model::CallToolResult {

@@ -104,6 +104,25 @@ fn what_is_no_todo_list_is_not_restored() {
     }
 }
 
+#[tokio::test]
+async fn the_list_is_told_as_the_plan_whenever_it_changes() {
+    let todo = Harness::new(TodoService::new());
+    let plan = async |tool: &str, arguments: Value| {
+        let (outcome, told) = todo.told(tool, arguments).await;
+        (outcome.is_error, serde_json::to_value(told).unwrap())
+    };
+    let step = |text: &str, status: &str| json!({"text": text, "status": status});
+    let items = json!([{"text": "look", "status": "in_progress"}, {"text": "write"}]);
+    let steps = json!([step("look", "in_progress"), step("write", "pending")]);
+    assert_eq!(plan("set_todos", json!({"items": items})).await, (false, json!([{"plan": steps}])));
+    let steps = json!([step("look", "completed"), step("write", "pending")]);
+    let update = json!({"id": 1, "status": "completed"});
+    assert_eq!(plan("update_todo", update).await, (false, json!([{"plan": steps}])));
+    assert_eq!(plan("update_todo", json!({"id": 9, "status": "pending"})).await, (true, json!([])));
+    assert_eq!(plan("list_todos", json!({})).await, (false, json!([])));
+    assert_eq!(plan("set_todos", json!({"items": []})).await, (false, json!([{"plan": []}])));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Set(Vec<(String, Option<&'static str>)>),

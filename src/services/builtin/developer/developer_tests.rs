@@ -83,23 +83,25 @@ async fn a_call_that_was_cancelled_before_it_began_does_nothing() {
 }
 
 #[tokio::test]
-async fn the_plan_lies_in_the_session_and_can_be_watched() {
+async fn the_plan_is_told_to_whoever_shows_the_call() {
     let workshop = Workshop::new();
-    let plan = workshop.session.state::<super::Plan>();
-    let mut watched = plan.subscribe();
     let steps = json!([
         {"text": "look", "status": "completed", "priority": "high"},
         {"text": "write", "status": "in_progress"},
         {"text": "test", "status": "pending"},
     ]);
-    let said = workshop.call("update_plan", json!({"steps": steps})).await.ok();
+    let (said, told) = workshop.call_told("update_plan", json!({"steps": steps})).await;
+    let said = said.ok();
     assert_eq!((said.text.as_str(), &said.data), ("1 of 3 steps done; now: write", &json!({"steps": steps})));
-    assert!(watched.has_changed().unwrap());
-    assert_eq!(serde_json::to_value(&*watched.borrow_and_update()).unwrap(), steps);
-    assert_eq!(plan.steps().len(), 3);
-    workshop.call("update_plan", json!({"steps": [{"text": " ", "status": "pending"}]})).await.refused("needs a text");
-    workshop.call("update_plan", json!({"steps": [{"text": "a", "status": "done"}]})).await.refused("in_progress");
-    assert_eq!(plan.steps().len(), 3, "a refused plan changes nothing");
+    assert_eq!(serde_json::to_value(told).unwrap(), json!([{"plan": steps}]));
+    for (steps, reason) in [
+        (json!([{"text": " ", "status": "pending"}]), "needs a text"),
+        (json!([{"text": "a", "status": "done"}]), "in_progress"),
+    ] {
+        let (said, told) = workshop.call_told("update_plan", json!({"steps": steps})).await;
+        said.refused(reason);
+        assert_eq!(told, [], "a refused plan is no plan");
+    }
 }
 
 #[tokio::test]

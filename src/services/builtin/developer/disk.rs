@@ -22,20 +22,29 @@ pub(super) fn load(place: &Path, shown: &str) -> Result<Loaded, Refusal> {
         _ => Refusal::io("read", shown, &error),
     })?;
     if loaded.bytes.len() as u64 > MAX_TEXT {
-        return Err(Refusal::new(format!(
-            "`{shown}` is larger than {}; use `search`, or `shell` with `sed -n` or `head` for a part of it",
-            size(MAX_TEXT)
-        )));
+        return Err(too_large(shown));
     }
     Ok(loaded)
 }
 
-/// As [`load`], and `None` if there is no such file.
-pub(super) fn load_if_there(place: &Path, shown: &str) -> Result<Option<Loaded>, Refusal> {
-    match place.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        _ => load(place, shown).map(Some),
+pub(super) fn too_large(shown: &str) -> Refusal {
+    Refusal::new(format!(
+        "`{shown}` is larger than {}; use `search`, or `shell` with `sed -n` or `head` for a part of it",
+        size(MAX_TEXT)
+    ))
+}
+
+/// True also if it cannot be looked at.
+pub(super) fn is_there(place: &Path) -> bool {
+    !matches!(place.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Somebody meant a read-only file to stay as it is, although a rename or an editor would replace it.
+pub(super) fn check_writable(permissions: &Permissions) -> io::Result<()> {
+    if permissions.readonly() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file is read-only"));
     }
+    Ok(())
 }
 
 fn read(place: &Path) -> io::Result<Loaded> {
@@ -49,10 +58,7 @@ fn read(place: &Path) -> io::Result<Loaded> {
 
 /// Puts `bytes` in the place of a file that exists.
 pub(super) fn replace(place: &Path, bytes: &[u8], permissions: &Permissions) -> io::Result<()> {
-    // A rename would do it all the same, but somebody meant the file to stay as it is.
-    if permissions.readonly() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file is read-only"));
-    }
+    check_writable(permissions)?;
     let file = stage(place, bytes, permissions.clone())?;
     // Not only at creation, where the umask takes bits away.
     file.as_file().set_permissions(permissions.clone())?;
@@ -60,23 +66,24 @@ pub(super) fn replace(place: &Path, bytes: &[u8], permissions: &Permissions) -> 
     Ok(())
 }
 
-/// Makes a file and the folders above it; gives back the folders that it made, the innermost last.
-pub(super) fn create(place: &Path, bytes: &[u8]) -> io::Result<Vec<PathBuf>> {
+/// Makes the folders above a new file; gives back those that it made, the innermost last.
+pub(super) fn create_folders(place: &Path) -> io::Result<Vec<PathBuf>> {
     let folders = missing_folders(place);
-    let result = make(place, bytes, &folders);
-    if result.is_err() {
-        remove_folders(&folders);
-    }
-    result.map(|()| folders)
-}
-
-fn make(place: &Path, bytes: &[u8], folders: &[PathBuf]) -> io::Result<()> {
-    for folder in folders {
-        match fs::create_dir(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+    let made = folders.iter().try_for_each(|folder| match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    });
+    match made.and_then(|()| folder_of(place)) {
+        Ok(_) => Ok(folders),
+        Err(error) => {
+            remove_folders(&folders);
+            Err(error)
         }
     }
+}
+
+/// Makes a file in a folder that exists.
+pub(super) fn create(place: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = stage(place, bytes, Permissions::from_mode(0o666))?;
     // Somebody else's file that came in between is not overwritten.
     file.persist_noclobber(place).map_err(|error| error.error)?;
@@ -94,15 +101,20 @@ pub(super) fn remove_folders(folders: &[PathBuf]) {
 
 /// A complete temporary file beside `place`.
 fn stage(place: &Path, bytes: &[u8], permissions: Permissions) -> io::Result<tempfile::NamedTempFile> {
-    let folder = place.parent().ok_or_else(|| io::Error::other("it is the root of the file system"))?;
-    // A link may have been put into the path after the check.
-    if folder.canonicalize()? != folder {
-        return Err(io::Error::other("its folder has been moved or linked meanwhile"));
-    }
-    let mut file = tempfile::Builder::new().prefix(".skein-").permissions(permissions).tempfile_in(folder)?;
+    let mut file =
+        tempfile::Builder::new().prefix(".skein-").permissions(permissions).tempfile_in(folder_of(place)?)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     Ok(file)
+}
+
+/// A link may have been put into the path after it was checked.
+fn folder_of(place: &Path) -> io::Result<&Path> {
+    let folder = place.parent().ok_or_else(|| io::Error::other("it is the root of the file system"))?;
+    if folder.canonicalize()? != folder {
+        return Err(io::Error::other("its folder has been moved or linked meanwhile"));
+    }
+    Ok(folder)
 }
 
 fn missing_folders(place: &Path) -> Vec<PathBuf> {

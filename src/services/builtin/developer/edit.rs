@@ -9,7 +9,7 @@ use crate::tool::CallContext;
 
 use super::diff::Diff;
 use super::files::{Before, Edit, Files, Sight, Stamp};
-use super::{disk, nearest, paths, text};
+use super::{buffers, nearest, paths, report, text};
 use crate::services::builtin::answer::{Answer, Refusal, structured};
 
 /// More places than this are not listed.
@@ -43,7 +43,7 @@ pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
     let shown = paths::shown(&call.session, &place);
     let files = call.session.state::<Files>();
     let mut known = files.lock();
-    let loaded = disk::load(&place, &shown)?;
+    let loaded = buffers::load(call, &place, &shown)?;
     let decoded = text::decode(&loaded.bytes)
         .ok_or_else(|| Refusal::new(format!("`{shown}` is a binary file; change it with the program that made it")))?;
     let edited = apply(&decoded.text, &request.edits)
@@ -53,21 +53,18 @@ pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
             "`{shown}` was not changed: it is in Latin-1, which has no sign for a character you wrote"
         ))
     })?;
-    let before = Stamp::of(&loaded.bytes);
-    let after = Stamp::of(&bytes);
-    let had_seen = known.sight(&place, before) == Sight::Current;
-    disk::replace(&place, &bytes, &loaded.permissions).map_err(|error| Refusal::io("write", &shown, &error))?;
+    let had_seen = known.sight(&place, Stamp::of(&loaded.bytes)) == Sight::Current;
+    let written = buffers::replace(call, &place, &shown, &loaded, bytes)?;
+    let after = Stamp::of(&written.bytes);
+    // The diff shows also what an editor made of the text.
     if had_seen {
         known.saw(&place, after);
     }
-    known.record(Edit {
-        place,
-        before: Before::Contents { bytes: loaded.bytes, permissions: loaded.permissions },
-        after,
-        had_seen,
-    });
+    let edited = text::readable(&written.bytes);
+    report::changed(call, &place, Some(&decoded.text), &edited);
+    known.record(Edit { place, before: Before::Contents { bytes: loaded.bytes }, after, had_seen });
     let diff = Diff::between(&shown, &decoded.text, &edited);
-    Ok(structured(diff.text.clone(), diff.data()))
+    Ok(structured(written.noted(diff.text.clone()), diff.data()))
 }
 
 /// The text after all edits; each sees what the ones before it have left.

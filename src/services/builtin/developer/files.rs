@@ -4,7 +4,6 @@
 //! do not overtake each other.
 
 use std::collections::HashMap;
-use std::fs::Permissions;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -52,7 +51,6 @@ pub(super) struct Edit {
 pub(super) enum Before {
     Contents {
         bytes: Vec<u8>,
-        permissions: Permissions,
     },
     /// The file was made by the edit, and these folders for it, the innermost last.
     Nothing {
@@ -106,7 +104,7 @@ impl Known {
         let edit = self.journal.remove(at);
         self.journal_bytes -= edit.weight();
         match edit.before {
-            Before::Contents { bytes, .. } if edit.had_seen => self.saw(place, Stamp::of(&bytes)),
+            Before::Contents { bytes } if edit.had_seen => self.saw(place, Stamp::of(&bytes)),
             Before::Contents { .. } | Before::Nothing { .. } => {
                 self.seen.remove(place);
             }
@@ -122,7 +120,7 @@ impl Known {
 impl Edit {
     fn weight(&self) -> usize {
         match &self.before {
-            Before::Contents { bytes, .. } => bytes.len(),
+            Before::Contents { bytes } => bytes.len(),
             Before::Nothing { .. } => 0,
         }
     }

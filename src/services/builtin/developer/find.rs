@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::tool::CallContext;
 
-use super::{paths, walk};
+use super::{paths, report, walk};
 use crate::services::builtin::answer::{Answer, Refusal, count, text};
 
 const MAX_SHOWN: usize = 500;
@@ -31,6 +31,7 @@ pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> Answer {
     if !place.is_dir() {
         return Err(Refusal::new(format!("`{shown}` is not a folder; give one that exists, or leave `path` out")));
     }
+    report::place(call, &place, None);
     let mut found = Vec::new();
     let mut looked_at = 0;
     for entry in walk::below(&place).build() {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::tool::CallContext;
 
 use super::text::looks_binary;
-use super::{output, paths, walk};
+use super::{output, paths, report, walk};
 use crate::services::builtin::answer::{Answer, Refusal, count, size, text};
 
 const MAX_ENTRIES: usize = 1_000;
@@ -42,6 +42,7 @@ pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> Answer {
     if !metadata.is_dir() {
         return Err(Refusal::new(format!("`{shown}` is a file; use `read_file`")));
     }
+    report::place(call, &place, None);
     let depth = request.depth.unwrap_or(2).clamp(1, 10);
     let mut tree = Folder::default();
     let mut entries = 0;

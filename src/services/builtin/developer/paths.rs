@@ -47,6 +47,16 @@ pub(super) fn shown(session: &Session, place: &Path) -> String {
     }
 }
 
+/// A place as the session names it: below a root as it was given, which may have a link in it. An editor knows
+/// its files by these names.
+pub(super) fn named(session: &Session, place: &Path) -> PathBuf {
+    let below = |root: &PathBuf| {
+        let rest = place.strip_prefix(follow(root).ok()?).ok()?;
+        Some(if rest.as_os_str().is_empty() { root.clone() } else { root.join(rest) })
+    };
+    session.roots.iter().find_map(below).unwrap_or_else(|| place.to_owned())
+}
+
 /// A name on one line, whatever is in it.
 pub(super) fn printable(name: &str) -> String {
     name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()

@@ -3,31 +3,12 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::watch;
 
-use crate::tool::{CallContext, PlanStep, StepStatus};
+use crate::tool::{Activity, CallContext, PlanStep, StepStatus};
 
 use crate::services::builtin::answer::{Answer, Refusal, count, structured};
 
 const MAX_STEPS: usize = 50;
-
-/// The plan of a session: `session.state::<Plan>()`.
-#[derive(Debug, Default)]
-pub struct Plan {
-    /// Whoever shows the plan has the other end.
-    steps: watch::Sender<Vec<PlanStep>>,
-}
-
-impl Plan {
-    pub fn steps(&self) -> Vec<PlanStep> {
-        self.steps.borrow().clone()
-    }
-
-    /// Sees every later plan; a plan that nobody looked at in time is skipped.
-    pub fn subscribe(&self) -> watch::Receiver<Vec<PlanStep>> {
-        self.steps.subscribe()
-    }
-}
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +31,6 @@ pub(super) fn update_plan(call: &CallContext, request: UpdatePlan) -> Answer {
         None => format!("{done} of {} done", count(request.steps.len(), "step")),
     };
     let data = json!({"steps": request.steps});
-    call.session.state::<Plan>().steps.send_replace(request.steps);
+    call.report(Activity::Plan(request.steps));
     Ok(structured(said, data))
 }

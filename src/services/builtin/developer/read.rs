@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use crate::tool::CallContext;
 
+use super::buffers::{self, Contents};
 use super::files::{Files, Stamp};
 use super::output::{MAX_BYTES, MAX_LINES};
-use super::text::{self as contents, Encoding};
-use super::{disk, notebook, paths};
+use super::{notebook, paths, report, text as contents};
 use crate::services::builtin::answer::{Answer, Refusal, count, size, text};
 
 /// As base64 this is what providers take.
@@ -35,7 +35,10 @@ pub(super) fn read_file(call: &CallContext, request: &ReadFile) -> Answer {
     let session = &call.session;
     let place = paths::resolve(session, &request.path)?;
     let shown = paths::shown(session, &place);
-    let bytes = disk::load(&place, &shown)?.bytes;
+    let Contents { bytes, note, .. } = buffers::load(call, &place, &shown)?;
+    let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");
+    // The lines of a notebook's cells are not those of its file.
+    report::place(call, &place, request.line.filter(|_| !is_notebook));
     session.state::<Files>().lock().saw(&place, Stamp::of(&bytes));
     if let Some(mime) = contents::image_type(&bytes) {
         return Ok(image(&shown, mime, &bytes));
@@ -47,10 +50,9 @@ pub(super) fn read_file(call: &CallContext, request: &ReadFile) -> Answer {
             size(bytes.len() as u64)
         )));
     };
-    let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");
     match is_notebook.then(|| notebook::cells(&decoded.text)).flatten() {
-        Some(cells) => page(&shown, &cells, Encoding::Utf8, request),
-        None => page(&shown, &decoded.text, decoded.encoding, request),
+        Some(cells) => page(&shown, &cells, None, request),
+        None => page(&shown, &decoded.text, note.or(decoded.encoding.note().map(str::to_owned)), request),
     }
 }
 
@@ -66,7 +68,7 @@ fn image(shown: &str, mime: &str, bytes: &[u8]) -> CallToolResult {
     CallToolResult::success(vec![label, ContentBlock::image(data, mime)])
 }
 
-fn page(shown: &str, body: &str, encoding: Encoding, request: &ReadFile) -> Answer {
+fn page(shown: &str, body: &str, note: Option<String>, request: &ReadFile) -> Answer {
     let total = body.lines().count();
     let first = request.line.unwrap_or(1).max(1);
     let limit = request.limit.unwrap_or(MAX_LINES).clamp(1, MAX_LINES);
@@ -86,10 +88,7 @@ fn page(shown: &str, body: &str, encoding: Encoding, request: &ReadFile) -> Answ
         page.push_str(&line);
         last = index + 1;
     }
-    let mut notes = Vec::new();
-    if let Some(note) = encoding.note() {
-        notes.push(note.to_owned());
-    }
+    let mut notes: Vec<String> = note.into_iter().collect();
     if last < total {
         notes.push(format!("lines {first}-{last} of {total}; go on with `line: {}`", last + 1));
     }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::tool::{CallContext, Session};
 
-use super::{output, paths, walk};
+use super::{output, paths, report, walk};
 use crate::services::builtin::answer::{Answer, Refusal, count, text};
 
 const DEFAULT_MAX: usize = 100;
@@ -47,6 +47,7 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
     let place = paths::resolve(&call.session, request.path.as_deref().unwrap_or("."))?;
     let shown = paths::shown(&call.session, &place);
     place.symlink_metadata().map_err(|error| Refusal::io("search", &shown, &error))?;
+    report::place(call, &place, None);
     let context = request.context.unwrap_or(0).min(20);
     let mut searcher = SearcherBuilder::new()
         // As the matcher has it, or nothing is searched at all.

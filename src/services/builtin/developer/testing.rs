@@ -1,8 +1,8 @@
 //! What the tests of the tools share: a session in a folder of its own, and calls through the real handler.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures::channel::mpsc;
 use rmcp::model::{
@@ -13,7 +13,8 @@ use rmcp::{RoleServer, ServerHandler as _};
 use serde_json::{Map, Value};
 
 use crate::process::minimal_environment;
-use crate::tool::{CallContext, Session};
+use crate::tool::editor::Editor;
+use crate::tool::{Activity, CallContext, Session};
 
 use super::{Developer, DeveloperOptions};
 
@@ -38,11 +39,16 @@ pub(super) struct Said {
 impl Workshop {
     /// Must be called within a runtime. The folder holds `project`, the working directory, and `scratch`.
     pub(super) fn new() -> Self {
+        Self::shown_in(None)
+    }
+
+    pub(super) fn shown_in(editor: Option<Arc<dyn Editor>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["project", "scratch", "outside"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
-        let session = Session::new("s1", folder.path().join("project"), Vec::new(), folder.path().join("scratch"));
+        let (cwd, scratch) = (folder.path().join("project"), folder.path().join("scratch"));
+        let session = Session::in_editor("s1", cwd, Vec::new(), scratch, editor);
         let (client, requests) = mpsc::channel(8);
         let (answers, from_server) = mpsc::channel(8);
         let environment = minimal_environment([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]);
@@ -87,6 +93,19 @@ impl Workshop {
         let mut context = self.context();
         context.extensions.insert(call);
         self.call_in(context, tool, arguments).await
+    }
+
+    /// A call, and what it told while it ran.
+    pub(super) async fn call_told(&self, tool: &'static str, arguments: Value) -> (Said, Vec<Activity>) {
+        let told: Arc<Mutex<Vec<Activity>>> = Arc::default();
+        let listener = {
+            let told = Arc::clone(&told);
+            move |activity| told.lock().unwrap().push(activity)
+        };
+        let call = CallContext::new(Arc::clone(&self.session)).with_activity(listener);
+        let said = self.call_with(call, tool, arguments).await;
+        let told = told.lock().unwrap().clone();
+        (said, told)
     }
 
     pub(super) async fn call_in(

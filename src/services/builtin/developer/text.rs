@@ -70,6 +70,11 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Decoded> {
     Some(decoded)
 }
 
+/// What can be shown of any bytes.
+pub(super) fn readable(bytes: &[u8]) -> String {
+    decode(bytes).map_or_else(|| String::from_utf8_lossy(bytes).into_owned(), |decoded| decoded.text)
+}
+
 fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
     let (pairs, []) = bytes.as_chunks::<2>() else { return None };
     char::decode_utf16(pairs.iter().map(|pair| unit(*pair))).collect::<Result<String, _>>().ok()
@@ -139,6 +144,24 @@ pub(super) fn with_crlf(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     Cow::Owned(text.replace("\r\n", "\n").replace('\n', "\r\n"))
+}
+
+/// True if two UTF-8 texts differ in no more than line ends and a mark at the beginning. Editors keep both
+/// apart from the text, and some give it out without.
+pub(super) fn same_but_for_form(left: &[u8], right: &[u8]) -> bool {
+    left == right || matches!((plain(left), plain(right)), (Some(left), Some(right)) if left == right)
+}
+
+/// `bytes` with the line ends and the mark of `model`, both of them UTF-8.
+pub(super) fn in_form_of(model: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let (Some(model), Some(text)) = (decode(model), plain(bytes)) else { return bytes.to_vec() };
+    let text = if uses_crlf(&model.text) { with_crlf(&text) } else { Cow::Borrowed(text.as_str()) };
+    model.encoding.encode(&text).unwrap_or_else(|| bytes.to_vec())
+}
+
+fn plain(bytes: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    Some(text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::tool::CallContext;
 
 use super::diff::Diff;
 use super::files::{Before, Files, Stamp};
-use super::{disk, paths};
+use super::{buffers, disk, paths, report, text as contents};
 use crate::services::builtin::answer::{Answer, Refusal, count, structured, text};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -25,22 +25,27 @@ pub(super) fn undo_edit(call: &CallContext, request: &UndoEdit) -> Answer {
     let Some(edit) = known.last_edit(&place) else {
         return Err(Refusal::new(format!("there is no edit of `{shown}` in this session that could be undone")));
     };
-    let now = disk::load(&place, &shown)?;
+    let now = buffers::load(call, &place, &shown)?;
+    let text_now = contents::readable(&now.bytes);
     if Stamp::of(&now.bytes) != edit.after {
         return Err(Refusal::new(format!(
             "`{shown}` was changed by somebody else after the last edit; nothing was undone. Read it and edit it instead"
         )));
     }
     let answer = match &edit.before {
-        Before::Contents { bytes, permissions } => {
-            disk::replace(&place, bytes, permissions).map_err(|error| Refusal::io("write", &shown, &error))?;
-            let diff = Diff::between(&shown, &String::from_utf8_lossy(&now.bytes), &String::from_utf8_lossy(bytes));
+        Before::Contents { bytes } => {
+            let written = buffers::replace(call, &place, &shown, &now, bytes.clone())?;
+            let text = contents::readable(&written.bytes);
+            report::changed(call, &place, Some(&text_now), &text);
+            let diff = Diff::between(&shown, &text_now, &text);
             let left = known.edits(&place) - 1;
-            structured(format!("undone ({} left)\n{}", count(left, "earlier edit"), diff.text), diff.data())
+            let said = format!("undone ({} left)\n{}", count(left, "earlier edit"), diff.text);
+            structured(written.noted(said), diff.data())
         }
         Before::Nothing { folders } => {
             std::fs::remove_file(&place).map_err(|error| Refusal::io("remove", &shown, &error))?;
             disk::remove_folders(folders);
+            report::changed(call, &place, Some(&text_now), "");
             text(format!("removed `{shown}`, which this session had created"))
         }
     };

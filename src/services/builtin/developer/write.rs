@@ -1,15 +1,17 @@
 //! `write_file`: a whole file at once, if the session knows what it replaces.
 
+use std::path::{Path, PathBuf};
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::tool::CallContext;
 
+use super::buffers::{self, Contents, Written};
 use super::diff::Diff;
-use super::disk::{self, Loaded};
 use super::files::{Before, Edit, Files, Known, Sight, Stamp};
 use super::text::{self, Encoding};
-use super::{paths, text::MAX_TEXT};
+use super::{paths, report, text::MAX_TEXT};
 use crate::services::builtin::answer::{Answer, Refusal, count, structured};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -35,37 +37,46 @@ pub(super) fn write_file(call: &CallContext, request: &WriteFile) -> Answer {
     }
     let files = call.session.state::<Files>();
     let mut known = files.lock();
-    let Some(loaded) = disk::load_if_there(&place, &shown)? else {
-        let after = Stamp::of(request.content.as_bytes());
-        let folders =
-            disk::create(&place, request.content.as_bytes()).map_err(|error| Refusal::io("write", &shown, &error))?;
-        known.saw(&place, after);
-        known.record(Edit { place, before: Before::Nothing { folders }, after, had_seen: false });
-        let lines = request.content.lines().count();
-        let data = serde_json::json!({"created": true, "added": lines, "removed": 0});
-        return Ok(structured(format!("created `{shown}` ({})", count(lines, "line")), data));
+    let Some(loaded) = buffers::load_if_there(call, &place, &shown)? else {
+        return create(call, &mut known, place, &shown, &request.content);
     };
     let had_seen = may_overwrite(&known, &place, &shown, &loaded, request.overwrite)?;
     let form = in_the_same_form(&loaded, &request.content);
-    let after = Stamp::of(&form.bytes);
-    disk::replace(&place, &form.bytes, &loaded.permissions).map_err(|error| Refusal::io("write", &shown, &error))?;
-    known.saw(&place, after);
-    known.record(Edit {
-        place,
-        before: Before::Contents { bytes: loaded.bytes, permissions: loaded.permissions },
-        after,
-        had_seen,
-    });
-    let diff = Diff::between(&shown, &form.old, &form.new);
-    Ok(structured(format!("wrote `{shown}` (+{} -{} lines)", diff.added, diff.removed), diff.data()))
+    let written = buffers::replace(call, &place, &shown, &loaded, form.bytes)?;
+    saw(&mut known, &place, &written);
+    let new = text::readable(&written.bytes);
+    report::changed(call, &place, Some(&form.old), &new);
+    let after = Stamp::of(&written.bytes);
+    known.record(Edit { place, before: Before::Contents { bytes: loaded.bytes }, after, had_seen });
+    let diff = Diff::between(&shown, &form.old, &new);
+    let text = format!("wrote `{shown}` (+{} -{} lines)", diff.added, diff.removed);
+    Ok(structured(written.noted(text), diff.data()))
+}
+
+fn create(call: &CallContext, known: &mut Known, place: PathBuf, shown: &str, content: &str) -> Answer {
+    let (folders, written) = buffers::create(call, &place, shown, content)?;
+    saw(known, &place, &written);
+    report::changed(call, &place, None, &text::readable(&written.bytes));
+    let after = Stamp::of(&written.bytes);
+    known.record(Edit { place, before: Before::Nothing { folders }, after, had_seen: false });
+    let lines = content.lines().count();
+    let data = serde_json::json!({"created": true, "added": lines, "removed": 0});
+    Ok(structured(written.noted(format!("created `{shown}` ({})", count(lines, "line"))), data))
+}
+
+/// What a model wrote it knows, unless something else became of it.
+fn saw(known: &mut Known, place: &Path, written: &Written) {
+    if written.note.is_none() {
+        known.saw(place, Stamp::of(&written.bytes));
+    }
 }
 
 /// True if the session has seen what it replaces.
 fn may_overwrite(
     known: &Known,
-    place: &std::path::Path,
+    place: &Path,
     shown: &str,
-    loaded: &Loaded,
+    loaded: &Contents,
     overwrite: bool,
 ) -> Result<bool, Refusal> {
     match known.sight(place, Stamp::of(&loaded.bytes)) {
@@ -76,7 +87,8 @@ fn may_overwrite(
         ))),
         // Also with `overwrite`: it speaks of a file that the model knew.
         Sight::Changed => {
-            Err(Refusal::new(format!("`{shown}` was changed on disk since it was read; read it again, then write")))
+            let place = loaded.lies();
+            Err(Refusal::new(format!("`{shown}` was changed {place} since it was read; read it again, then write")))
         }
     }
 }
@@ -84,15 +96,14 @@ fn may_overwrite(
 /// What a replacement is made of.
 struct Form {
     old: String,
-    new: String,
     bytes: Vec<u8>,
 }
 
 /// Keeps the old encoding and line ends where that is possible.
-fn in_the_same_form(loaded: &Loaded, content: &str) -> Form {
+fn in_the_same_form(loaded: &Contents, content: &str) -> Form {
     let as_written = || content.as_bytes().to_vec();
     let Some(old) = text::decode(&loaded.bytes) else {
-        return Form { old: String::new(), new: content.to_owned(), bytes: as_written() };
+        return Form { old: String::new(), bytes: as_written() };
     };
     let ended = if text::uses_crlf(&old.text) { text::with_crlf(content) } else { content.into() };
     let new = match old.encoding {
@@ -103,7 +114,7 @@ fn in_the_same_form(loaded: &Loaded, content: &str) -> Form {
         }
     };
     let bytes = old.encoding.encode(new).unwrap_or_else(as_written);
-    Form { old: old.text, new: new.to_owned(), bytes }
+    Form { old: old.text, bytes }
 }
 
 #[cfg(test)]

@@ -1,0 +1,264 @@
+//! Files as the user sees them: text by way of the editor where it lends it, so that unsaved changes count, and
+//! everything else, or whatever the editor fails at, on disk.
+//!
+//! Invariant: the disk says whether a file exists and may be changed, and a place gets here only by
+//! `paths::resolve`; the editor is asked after that. Text that only the editor has is never written over.
+
+use std::fs::Permissions;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::tool::CallContext;
+use crate::tool::editor::{Abilities, Editor, EditorError};
+
+use super::ask::{NoAnswer, ask};
+use super::disk::{self, Loaded};
+use super::paths;
+use super::text::{self, Encoding, MAX_TEXT};
+use crate::services::builtin::answer::Refusal;
+
+/// A file that was read.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) bytes: Vec<u8>,
+    pub(super) permissions: Permissions,
+    /// Why the editor did not show it, although it lends its files.
+    pub(super) note: Option<String>,
+    way: Way,
+}
+
+/// How it is written again.
+#[derive(Debug)]
+enum Way {
+    Disk,
+    /// The editor takes text, but shows none.
+    Editor,
+    /// The editor showed the text, while this lies on disk.
+    Shown {
+        on_disk: Vec<u8>,
+    },
+}
+
+/// A file that was written.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// What is there now.
+    pub(super) bytes: Vec<u8>,
+    /// Set if that is not what was meant.
+    pub(super) note: Option<&'static str>,
+}
+
+impl Contents {
+    /// The disk has something else.
+    fn is_unsaved(&self) -> bool {
+        matches!(&self.way, Way::Shown { on_disk } if !text::same_but_for_form(on_disk, &self.bytes))
+    }
+
+    /// Where these contents are.
+    pub(super) fn lies(&self) -> &'static str {
+        match self.way {
+            Way::Disk | Way::Editor => "on disk",
+            Way::Shown { .. } => "in the editor",
+        }
+    }
+}
+
+impl Written {
+    fn as_meant(bytes: Vec<u8>) -> Self {
+        Self { bytes, note: None }
+    }
+
+    /// `text` for the model, with what it has to know beside it.
+    pub(super) fn noted(&self, text: String) -> String {
+        match self.note {
+            None => text,
+            Some(note) => format!("{}\n[{note}]", text.trim_end_matches('\n')),
+        }
+    }
+}
+
+pub(super) fn load(call: &CallContext, place: &Path, shown: &str) -> Result<Contents, Refusal> {
+    let Loaded { bytes, permissions } = disk::load(place, shown)?;
+    let on_disk = |bytes, note, way| Ok(Contents { bytes, permissions: permissions.clone(), note, way });
+    let Some(lender) = Lender::of(call, place).filter(|_| is_plain_text(place, &bytes)) else {
+        return on_disk(bytes, None, Way::Disk);
+    };
+    if !lender.abilities.read {
+        return on_disk(bytes, None, Way::Editor);
+    }
+    match lender.read() {
+        Ok(text) if text.len() as u64 > MAX_TEXT => Err(disk::too_large(shown)),
+        Ok(text) => {
+            Ok(Contents { bytes: text.into_bytes(), permissions, note: None, way: Way::Shown { on_disk: bytes } })
+        }
+        Err(reason) => {
+            let reason = reason.unless_cancelled()?;
+            tracing::warn!(file = shown, %reason, "read from disk instead of from the editor");
+            on_disk(bytes, Some(format!("as it is on disk: {reason}")), Way::Disk)
+        }
+    }
+}
+
+/// As [`load`], and `None` if there is no such file.
+pub(super) fn load_if_there(call: &CallContext, place: &Path, shown: &str) -> Result<Option<Contents>, Refusal> {
+    if disk::is_there(place) { load(call, place, shown).map(Some) } else { Ok(None) }
+}
+
+/// Puts `bytes` in the place of what was loaded.
+pub(super) fn replace(
+    call: &CallContext,
+    place: &Path,
+    shown: &str,
+    loaded: &Contents,
+    bytes: Vec<u8>,
+) -> Result<Written, Refusal> {
+    let on_disk = |bytes: &[u8]| {
+        disk::replace(place, bytes, &loaded.permissions).map_err(|error| Refusal::io("write", shown, &error))
+    };
+    disk::check_writable(&loaded.permissions).map_err(|error| Refusal::io("write", shown, &error))?;
+    let lender = Lender::of(call, place).filter(|_| !matches!(loaded.way, Way::Disk));
+    if let Some(lender) = lender {
+        let reason = match lender.write(&bytes) {
+            Ok(()) => return Ok(lender.look_again(&loaded.bytes, bytes)),
+            Err(NoAnswer::Cancelled) => return Err(cancelled_in_writing(shown)),
+            Err(reason) => reason,
+        };
+        if loaded.is_unsaved() {
+            return Err(Refusal::new(format!(
+                "`{shown}` was not written: it has unsaved changes in the editor, and {reason}. Nothing was written to \
+                 disk either, where they would be lost: ask the user to save the file, then read it again"
+            )));
+        }
+        tracing::warn!(file = shown, %reason, "written to disk instead of through the editor");
+    }
+    match &loaded.way {
+        // What the editor shows without its line ends gets those of the disk back.
+        Way::Shown { on_disk: saved } if *saved != loaded.bytes => on_disk(&text::in_form_of(saved, &bytes))?,
+        Way::Shown { .. } | Way::Editor | Way::Disk => on_disk(&bytes)?,
+    }
+    Ok(Written::as_meant(bytes))
+}
+
+/// Makes a file and the folders above it; gives back the folders that it made, the innermost last.
+pub(super) fn create(
+    call: &CallContext,
+    place: &Path,
+    shown: &str,
+    text: &str,
+) -> Result<(Vec<PathBuf>, Written), Refusal> {
+    let lender = Lender::of(call, place);
+    let trusted = match &lender {
+        None => false,
+        Some(lender) => lender.has_nothing_for(shown)? && lender.abilities.write,
+    };
+    let io = |error: std::io::Error| Refusal::io("write", shown, &error);
+    let folders = disk::create_folders(place).map_err(io)?;
+    let written = match lender.filter(|_| trusted) {
+        Some(lender) => lender.create(place, shown, text),
+        None => disk::create(place, text.as_bytes()).map_err(io).map(|()| Written::as_meant(text.into())),
+    };
+    if written.is_err() {
+        disk::remove_folders(&folders);
+    }
+    Ok((folders, written?))
+}
+
+/// The editor, for one file.
+struct Lender<'a> {
+    call: &'a CallContext,
+    editor: &'a Arc<dyn Editor>,
+    abilities: Abilities,
+    path: PathBuf,
+}
+
+impl<'a> Lender<'a> {
+    /// What lies in the scratch folder is ours, and no editor knows it.
+    fn of(call: &'a CallContext, place: &Path) -> Option<Self> {
+        let editor = call.session.editor.as_ref()?;
+        let abilities = editor.abilities();
+        let path = paths::named(&call.session, place);
+        let lends = (abilities.read || abilities.write) && !path.starts_with(&call.session.scratch);
+        lends.then_some(Self { call, editor, abilities, path })
+    }
+
+    /// Called where a thread may wait.
+    fn read(&self) -> Result<String, NoAnswer> {
+        let question = ask(self.call, self.editor.as_ref(), |editor| editor.read(&self.path));
+        Handle::current().block_on(question)
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), NoAnswer> {
+        let cannot = |reason: &str| NoAnswer::Failed(EditorError::Failed(reason.to_owned()));
+        if !self.abilities.write {
+            return Err(cannot("it only lends its files to read"));
+        }
+        let text = plain_text(bytes).ok_or_else(|| cannot("what is to be written is not UTF-8 text"))?;
+        let question = ask(self.call, self.editor.as_ref(), |editor| editor.write(&self.path, text));
+        Handle::current().block_on(question)
+    }
+
+    /// An editor may format what it saves, or have its user accept it first; the model is not told otherwise.
+    fn look_again(&self, before: &[u8], meant: Vec<u8>) -> Written {
+        // What cannot be looked at is believed.
+        let now = if self.abilities.read { self.read().ok() } else { None };
+        let Some(now) = now.map(String::into_bytes) else { return Written::as_meant(meant) };
+        if text::same_but_for_form(&now, &meant) {
+            Written::as_meant(now)
+        } else if now == before {
+            let note = "the editor took the text but still shows the old one; the user may have to accept it first";
+            Written { bytes: meant, note: Some(note) }
+        } else {
+            Written { bytes: now, note: Some("the editor has changed the text again, as by formatting it") }
+        }
+    }
+
+    /// Refuses if the editor has text for a file that is not on disk yet. False if it cannot tell.
+    fn has_nothing_for(&self, shown: &str) -> Result<bool, Refusal> {
+        if !self.abilities.read {
+            return Ok(true);
+        }
+        match self.read() {
+            Ok(text) if text.is_empty() => Ok(true),
+            Ok(_) => Err(Refusal::new(format!(
+                "`{shown}` is open in the editor with text that was never saved; ask the user to save it, then read it"
+            ))),
+            // Most say so of a file that does not exist.
+            Err(reason) => Ok(matches!(reason.unless_cancelled()?, NoAnswer::Failed(_))),
+        }
+    }
+
+    fn create(&self, place: &Path, shown: &str, text: &str) -> Result<Written, Refusal> {
+        match self.write(text.as_bytes()) {
+            Ok(()) => {}
+            Err(NoAnswer::Cancelled) => return Err(cancelled_in_writing(shown)),
+            Err(reason) => tracing::warn!(file = shown, %reason, "created on disk instead of through the editor"),
+        }
+        // Also for an editor that keeps what it was given in a buffer: the file is to be there.
+        if disk::is_there(place) {
+            return Ok(self.look_again(b"", text.into()));
+        }
+        disk::create(place, text.as_bytes()).map_err(|error| Refusal::io("write", shown, &error))?;
+        Ok(Written::as_meant(text.into()))
+    }
+}
+
+/// Text that an editor can hold without changing it: no other encoding, and no notebook, which it may show as cells.
+fn is_plain_text(place: &Path, bytes: &[u8]) -> bool {
+    let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");
+    !is_notebook && text::image_type(bytes).is_none() && plain_text(bytes).is_some()
+}
+
+fn plain_text(bytes: &[u8]) -> Option<String> {
+    text::decode(bytes).filter(|decoded| matches!(decoded.encoding, Encoding::Utf8 | Encoding::Utf8WithMark))?;
+    String::from_utf8(bytes.to_vec()).ok()
+}
+
+fn cancelled_in_writing(shown: &str) -> Refusal {
+    Refusal::new(format!("the call was cancelled while the editor wrote `{shown}`; look at it before you go on"))
+}
+
+#[cfg(test)]
+#[path = "buffers_tests.rs"]
+mod tests;

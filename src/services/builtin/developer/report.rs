@@ -1,0 +1,70 @@
+//! What the tools tell about the files they touch.
+
+use std::path::Path;
+
+use crate::tool::{Activity, CallContext};
+
+use super::paths;
+use crate::services::builtin::answer::{head, size};
+
+/// Of a larger file only the part that changed is told: what is told is kept with the session and shown in
+/// an editor, and a file of megabytes in which one line changed helps neither.
+const MAX_WHOLE: usize = 64 << 10;
+/// Lines around such a part.
+const AROUND: usize = 3;
+
+/// It works here; `line` counts from 1.
+pub(super) fn place(call: &CallContext, place: &Path, line: Option<usize>) {
+    let line = line.and_then(|line| u32::try_from(line).ok());
+    call.report(Activity::Place { path: paths::named(&call.session, place), line });
+}
+
+/// It has put `after` in the place of `before`; there was no file if that is missing.
+pub(super) fn changed(call: &CallContext, at: &Path, before: Option<&str>, after: &str) {
+    let same = Same::between(before.unwrap_or_default(), after);
+    place(call, at, Some((same.above + 1).min(after.lines().count()).max(1)));
+    let (before, after) = if before.map_or(0, str::len).max(after.len()) <= MAX_WHOLE {
+        (before.map(str::to_owned), after.to_owned())
+    } else {
+        (before.map(|text| same.rest_of(text)), same.rest_of(after))
+    };
+    call.report(Activity::Changed { path: paths::named(&call.session, at), before, after });
+}
+
+/// How many lines two texts share at their ends.
+struct Same {
+    above: usize,
+    below: usize,
+}
+
+impl Same {
+    fn between(before: &str, after: &str) -> Self {
+        let same = |(left, right): &(&str, &str)| left == right;
+        let (old, new): (Vec<_>, Vec<_>) = (lines(before).collect(), lines(after).collect());
+        let above = old.iter().copied().zip(new.iter().copied()).take_while(same).count();
+        let left = (old.len() - above).min(new.len() - above);
+        let ends = old.iter().rev().copied().zip(new.iter().rev().copied());
+        Self { above, below: ends.take(left).take_while(same).count() }
+    }
+
+    /// What is not shared, and a few lines around it.
+    fn rest_of(&self, text: &str) -> String {
+        let first = self.above.saturating_sub(AROUND);
+        let last = lines(text).count() - self.below.saturating_sub(AROUND);
+        let rest: String = lines(text).skip(first).take(last - first).collect();
+        let kept = head(&rest, MAX_WHOLE);
+        match rest.len() - kept.len() {
+            0 => rest,
+            more => format!("{kept}\n[... {} left out]\n", size(more as u64)),
+        }
+    }
+}
+
+/// With their ends, so that a line end that changed counts.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive('\n')
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;
