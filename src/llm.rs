@@ -3,9 +3,11 @@
 //! Invariant: knows what tools look like, never calls one.
 
 pub mod offline;
+mod overflow;
 pub mod remote;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::BoxStream;
 use serde_json::{Map, Value};
@@ -18,7 +20,15 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &str;
 
     /// The answer as it comes. The stream ends after [`StreamEvent::Done`] or an error.
+    ///
+    /// It asks once: whoever asks decides whether to ask again after [`LlmError::Passing`], or after a stream that
+    /// ends without `Done`, which was cut off.
     fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>>;
+
+    /// How many tokens it can be shown and answer in all, if that is known.
+    fn window(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What a model is shown.
@@ -63,6 +73,12 @@ pub enum LlmError {
     Unusable { model: String, reason: String },
     #[error("the model `{model}` failed: {reason}")]
     Failed { model: String, reason: String },
+    /// It may go better if it is asked again, after `retry_after` if it said so.
+    #[error("the model `{model}` failed: {reason}")]
+    Passing { model: String, reason: String, retry_after: Option<Duration> },
+    /// It was shown more than fits into its window.
+    #[error("this is more than the model `{model}` can be shown: {reason}")]
+    Overflow { model: String, reason: String },
 }
 
 /// The model a user names: `offline`, or `provider:model` with what `variable` finds in the environment.

@@ -213,6 +213,10 @@ impl Notifier for Progress {
     }
 
     fn status(&self, status: Status) {
+        if let (RunOutput::Text | RunOutput::Json, Status::Notice(text)) = (self.format, &status) {
+            let yellow = AnsiColor::Yellow.on_default();
+            self.aside(&format!("{yellow}! {}{yellow:#}", shown(text)));
+        }
         if let (RunOutput::Text, Status::Text(text)) = (self.format, status) {
             *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) = true;
             // What files and pages hold must not steer the terminal.

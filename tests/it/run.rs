@@ -212,12 +212,13 @@ fn a_busy_model_is_asked_again_and_a_wrong_request_is_not() {
 }
 
 #[test]
-fn an_answer_that_is_cut_off_is_shown_once_and_is_a_failure() {
+fn an_answer_that_is_cut_off_is_taken_up_and_shown_once() {
     let sandbox = Sandbox::new();
     let pieces = vec![json!({"index": 0, "delta": {"role": "assistant", "content": "half a sent"}})];
-    let model = Model::new(vec![Answer::Cut(pieces)]);
+    let model = Model::new(vec![Answer::Cut(pieces), Answer::Stream(says("half a sentence"))]);
     let run = model.run(&sandbox, &["hello"]);
-    assert_eq!((run.code, run.stdout.trim(), model.asked()), (1, "half a sent", 1), "{}", run.whole());
+    assert_eq!((run.code, run.stdout.trim(), model.asked()), (0, "half a sentence", 2), "{}", run.whole());
+    assert!(run.stderr.contains("asking again in 0.5 s, try 2 of 5"), "{}", run.stderr);
 }
 
 #[test]
