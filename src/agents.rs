@@ -9,12 +9,14 @@ mod context;
 mod exchange;
 mod history;
 mod join;
+mod models;
 
 pub use ask::Patience;
 pub use compaction::Upkeep;
 pub use context::{Setting, memories, system_prompt};
 pub use exchange::{Ending, Exchange, Limits, TurnEnd};
 pub use history::History;
+pub use models::models;
 
 use std::sync::Arc;
 

@@ -10,6 +10,7 @@ mod graph;
 mod import;
 mod logging;
 mod mcp;
+mod models;
 mod new;
 mod output;
 mod run;

@@ -16,6 +16,7 @@ mod migrate;
 mod model;
 mod prompt;
 mod schema;
+mod settings;
 mod yaml;
 
 use std::path::Path as FilePath;
@@ -25,7 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use config::{Config, Moderator, Profile};
+pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress};
 pub use duration::Span;
 pub use files::{Found, Root};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
@@ -36,6 +37,7 @@ pub use model::{
 };
 pub use prompt::{Prompt, PromptValues, VARIABLES};
 pub use schema::{Kind, generate as generate_schema};
+pub use settings::Settings;
 pub use yaml::{Path, Source};
 
 use crate::diagnostic::{Diagnostic, Place};
@@ -86,6 +88,7 @@ pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
             }
         }
     }
+    manifests.enable();
     (manifests, diagnostics)
 }
 

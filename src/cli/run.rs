@@ -1,6 +1,7 @@
 //! `skein run`: one prompt, one session; the answer on stdout, progress on stderr.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anstyle::AnsiColor;
@@ -12,13 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::folders::Folders;
 use super::output::{Failure, Output, QUIET, shown};
 use super::started::{self, Started};
-use super::{Global, agents, workspace};
+use super::{Global, agents, models, workspace};
 use crate::agents::{
     Ending, Event, Exchange, History, Limits, Notifier, Setting, Status, TurnEnd, memories, system_prompt,
 };
 use crate::broker::{Answer, Asker, Nobody, Question, Terms};
 use crate::conversation::Content;
-use crate::llm;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -28,9 +28,13 @@ pub(super) struct RunArgs {
     /// Its mode; the default one if left out
     #[arg(long, short)]
     mode: Option<String>,
-    /// The model, as provider:model; `offline` calls tools by name without one
-    #[arg(long, env = "SKEIN_MODEL", default_value = "offline")]
-    model: String,
+    /// The model, as provider:model, or replay:FILE; the profile's if left out, or else `offline`, which calls
+    /// tools by name
+    #[arg(long, env = "SKEIN_MODEL")]
+    model: Option<String>,
+    /// Write what the model says to a file that `--model replay:FILE` plays
+    #[arg(long, value_name = "FILE")]
+    record_model: Option<PathBuf>,
     /// How to print the answer
     #[arg(long, value_enum, default_value_t = RunOutput::Text)]
     output: RunOutput,
@@ -63,8 +67,8 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         let problem = format!("`{}` is an external agent, which this skein cannot run yet", args.agent);
         return Err(Failure::usage(problem, "choose another agent"));
     }
-    let provider = llm::provider(&args.model, |name| std::env::var(name).ok())
-        .map_err(|error| Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"))?;
+    let model = args.model.as_deref().filter(|model| !model.is_empty());
+    let (provider, upkeep) = models::chosen(&plan, model, args.record_model.as_deref())?;
     let prompt = prompt_text(args)?;
     let format = if args.json { RunOutput::Json } else { args.output };
     let approval = global.approval.map(Into::into);
@@ -92,7 +96,8 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
             Arc::clone(&progress) as Arc<dyn Notifier>,
             limits,
             system,
-        );
+        )
+        .with_upkeep(upkeep);
         let mut history = History::default();
         let end = exchange.turn(&mut history, vec![Content::text(prompt)], &CancellationToken::new()).await;
         let text = history.messages().last().map(|message| message.text()).unwrap_or_default();

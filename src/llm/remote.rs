@@ -18,7 +18,7 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::{Map, Value, json};
 
-use super::{LlmError, ModelStop, Provider, Request, StreamEvent, overflow};
+use super::{Facts, LlmError, ModelStop, Models, Price, Provider, Request, StreamEvent, overflow};
 use crate::conversation::{Content, Message, Part, Role, ToolUse, Usage};
 
 /// How much of arguments that are no JSON object the model is shown again.
@@ -100,31 +100,49 @@ const KNOWN: [Known; 9] = [
     },
 ];
 
+/// A provider that only the user's settings know.
+const OWN: Known = Known { name: "", kind: AdapterKind::OpenAI, base: "", key: "", base_variable: None };
+
 /// A model of a provider.
 pub struct Remote {
     name: String,
     client: Client,
     target: ServiceTarget,
+    facts: Facts,
 }
 
 impl Remote {
-    /// `provider:model`, with keys and addresses from `variable`, which looks up the environment.
-    pub fn new(name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, LlmError> {
+    /// `provider:model`, with keys and addresses from `variable`, which looks up the environment, or from `models`.
+    pub fn new(name: &str, models: &Models, variable: impl Fn(&str) -> Option<String>) -> Result<Self, LlmError> {
         let unusable = |reason: String| LlmError::Unusable { model: name.to_owned(), reason };
-        let known = || KNOWN.iter().map(|known| known.name).collect::<Vec<_>>().join(", ");
+        let names = || {
+            let added =
+                models.providers.keys().map(String::as_str).filter(|name| KNOWN.iter().all(|it| it.name != *name));
+            ["offline", "replay"]
+                .into_iter()
+                .chain(KNOWN.iter().map(|it| it.name))
+                .chain(added)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         let (provider, model) = name
             .split_once(':')
             .filter(|(_, model)| !model.is_empty())
-            .ok_or_else(|| unusable(format!("write it as provider:model; providers: offline, {}", known())))?;
+            .ok_or_else(|| unusable(format!("write it as provider:model; providers: {}", names())))?;
+        let configured = models.providers.get(provider);
         let known = KNOWN
             .iter()
             .find(|known| known.name == provider)
-            .ok_or_else(|| unusable(format!("there is no provider `{provider}`; there are: offline, {}", known())))?;
-        let base = known.base_variable.and_then(&variable).filter(|base| !base.is_empty());
-        let key = variable(known.key).filter(|key| !key.is_empty());
+            .or(configured.map(|_| &OWN))
+            .ok_or_else(|| unusable(format!("there is no provider `{provider}`; there are: {}", names())))?;
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let base = known.base_variable.and_then(set).or(configured.map(|address| address.base_url.clone()));
+        let named = configured.and_then(|address| address.key.as_deref());
+        let key_name = named.unwrap_or(known.key);
+        let key = set(key_name);
         // A server of one's own may need no key.
-        if key.is_none() && base.is_none() && !known.key.is_empty() {
-            return Err(unusable(format!("set {} in the environment", known.key)));
+        if key.is_none() && !key_name.is_empty() && (base.is_none() || named.is_some()) {
+            return Err(unusable(format!("set {key_name} in the environment")));
         }
         let target = ServiceTarget {
             model: ModelIden::new(known.kind, model),
@@ -136,7 +154,8 @@ impl Remote {
             .build()
             .map_err(|error| unusable(error.to_string()))?;
         let client = Client::builder().with_reqwest(http).build().map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { name: name.to_owned(), client, target })
+        let facts = models.facts.get(name).copied().unwrap_or_default();
+        Ok(Self { name: name.to_owned(), client, target, facts })
     }
 
     async fn open(&self, request: ChatRequest) -> Result<ChatStream, LlmError> {
@@ -170,6 +189,14 @@ impl std::fmt::Debug for Remote {
 impl Provider for Remote {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn window(&self) -> Option<u64> {
+        self.facts.window
+    }
+
+    fn price(&self) -> Option<Price> {
+        self.facts.price
     }
 
     fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
@@ -271,7 +298,16 @@ fn address(known: &Known, base: Option<String>) -> String {
 }
 
 fn chat_request(request: &Request) -> ChatRequest {
-    let mut messages: Vec<ChatMessage> = request.messages.iter().flat_map(|message| chat_messages(message)).collect();
+    let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len());
+    for message in request.messages.iter().flat_map(|message| chat_messages(message)) {
+        match messages.last_mut() {
+            // Some models are taught to expect the roles in turns: a summary and a prompt are said in one.
+            Some(last) if last.role == ChatRole::User && message.role == ChatRole::User => {
+                last.content.extend(message.content);
+            }
+            _ => messages.push(message),
+        }
+    }
     // What came before the last message will be sent again and again: let the provider keep it.
     if let Some(last) = messages.last_mut() {
         last.options = Some(CacheControl::Ephemeral.into());
