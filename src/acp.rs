@@ -18,7 +18,7 @@ mod updates;
 mod wire;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agent_client_protocol::v1::schema as acp;
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use crate::broker::Broker;
 use crate::diagnostic::Diagnostic;
 use crate::manifest::Approval;
-use crate::session::{Models, Sessions};
+use crate::session::{ModelSource, Sessions};
 use connection::Connection;
 use wire::Wire;
 
@@ -40,15 +40,10 @@ use wire::Wire;
 pub struct Front {
     /// Opens the store of sessions, or says why it cannot be used.
     pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, String>> + Send + Sync>,
-    pub available: Arc<dyn Models>,
     pub projects: Arc<dyn Projects>,
     pub version: &'static str,
-    /// For one launch: the agent and the mode new sessions begin in.
-    pub agent: Option<String>,
-    pub mode: Option<String>,
-    /// The model new sessions begin with, and those that can be chosen beside it.
-    pub model: String,
-    pub models: Vec<String>,
+    /// Where the program was started.
+    pub cwd: PathBuf,
     pub approval: Option<Approval>,
     /// Offers `session/fork`, which the protocol does not have for good yet.
     pub fork: bool,
@@ -60,9 +55,16 @@ pub trait Projects: Send + Sync {
 }
 
 /// A folder whose manifests are right.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Project {
     pub broker: Broker,
+    pub models: Arc<dyn ModelSource>,
+    /// The agent and the mode new sessions begin in, if somebody has chosen.
+    pub agent: Option<String>,
+    pub mode: Option<String>,
+    /// The model new sessions begin with, and those that can be chosen beside it.
+    pub model: String,
+    pub others: Vec<String>,
     /// What the user should know about it.
     pub notes: Vec<String>,
 }
@@ -76,7 +78,13 @@ pub struct Broken {
 
 impl std::fmt::Debug for Front {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Front").field("model", &self.model).finish_non_exhaustive()
+        f.debug_struct("Front").field("cwd", &self.cwd).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Project {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Project").field("model", &self.model).finish_non_exhaustive()
     }
 }
 
@@ -117,18 +125,18 @@ macro_rules! answered {
 
 /// The same for what sets up a session: the answer first, then its commands and what the user should know.
 macro_rules! set_up {
-    ($connection:expr, $request:ty => $response:ty, $work:path, |$c:ident, $open:ident| $answer:expr) => {{
+    ($connection:expr, $request:ty => $response:ty, $work:path, |$open:ident| $answer:expr) => {{
         let connection = Arc::clone($connection);
         async move |request: $request, responder: Responder<$response>, client: ConnectionTo<Client>| {
-            let $c = Arc::clone(&connection);
+            let c = Arc::clone(&connection);
             connection.spawn(async move {
-                let $open = match $work(&$c, &client, request).await {
+                let $open = match $work(&c, &client, request).await {
                     Ok(open) => open,
                     Err(error) => return drop(responder.respond_with_error(error.into())),
                 };
                 let answer: $response = $answer;
                 if responder.respond(answer).is_ok() {
-                    sessions::settled(&$c, &client, &$open).await;
+                    sessions::settled(&c, &client, &$open).await;
                 }
             });
             Ok(())
@@ -152,7 +160,7 @@ async fn speak(
         )
         .on_receive_request(
             answered!(c, acp::AuthenticateRequest => acp::AuthenticateResponse, |c, request, _client| {
-                initialize::authenticate(&c, &request)
+                initialize::authenticate(&c, &request).await
             }),
             on_receive_request!(),
         )
@@ -162,22 +170,22 @@ async fn speak(
             on_receive_request!(),
         )
         .on_receive_request(
-            set_up!(c, acp::NewSessionRequest => acp::NewSessionResponse, sessions::new, |c, open| {
+            set_up!(c, acp::NewSessionRequest => acp::NewSessionResponse, sessions::new, |open| {
                 acp::NewSessionResponse::new(open.live.id().to_owned())
                     .modes(options::modes(&open))
-                    .config_options(options::options(&c, &open))
+                    .config_options(options::options(&open))
             }),
             on_receive_request!(),
         )
         .on_receive_request(
-            set_up!(c, acp::LoadSessionRequest => acp::LoadSessionResponse, sessions::load, |c, open| {
-                acp::LoadSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&c, &open))
+            set_up!(c, acp::LoadSessionRequest => acp::LoadSessionResponse, sessions::load, |open| {
+                acp::LoadSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&open))
             }),
             on_receive_request!(),
         )
         .on_receive_request(
-            set_up!(c, acp::ResumeSessionRequest => acp::ResumeSessionResponse, sessions::resume, |c, open| {
-                acp::ResumeSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&c, &open))
+            set_up!(c, acp::ResumeSessionRequest => acp::ResumeSessionResponse, sessions::resume, |open| {
+                acp::ResumeSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&open))
             }),
             on_receive_request!(),
         )
@@ -212,7 +220,7 @@ async fn speak(
                     let _order = place.reached().await;
                     let set = options::set_mode(&connection, &open, &request).await;
                     let answer = set.map(|()| acp::SetSessionModeResponse::new());
-                    changed(&connection, &client, &open, responder, answer).await;
+                    changed(&client, &open, responder, answer).await;
                 });
                 Ok(())
             },
@@ -227,9 +235,8 @@ async fn speak(
                 choosing.spawn(async move {
                     let _order = place.reached().await;
                     let set = options::set_option(&connection, &open, &request).await;
-                    let answer =
-                        set.map(|()| acp::SetSessionConfigOptionResponse::new(options::options(&connection, &open)));
-                    changed(&connection, &client, &open, responder, answer).await;
+                    let answer = set.map(|()| acp::SetSessionConfigOptionResponse::new(options::options(&open)));
+                    changed(&client, &open, responder, answer).await;
                 });
                 Ok(())
             },
@@ -275,10 +282,10 @@ async fn speak(
         return agent.connect_to(transport).await;
     }
     let agent = agent.on_receive_request(
-        set_up!(c, acp::ForkSessionRequest => acp::ForkSessionResponse, sessions::fork, |c, open| {
+        set_up!(c, acp::ForkSessionRequest => acp::ForkSessionResponse, sessions::fork, |open| {
             acp::ForkSessionResponse::new(open.live.id().to_owned())
                 .modes(options::modes(&open))
-                .config_options(options::options(&c, &open))
+                .config_options(options::options(&open))
         }),
         on_receive_request!(),
     );
@@ -287,7 +294,6 @@ async fn speak(
 
 /// Answers a change, and then tells the client what else is different now.
 async fn changed<T: agent_client_protocol::JsonRpcResponse>(
-    connection: &Connection,
     client: &ConnectionTo<Client>,
     open: &connection::Open,
     responder: Responder<T>,
@@ -297,7 +303,7 @@ async fn changed<T: agent_client_protocol::JsonRpcResponse>(
     if responder.respond_with_result(answer.map_err(Into::into)).is_err() || !done {
         return;
     }
-    for update in options::refreshed(connection, open).await {
+    for update in options::refreshed(open).await {
         let id = acp::SessionId::new(open.live.id());
         drop(client.send_notification(acp::SessionNotification::new(id, update)));
     }

@@ -3,13 +3,20 @@
 //! Invariant: thinks and calls; names no protocol, no editor and no database. What happens is told to a
 //! `Notifier`, which each front door implements.
 
+mod ask;
+mod compaction;
 mod context;
 mod exchange;
 mod history;
+mod join;
+mod models;
 
+pub use ask::Patience;
+pub use compaction::Upkeep;
 pub use context::{Setting, memories, system_prompt};
 pub use exchange::{Ending, Exchange, Limits, TurnEnd};
 pub use history::History;
+pub use models::models;
 
 use std::sync::Arc;
 

@@ -3,9 +3,14 @@
 //! Invariant: knows what tools look like, never calls one.
 
 pub mod offline;
+mod overflow;
 pub mod remote;
+pub mod replay;
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::BoxStream;
 use serde_json::{Map, Value};
@@ -18,7 +23,38 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &str;
 
     /// The answer as it comes. The stream ends after [`StreamEvent::Done`] or an error.
+    ///
+    /// It asks once: whoever asks decides whether to ask again after [`LlmError::Passing`], or after a stream that
+    /// ends without `Done`, which was cut off.
     fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>>;
+
+    /// How many tokens it can be shown and answer in all, if that is known.
+    fn window(&self) -> Option<u64> {
+        None
+    }
+
+    /// What it costs, if that is known.
+    fn price(&self) -> Option<Price> {
+        None
+    }
+}
+
+/// What a million tokens cost, in US dollars.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Price {
+    pub input: f64,
+    pub output: f64,
+    /// Of the input, what the provider had in its cache.
+    pub cached: f64,
+}
+
+impl Price {
+    /// What these tokens cost, in US dollars.
+    #[allow(clippy::cast_precision_loss, reason = "no talk has so many tokens that it matters")]
+    pub fn of(&self, usage: &Usage) -> f64 {
+        let new = usage.input.saturating_sub(usage.cached) as f64;
+        (new * self.input + usage.cached as f64 * self.cached + usage.output as f64 * self.output) / 1_000_000.0
+    }
 }
 
 /// What a model is shown.
@@ -63,12 +99,52 @@ pub enum LlmError {
     Unusable { model: String, reason: String },
     #[error("the model `{model}` failed: {reason}")]
     Failed { model: String, reason: String },
+    /// It may go better if it is asked again, after `retry_after` if it said so.
+    #[error("the model `{model}` failed: {reason}")]
+    Passing { model: String, reason: String, retry_after: Option<Duration> },
+    /// It was shown more than fits into its window.
+    #[error("this is more than the model `{model}` can be shown: {reason}")]
+    Overflow { model: String, reason: String },
 }
 
-/// The model a user names: `offline`, or `provider:model` with what `variable` finds in the environment.
-pub fn provider(name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Arc<dyn Provider>, LlmError> {
-    if name == "offline" {
-        return Ok(Arc::new(offline::Offline));
+/// What the user says about models and providers.
+#[derive(Debug, Clone, Default)]
+pub struct Models {
+    /// Further providers, and other addresses for known ones.
+    pub providers: BTreeMap<String, Address>,
+    /// By `provider:model`.
+    pub facts: BTreeMap<String, Facts>,
+}
+
+/// Where a provider is. A new one speaks the OpenAI dialect, a known one its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Address {
+    pub base_url: String,
+    /// The name of the environment variable that holds the key.
+    pub key: Option<String>,
+}
+
+/// What is known about a model.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Facts {
+    pub window: Option<u64>,
+    pub price: Option<Price>,
+}
+
+impl Models {
+    /// The model a user names: `offline`, `replay:FILE`, or `provider:model` with what `variable` finds in the
+    /// environment.
+    pub fn provider(
+        &self,
+        name: &str,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Arc<dyn Provider>, LlmError> {
+        if name == "offline" {
+            return Ok(Arc::new(offline::Offline));
+        }
+        match name.strip_prefix("replay:") {
+            Some(file) => Ok(Arc::new(replay::Replay::new(Path::new(file))?)),
+            None => Ok(Arc::new(remote::Remote::new(name, self, variable)?)),
+        }
     }
-    Ok(Arc::new(remote::Remote::new(name, variable)?))
 }

@@ -17,6 +17,7 @@ mod migrate;
 mod model;
 mod prompt;
 mod schema;
+mod settings;
 mod yaml;
 
 use std::path::Path as FilePath;
@@ -27,7 +28,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use approval::Approval;
-pub use config::{Config, Moderator, Profile};
+pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress};
 pub use duration::Span;
 pub use files::{Found, Root};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
@@ -39,6 +40,7 @@ pub use model::{
 };
 pub use prompt::{Prompt, PromptValues, VARIABLES};
 pub use schema::{Kind, generate as generate_schema};
+pub use settings::Settings;
 pub use yaml::{Path, Source};
 
 use crate::diagnostic::{Diagnostic, Place};
@@ -92,6 +94,7 @@ pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
             }
         }
     }
+    manifests.enable();
     (manifests, diagnostics)
 }
 

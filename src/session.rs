@@ -12,7 +12,7 @@ pub use live::{Live, PromptError};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::agents::{Event, History, Limits};
+use crate::agents::{Event, History, Limits, Upkeep};
 use crate::broker::{Asker, BindError, Broker};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
@@ -24,14 +24,16 @@ use crate::tool::editor::Editor;
 #[derive(Clone)]
 pub struct Sessions {
     store: store::Sessions,
-    models: Arc<dyn Models>,
     options: Arc<SessionOptions>,
 }
 
-/// Where models come from.
-pub trait Models: Send + Sync {
+/// Where a session's models come from.
+pub trait ModelSource: Send + Sync {
     /// The model a user names.
     fn provider(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError>;
+
+    /// What keeps a talk going when the model's window is full, or it fails.
+    fn upkeep(&self) -> Result<Upkeep, LlmError>;
 }
 
 #[derive(Debug)]
@@ -64,6 +66,7 @@ pub struct Choice {
 #[derive(Clone)]
 pub struct Host {
     pub broker: Broker,
+    pub models: Arc<dyn ModelSource>,
     pub asker: Arc<dyn Asker>,
     pub editor: Option<Arc<dyn Editor>>,
     /// MCP servers that came with the session.
@@ -93,8 +96,8 @@ pub struct Opened {
 }
 
 impl Sessions {
-    pub fn new(store: store::Sessions, models: Arc<dyn Models>, options: SessionOptions) -> Self {
-        Self { store, models, options: Arc::new(options) }
+    pub fn new(store: store::Sessions, options: SessionOptions) -> Self {
+        Self { store, options: Arc::new(options) }
     }
 
     pub fn store(&self) -> &store::Sessions {

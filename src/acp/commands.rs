@@ -10,10 +10,14 @@ use crate::conversation::Content;
 use crate::tool::CallContext;
 
 const TOOLS: &str = "tools";
+const COMPACT: &str = "compact";
 
 /// Every command of the mode the session is in.
 pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
-    let mut commands = vec![acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without")];
+    let mut commands = vec![
+        acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without"),
+        acp::AvailableCommand::new(COMPACT, "Show the model the older part of this talk as a summary from now on"),
+    ];
     // A mode that cannot be entered has no commands of its own; its prompt will say why.
     if let Ok(binding) = open.live.binding().await {
         commands
@@ -48,6 +52,8 @@ pub(super) enum Meant {
     Prompt(Vec<Content>),
     /// Answered without it.
     Answer(String),
+    /// The talk is to be made shorter.
+    Compact,
 }
 
 /// Looks for a command at the beginning of a prompt. What is none of ours goes to the model as it is.
@@ -58,8 +64,10 @@ pub(super) async fn understand(open: &Open, prompt: Vec<Content>) -> Result<Mean
     };
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let binding = open.live.binding().await.map_err(|error| errors::failed(error.to_string()))?;
-    if name == TOOLS {
-        return Ok(Meant::Answer(tools(&binding)));
+    match name {
+        TOOLS => return Ok(Meant::Answer(tools(&binding))),
+        COMPACT => return Ok(Meant::Compact),
+        _ => {}
     }
     let Some((_, described)) = binding.prompts().get(name) else { return Ok(Meant::Prompt(prompt)) };
     let filled = fill_in(described, rest.trim())?;

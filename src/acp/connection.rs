@@ -1,6 +1,7 @@
 //! One client: what it can do, and the sessions that are open on its connection.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -10,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::updates::{Abilities, Updates};
 use super::wire::Wire;
-use super::{Front, errors};
-use crate::broker::Broker;
+use super::{Front, Project, errors};
+use crate::graph::Plan;
 use crate::session::{Live, Sessions};
 use crate::task::Scope;
 
@@ -28,7 +29,7 @@ pub(super) struct Connection {
 /// A session that was created, loaded or resumed here, and not closed.
 pub(super) struct Open {
     pub(super) live: Arc<Live>,
-    pub(super) broker: Broker,
+    pub(super) project: Project,
     /// Counts messages, so that each has an id of its own.
     pub(super) messages: Arc<AtomicU64>,
     /// What the user should hear and has not.
@@ -87,6 +88,14 @@ impl Connection {
         opened.as_ref().map_err(|problem| errors::failed(problem.clone()))
     }
 
+    /// What holds in a folder. The same words as `skein check` if that is nothing good.
+    pub(super) async fn project(&self, cwd: &Path) -> Result<Project, acp::Error> {
+        let (projects, cwd) = (Arc::clone(&self.front.projects), cwd.to_owned());
+        let opened = tokio::task::spawn_blocking(move || projects.open(&cwd)).await;
+        let opened = opened.map_err(|error| errors::failed(error.to_string()))?;
+        opened.map_err(|broken| errors::broken(&broken))
+    }
+
     /// Runs until done, apart from the dispatch loop.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(work);
@@ -96,11 +105,11 @@ impl Connection {
         self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::unknown_session(&id.0))
     }
 
-    pub(super) fn add(&self, live: Arc<Live>, broker: Broker, untold: Vec<String>) -> Arc<Open> {
+    pub(super) fn add(&self, live: Arc<Live>, project: Project, untold: Vec<String>) -> Arc<Open> {
         let id = live.id().to_owned();
         let open = Arc::new(Open {
             live,
-            broker,
+            project,
             messages: Arc::default(),
             untold: Mutex::new(untold),
             turn: Mutex::default(),
@@ -120,10 +129,9 @@ impl Connection {
     pub(super) fn updates(&self, open: &Open) -> Updates {
         Updates::new(
             self.wire.clone(),
-            Arc::clone(open.live.session()),
-            Arc::clone(open.broker.plan()),
+            Arc::clone(&open.live),
+            Arc::clone(open.plan()),
             Abilities::of(&self.client()),
-            open.live.window(),
             Arc::clone(&open.messages),
         )
     }
@@ -160,6 +168,10 @@ impl Connection {
 }
 
 impl Open {
+    pub(super) fn plan(&self) -> &Arc<Plan> {
+        self.project.broker.plan()
+    }
+
     pub(super) fn note(&self, text: String) {
         lock(&self.untold).push(text);
     }

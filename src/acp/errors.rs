@@ -3,6 +3,8 @@
 use agent_client_protocol::v1::schema as acp;
 use serde_json::json;
 
+use super::Broken;
+use crate::diagnostic::Diagnostic;
 use crate::session::{PromptError, SessionError};
 
 pub(super) fn invalid_params(problem: impl Into<String>) -> acp::Error {
@@ -27,6 +29,13 @@ pub(super) fn unknown_session(id: &str) -> acp::Error {
     told.data(json!({"sessionId": id}))
 }
 
+/// What is wrong with the manifests, as `skein check` says it.
+pub(super) fn broken(broken: &Broken) -> acp::Error {
+    let text: String = broken.diagnostics.iter().map(Diagnostic::render).collect();
+    let diagnostics: Vec<_> = broken.diagnostics.iter().map(Diagnostic::to_json).collect();
+    failed(broken.problem.clone()).data(json!({"diagnostics": diagnostics, "text": text}))
+}
+
 pub(super) fn session(error: &SessionError) -> acp::Error {
     match error {
         SessionError::Unknown(id) => unknown_session(id),
@@ -38,9 +47,11 @@ pub(super) fn session(error: &SessionError) -> acp::Error {
 pub(super) fn prompt(error: &PromptError) -> acp::Error {
     match error {
         PromptError::Busy => invalid_request(error.to_string()),
-        PromptError::Bind(_) | PromptError::Model(_) | PromptError::Prompt(_) | PromptError::Store(_) => {
-            failed(error.to_string())
-        }
+        PromptError::Bind(_)
+        | PromptError::Model(_)
+        | PromptError::Prompt(_)
+        | PromptError::NotCompacted(_)
+        | PromptError::Store(_) => failed(error.to_string()),
     }
 }
 

@@ -46,15 +46,16 @@ pub(super) fn initialize(connection: &Connection, request: acp::InitializeReques
 }
 
 /// Finds out whether the model can be used; no session ever asks for it.
-pub(super) fn authenticate(
+pub(super) async fn authenticate(
     connection: &Connection,
     request: &acp::AuthenticateRequest,
 ) -> Result<acp::AuthenticateResponse, acp::Error> {
     match &*request.method_id.0 {
-        ENVIRONMENT => match connection.front.available.provider(&connection.front.model) {
-            Ok(_) => Ok(acp::AuthenticateResponse::new()),
-            Err(error) => Err(errors::auth_required(error.to_string())),
-        },
+        ENVIRONMENT => {
+            let project = connection.project(&connection.front.cwd).await?;
+            let usable = project.models.provider(&project.model);
+            usable.map(|_| acp::AuthenticateResponse::new()).map_err(|error| errors::auth_required(error.to_string()))
+        }
         SETUP => Err(errors::invalid_params("`setup` runs in a terminal: start `skein acp --setup`")),
         other => Err(errors::invalid_params(format!("there is no way to log in called `{other}`"))),
     }

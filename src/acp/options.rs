@@ -36,8 +36,7 @@ pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
 }
 
 pub(super) fn modes(open: &Open) -> acp::SessionModeState {
-    let plan = open.broker.plan();
-    let modes = offered(plan).flat_map(|(agent, modes)| {
+    let modes = offered(open.plan()).flat_map(|(agent, modes)| {
         modes.into_iter().map(|entry| {
             let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
             let agent_title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
@@ -52,10 +51,9 @@ pub(super) fn modes(open: &Open) -> acp::SessionModeState {
 }
 
 /// Always the whole list.
-pub(super) fn options(connection: &Connection, open: &Open) -> Vec<acp::SessionConfigOption> {
+pub(super) fn options(open: &Open) -> Vec<acp::SessionConfigOption> {
     let choice = open.live.choice();
-    let plan = open.broker.plan();
-    let groups: Vec<_> = offered(plan)
+    let groups: Vec<_> = offered(open.plan())
         .map(|(agent, modes)| {
             let values = modes.into_iter().map(|entry| {
                 let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
@@ -66,7 +64,7 @@ pub(super) fn options(connection: &Connection, open: &Open) -> Vec<acp::SessionC
             acp::SessionConfigSelectGroup::new(agent.manifest.name.to_string(), title, values.collect())
         })
         .collect();
-    let models = models(connection, &choice.model);
+    let models = models(open, &choice.model);
     let models: Vec<_> =
         models.into_iter().map(|name| acp::SessionConfigSelectOption::new(name.clone(), name)).collect();
     let levels = Approval::ALL.map(|level| {
@@ -85,8 +83,9 @@ pub(super) fn options(connection: &Connection, open: &Open) -> Vec<acp::SessionC
 }
 
 /// Those that are configured, and always the one in use and the one that needs nothing.
-fn models(connection: &Connection, current: &str) -> Vec<String> {
-    let mut names = connection.front.models.clone();
+fn models(open: &Open, current: &str) -> Vec<String> {
+    let mut names = vec![open.project.model.clone()];
+    names.extend(open.project.others.iter().cloned());
     names.extend([current.to_owned(), "offline".to_owned()]);
     let mut seen = std::collections::HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
@@ -95,7 +94,7 @@ fn models(connection: &Connection, current: &str) -> Vec<String> {
 
 fn approval(open: &Open) -> Approval {
     let choice = open.live.choice();
-    let of_mode = || open.broker.plan().mode(&choice.mode).map(|(entry, _)| open.broker.approval(entry));
+    let of_mode = || open.plan().mode(&choice.mode).map(|(entry, _)| open.project.broker.approval(entry));
     choice.approval.or_else(of_mode).unwrap_or(Approval::Ask)
 }
 
@@ -115,7 +114,7 @@ pub(super) async fn set_mode(
     open: &Open,
     request: &acp::SetSessionModeRequest,
 ) -> Result<(), acp::Error> {
-    let mode = mode(open.broker.plan(), &request.mode_id.0)?;
+    let mode = mode(open.plan(), &request.mode_id.0)?;
     open.live.set_mode(mode).await.map_err(|error| errors::session(&error))?;
     tracing::info!(session = open.live.id(), mode = %request.mode_id.0, "mode switched");
     connection.tell_untold(open);
@@ -134,8 +133,8 @@ pub(super) async fn set_option(
     let value =
         value.ok_or_else(|| errors::invalid_params(format!("the option `{option}` takes the id of a value")))?;
     let set = match option {
-        MODE => open.live.set_mode(mode(open.broker.plan(), &value)?).await,
-        MODEL if models(connection, &open.live.choice().model).contains(&value) => open.live.set_model(value).await,
+        MODE => open.live.set_mode(mode(open.plan(), &value)?).await,
+        MODEL if models(open, &open.live.choice().model).contains(&value) => open.live.set_model(value).await,
         APPROVAL => open.live.set_approval(Approval::named(&value).ok_or_else(|| unfit(&value))?).await,
         MODEL => return Err(unfit(&value)),
         _ => {
@@ -150,11 +149,11 @@ pub(super) async fn set_option(
 
 /// What a client that knows one of the two surfaces must hear after a change on the other, and the commands of the
 /// mode it is in now.
-pub(super) async fn refreshed(connection: &Connection, open: &Open) -> Vec<acp::SessionUpdate> {
+pub(super) async fn refreshed(open: &Open) -> Vec<acp::SessionUpdate> {
     let mode = acp::CurrentModeUpdate::new(open.live.choice().mode.to_string());
     vec![
         acp::SessionUpdate::CurrentModeUpdate(mode),
-        acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options(connection, open))),
+        acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options(open))),
         commands::update(open).await,
     ]
 }

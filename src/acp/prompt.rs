@@ -6,6 +6,7 @@ use agent_client_protocol::v1::schema as acp;
 
 use super::commands::{self, Meant};
 use super::connection::{Connection, Open, Place, Running};
+use super::updates::Updates;
 use super::{content, errors};
 use crate::agents::{Ending, Notifier, Status, TurnEnd};
 use crate::session::PromptError;
@@ -27,9 +28,16 @@ pub(super) async fn prompt(
         () = running.cancel().cancelled() => return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
         meant = commands::understand(open, prompt) => match meant? {
             Meant::Prompt(prompt) => prompt,
-            Meant::Answer(text) => {
-                updates.status(Status::Text(text));
-                return Ok(acp::PromptResponse::new(acp::StopReason::EndTurn));
+            Meant::Answer(text) => return Ok(answered(&updates, text)),
+            Meant::Compact => {
+                let front = Arc::clone(&updates) as Arc<dyn Notifier>;
+                let shortened = open.live.compact(front, running.cancel()).await;
+                return match shortened {
+                    _ if running.cancel().is_cancelled() => Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
+                    Ok(count) => Ok(answered(&updates, format!("The first {count} messages are a summary to the model now."))),
+                    Err(PromptError::NotCompacted(why)) => Ok(answered(&updates, format!("Nothing was changed: {why}."))),
+                    Err(error) => Err(errors::prompt(&error)),
+                };
             }
         },
     };
@@ -51,6 +59,12 @@ pub(super) async fn prompt(
         updates.notice(acp::NoticeSeverity::Warning, why);
     }
     answer(ended)
+}
+
+/// An answer of our own, in which no model took part.
+fn answered(updates: &Updates, text: String) -> acp::PromptResponse {
+    updates.status(Status::Text(text));
+    acp::PromptResponse::new(acp::StopReason::EndTurn)
 }
 
 fn answer(ended: Result<TurnEnd, PromptError>) -> Result<acp::PromptResponse, acp::Error> {

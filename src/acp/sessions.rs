@@ -6,14 +6,12 @@ use std::sync::Arc;
 use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
-use serde_json::json;
 
 use super::ask::ClientAsker;
 use super::connection::{Connection, Open};
 use super::editor::{self, ClientEditor};
-use super::{Broken, Project, errors, options};
+use super::{Project, errors, options};
 use crate::agents::Event;
-use crate::diagnostic::Diagnostic;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{HttpTransport, ServiceEntry, StdioTransport, Transport, brought_service};
@@ -55,14 +53,10 @@ struct Around {
 
 impl Around {
     async fn of(connection: &Connection, given: &Given) -> Result<Self, acp::Error> {
-        let (projects, cwd) = (Arc::clone(&connection.front.projects), given.cwd.clone());
-        let opened = tokio::task::spawn_blocking(move || projects.open(&cwd)).await;
-        let opened = opened.map_err(|error| errors::failed(error.to_string()))?;
-        let project = opened.map_err(|broken| told(&broken))?;
+        let project = connection.project(&given.cwd).await?;
         let plan = project.broker.plan();
-        let front = &connection.front;
-        let mode = default_mode(plan, front.agent.as_deref(), front.mode.as_deref())?;
-        let fallback = Choice { mode, model: front.model.clone(), approval: front.approval };
+        let mode = default_mode(plan, project.agent.as_deref(), project.mode.as_deref())?;
+        let fallback = Choice { mode, model: project.model.clone(), approval: connection.front.approval };
         let mut untold = project.notes.clone();
         let brought = brought(&given.servers, &given.cwd, plan, &mut untold);
         Ok(Self { project, brought, fallback, untold })
@@ -76,15 +70,9 @@ impl Around {
         });
         let plan = Arc::clone(self.project.broker.plan());
         let asker = Arc::new(ClientAsker { client: client.clone(), session, plan, cwd: cwd.to_owned() });
-        Host { broker: self.project.broker.clone(), asker, editor, brought: self.brought.clone() }
+        let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
+        Host { broker, models, asker, editor, brought: self.brought.clone() }
     }
-}
-
-/// The same words as `skein check`.
-fn told(broken: &Broken) -> acp::Error {
-    let text: String = broken.diagnostics.iter().map(Diagnostic::render).collect();
-    let diagnostics: Vec<_> = broken.diagnostics.iter().map(Diagnostic::to_json).collect();
-    errors::failed(broken.problem.clone()).data(json!({"diagnostics": diagnostics, "text": text}))
 }
 
 fn default_mode(plan: &Plan, agent: Option<&str>, mode: Option<&str>) -> Result<ModeId, acp::Error> {
@@ -148,7 +136,7 @@ pub(super) async fn new(
     let host = |id: &str| around.host(connection, client, id, &given.cwd);
     let live = connection.sessions().await?.create(place, around.fallback.clone(), host).await;
     let live = live.map_err(|error| errors::session(&error))?;
-    Ok(connection.add(live, around.project.broker, around.untold))
+    Ok(connection.add(live, around.project, around.untold))
 }
 
 /// A stored session, open again; with its record.
@@ -173,7 +161,7 @@ async fn reopen(
     if mode != stored {
         around.untold.push(format!("the mode `{stored}` is gone; the session goes on in `{mode}`"));
     }
-    Ok((connection.add(opened.live, around.project.broker, around.untold), opened.events))
+    Ok((connection.add(opened.live, around.project, around.untold), opened.events))
 }
 
 /// The whole talk is told before this returns.

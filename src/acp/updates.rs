@@ -14,17 +14,15 @@ use super::wire::{Chunk, Voice, Wire};
 use crate::agents::{Event, Notifier, Status};
 use crate::conversation::{Content, Message, Part, Role};
 use crate::graph::Plan;
-use crate::tool::Session;
+use crate::session::Live;
 
 /// Tells one session's client what happens.
 pub(super) struct Updates {
     wire: Wire,
     session: Arc<str>,
-    about: Arc<Session>,
+    live: Arc<Live>,
     plan: Arc<Plan>,
     abilities: Abilities,
-    /// How large the model's window is, if that is known.
-    window: Option<u64>,
     turn: Mutex<Turn>,
     messages: Arc<AtomicU64>,
 }
@@ -56,14 +54,13 @@ struct Turn {
 impl Updates {
     pub(super) fn new(
         wire: Wire,
-        about: Arc<Session>,
+        live: Arc<Live>,
         plan: Arc<Plan>,
         abilities: Abilities,
-        window: Option<u64>,
         messages: Arc<AtomicU64>,
     ) -> Self {
-        let session = Arc::from(about.id.as_str());
-        Self { wire, session, about, plan, abilities, window, turn: Mutex::default(), messages }
+        let session = Arc::from(live.id());
+        Self { wire, session, live, plan, abilities, turn: Mutex::default(), messages }
     }
 
     /// Everything that happened so far, for a client that does not know it.
@@ -117,7 +114,7 @@ impl Updates {
             Event::Message { .. } => turn.speaking = None,
             Event::ToolStarted { call } => {
                 turn.calls.insert(call.id.clone(), Shown::default());
-                self.send(acp::SessionUpdate::ToolCall(calls::begun(call, &self.plan, &self.about.cwd)));
+                self.send(acp::SessionUpdate::ToolCall(calls::begun(call, &self.plan, &self.live.session().cwd)));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
                 turn.calls.remove(id);
@@ -187,9 +184,11 @@ impl Notifier for Updates {
                     self.send(update);
                 }
             }
-            Status::Usage { context, .. } => {
-                if let Some(window) = self.window {
-                    self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window)));
+            Status::Usage { turn, context } => {
+                // Without the size of the window there is nothing to show it in.
+                if let Some(window) = self.live.window() {
+                    let cost = self.live.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));
+                    self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window).cost(cost)));
                 }
             }
             Status::Notice(text) => self.notice(acp::NoticeSeverity::Warning, &text),

@@ -3,20 +3,20 @@
 //! Invariant: every failure a model could correct goes to the model; every tool use gets a result, even when
 //! the turn is cancelled.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, History, Notifier, Status};
+use super::ask::{Answered, Asking, Unanswered, Why};
+use super::{Event, History, Notifier, Status, Upkeep};
 use crate::broker::Binding;
 use crate::conversation::{Content, Message, Part, Role, ToolResult, ToolUse, Usage};
-use crate::llm::{ModelStop, OfferedTool, Provider, Request, StreamEvent};
+use crate::llm::{ModelStop, OfferedTool, Provider, Request};
 use crate::tool::{Activity, CallContext, ExchangeView, ServiceError, Session, ToolOutcome};
 
 /// Text of a tool's answer past this goes to a file that the model can page through.
@@ -41,13 +41,14 @@ impl Default for Limits {
 
 /// One session's way to think: a model, and what its mode may use.
 pub struct Exchange {
-    provider: Arc<dyn Provider>,
+    pub(super) provider: Arc<dyn Provider>,
     binding: Arc<Binding>,
     session: Arc<Session>,
-    notifier: Arc<dyn Notifier>,
+    pub(super) notifier: Arc<dyn Notifier>,
     limits: Limits,
-    system: Arc<str>,
-    tools: Arc<[OfferedTool]>,
+    pub(super) upkeep: Upkeep,
+    pub(super) system: Arc<str>,
+    pub(super) tools: Arc<[OfferedTool]>,
 }
 
 /// How a turn ended.
@@ -95,13 +96,21 @@ impl Exchange {
             schema: Arc::clone(&tool.spec.input_schema),
         });
         let tools = tools.collect();
-        Self { provider, binding, session, notifier, limits, system: system.into(), tools }
+        let upkeep = Upkeep::default();
+        Self { provider, binding, session, notifier, limits, upkeep, system: system.into(), tools }
+    }
+
+    /// The same, with another way to deal with a full window and with a model that fails.
+    #[must_use]
+    pub fn with_upkeep(mut self, upkeep: Upkeep) -> Self {
+        self.upkeep = upkeep;
+        self
     }
 
     /// One turn: appends to `history` what was said, and tells the notifier, last of all, that it has ended.
     pub async fn turn(&self, history: &mut History, prompt: Vec<Content>, cancel: &CancellationToken) -> TurnEnd {
+        let mut turn = Turn { ids: history.ids(), ..Turn::default() };
         self.say(history, Message::user(prompt));
-        let mut turn = Turn::default();
         let ending = self.run(history, &mut turn, cancel).await;
         let end = TurnEnd { ending, usage: turn.usage };
         self.notifier.log(Event::TurnEnded { end: end.clone() });
@@ -110,12 +119,21 @@ impl Exchange {
 
     async fn run(&self, history: &mut History, turn: &mut Turn, cancel: &CancellationToken) -> Ending {
         for _ in 0..self.limits.requests {
-            let (message, stop) = match self.ask(history, turn, cancel).await {
+            let Answered { parts, stop, usage } = match self.ask(history, turn, cancel).await {
                 Ok(answer) => answer,
                 Err(ending) => return ending,
             };
-            let calls: Vec<_> = message.parts.iter().filter_map(tool_use).cloned().collect();
-            self.say(history, message);
+            turn.usage += usage;
+            let context = usage.input + usage.output;
+            self.notifier.status(Status::Usage { turn: turn.usage, context });
+            let parts: Vec<_> = parts.into_iter().map(|part| turn.identified(part)).collect();
+            let calls: Vec<_> = parts.iter().filter_map(tool_use).cloned().collect();
+            if parts.is_empty() {
+                self.notifier.status(Status::Notice(format!("the model `{}` said nothing", self.provider.name())));
+            } else {
+                self.say(history, Message { role: Role::Assistant, parts });
+            }
+            history.measured(context);
             if calls.is_empty() {
                 return match (stop, turn.refused.take()) {
                     (ModelStop::Length, _) => Ending::MaxTokens,
@@ -143,53 +161,42 @@ impl Exchange {
         self.notifier.log(Event::Message { message });
     }
 
-    /// Asks the model once. What it had said when it was cut off is kept in the history.
+    /// Asks the model, with what fits into its window. What it had said when it failed is kept in the history.
     async fn ask(
         &self,
         history: &mut History,
         turn: &mut Turn,
         cancel: &CancellationToken,
-    ) -> Result<(Message, ModelStop), Ending> {
-        let request =
-            Request { system: Arc::clone(&self.system), tools: Arc::clone(&self.tools), messages: history.shown() };
-        let mut stream = self.provider.stream(request);
-        let mut answer = Answer::default();
-        let ending = loop {
-            let event = tokio::select! {
-                biased;
-                () = cancel.cancelled() => break Ending::Cancelled,
-                event = stream.next() => event,
+    ) -> Result<Answered, Ending> {
+        self.make_room(history, &mut turn.usage, cancel).await;
+        let asking = Asking {
+            provider: self.provider.as_ref(),
+            notifier: self.notifier.as_ref(),
+            patience: self.upkeep.patience,
+            cancel,
+            aloud: true,
+        };
+        let mut overflows = 0;
+        loop {
+            let request =
+                Request { system: Arc::clone(&self.system), tools: Arc::clone(&self.tools), messages: history.shown() };
+            let Unanswered { parts, why } = match asking.ask(&request).await {
+                Ok(answer) => return Ok(answer),
+                Err(unanswered) => unanswered,
             };
-            match event {
-                Some(Ok(StreamEvent::Text(text))) => {
-                    self.notifier.status(Status::Text(text.clone()));
-                    answer.text(&text);
-                }
-                Some(Ok(StreamEvent::Thought(text))) => {
-                    self.notifier.status(Status::Thought(text.clone()));
-                    answer.thought(&text);
-                }
-                Some(Ok(StreamEvent::ToolUse(call))) => answer.parts.push(Part::ToolUse(call)),
-                Some(Ok(StreamEvent::Done { stop, usage })) => {
-                    turn.usage += usage;
-                    let context = usage.input + usage.output;
-                    self.notifier.status(Status::Usage { turn: turn.usage, context });
-                    return Ok((Message { role: Role::Assistant, parts: answer.parts }, stop));
-                }
-                Some(Err(error)) => break Ending::Failed { why: error.to_string() },
-                None => {
-                    break Ending::Failed {
-                        why: format!("the model `{}` ended without an answer", self.provider.name()),
-                    };
+            if !parts.is_empty() {
+                self.say(history, Message { role: Role::Assistant, parts });
+            }
+            match why {
+                Why::Cancelled => return Err(Ending::Cancelled),
+                Why::Failed(why) => return Err(Ending::Failed { why }),
+                Why::Overflow(refusal) => {
+                    overflows += 1;
+                    let relieved = self.relieve(history, overflows, &mut turn.usage, cancel).await;
+                    relieved.map_err(|why| Ending::Failed { why: format!("{refusal}; {why}") })?;
                 }
             }
-        };
-        // Wishes for tools are dropped: they will not be fulfilled, and a history with an unanswered one is invalid.
-        answer.parts.retain(|part| tool_use(part).is_none());
-        if !answer.parts.is_empty() {
-            self.say(history, Message { role: Role::Assistant, parts: answer.parts });
         }
-        Err(ending)
     }
 
     /// A result for every call, in their order. Neighbours that only read run side by side.
@@ -246,6 +253,7 @@ impl Exchange {
         let arguments = match &call.arguments {
             Value::Object(arguments) => arguments.clone(),
             Value::Null => Map::new(),
+            Value::String(text) => return ToolOutcome::error(not_json(text)),
             other => return ToolOutcome::error(format!("the arguments must be a JSON object, not {other}")),
         };
         let (notifier, id, seen) = (Arc::clone(&self.notifier), call.id.clone(), Arc::clone(seen));
@@ -328,24 +336,13 @@ fn ceiling(text: &str, mut at: usize) -> usize {
     at
 }
 
-/// An answer as it grows: neighbouring pieces of one kind are one part.
-#[derive(Default)]
-struct Answer {
-    parts: Vec<Part>,
-}
-
-impl Answer {
-    fn text(&mut self, more: &str) {
-        match self.parts.last_mut() {
-            Some(Part::Content(Content::Text(text))) => text.push_str(more),
-            _ => self.parts.push(Part::Content(Content::text(more))),
-        }
-    }
-
-    fn thought(&mut self, more: &str) {
-        match self.parts.last_mut() {
-            Some(Part::Thought(text)) => text.push_str(more),
-            _ => self.parts.push(Part::Thought(more.to_owned())),
+/// What to tell a model whose arguments are text, mostly because they do not parse.
+fn not_json(text: &str) -> String {
+    let beginning: String = text.chars().take(200).collect();
+    match serde_json::from_str::<Value>(text) {
+        Ok(_) => "the arguments must be a JSON object, not text that holds one; nothing was run".to_owned(),
+        Err(error) => {
+            format!("the arguments are no valid JSON, so nothing was run: {error}. They began with: {beginning}")
         }
     }
 }
@@ -355,11 +352,29 @@ impl Answer {
 struct Turn {
     usage: Usage,
     failures: HashMap<String, usize>,
+    /// Of all tool uses in the history.
+    ids: HashSet<String>,
     /// The last call, if it was not consented to.
     refused: Option<String>,
 }
 
 impl Turn {
+    /// Models choose the ids of their calls, and some count from one in every answer: what cannot tell a call from
+    /// all others gets an id that can.
+    fn identified(&mut self, part: Part) -> Part {
+        let Part::ToolUse(mut call) = part else { return part };
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let usable = (1..=64).contains(&call.id.len()) && call.id.chars().all(plain);
+        if !usable || self.ids.contains(&call.id) {
+            let free = (self.ids.len() + 1..).map(|number| format!("call-{number}"));
+            if let Some(id) = free.into_iter().find(|id| !self.ids.contains(id)) {
+                call.id = id;
+            }
+        }
+        self.ids.insert(call.id.clone());
+        Part::ToolUse(call)
+    }
+
     fn note(&mut self, call: &ToolUse, outcome: &ToolOutcome) {
         self.refused = outcome.refused.then(|| call.name.clone());
         if outcome.is_error {

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::Event;
+use super::compaction::weight;
 use crate::conversation::{Content, Message, Part, Role, ToolResult};
 
 /// The messages of a session, from the first.
@@ -14,6 +15,8 @@ pub struct History {
     messages: Vec<Arc<Message>>,
     /// How many of the first messages are shown as this one.
     compacted: Option<(usize, Arc<Message>)>,
+    /// How many tokens a model counted, and how many messages there were.
+    measured: Option<(usize, u64)>,
 }
 
 impl History {
@@ -55,6 +58,28 @@ impl History {
     /// Shows `summary` in the place of the first `count` messages.
     pub fn compact(&mut self, count: usize, summary: Arc<Message>) {
         self.compacted = Some((count, summary));
+        self.measured = None;
+    }
+
+    /// What is shown now was `tokens` long for the model.
+    pub(super) fn measured(&mut self, tokens: u64) {
+        self.measured = (tokens > 0).then_some((self.messages.len(), tokens));
+    }
+
+    /// About how many tokens the next request takes, with `fixed` for what stands before the messages.
+    pub(super) fn tokens(&self, fixed: u64) -> u64 {
+        match self.measured {
+            Some((count, tokens)) => {
+                let since = self.messages.get(count..).unwrap_or_default();
+                tokens + since.iter().map(|message| weight(message)).sum::<u64>()
+            }
+            None => fixed + self.shown().iter().map(|message| weight(message)).sum::<u64>(),
+        }
+    }
+
+    /// The ids of all tool uses.
+    pub(super) fn ids(&self) -> HashSet<String> {
+        self.messages.iter().flat_map(|message| uses(message)).map(|(id, _)| id.to_owned()).collect()
     }
 
     /// How many of the first messages are shown as a summary.

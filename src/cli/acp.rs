@@ -17,6 +17,7 @@ use crate::agents::Limits;
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
+use crate::manifest::Settings;
 use crate::session::{SessionOptions, Sessions};
 use crate::store;
 use crate::trust::Project as ProjectFiles;
@@ -30,8 +31,8 @@ pub(super) struct AcpArgs {
     #[arg(long, short)]
     mode: Option<String>,
     /// The model, as provider:model; `offline` calls tools by name without one
-    #[arg(long, env = "SKEIN_MODEL", default_value = "offline")]
-    model: String,
+    #[arg(long, env = "SKEIN_MODEL")]
+    model: Option<String>,
     /// Offer session/fork, which the protocol does not have for good yet
     #[arg(long)]
     unstable_fork: bool,
@@ -45,27 +46,25 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             global: global.clone(),
             folders: folders.clone(),
             broker: started.runtime.broker().clone(),
+            agent: args.agent.clone(),
+            mode: args.mode.clone(),
+            model: args.model.clone().filter(|model| !model.is_empty()),
             known: Mutex::default(),
         });
-        let models: Arc<KnownModels> = Arc::default();
-        let (data, scratch, of_sessions) = (folders.data.clone(), folders.state.join("scratch"), Arc::clone(&models));
+        let (data, scratch) = (folders.data.clone(), folders.state.join("scratch"));
         let front = Front {
             sessions: Box::new(move || {
-                let (data, scratch, models) = (data.clone(), scratch.clone(), Arc::clone(&of_sessions));
+                let (data, scratch) = (data.clone(), scratch.clone());
                 Box::pin(async move {
                     let opened = tokio::task::spawn_blocking(move || store::Sessions::open(&data)).await;
                     let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
                     let options = SessionOptions { limits: Limits::default(), scratch, os: std::env::consts::OS };
-                    Ok(Sessions::new(store, models, options))
+                    Ok(Sessions::new(store, options))
                 })
             }),
-            available: models,
             projects,
             version: env!("CARGO_PKG_VERSION"),
-            agent: args.agent.clone(),
-            mode: args.mode.clone(),
-            model: args.model.clone(),
-            models: Vec::new(),
+            cwd: folders.cwd.clone(),
             approval: global.approval.map(Into::into),
             fork: args.unstable_fork,
         };
@@ -79,6 +78,10 @@ struct Workspaces {
     global: Global,
     folders: Folders,
     broker: Broker,
+    /// What the command line says for all sessions of this launch.
+    agent: Option<String>,
+    mode: Option<String>,
+    model: Option<String>,
     known: Mutex<HashMap<Traces, Project>>,
 }
 
@@ -109,13 +112,33 @@ impl Projects for Workspaces {
             };
             return Err(Broken { problem, diagnostics: resolved.diagnostics });
         };
-        let project = Project { broker: self.broker.with_plan(Arc::new(plan)), notes };
+        let project = self.project(plan, notes);
         self.known().insert(traces, project.clone());
         Ok(project)
     }
 }
 
 impl Workspaces {
+    fn project(&self, plan: Plan, notes: Vec<String>) -> Project {
+        let settings = Settings::of(plan.manifests());
+        let (agent, mode) = if self.agent.is_some() || self.mode.is_some() {
+            (self.agent.clone(), self.mode.clone())
+        } else {
+            let name = |name: &dyn std::fmt::Display| name.to_string();
+            (settings.agent.as_ref().map(|agent| name(agent)), settings.mode.as_ref().map(|mode| name(mode)))
+        };
+        let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
+        Project {
+            models: KnownModels::of(&settings, None),
+            agent,
+            mode,
+            model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),
+            others,
+            broker: self.broker.with_plan(Arc::new(plan)),
+            notes,
+        }
+    }
+
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Traces, Project>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

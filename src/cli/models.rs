@@ -1,34 +1,66 @@
-//! Models as the command line finds them: by the environment's keys and addresses.
+//! Which models a command can use: as the settings and the environment say.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::output::Failure;
-use crate::llm::{self, LlmError, Provider};
-use crate::session::Models;
+use crate::agents::{Upkeep, models};
+use crate::llm::replay::Recorder;
+use crate::llm::{LlmError, Models, Provider};
+use crate::manifest::Settings;
+use crate::session::ModelSource;
 
-/// Each model is made once: its connections are shared by all sessions.
-#[derive(Default)]
+/// The models of one set of settings. Each is made once: its connections are shared by all sessions.
 pub(super) struct KnownModels {
+    models: Models,
+    accelerator: Option<String>,
+    upkeep: Upkeep,
+    /// A file to write the answers to.
+    record: Option<PathBuf>,
     made: Mutex<HashMap<String, Arc<dyn Provider>>>,
 }
 
 impl KnownModels {
+    pub(super) fn of(settings: &Settings, record: Option<PathBuf>) -> Arc<Self> {
+        Arc::new(Self {
+            models: models(settings),
+            accelerator: variable("SKEIN_ACCELERATOR").or_else(|| settings.accelerator.clone()),
+            upkeep: Upkeep { moderator: settings.moderator, ..Upkeep::default() },
+            record,
+            made: Mutex::default(),
+        })
+    }
+
     /// Says before anything starts what is wrong with a model's name or key.
     pub(super) fn check(&self, name: &str) -> Result<(), Failure> {
-        let made = self.provider(name).map(drop);
-        made.map_err(|error| Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"))
+        let help = "choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
+        let made = self.provider(name).and_then(|_| self.upkeep());
+        made.map(drop).map_err(|error| Failure::usage(error.to_string(), help))
     }
 }
 
-impl Models for KnownModels {
+impl ModelSource for KnownModels {
     fn provider(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(provider) = made.get(name) {
             return Ok(Arc::clone(provider));
         }
-        let provider = llm::provider(name, |name| std::env::var(name).ok())?;
+        let mut provider = self.models.provider(name, variable)?;
+        if let Some(file) = &self.record {
+            provider = Arc::new(Recorder::new(provider, file)?);
+        }
         made.insert(name.to_owned(), Arc::clone(&provider));
         Ok(provider)
     }
+
+    fn upkeep(&self) -> Result<Upkeep, LlmError> {
+        let fast = self.accelerator.as_deref().map(|name| self.models.provider(name, variable));
+        Ok(Upkeep { accelerator: fast.transpose()?, ..self.upkeep.clone() })
+    }
+}
+
+/// A variable that is set to nothing is not set.
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,6 +1,7 @@
 //! `skein run`: one prompt, one answer; the answer on stdout, progress on stderr. The session is kept.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::agents::{Ending, Limits, Notifier, TurnEnd};
 use crate::broker::{Answer, Asker, Nobody, Question};
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::manifest::Span;
+use crate::manifest::{Settings, Span};
 use crate::session::{Choice, Host, Live, Place, PromptError, SessionError, SessionOptions, Sessions};
 use crate::store::{self, ListFilter, StoreError, Within};
 
@@ -30,9 +31,13 @@ pub(super) struct RunArgs {
     /// Its mode; the default one if left out
     #[arg(long, short)]
     mode: Option<String>,
-    /// The model, as provider:model; `offline` calls tools by name without one
+    /// The model, as provider:model, or replay:FILE; the profile's if left out, or else `offline`, which calls
+    /// tools by name
     #[arg(long, env = "SKEIN_MODEL")]
     model: Option<String>,
+    /// Write what the model says to a file that `--model replay:FILE` plays
+    #[arg(long, value_name = "FILE")]
+    record_model: Option<PathBuf>,
     /// Go on with the newest session of this folder
     #[arg(long = "continue", short, conflicts_with = "resume")]
     continues: bool,
@@ -72,15 +77,28 @@ fn span(text: &str) -> Result<Duration, String> {
 pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let plan = workspace::plan(global, folders, output)?;
     let chosen = chosen_mode(args, &plan)?;
-    let models: Arc<KnownModels> = Arc::default();
-    let model = args.model.clone().unwrap_or_else(|| "offline".to_owned());
+    let settings = Settings::of(plan.manifests());
+    let chosen = match (chosen, &settings.agent) {
+        (None, Some(agent)) => Some(agents::mode_of(
+            agents::find(&plan, agent.as_str())?,
+            settings.mode.as_ref().map(|mode| mode.as_str()),
+        )?),
+        (chosen, _) => chosen,
+    };
+    let models = KnownModels::of(&settings, args.record_model.clone());
+    let model = args
+        .model
+        .clone()
+        .filter(|model| !model.is_empty())
+        .or(settings.processor)
+        .unwrap_or_else(|| "offline".to_owned());
     models.check(&model)?;
     let (prompt, notes) = attach::prompt(&prompt_text(args)?, &folders.cwd)?;
     notes.iter().for_each(|note| output.note(note));
     let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
     let limits = Limits { requests: args.max_turns.max(1), ..Limits::default() };
     let options = SessionOptions { limits, scratch: folders.state.join("scratch"), os: std::env::consts::OS };
-    let sessions = Sessions::new(store, models, options);
+    let sessions = Sessions::new(store, options);
     let format = if args.json { RunOutput::Json } else { args.output };
     started::block_on(plan, global, folders, output, async |started: &Started, output: &mut Output| {
         let fallback = Choice {
@@ -91,7 +109,7 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
             model,
             approval: global.approval.map(Into::into),
         };
-        let live = session(args, &sessions, fallback, folders, started).await?;
+        let live = session(args, &sessions, fallback, models, folders, started).await?;
         missed(&live, output).await?;
         let progress = Progress::new(match format {
             RunOutput::Text => Shows::Text,
@@ -116,7 +134,7 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
                 (turn.await, false)
             }
         };
-        progress.finish(None);
+        progress.finish(live.spent().cost);
         let end = ended.map_err(|error| prompt_failure(&error))?;
         finish(format, &live, &end, output)?;
         if in_time { outcome(&end) } else { Err(Failure::TimeLimit) }
@@ -143,12 +161,13 @@ async fn session(
     args: &RunArgs,
     sessions: &Sessions,
     fallback: Choice,
+    models: Arc<KnownModels>,
     folders: &Folders,
     started: &Started,
 ) -> Result<Arc<Live>, Failure> {
     let interactive = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let asker: Arc<dyn Asker> = if interactive { Arc::new(Terminal) } else { Arc::new(Nobody) };
-    let host = Host { broker: started.runtime.broker().clone(), asker, editor: None, brought: Vec::new() };
+    let host = Host { broker: started.runtime.broker().clone(), models, asker, editor: None, brought: Vec::new() };
     let known = match (&args.resume, args.continues) {
         (Some(prefix), _) => {
             let found = sessions.store().resolve(prefix).await.map_err(|error| store_failure(&error))?;
@@ -170,7 +189,7 @@ async fn session(
     if args.agent.is_some() || args.mode.is_some() {
         live.set_mode(fallback.mode).await.map_err(|error| session_failure(&error))?;
     }
-    if args.model.is_some() {
+    if args.model.as_ref().is_some_and(|model| !model.is_empty()) {
         live.set_model(fallback.model).await.map_err(|error| session_failure(&error))?;
     }
     if let Some(approval) = fallback.approval {
@@ -251,7 +270,7 @@ fn prompt_failure(error: &PromptError) -> Failure {
         PromptError::Prompt(_) => {
             Failure::work(error.to_string(), "correct the mode's prompt; `skein check` tells more")
         }
-        PromptError::Busy => Failure::work(error.to_string(), "wait for its end"),
+        PromptError::Busy | PromptError::NotCompacted(_) => Failure::work(error.to_string(), "wait for its end"),
     }
 }
 

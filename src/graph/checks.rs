@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::{AgentName, ModeId, ServiceName, nearest};
-use crate::manifest::{ConfigEntry, Manifests, Path};
+use crate::manifest::{ConfigEntry, Layer, Manifests, Path};
 
 /// Checks everything, and resolves the tool groups of each mode on the way.
 pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {
@@ -88,8 +88,13 @@ impl<'a> Checks<'a> {
     fn config(&mut self, entry: &'a ConfigEntry) {
         let config = &entry.config;
         let source = &entry.source;
-        if let Some(profile) = config.profile.as_ref().filter(|name| !config.profiles.contains_key(*name)) {
-            let names = || config.profiles.keys().map(String::as_str);
+        self.models(entry);
+        // A project may name one of the user's profiles, too.
+        let users =
+            self.manifests.configs.iter().filter(|other| other.layer == Layer::User && entry.layer > Layer::User);
+        let names = || users.clone().flat_map(|other| other.config.profiles.keys()).chain(config.profiles.keys());
+        if let Some(profile) = config.profile.as_ref().filter(|name| !names().any(|known| known == *name)) {
+            let names = || names().map(String::as_str);
             let help = match nearest(profile, names()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("add it under `profiles`; defined: {}", listed(names())),
@@ -122,6 +127,34 @@ impl<'a> Checks<'a> {
                 let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
                 self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` beside it");
             }
+        }
+    }
+
+    /// Where keys go, and what is said to cost nothing, is for the user to say.
+    fn models(&mut self, entry: &ConfigEntry) {
+        let (config, source) = (&entry.config, &entry.source);
+        for (field, used) in [("models", !config.models.is_empty()), ("providers", !config.providers.is_empty())] {
+            if used && entry.layer == Layer::Project {
+                self.error(
+                    "E122",
+                    source.key_place(&Path::root().key(field)),
+                    format!("a project's config cannot set `{field}`"),
+                    "move it to your own config.yaml, outside the project; a project chooses models by name",
+                );
+            }
+        }
+        for name in config.providers.keys() {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain);
+            if !is_name || matches!(name.as_str(), "offline" | "replay") {
+                let at = source.key_place(&Path::root().key("providers").key(name));
+                let help = "use lower-case letters, digits and `-`, and neither `offline` nor `replay`";
+                self.error("E013", at, format!("`{name}` cannot be the name of a provider"), help);
+            }
+        }
+        for name in config.models.keys().filter(|name| !name.contains(':')) {
+            let at = source.key_place(&Path::root().key("models").key(name));
+            self.error("E013", at, format!("`{name}` is not the name of a model"), "write `provider:model`");
         }
     }
 

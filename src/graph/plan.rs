@@ -75,7 +75,7 @@ impl Plan {
         });
         let mut pending: Vec<_> = direct.collect();
         if self.mode(id).is_some_and(|(_, scope)| scope.lists_mcp()) {
-            let brought = self.services().filter(|service| service.user_installed());
+            let brought = self.services().filter(|service| service.in_mcp());
             pending.extend(brought.map(|service| (service.manifest.name.clone(), true)));
         }
         while let Some((service, optional)) = pending.pop() {

@@ -87,7 +87,7 @@ impl ToolScope {
 
     /// True if a session in this mode is given the service at all.
     pub fn binds(&self, service: &ServiceEntry) -> bool {
-        self.needs.contains(&service.manifest.name) || (service.user_installed() && self.lists_mcp())
+        self.needs.contains(&service.manifest.name) || (service.in_mcp() && self.lists_mcp())
     }
 
     /// The predicate: the service is bound, and a group admits the tool.
@@ -103,7 +103,7 @@ impl ToolScope {
             .filter(|rule| match rule.kind {
                 RuleKind::Declared => named && declares(service, &rule.group, tool),
                 RuleKind::Service => named && rule.group.as_str() == name.as_str(),
-                RuleKind::Mcp => service.user_installed(),
+                RuleKind::Mcp => service.in_mcp(),
             })
             .collect();
         if !rules.is_empty() {

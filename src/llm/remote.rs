@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use futures::stream::{self, BoxStream};
+use futures::stream::{self, BoxStream, Stream};
 use genai::adapter::AdapterKind;
 use genai::chat::{
     Binary, CacheControl, ChatMessage, ChatOptions, ChatRequest, ChatRole, ChatStream, ChatStreamEvent, ContentPart,
@@ -14,16 +14,15 @@ use genai::chat::{
 };
 use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
-use serde_json::Value;
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+use serde_json::{Map, Value, json};
 
-use super::{LlmError, ModelStop, Provider, Request, StreamEvent};
+use super::{Facts, LlmError, ModelStop, Models, Price, Provider, Request, StreamEvent, overflow};
 use crate::conversation::{Content, Message, Part, Role, ToolUse, Usage};
 
-/// How often a request that failed for a passing reason is sent again.
-const RETRIES: u32 = 4;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// A provider that asks for a longer wait is told to the user instead.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How much of arguments that are no JSON object the model is shown again.
+const MAX_WRONG_ARGUMENTS: usize = 1000;
 
 /// A provider that users can name, and what is known about it.
 struct Known {
@@ -101,31 +100,49 @@ const KNOWN: [Known; 9] = [
     },
 ];
 
+/// A provider that only the user's settings know.
+const OWN: Known = Known { name: "", kind: AdapterKind::OpenAI, base: "", key: "", base_variable: None };
+
 /// A model of a provider.
 pub struct Remote {
     name: String,
     client: Client,
     target: ServiceTarget,
+    facts: Facts,
 }
 
 impl Remote {
-    /// `provider:model`, with keys and addresses from `variable`, which looks up the environment.
-    pub fn new(name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, LlmError> {
+    /// `provider:model`, with keys and addresses from `variable`, which looks up the environment, or from `models`.
+    pub fn new(name: &str, models: &Models, variable: impl Fn(&str) -> Option<String>) -> Result<Self, LlmError> {
         let unusable = |reason: String| LlmError::Unusable { model: name.to_owned(), reason };
-        let known = || KNOWN.iter().map(|known| known.name).collect::<Vec<_>>().join(", ");
+        let names = || {
+            let added =
+                models.providers.keys().map(String::as_str).filter(|name| KNOWN.iter().all(|it| it.name != *name));
+            ["offline", "replay"]
+                .into_iter()
+                .chain(KNOWN.iter().map(|it| it.name))
+                .chain(added)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         let (provider, model) = name
             .split_once(':')
             .filter(|(_, model)| !model.is_empty())
-            .ok_or_else(|| unusable(format!("write it as provider:model; providers: offline, {}", known())))?;
+            .ok_or_else(|| unusable(format!("write it as provider:model; providers: {}", names())))?;
+        let configured = models.providers.get(provider);
         let known = KNOWN
             .iter()
             .find(|known| known.name == provider)
-            .ok_or_else(|| unusable(format!("there is no provider `{provider}`; there are: offline, {}", known())))?;
-        let base = known.base_variable.and_then(&variable).filter(|base| !base.is_empty());
-        let key = variable(known.key).filter(|key| !key.is_empty());
+            .or(configured.map(|_| &OWN))
+            .ok_or_else(|| unusable(format!("there is no provider `{provider}`; there are: {}", names())))?;
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let base = known.base_variable.and_then(set).or(configured.map(|address| address.base_url.clone()));
+        let named = configured.and_then(|address| address.key.as_deref());
+        let key_name = named.unwrap_or(known.key);
+        let key = set(key_name);
         // A server of one's own may need no key.
-        if key.is_none() && base.is_none() && !known.key.is_empty() {
-            return Err(unusable(format!("set {} in the environment", known.key)));
+        if key.is_none() && !key_name.is_empty() && (base.is_none() || named.is_some()) {
+            return Err(unusable(format!("set {key_name} in the environment")));
         }
         let target = ServiceTarget {
             model: ModelIden::new(known.kind, model),
@@ -137,48 +154,29 @@ impl Remote {
             .build()
             .map_err(|error| unusable(error.to_string()))?;
         let client = Client::builder().with_reqwest(http).build().map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { name: name.to_owned(), client, target })
+        let facts = models.facts.get(name).copied().unwrap_or_default();
+        Ok(Self { name: name.to_owned(), client, target, facts })
     }
 
-    /// Opens the stream and waits for its first event, so that what fails at once can be tried again.
-    async fn open(&self, request: &ChatRequest) -> Result<(Option<ChatStreamEvent>, ChatStream), Failed> {
+    async fn open(&self, request: ChatRequest) -> Result<ChatStream, LlmError> {
         let options = ChatOptions::default()
             .with_capture_usage(true)
             .with_capture_tool_calls(true)
             .with_stream_header_timeout(Duration::from_secs(120))
             .with_stream_read_timeout(Duration::from_secs(300));
         let target = ModelSpec::Target(self.target.clone());
-        let response = self.client.exec_chat_stream(target, request.clone(), Some(&options)).await;
-        let mut stream = response.map_err(|error| Failed::from(&error))?.stream;
-        loop {
-            match stream.next().await {
-                Some(Ok(ChatStreamEvent::Start | ChatStreamEvent::Heartbeat)) => {}
-                Some(Ok(event)) => return Ok((Some(event), stream)),
-                Some(Err(error)) => return Err(Failed::from(&error)),
-                None => return Ok((None, stream)),
-            }
-        }
+        let response = self.client.exec_chat_stream(target, request, Some(&options)).await;
+        response.map(|response| response.stream).map_err(|error| self.failure(&error))
     }
 
-    async fn open_patiently(&self, request: &ChatRequest) -> Result<(Option<ChatStreamEvent>, ChatStream), LlmError> {
-        let mut attempt = 0;
-        loop {
-            let failed = match self.open(request).await {
-                Ok(opened) => return Ok(opened),
-                Err(failed) => failed,
-            };
-            let pause = failed.retry_after.unwrap_or(FIRST_PAUSE * 2_u32.pow(attempt));
-            if !failed.passing || attempt == RETRIES || pause > LONGEST_PAUSE {
-                return Err(self.failure(&failed.reason));
-            }
-            tracing::warn!(model = %self.name, reason = failed.reason, ?pause, "the model is asked again");
-            tokio::time::sleep(pause).await;
-            attempt += 1;
+    fn failure(&self, error: &genai::Error) -> LlmError {
+        let failed = Failed::from(error);
+        let (model, reason) = (self.name.clone(), failed.reason);
+        match failed.kind {
+            FailureKind::Lasting => LlmError::Failed { model, reason },
+            FailureKind::Passing { retry_after } => LlmError::Passing { model, reason, retry_after },
+            FailureKind::Overflow => LlmError::Overflow { model, reason },
         }
-    }
-
-    fn failure(&self, reason: &str) -> LlmError {
-        LlmError::Failed { model: self.name.clone(), reason: reason.to_owned() }
     }
 }
 
@@ -193,16 +191,20 @@ impl Provider for Remote {
         &self.name
     }
 
+    fn window(&self) -> Option<u64> {
+        self.facts.window
+    }
+
+    fn price(&self) -> Option<Price> {
+        self.facts.price
+    }
+
     fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let request = chat_request(&request);
         let opened = async move {
-            match self.open_patiently(&request).await {
+            match self.open(request).await {
                 Err(error) => stream::iter([Err(error)]).boxed(),
-                Ok((first, rest)) => {
-                    let first = stream::iter(first.map(Ok));
-                    let events = first.chain(rest.map(|event| event.map_err(|error| Failed::from(&error))));
-                    events.flat_map(move |event| stream::iter(self.translated(event))).boxed()
-                }
+                Ok(events) => self.events(events).boxed(),
             }
         };
         stream::once(opened).flatten().boxed()
@@ -210,10 +212,43 @@ impl Provider for Remote {
 }
 
 impl Remote {
-    fn translated(&self, event: Result<ChatStreamEvent, Failed>) -> Vec<Result<StreamEvent, LlmError>> {
+    /// Nothing follows an end or an error.
+    fn events(&self, events: ChatStream) -> impl Stream<Item = Result<StreamEvent, LlmError>> {
+        let begun = (events, false, false);
+        let whole = stream::unfold(begun, async move |(mut events, heard, over)| {
+            if over {
+                return None;
+            }
+            let Some(event) = events.next().await else {
+                let reason = if heard {
+                    "the connection was lost before the answer was complete"
+                } else {
+                    "it answered without saying anything; is its address that of a model?"
+                };
+                return Some((vec![Err(self.cut(reason))], (events, heard, true)));
+            };
+            let pieces = self.translated(event);
+            let over = pieces.iter().any(|piece| matches!(piece, Err(_) | Ok(StreamEvent::Done { .. })));
+            let heard = heard || !pieces.is_empty();
+            Some((pieces, (events, heard, over)))
+        });
+        whole.flat_map(stream::iter)
+    }
+
+    fn cut(&self, reason: &str) -> LlmError {
+        LlmError::Passing { model: self.name.clone(), reason: reason.to_owned(), retry_after: None }
+    }
+
+    fn translated(&self, event: genai::Result<ChatStreamEvent>) -> Vec<Result<StreamEvent, LlmError>> {
         match event {
             Ok(ChatStreamEvent::Chunk(chunk)) => vec![Ok(StreamEvent::Text(chunk.content))],
             Ok(ChatStreamEvent::ReasoningChunk(chunk)) => vec![Ok(StreamEvent::Thought(chunk.content))],
+            // In this dialect an end without a reason is made up where the connection was lost.
+            Ok(ChatStreamEvent::End(end))
+                if self.target.model.adapter_kind == AdapterKind::Gemini && end.captured_stop_reason.is_none() =>
+            {
+                vec![Err(self.cut("the connection was lost before the answer was complete"))]
+            }
             Ok(ChatStreamEvent::End(end)) => ended(end).into_iter().map(Ok).collect(),
             // Pieces of calls come together at the end.
             Ok(
@@ -222,7 +257,7 @@ impl Remote {
                 | ChatStreamEvent::Start
                 | ChatStreamEvent::Heartbeat,
             ) => Vec::new(),
-            Err(failed) => vec![Err(self.failure(&failed.reason))],
+            Err(error) => vec![Err(self.failure(&error))],
         }
     }
 }
@@ -240,7 +275,12 @@ fn ended(end: StreamEnd) -> Vec<StreamEvent> {
     };
     let calls = end.captured_content.map(MessageContent::into_tool_calls).unwrap_or_default();
     let calls = calls.into_iter().map(|call| {
-        StreamEvent::ToolUse(ToolUse { id: call.call_id, name: call.fn_name, arguments: call.fn_arguments })
+        let arguments = match call.fn_arguments {
+            // A tool without arguments may be called with none at all, unless they were still to come.
+            Value::String(text) if text.trim().is_empty() && stop != ModelStop::Length => Value::Object(Map::new()),
+            other => other,
+        };
+        StreamEvent::ToolUse(ToolUse { id: call.call_id, name: call.fn_name, arguments })
     });
     calls.chain([StreamEvent::Done { stop, usage }]).collect()
 }
@@ -258,7 +298,16 @@ fn address(known: &Known, base: Option<String>) -> String {
 }
 
 fn chat_request(request: &Request) -> ChatRequest {
-    let mut messages: Vec<ChatMessage> = request.messages.iter().flat_map(|message| chat_messages(message)).collect();
+    let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len());
+    for message in request.messages.iter().flat_map(|message| chat_messages(message)) {
+        match messages.last_mut() {
+            // Some models are taught to expect the roles in turns: a summary and a prompt are said in one.
+            Some(last) if last.role == ChatRole::User && message.role == ChatRole::User => {
+                last.content.extend(message.content);
+            }
+            _ => messages.push(message),
+        }
+    }
     // What came before the last message will be sent again and again: let the provider keep it.
     if let Some(last) = messages.last_mut() {
         last.options = Some(CacheControl::Ephemeral.into());
@@ -293,7 +342,7 @@ fn chat_messages(message: &Message) -> Vec<ChatMessage> {
             Part::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
                 call_id: call.id.clone(),
                 fn_name: call.name.clone(),
-                fn_arguments: call.arguments.clone(),
+                fn_arguments: sendable(&call.arguments),
                 thought_signatures: None,
             })),
             Part::ToolResult(result) => {
@@ -313,6 +362,19 @@ fn chat_messages(message: &Message) -> Vec<ChatMessage> {
     results
 }
 
+/// Providers refuse a talk in which a call's arguments are no object, and with it everything said since. The model
+/// has been told what was wrong with them.
+fn sendable(arguments: &Value) -> Value {
+    match arguments {
+        Value::Object(_) => arguments.clone(),
+        Value::Null => Value::Object(Map::new()),
+        other => {
+            let text = other.as_str().map_or_else(|| other.to_string(), str::to_owned);
+            json!({"not_a_json_object": text.chars().take(MAX_WRONG_ARGUMENTS).collect::<String>()})
+        }
+    }
+}
+
 fn content_part(content: &Content) -> ContentPart {
     match content {
         Content::Text(text) => ContentPart::Text(text.clone()),
@@ -323,48 +385,76 @@ fn content_part(content: &Content) -> ContentPart {
     }
 }
 
-/// Why a request failed, and whether it may be sent again.
+/// Why a request failed, and what may be done about it.
 struct Failed {
     reason: String,
-    passing: bool,
-    retry_after: Option<Duration>,
+    kind: FailureKind,
+}
+
+enum FailureKind {
+    Lasting,
+    Passing { retry_after: Option<Duration> },
+    Overflow,
 }
 
 impl From<&genai::Error> for Failed {
     fn from(error: &genai::Error) -> Self {
         use genai::webc::Error as WebError;
-        // A refusal that is found while the stream opens comes wrapped.
-        if let genai::Error::WebStream { error: inner, .. } = error
-            && let Some(inner) = inner.downcast_ref::<genai::Error>()
-        {
-            return Self::from(inner);
-        }
-        let (status, headers, body) = match error {
-            genai::Error::HttpError { status, headers, body, .. } => (Some(*status), Some(&**headers), body.as_str()),
-            genai::Error::WebModelCall {
-                webc_error: WebError::ResponseFailedStatus { status, body, headers }, ..
-            } => (Some(*status), Some(&**headers), body.as_str()),
-            _ => (None, None, ""),
-        };
-        let wait = headers.and_then(|headers| headers.get("retry-after")).and_then(|value| value.to_str().ok());
-        let retry_after = wait.and_then(|wait| wait.trim().parse().ok()).map(Duration::from_secs);
-        let body: String = body.chars().take(500).collect();
-        match status {
-            Some(status) => Self {
-                reason: format!("it answered {status}: {body}"),
-                passing: status.as_u16() == 429 || status.is_server_error(),
-                retry_after,
+        match error {
+            // A refusal that is found while the stream opens comes wrapped.
+            genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
+                Some(inner) => Self::from(inner),
+                None => Self { reason: chain(error), kind: FailureKind::Passing { retry_after: None } },
             },
-            None => {
-                let passing = matches!(
-                    error,
-                    genai::Error::WebStream { .. }
-                        | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. }
-                );
-                Self { reason: chain(error), passing, retry_after: None }
+            genai::Error::HttpError { status, headers, body, .. }
+            | genai::Error::WebModelCall {
+                webc_error: WebError::ResponseFailedStatus { status, body, headers }, ..
+            } => Self::refused(*status, headers, body),
+            // An error that is told in the middle of the answer.
+            genai::Error::ChatResponse { body, .. } => {
+                let body = body.to_string();
+                let passing = ["overloaded", "rate_limit", "server_error", "api_error", "unavailable", "timeout"];
+                let kind = if overflow::is_overflow(&body) {
+                    FailureKind::Overflow
+                } else if passing.iter().any(|word| body.to_lowercase().contains(word)) {
+                    FailureKind::Passing { retry_after: None }
+                } else {
+                    FailureKind::Lasting
+                };
+                Self { reason: format!("it broke off: {}", brief(&body)), kind }
             }
+            // What cannot be read was cut or garbled on its way.
+            genai::Error::StreamParse { .. } | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. } => {
+                Self { reason: chain(error), kind: FailureKind::Passing { retry_after: None } }
+            }
+            _ => Self { reason: chain(error), kind: FailureKind::Lasting },
         }
     }
+}
+
+impl Failed {
+    fn refused(status: StatusCode, headers: &HeaderMap, body: &str) -> Self {
+        let reason = format!("it answered {status}: {}", brief(body));
+        let kind = match status.as_u16() {
+            429 => FailureKind::Passing { retry_after: retry_after(headers) },
+            413 => FailureKind::Overflow,
+            _ if overflow::is_overflow(body) => FailureKind::Overflow,
+            // 408 and 409 are what providers answer when they were too slow, or had the request twice.
+            408 | 409 | 500.. => FailureKind::Passing { retry_after: retry_after(headers) },
+            _ => FailureKind::Lasting,
+        };
+        Self { reason, kind }
+    }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let milliseconds = number("retry-after-ms").map(|wait| wait / 1000.0);
+    Duration::try_from_secs_f64(milliseconds.or_else(|| number("retry-after"))?).ok()
+}
+
+fn brief(body: &str) -> String {
+    body.chars().take(500).collect()
 }
 
 /// An error and what caused it, on one line.

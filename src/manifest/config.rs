@@ -24,6 +24,45 @@ pub struct Config {
     pub profile: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub profiles: BTreeMap<String, Profile>,
+    /// What is known about models, by `provider:model`; the user's config only.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, ModelFacts>,
+    /// Further providers, and other addresses for known ones; the user's config only.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub providers: BTreeMap<String, ProviderAddress>,
+}
+
+/// A model's window, and its prices in US dollars for a million tokens.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelFacts {
+    /// How many tokens fit into a request and its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub window: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub input: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub output: Option<f64>,
+    /// Input that the provider had in its cache; as `input` if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub cached: Option<f64>,
+}
+
+/// Where a provider is. One that Skein does not know speaks the OpenAI dialect.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderAddress {
+    /// As `http://localhost:1234/v1`.
+    #[schemars(regex(pattern = r"^https?://.+$"))]
+    pub base_url: String,
+    /// The NAME of the environment variable that holds the key, never the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[A-Z][A-Z0-9_]*$"))]
+    pub key: Option<String>,
 }
 
 /// Models, services and the place to start.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::model::{AgentManifest, Mode, ServiceManifest};
 use super::prompt::Prompt;
 use super::yaml::{Path, Source};
-use super::{Config, Document, Layer, Transport};
+use super::{Config, Document, Layer, Settings, Transport};
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::{AgentName, GroupName, ServiceName, ToolName};
 
@@ -56,6 +56,8 @@ pub struct ServiceEntry {
     /// Where in the file it stands; a `.mcp.json` holds several.
     pub path: Path,
     pub overrides: Vec<String>,
+    /// False for a service of the user that the profile in use does not list.
+    pub enabled: bool,
 }
 
 impl ServiceEntry {
@@ -81,6 +83,11 @@ impl ServiceEntry {
     pub fn user_installed(&self) -> bool {
         self.layer != Layer::Builtin && !matches!(self.manifest.transport, Transport::Builtin(_))
     }
+
+    /// One of those that a mode with the group `mcp` is given.
+    pub fn in_mcp(&self) -> bool {
+        self.user_installed() && self.enabled
+    }
 }
 
 #[derive(Debug)]
@@ -91,6 +98,14 @@ pub struct ConfigEntry {
 }
 
 impl Manifests {
+    /// Marks the user's services that the profile in use leaves out.
+    pub(super) fn enable(&mut self) {
+        let settings = Settings::of(self);
+        for (name, entry) in self.services.iter_mut().filter(|(_, entry)| entry.layer == Layer::User) {
+            entry.enabled = settings.enables(name);
+        }
+    }
+
     pub(super) fn add(&mut self, document: Document, layer: Layer, source: &Arc<Source>, found: &mut Vec<Diagnostic>) {
         match document {
             Document::Agent { manifest, prompts } => self.add_agent(*manifest, prompts, layer, source, found),
@@ -221,7 +236,7 @@ impl Manifests {
         } else if self.widens_builtin(&manifest, &path, source, found) {
             return;
         }
-        let entry = ServiceEntry { manifest, layer, source: Arc::clone(source), path, overrides };
+        let entry = ServiceEntry { manifest, layer, source: Arc::clone(source), path, overrides, enabled: true };
         self.services.insert(entry.manifest.name.clone(), entry);
     }
 

@@ -120,7 +120,14 @@ pub fn brought_service(name: &str, transport: Transport, taken: impl Fn(&str) ->
     let description = format!("MCP server {name} of the editor");
     let manifest = manifest(name_of, Some(name.to_owned()), description, transport);
     let source = Source::new("session/new", "");
-    Ok(ServiceEntry { manifest, layer: Layer::Editor, source, path: Path::root(), overrides: Vec::new() })
+    Ok(ServiceEntry {
+        manifest,
+        layer: Layer::Editor,
+        source,
+        path: Path::root(),
+        overrides: Vec::new(),
+        enabled: true,
+    })
 }
 
 /// `GitHub Tools` → `github-tools`.

@@ -40,6 +40,8 @@ pub enum PromptError {
     Model(#[from] LlmError),
     #[error("the prompt of the mode cannot be filled in: {0}")]
     Prompt(String),
+    #[error("the talk was not shortened: {0}")]
+    NotCompacted(String),
     #[error("what happened could not be stored: {0}")]
     Store(#[from] StoreError),
 }
@@ -97,7 +99,13 @@ impl Live {
 
     /// How large the model's window is, if that is known.
     pub fn window(&self) -> Option<u64> {
-        None
+        self.setup().provider().ok()?.window()
+    }
+
+    /// What the session has cost if the turn that runs has used `usage` so far; nothing if that is not known.
+    pub fn cost_with(&self, usage: &Usage) -> Option<f64> {
+        let price = self.setup().provider().ok()?.price()?;
+        Some(self.spent().cost.unwrap_or_default() + price.of(usage))
     }
 
     /// What the session may use in its mode; its services are started if they do not run.
@@ -111,7 +119,7 @@ impl Live {
     }
 
     pub async fn set_model(&self, model: String) -> Result<(), SessionError> {
-        self.sessions.models.provider(&model)?;
+        self.setup().models().provider(&model)?;
         self.change(|choice| choice.model = model).await
     }
 
@@ -170,17 +178,30 @@ impl Live {
         Ok(end)
     }
 
+    /// Shows the model the older part of the talk as a summary from now on, because the user asks for it.
+    pub async fn compact(&self, front: Arc<dyn Notifier>, cancel: &CancellationToken) -> Result<usize, PromptError> {
+        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+        let exchange = self.prepare("", &front).await?;
+        let mut usage = Usage::default();
+        let shortened = exchange.compact(&mut history, &mut usage, cancel).await;
+        self.count(usage);
+        self.sessions.store.flush(self.id()).await?;
+        shortened.map_err(PromptError::NotCompacted)
+    }
+
     /// Everything a turn needs, ready to begin.
     async fn prepare(&self, prompt: &str, front: &Arc<dyn Notifier>) -> Result<Exchange, PromptError> {
         let setup = self.setup();
-        let provider = self.sessions.models.provider(&setup.choice.model)?;
+        let provider = setup.provider()?;
+        let upkeep = setup.models().upkeep()?;
         let binding = setup.binding().await?;
         let options = &self.sessions.options;
         let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
         let recorder =
             Recorder { store: self.sessions.store.clone(), session: self.id().to_owned(), front: Arc::clone(front) };
         let session = Arc::clone(&self.session);
-        Ok(Exchange::new(provider, binding, session, Arc::new(recorder), options.limits, system))
+        let exchange = Exchange::new(provider, binding, session, Arc::new(recorder), options.limits, system);
+        Ok(exchange.with_upkeep(upkeep))
     }
 
     /// The first prompt names the session.
@@ -193,8 +214,11 @@ impl Live {
     }
 
     fn count(&self, usage: Usage) {
-        let more = Spent { input: usage.input, output: usage.output, cached: usage.cached, cost: None };
+        let price = self.setup().provider().ok().and_then(|provider| provider.price());
+        let cost = price.map(|price| price.of(&usage));
+        let more = Spent { input: usage.input, output: usage.output, cached: usage.cached, cost };
         let mut spent = lock(&self.spent);
+        spent.cost = cost.map(|cost| spent.cost.unwrap_or_default() + cost).or(spent.cost);
         spent.input += more.input;
         spent.output += more.output;
         spent.cached += more.cached;

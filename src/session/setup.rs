@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
-use super::{Choice, Host};
+use super::{Choice, Host, ModelSource};
 use crate::agents::{Setting, memories, system_prompt};
 use crate::broker::{BindError, Binding, Terms};
 use crate::clock;
+use crate::llm::{LlmError, Provider};
 use crate::tool::Session;
 
 /// One choice and its binding, which is made when it is first needed.
@@ -31,6 +32,15 @@ impl Setup {
         let same_mode = choice.mode == self.choice.mode;
         let system = if same_mode { Arc::clone(&self.system) } else { Arc::default() };
         Self { system, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
+    }
+
+    pub(super) fn models(&self) -> &dyn ModelSource {
+        self.host.models.as_ref()
+    }
+
+    /// The model of the choice.
+    pub(super) fn provider(&self) -> Result<Arc<dyn Provider>, LlmError> {
+        self.host.models.provider(&self.choice.model)
     }
 
     pub(super) async fn binding(&self) -> Result<Arc<Binding>, BindError> {

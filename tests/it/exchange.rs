@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
-use skein::agents::{Ending, Event, Exchange, History, Limits, Notifier, Status};
+use skein::agents::{Ending, Event, Exchange, History, Limits, Notifier, Patience, Status, Upkeep};
 use skein::broker::{Nobody, Terms};
 use skein::conversation::{Content, Message, Part, ToolUse, Usage};
 use skein::llm::{LlmError, ModelStop, Provider, Request, StreamEvent};
@@ -19,14 +19,27 @@ use tokio_util::sync::CancellationToken;
 use crate::support::until;
 
 /// A model that takes the turns it was given, and keeps every request.
-struct Script {
-    turns: Mutex<std::vec::IntoIter<Vec<Result<StreamEvent, LlmError>>>>,
-    requests: Mutex<Vec<Request>>,
+pub(crate) struct Script {
+    turns: Mutex<std::vec::IntoIter<Said>>,
+    pub(crate) requests: Mutex<Vec<Request>>,
+    window: Option<u64>,
 }
 
+/// What a model says when it is asked once.
+pub(crate) type Said = Vec<Result<StreamEvent, LlmError>>;
+
 impl Script {
-    fn new(turns: Vec<Vec<Result<StreamEvent, LlmError>>>) -> Arc<Self> {
-        Arc::new(Self { turns: Mutex::new(turns.into_iter()), requests: Mutex::default() })
+    pub(crate) fn new(turns: Vec<Said>) -> Arc<Self> {
+        Arc::new(Self { turns: Mutex::new(turns.into_iter()), requests: Mutex::default(), window: None })
+    }
+
+    pub(crate) fn with_window(turns: Vec<Said>, window: u64) -> Arc<Self> {
+        let turns = Mutex::new(turns.into_iter());
+        Arc::new(Self { turns, requests: Mutex::default(), window: Some(window) })
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
@@ -40,13 +53,17 @@ impl Provider for Script {
         let turn = self.turns.lock().unwrap().next().expect("the script is asked no more often than it has turns");
         stream::iter(turn).boxed()
     }
+
+    fn window(&self) -> Option<u64> {
+        self.window
+    }
 }
 
-fn says(text: &str) -> Vec<Result<StreamEvent, LlmError>> {
+pub(crate) fn says(text: &str) -> Said {
     vec![Ok(StreamEvent::Text(text.to_owned())), done()]
 }
 
-fn calls(calls: &[(&str, Value)]) -> Vec<Result<StreamEvent, LlmError>> {
+pub(crate) fn calls(calls: &[(&str, Value)]) -> Said {
     let wishes = calls.iter().enumerate().map(|(index, (name, arguments))| {
         let call = ToolUse { id: format!("call-{index}"), name: (*name).to_owned(), arguments: arguments.clone() };
         Ok(StreamEvent::ToolUse(call))
@@ -54,14 +71,34 @@ fn calls(calls: &[(&str, Value)]) -> Vec<Result<StreamEvent, LlmError>> {
     wishes.chain([done()]).collect()
 }
 
-fn done() -> Result<StreamEvent, LlmError> {
+pub(crate) fn done() -> Result<StreamEvent, LlmError> {
     Ok(StreamEvent::Done { stop: ModelStop::Finished, usage: Usage { input: 10, output: 5, cached: 0 } })
 }
 
 /// Everything that was told, in order.
 #[derive(Default)]
-struct Ear {
-    events: Mutex<Vec<Event>>,
+pub(crate) struct Ear {
+    pub(crate) events: Mutex<Vec<Event>>,
+    statuses: Mutex<Vec<Status>>,
+}
+
+impl Ear {
+    pub(crate) fn notices(&self) -> Vec<String> {
+        let notice = |status: &Status| match status {
+            Status::Notice(text) => Some(text.clone()),
+            _ => None,
+        };
+        self.statuses.lock().unwrap().iter().filter_map(notice).collect()
+    }
+
+    /// The text as someone at a terminal has read it.
+    pub(crate) fn read(&self) -> String {
+        let text = |status: &Status| match status {
+            Status::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        self.statuses.lock().unwrap().iter().filter_map(text).collect()
+    }
 }
 
 impl Notifier for Ear {
@@ -69,19 +106,27 @@ impl Notifier for Ear {
         self.events.lock().unwrap().push(event);
     }
 
-    fn status(&self, _: Status) {}
+    fn status(&self, status: Status) {
+        self.statuses.lock().unwrap().push(status);
+    }
 }
 
-struct Stage {
+pub(crate) struct Stage {
     /// Goes last.
     _folder: tempfile::TempDir,
-    runtime: Runtime,
-    session: Arc<Session>,
-    ear: Arc<Ear>,
+    pub(crate) runtime: Runtime,
+    pub(crate) session: Arc<Session>,
+    pub(crate) ear: Arc<Ear>,
+}
+
+/// No test waits for a model.
+pub(crate) fn upkeep() -> Upkeep {
+    let patience = Patience { pause: std::time::Duration::ZERO, ..Patience::default() };
+    Upkeep { patience, ..Upkeep::default() }
 }
 
 impl Stage {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("project")).unwrap();
         let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
@@ -93,7 +138,7 @@ impl Stage {
         Self { _folder: folder, runtime, session, ear: Arc::default() }
     }
 
-    async fn exchange(&self, mode: &str, model: &Arc<Script>, limits: Limits) -> Exchange {
+    pub(crate) async fn exchange(&self, mode: &str, model: &Arc<impl Provider + 'static>, limits: Limits) -> Exchange {
         let terms = Terms {
             session: Arc::clone(&self.session),
             approval: Some(Approval::Auto),
@@ -104,10 +149,11 @@ impl Stage {
         let provider: Arc<dyn Provider> = Arc::clone(model) as _;
         let notifier: Arc<dyn Notifier> = Arc::clone(&self.ear) as _;
         Exchange::new(provider, Arc::new(binding), Arc::clone(&self.session), notifier, limits, "system")
+            .with_upkeep(upkeep())
     }
 
     /// One turn in a mode, to its end.
-    async fn turn(&self, mode: &str, model: &Arc<Script>) -> (Ending, Vec<Message>) {
+    pub(crate) async fn turn(&self, mode: &str, model: &Arc<impl Provider + 'static>) -> (Ending, Vec<Message>) {
         let mut history = History::default();
         let exchange = self.exchange(mode, model, Limits::default()).await;
         let end = exchange.turn(&mut history, vec![Content::text("go")], &CancellationToken::new()).await;
@@ -115,7 +161,7 @@ impl Stage {
     }
 }
 
-fn results(message: &Message) -> Vec<(String, bool)> {
+pub(crate) fn results(message: &Message) -> Vec<(String, bool)> {
     let result = |part: &Part| match part {
         Part::ToolResult(result) => {
             let text = result.content.iter().filter_map(Content::as_text).collect::<String>();
@@ -227,6 +273,127 @@ async fn an_answer_that_is_cut_off_is_kept_and_its_wishes_are_not() {
     assert!(matches!(&ending, Ending::Failed { why } if why.contains("the line went dead")), "{ending:?}");
     assert_eq!(history.len(), 2);
     assert_eq!(history[1].parts, [Part::Content(Content::text("I was about to"))]);
+    stage.runtime.stop().await;
+}
+
+fn text(text: &str) -> Result<StreamEvent, LlmError> {
+    Ok(StreamEvent::Text(text.to_owned()))
+}
+
+fn lost() -> Result<StreamEvent, LlmError> {
+    Err(LlmError::Passing { model: "script".into(), reason: "the line went dead".into(), retry_after: None })
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cut_off_is_taken_up_where_it_stopped() {
+    let stage = Stage::new();
+    let wish = ToolUse { id: "1".into(), name: "developer__shell".into(), arguments: json!({"command": "touch made"}) };
+    let model = Script::new(vec![
+        vec![text("Let me look at "), Ok(StreamEvent::ToolUse(wish)), lost()],
+        // It ends without its end marker.
+        vec![text("the fold")],
+        // It begins again, though it was asked not to.
+        vec![text("Let me "), text("look at the folder."), done()],
+    ]);
+    let (ending, history) = stage.turn("coding/backend", &model).await;
+    assert_eq!(ending, Ending::EndTurn);
+    assert_eq!(history.len(), 2, "prompt and answer");
+    assert_eq!(history[1].parts, [Part::Content(Content::text("Let me look at the folder."))]);
+    assert_eq!(stage.ear.read(), "Let me look at the folder.", "nothing is read twice");
+    assert!(!stage.session.cwd.join("made").exists(), "a wish of an answer without an end is not fulfilled");
+    let asked = model.asked();
+    let last: Vec<_> = asked[2].messages.iter().map(|message| message.text()).collect();
+    assert_eq!((last.len(), last[1].as_str(), last[2].contains("Go on")), (3, "Let me look at the fold", true));
+    let notices = stage.ear.notices();
+    assert!(notices.len() == 2 && notices[0].contains("the line went dead") && notices[0].contains("try 2 of 5"));
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_that_is_lost_again_and_again_is_given_up_and_what_it_said_is_kept() {
+    let stage = Stage::new();
+    let model = Script::new(vec![
+        vec![text("a word, "), lost()],
+        vec![lost()],
+        vec![text("another"), lost()],
+        vec![lost()],
+        vec![lost()],
+    ]);
+    let (ending, history) = stage.turn("coding/security", &model).await;
+    let Ending::Failed { why } = ending else { panic!("{ending:?}") };
+    assert!(why.contains("the line went dead") && why.contains("asked 5 times"), "{why}");
+    assert_eq!(history[1].parts, [Part::Content(Content::text("a word, another"))]);
+    assert_eq!(stage.ear.read(), "a word, another");
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_model_can_stop_waiting() {
+    let stage = Stage::new();
+    let hour = Some(std::time::Duration::from_secs(3600));
+    let busy = || LlmError::Passing { model: "script".into(), reason: "busy".into(), retry_after: hour };
+    let model = Script::new(vec![vec![Err(busy())], vec![Err(busy())]]);
+    let (ending, _) = stage.turn("coding/security", &model).await;
+    assert!(matches!(&ending, Ending::Failed { why } if why.contains("3600 s")), "too long to wait: {ending:?}");
+    let patience = Patience { longest: hour.unwrap(), ..Patience::default() };
+    let exchange = stage.exchange("coding/security", &model, Limits::default()).await;
+    let exchange = exchange.with_upkeep(Upkeep { patience, ..Upkeep::default() });
+    let cancel = CancellationToken::new();
+    let mut history = History::default();
+    let turn = exchange.turn(&mut history, vec![Content::text("go")], &cancel);
+    let stop = async {
+        until("it waits", || (!stage.ear.notices().is_empty()).then_some(())).await;
+        cancel.cancel();
+    };
+    let (end, ()) = tokio::join!(turn, stop);
+    assert_eq!(end.ending, Ending::Cancelled);
+    drop(exchange);
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn every_call_has_an_id_of_its_own_whatever_the_model_calls_it() {
+    let stage = Stage::new();
+    let list = |id: &str| {
+        let call = ToolUse { id: id.into(), name: "developer__list_dir".into(), arguments: json!({"path": "."}) };
+        Ok(StreamEvent::ToolUse(call))
+    };
+    let model = Script::new(vec![
+        vec![list("a"), list("a"), list(""), list("call#list#0"), done()],
+        vec![list("a"), list("call#list#0"), done()],
+        says("done"),
+        vec![list("a"), done()],
+        says("done"),
+    ]);
+    let exchange = stage.exchange("coding/security", &model, Limits::default()).await;
+    let mut history = History::default();
+    for _ in 0..2 {
+        exchange.turn(&mut history, vec![Content::text("go")], &CancellationToken::new()).await;
+    }
+    let (mut uses, mut answers) = (Vec::new(), Vec::new());
+    for part in history.messages().iter().flat_map(|message| &message.parts) {
+        match part {
+            Part::ToolUse(call) => uses.push(call.id.clone()),
+            Part::ToolResult(result) => answers.push(result.id.clone()),
+            Part::Content(_) | Part::Thought(_) => {}
+        }
+    }
+    assert_eq!((uses.len(), &uses), (7, &answers));
+    let harmless = |id: &String| !id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    assert!(uses.iter().all(harmless), "{uses:?}");
+    uses.sort();
+    uses.dedup();
+    assert_eq!(uses.len(), 7);
+    drop(exchange);
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_that_says_nothing_ends_the_turn_and_leaves_no_empty_message() {
+    let stage = Stage::new();
+    let (ending, history) = stage.turn("coding/security", &Script::new(vec![vec![done()]])).await;
+    assert_eq!((ending, history.len()), (Ending::EndTurn, 1));
+    assert!(stage.ear.notices()[0].contains("said nothing"));
     stage.runtime.stop().await;
 }
 

@@ -18,6 +18,8 @@ mod diagnostics;
 mod eras;
 /// Memory, todo and fetch through the program.
 mod everyday;
+/// What a model is shown when the talk outgrows its window.
+mod compaction;
 /// The loop between a model and its tools.
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.

@@ -212,12 +212,13 @@ fn a_busy_model_is_asked_again_and_a_wrong_request_is_not() {
 }
 
 #[test]
-fn an_answer_that_is_cut_off_is_shown_once_and_is_a_failure() {
+fn an_answer_that_is_cut_off_is_taken_up_and_shown_once() {
     let sandbox = Sandbox::new();
     let pieces = vec![json!({"index": 0, "delta": {"role": "assistant", "content": "half a sent"}})];
-    let model = Model::new(vec![Answer::Cut(pieces)]);
+    let model = Model::new(vec![Answer::Cut(pieces), Answer::Stream(says("half a sentence"))]);
     let run = model.run(&sandbox, &["hello"]);
-    assert_eq!((run.code, run.stdout.trim(), model.asked()), (1, "half a sent", 1), "{}", run.whole());
+    assert_eq!((run.code, run.stdout.trim(), model.asked()), (0, "half a sentence", 2), "{}", run.whole());
+    assert!(run.stderr.contains("asking again in 0.5 s, try 2 of 5"), "{}", run.stderr);
 }
 
 #[test]
@@ -361,4 +362,71 @@ fn what_a_session_is_about_decides_which_memories_it_begins_with() {
     model.run(&sandbox, &["On which port does the frobnicator listen?"]);
     let system = model.request(0)["messages"][0]["content"].to_string();
     assert!(system.contains("port 9137"), "{system}");
+}
+
+#[test]
+fn what_a_model_said_is_recorded_and_played_without_it() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes.txt", "the needle\n");
+    let wish = calls("developer__read_file", &json!({"path": "notes.txt"}));
+    let model = Model::new(vec![Answer::Stream(wish), Answer::Stream(says("I found it."))]);
+    let file = sandbox.path("talk.jsonl");
+    let file = file.to_str().unwrap();
+    let recorded = model.run(&sandbox, &["--record-model", file, "find the needle"]);
+    assert_eq!((recorded.code, recorded.stdout.trim()), (0, "I found it."), "{}", recorded.whole());
+    assert!(!read(sandbox.path("talk.jsonl")).contains("marked-secret"));
+    let replay = format!("replay:{file}");
+    let played = sandbox.skein(&["run", "--model", &replay, "find the needle"]);
+    assert_eq!((played.code, played.stdout.trim()), (0, "I found it."), "{}", played.whole());
+    assert!(played.stderr.contains("→ developer__read_file"), "the tool is really called: {}", played.stderr);
+    let other = sandbox.skein(&["run", "--model", &replay, "find the haystack"]);
+    assert!(other.code == 1 && other.stderr.contains("answers \"find the needle\""), "{}", other.whole());
+    sandbox.write("talk.jsonl", "{\n");
+    let broken = sandbox.skein(&["run", "--model", &replay, "find the needle"]);
+    assert!(broken.code == 2 && broken.stderr.contains("talk.jsonl") && broken.stderr.contains("line 1"));
+}
+
+#[test]
+fn the_profile_in_use_names_the_model_and_the_users_config_its_address_and_window() {
+    let sandbox = Sandbox::new();
+    let model = Model::new(vec![Answer::Stream(says("one")), Answer::Stream(says("two"))]);
+    let config = |rest: &str| {
+        format!(
+            "version: 1\nprofile: work\nprofiles: {{work: {{processor: 'lmstudio:local', moderator: passive}}}}\n\
+             providers: {{lmstudio: {{base_url: '{}'{rest}}}}}\nmodels: {{'lmstudio:local': {{window: 100}}}}\n",
+            model.address
+        )
+    };
+    sandbox.write("config/config.yaml", &config(""));
+    let run = sandbox.skein(&["run", "hello"]);
+    assert_eq!((run.code, run.stdout.trim()), (0, "one"), "{}", run.whole());
+    assert_eq!(model.request(0)["model"], "local");
+    sandbox.write("config/config.yaml", &config(", key: MY_OWN_KEY"));
+    let unset = sandbox.skein(&["run", "hello"]);
+    assert!(unset.code == 2 && unset.stderr.contains("set MY_OWN_KEY in the environment"), "{}", unset.whole());
+    let output = sandbox.command(&["run", "hello"]).env("MY_OWN_KEY", "sk-a-marked-secret").output().unwrap();
+    assert!(output.status.success());
+    assert!(model.requests.lock().unwrap()[1].0.contains("sk-a-marked-secret"));
+    let named = sandbox.skein(&["run", "--model", "offline", "list"]);
+    assert_eq!(named.code, 0, "the command line comes first: {}", named.whole());
+    // A project chooses by name, and never where keys go.
+    sandbox.write("project/.skein/config.yaml", "version: 1\nproviders: {openai: {base_url: 'http://127.0.0.1:1'}}\n");
+    assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+    let refused = sandbox.skein(&["run", "hello"]);
+    assert!(refused.code == 6 && refused.stderr.contains("E122"), "{}", refused.whole());
+}
+
+#[test]
+fn a_service_of_the_user_that_the_profile_leaves_out_is_not_there() {
+    let sandbox = Sandbox::new();
+    let echo = env!("CARGO_BIN_EXE_skein-mcp-echo");
+    for name in ["first", "second"] {
+        let manifest = json!({"version": 1, "kind": "service", "name": name, "description": "x",
+            "transport": {"stdio": {"command": echo}}});
+        sandbox.write(&format!("config/services/{name}.json"), &manifest.to_string());
+    }
+    let tools = || sandbox.skein(&["tools", "-a", "coding", "-m", "backend"]).stdout;
+    assert!(tools().contains("first__") && tools().contains("second__"), "{}", tools());
+    sandbox.write("config/config.yaml", "version: 1\nprofiles: {default: {services: [second]}}\n");
+    assert!(!tools().contains("first__") && tools().contains("second__"), "{}", tools());
 }

@@ -333,6 +333,6 @@ fn admits_any(scope: &ToolScope, service: &ServiceEntry) -> bool {
         || scope.rules().iter().any(|rule| match rule.kind {
             RuleKind::Declared => service.manifest.groups.contains_key(&rule.group),
             RuleKind::Service => rule.group.as_str() == service.manifest.name.as_str(),
-            RuleKind::Mcp => service.user_installed(),
+            RuleKind::Mcp => service.in_mcp(),
         })
 }

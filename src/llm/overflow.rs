@@ -1,0 +1,67 @@
+//! How providers say that a request is longer than their model can read. There is no common code for it, so the
+//! words are all there is.
+
+/// Parts of what they say, in lower case.
+const WORDS: [&str; 12] = [
+    // OpenAI and Azure's code; OpenRouter, Groq and DeepSeek pass it on.
+    "context_length_exceeded",
+    // OpenAI, vLLM and Mistral's sentence.
+    "maximum context length",
+    // Anthropic.
+    "prompt is too long",
+    "exceed context limit",
+    // Gemini.
+    "exceeds the maximum number of tokens",
+    // xAI.
+    "maximum prompt length",
+    // Ollama.
+    "max context length",
+    "exceeds the context length",
+    // llama.cpp.
+    "exceeds the available context size",
+    "exceed_context_size",
+    // LM Studio.
+    "greater than the context length",
+    "context length of only",
+];
+
+/// True if an error's text says that the request does not fit into the model's window.
+pub(super) fn is_overflow(text: &str) -> bool {
+    let text = text.to_lowercase();
+    WORDS.iter().any(|words| text.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_each_provider_are_understood() {
+        let said = [
+            r#"{"error":{"message":"This model's maximum context length is 128000 tokens. However, your messages resulted in 140000 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
+            r#"{"error":{"message":"input length and `max_tokens` exceed context limit: 199000 + 8192 > 200000"}}"#,
+            r#"{"error":{"code":400,"message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}"#,
+            r#"{"error":"prompt too long; exceeded max context length by 312 tokens"}"#,
+            r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error"}}"#,
+            r#"{"error":"The number of tokens to keep from the initial prompt is greater than the context length."}"#,
+            r#"{"error":"Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens"}"#,
+            r#"{"error":"This model's maximum prompt length is 131072 but the request contains 537812 tokens."}"#,
+            r#"{"message":"Prompt contains 40000 tokens, too large for model with 32768 maximum context length"}"#,
+        ];
+        for text in said {
+            assert!(is_overflow(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_refusals_are_something_else() {
+        for text in [
+            r#"{"error":{"message":"Rate limit reached: 30000 tokens per minute"}}"#,
+            r#"{"error":{"message":"max_tokens is too large: 200000"}}"#,
+            r#"{"error":{"message":"Invalid value for 'messages'"}}"#,
+        ] {
+            assert!(!is_overflow(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! `replay:FILE`, a model that says again what a model once said, and the `Recorder` that writes such files.
+//!
+//! One line of JSON for each request, in order. `answer` is what was said, `asked` the beginning of the message that
+//! it answered: a file that is played to other questions is an error, not a wrong answer.
+//!
+//! Invariant: no key, header or address is in such a file; it holds only what was said.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use serde::{Deserialize, Serialize};
+
+use super::{LlmError, ModelStop, Price, Provider, Request, StreamEvent};
+use crate::conversation::{Part, ToolUse, Usage};
+
+/// Characters of a message that are enough to know it again.
+const ASKED: usize = 200;
+
+/// One request's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    /// What the last message must hold; anything if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asked: Option<String>,
+    answer: Vec<Said>,
+    #[serde(default)]
+    stop: Stop,
+    #[serde(default)]
+    usage: Usage,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    Text(String),
+    Thought(String),
+    ToolUse(ToolUse),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Stop {
+    #[default]
+    Finished,
+    Length,
+    Refused,
+    /// The connection was lost.
+    Cut,
+}
+
+/// A recording that is played. Each request gets the next line.
+#[derive(Debug)]
+pub struct Replay {
+    name: String,
+    lines: Vec<(usize, Line)>,
+    next: AtomicUsize,
+}
+
+impl Replay {
+    pub fn new(file: &Path) -> Result<Self, LlmError> {
+        let name = format!("replay:{}", file.display());
+        let unusable = |reason: String| LlmError::Unusable { model: name.clone(), reason };
+        let text = fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
+        let mut lines = Vec::new();
+        for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+            let line = serde_json::from_str(text).map_err(|error| {
+                let problem = error.to_string().replace(" at line 1 column ", " at column ");
+                unusable(format!("line {} is not an answer of a model: {problem}", index + 1))
+            })?;
+            lines.push((index + 1, line));
+        }
+        Ok(Self { name, lines, next: AtomicUsize::new(0) })
+    }
+
+    fn answer(&self, request: &Request) -> Result<Line, LlmError> {
+        let failed = |reason: String| LlmError::Failed { model: self.name.clone(), reason };
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        let Some((number, line)) = self.lines.get(at) else {
+            return Err(failed(format!("it holds {} answers, and one more was asked for", self.lines.len())));
+        };
+        let asked = gist(request);
+        match &line.asked {
+            Some(expected) if !asked.contains(expected.as_str()) => {
+                let asked: String = asked.chars().take(ASKED).collect();
+                Err(failed(format!("line {number} answers {expected:?}, and what was asked is {asked:?}")))
+            }
+            _ => Ok(line.clone()),
+        }
+    }
+}
+
+impl Provider for Replay {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+        let line = match self.answer(&request) {
+            Ok(line) => line,
+            Err(error) => return stream::iter([Err(error)]).boxed(),
+        };
+        let said = line.answer.into_iter().map(|said| match said {
+            Said::Text(text) => StreamEvent::Text(text),
+            Said::Thought(text) => StreamEvent::Thought(text),
+            Said::ToolUse(call) => StreamEvent::ToolUse(call),
+        });
+        let usage = line.usage;
+        let end = match line.stop {
+            Stop::Finished => Some(StreamEvent::Done { stop: ModelStop::Finished, usage }),
+            Stop::Length => Some(StreamEvent::Done { stop: ModelStop::Length, usage }),
+            Stop::Refused => Some(StreamEvent::Done { stop: ModelStop::Refused, usage }),
+            Stop::Cut => None,
+        };
+        stream::iter(said.chain(end).map(Ok).collect::<Vec<_>>()).boxed()
+    }
+}
+
+/// What tells a request from others: its last message's text, or the tools whose results it brings. Results
+/// themselves hold times and paths, which differ.
+fn gist(request: &Request) -> String {
+    let Some(last) = request.messages.last() else { return String::new() };
+    let results = last.parts.iter().filter_map(|part| match part {
+        Part::ToolResult(result) => Some(result.name.as_str()),
+        Part::Content(_) | Part::Thought(_) | Part::ToolUse(_) => None,
+    });
+    let results: Vec<_> = results.collect();
+    if results.is_empty() { last.text() } else { format!("results of {}", results.join(", ")) }
+}
+
+/// A model whose answers are written down as they come.
+pub struct Recorder {
+    inner: Arc<dyn Provider>,
+    file: Mutex<File>,
+    path: PathBuf,
+}
+
+impl Recorder {
+    pub fn new(inner: Arc<dyn Provider>, path: &Path) -> Result<Self, LlmError> {
+        // A talk may be private even where no secret is in it.
+        let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+        let file = opened.map_err(|error| LlmError::Unusable {
+            model: inner.name().to_owned(),
+            reason: format!("it cannot be recorded to {}: {error}", path.display()),
+        })?;
+        Ok(Self { inner, file: Mutex::new(file), path: path.to_owned() })
+    }
+
+    fn write(&self, line: &Line) -> Result<(), LlmError> {
+        let text = serde_json::to_string(line).map_err(std::io::Error::from);
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = text.and_then(|text| file.write_all(format!("{text}\n").as_bytes()));
+        written.map_err(|error| LlmError::Failed {
+            model: self.inner.name().to_owned(),
+            reason: format!("its answer cannot be written to {}: {error}", self.path.display()),
+        })
+    }
+}
+
+impl Provider for Recorder {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn window(&self) -> Option<u64> {
+        self.inner.window()
+    }
+
+    fn price(&self) -> Option<Price> {
+        self.inner.price()
+    }
+
+    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+        let asked = gist(&request).chars().take(ASKED).collect();
+        let begun = Line { asked: Some(asked), answer: Vec::new(), stop: Stop::Cut, usage: Usage::default() };
+        let events = self.inner.stream(request);
+        let recorded = stream::unfold((events, begun, false), async move |(mut events, mut line, over)| {
+            if over {
+                return None;
+            }
+            let event = events.next().await;
+            let over = match &event {
+                Some(Ok(event)) => line.hear(event),
+                Some(Err(_)) | None => true,
+            };
+            // An answer that failed before it began is asked for again in the same words, so it leaves no line.
+            let worth = line.stop != Stop::Cut || !line.answer.is_empty();
+            let event = match if over && worth { self.write(&line) } else { Ok(()) } {
+                Ok(()) => event?,
+                Err(error) => Err(error),
+            };
+            Some((event, (events, line, over)))
+        });
+        recorded.boxed()
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Recorder({}, {})", self.inner.name(), self.path.display())
+    }
+}
+
+impl Line {
+    /// True if that was the end.
+    fn hear(&mut self, event: &StreamEvent) -> bool {
+        match (event, self.answer.last_mut()) {
+            (StreamEvent::Text(more), Some(Said::Text(text)))
+            | (StreamEvent::Thought(more), Some(Said::Thought(text))) => text.push_str(more),
+            (StreamEvent::Text(text), _) => self.answer.push(Said::Text(text.clone())),
+            (StreamEvent::Thought(text), _) => self.answer.push(Said::Thought(text.clone())),
+            (StreamEvent::ToolUse(call), _) => self.answer.push(Said::ToolUse(call.clone())),
+            (StreamEvent::Done { stop, usage }, _) => {
+                self.usage = *usage;
+                self.stop = match stop {
+                    ModelStop::Finished => Stop::Finished,
+                    ModelStop::Length => Stop::Length,
+                    ModelStop::Refused => Stop::Refused,
+                };
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+#[path = "replay_tests.rs"]
+mod tests;

@@ -1,0 +1,128 @@
+//! The settings that apply: which profile is in use, and what the user's and the project's config say together.
+//!
+//! Invariant: base URLs, names of keys, windows and prices are the user's alone. A project chooses models, agent and
+//! mode, and can switch services off, never on.
+
+use std::collections::BTreeMap;
+
+use super::{Config, Layer, Manifests, ModelFacts, Moderator, Profile, ProviderAddress};
+use crate::ids::{AgentName, ModeSlug, ServiceName};
+
+/// The profile that is used when no config names one.
+const DEFAULT: &str = "default";
+
+/// What the configs say, in one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub processor: Option<String>,
+    pub accelerator: Option<String>,
+    pub moderator: Moderator,
+    /// The user's services that are enabled; all of them if `None`.
+    pub services: Option<Vec<ServiceName>>,
+    pub agent: Option<AgentName>,
+    /// Always a mode of `agent`.
+    pub mode: Option<ModeSlug>,
+    pub models: BTreeMap<String, ModelFacts>,
+    pub providers: BTreeMap<String, ProviderAddress>,
+}
+
+impl Settings {
+    pub fn of(manifests: &Manifests) -> Self {
+        let config =
+            |layer| manifests.configs.iter().find(|entry| entry.layer == layer).map(|entry| entry.config.clone());
+        let (user, project) = (config(Layer::User), config(Layer::Project));
+        let named = |config: &Option<Config>| config.as_ref().and_then(|config| config.profile.clone());
+        let profile =
+            |config: &Option<Config>, name: &str| config.as_ref().and_then(|it| it.profiles.get(name).cloned());
+        let asked = named(&project).unwrap_or_else(|| DEFAULT.to_owned());
+        let of_project = profile(&project, &asked);
+        // A project may name one of the user's profiles; one of its own stands on the user's choice.
+        let theirs = if of_project.is_none() { named(&project) } else { None };
+        let base = theirs.or(named(&user)).unwrap_or_else(|| DEFAULT.to_owned());
+        let of_user = profile(&user, &base).unwrap_or_default();
+        let (models, providers) = user.map(|user| (user.models, user.providers)).unwrap_or_default();
+        Self::joined(of_user, of_project.unwrap_or_default(), models, providers)
+    }
+
+    fn joined(
+        user: Profile,
+        project: Profile,
+        models: BTreeMap<String, ModelFacts>,
+        providers: BTreeMap<String, ProviderAddress>,
+    ) -> Self {
+        // A mode belongs to its agent, so they come together.
+        let (agent, mode) =
+            if project.agent.is_some() { (project.agent, project.mode) } else { (user.agent, user.mode) };
+        let services = match (user.services, project.services) {
+            (Some(user), Some(project)) => Some(user.into_iter().filter(|name| project.contains(name)).collect()),
+            (user, project) => user.or(project),
+        };
+        Self {
+            processor: project.processor.or(user.processor),
+            accelerator: project.accelerator.or(user.accelerator),
+            moderator: project.moderator.or(user.moderator).unwrap_or(Moderator::Summarize),
+            services,
+            agent,
+            mode,
+            models,
+            providers,
+        }
+    }
+
+    /// Whether a service of the user is one of those that the group `mcp` speaks of.
+    pub(super) fn enables(&self, service: &ServiceName) -> bool {
+        self.services.as_ref().is_none_or(|services| services.contains(service))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Root, load};
+    use super::*;
+
+    fn settings(user: &str, project: &str) -> Settings {
+        let root = |path: &str, text: &str| Root::Snapshot {
+            files: [(path.into(), format!("version: 1\n{text}").into_bytes())].into(),
+            shown: String::new(),
+        };
+        let layers = [(Layer::User, root("config.yaml", user)), (Layer::Project, root(".skein/config.yaml", project))];
+        let (manifests, found) = load(&layers);
+        assert!(found.is_empty(), "{found:?}");
+        Settings::of(&manifests)
+    }
+
+    const USER: &str = "profile: work\nprofiles:\n  work: {processor: 'openai:a', accelerator: 'openai:b', agent: goose, mode: planner, services: [x, y]}\n  home: {processor: 'ollama:c', moderator: passive}\nmodels: {'openai:a': {window: 1000}}\n";
+
+    #[test]
+    fn the_users_profile_is_in_use() {
+        let settings = settings(USER, "");
+        assert_eq!(settings.processor.as_deref(), Some("openai:a"));
+        assert_eq!(settings.moderator, Moderator::Summarize);
+        assert_eq!(settings.mode.as_ref().map(ModeSlug::as_str), Some("planner"));
+        assert_eq!(settings.models["openai:a"].window, Some(1000));
+    }
+
+    #[test]
+    fn a_project_may_name_one_of_the_users_profiles() {
+        let settings = settings(USER, "profile: home\n");
+        assert_eq!((settings.processor.as_deref(), settings.moderator), (Some("ollama:c"), Moderator::Passive));
+    }
+
+    #[test]
+    fn a_project_may_choose_models_and_agent_and_switch_services_off() {
+        let own = "profile: own\nprofiles:\n  own: {processor: 'groq:d', agent: coding, services: [y, z]}\n";
+        let settings = settings(USER, own);
+        assert_eq!(settings.processor.as_deref(), Some("groq:d"));
+        assert_eq!(settings.accelerator.as_deref(), Some("openai:b"), "the rest is the user's");
+        assert_eq!((settings.agent.as_ref().map(AgentName::as_str), settings.mode), (Some("coding"), None));
+        let services: Vec<_> = settings.services.iter().flatten().map(ServiceName::as_str).collect();
+        assert_eq!(services, ["y"], "a project switches none on");
+    }
+
+    #[test]
+    fn the_profile_named_default_needs_no_naming() {
+        let config = "profiles: {default: {processor: 'openai:a'}}\n";
+        assert_eq!(settings(config, "").processor.as_deref(), Some("openai:a"));
+        assert_eq!(settings("profiles: {other: {processor: 'openai:a'}}\n", "").processor, None);
+    }
+}

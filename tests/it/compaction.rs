@@ -1,0 +1,217 @@
+//! What the model is shown when the talk outgrows its window.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use skein::agents::{Ending, Event, Exchange, History, Limits, Upkeep};
+use skein::conversation::{Content, Message, Part, Role, Usage};
+use skein::llm::{LlmError, Provider, Request, StreamEvent};
+use skein::manifest::Moderator;
+use tokio_util::sync::CancellationToken;
+
+use crate::exchange::{Said, Script, Stage, calls, done, says, upkeep};
+
+fn overflow() -> Said {
+    vec![Err(LlmError::Overflow { model: "script".into(), reason: "prompt is too long".into() })]
+}
+
+/// A talk of `turns` prompts and answers of about 1,000 tokens each.
+fn talk(turns: usize) -> History {
+    let mut history = History::default();
+    for number in 0..turns {
+        let filler = "word ".repeat(800);
+        history.push(Arc::new(Message::user(vec![Content::text(format!("question {number} {filler}"))])));
+        let answer = Part::Content(Content::text(format!("answer {number} {filler}")));
+        history.push(Arc::new(Message { role: Role::Assistant, parts: vec![answer] }));
+    }
+    history
+}
+
+fn moderated(moderator: Moderator, accelerator: &Arc<Script>) -> Upkeep {
+    let accelerator: Arc<dyn Provider> = Arc::clone(accelerator) as _;
+    Upkeep { accelerator: Some(accelerator), moderator, ..upkeep() }
+}
+
+fn shown(request: &Request) -> String {
+    request.messages.iter().map(|message| message.text()).collect::<Vec<_>>().join("\n")
+}
+
+/// Providers refuse a talk in which a use and its result are apart.
+fn assert_whole(request: &Request) {
+    let mut open: Vec<&str> = Vec::new();
+    for message in &request.messages {
+        for part in &message.parts {
+            match part {
+                Part::ToolUse(call) => open.push(&call.id),
+                Part::ToolResult(result) => {
+                    let at = open.iter().position(|id| *id == result.id).expect("a result follows its use");
+                    open.remove(at);
+                }
+                Part::Content(_) | Part::Thought(_) => {}
+            }
+        }
+    }
+    assert!(open.is_empty(), "uses without a result: {open:?}");
+}
+
+async fn ask(exchange: &Exchange, history: &mut History, prompt: &str) -> Ending {
+    exchange.turn(history, vec![Content::text(prompt)], &CancellationToken::new()).await.ending
+}
+
+#[tokio::test]
+async fn the_older_part_is_summed_up_before_the_window_is_full() {
+    let stage = Stage::new();
+    let model = Script::with_window(vec![says("yes")], 10_000);
+    let fast = Script::new(vec![says("They spoke of nine things.")]);
+    let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
+    let exchange = exchange.with_upkeep(moderated(Moderator::Summarize, &fast));
+    let mut history = talk(5);
+    assert_eq!(ask(&exchange, &mut history, "and now?").await, Ending::EndTurn);
+    assert_eq!(history.messages().len(), 12, "the history stays whole");
+    let transcript = shown(&fast.asked()[0]);
+    assert!(transcript.contains("question 0") && !transcript.contains("answer 4"), "the older part alone is summed up");
+    let request = &model.asked()[0];
+    let text = shown(request);
+    assert!(text.contains("They spoke of nine things.") && text.contains("answer 4") && text.ends_with("and now?"));
+    assert!(!text.contains("question 0"));
+    let events = stage.ear.events.lock().unwrap().clone();
+    let Some(Event::Compacted { messages, .. }) = events.iter().find(|event| matches!(event, Event::Compacted { .. }))
+    else {
+        panic!("it is told")
+    };
+    assert_eq!(*messages, history.compacted());
+    // Whoever reads the record shows the same.
+    let before =
+        talk(5).messages().iter().map(|message| Event::Message { message: Arc::clone(message) }).collect::<Vec<_>>();
+    let replayed = History::replayed(before.iter().chain(&events));
+    assert_eq!(replayed.shown(), history.shown());
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_model_counted_is_believed_more_than_a_guess() {
+    let stage = Stage::new();
+    let counted = vec![
+        Ok(StreamEvent::Text("short".into())),
+        Ok(StreamEvent::Done {
+            stop: skein::llm::ModelStop::Finished,
+            usage: Usage { input: 9_000, output: 10, cached: 0 },
+        }),
+    ];
+    let model = Script::with_window(vec![counted, says("yes")], 10_000);
+    let fast = Script::new(vec![says("summary")]);
+    let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
+    let exchange = exchange.with_upkeep(moderated(Moderator::Summarize, &fast));
+    let mut history = History::default();
+    ask(&exchange, &mut history, "one").await;
+    assert_eq!(fast.asked().len(), 0);
+    ask(&exchange, &mut history, "two").await;
+    assert_eq!(fast.asked().len(), 1);
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn a_summary_can_be_summed_up_again() {
+    let stage = Stage::new();
+    let model = Script::with_window(vec![], 10_000);
+    let fast = Script::new(vec![says("first summary"), says("second summary")]);
+    let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
+    let exchange = exchange.with_upkeep(moderated(Moderator::Passive, &fast));
+    let mut history = talk(3);
+    let mut usage = Usage::default();
+    let cancel = CancellationToken::new();
+    let first = exchange.compact(&mut history, &mut usage, &cancel).await.unwrap();
+    for message in talk(3).messages() {
+        history.push(Arc::clone(message));
+    }
+    let second = exchange.compact(&mut history, &mut usage, &cancel).await.unwrap();
+    assert!(second > first && history.messages().len() == 12);
+    assert!(shown(&fast.asked()[1]).contains("first summary"));
+    assert!(history.shown()[0].text().contains("second summary"));
+    assert_eq!(usage, Usage { input: 20, output: 10, cached: 0 }, "what it took is counted");
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn a_summary_that_fails_costs_no_turn() {
+    let stage = Stage::new();
+    let failures: Vec<Said> = vec![
+        vec![Err(LlmError::Failed { model: "fast".into(), reason: "no credit".into() })],
+        vec![Ok(StreamEvent::Text("  ".into())), done()],
+        overflow(),
+    ];
+    for failure in failures {
+        let model = Script::with_window(vec![says("yes")], 10_000);
+        let fast = Script::new(vec![failure]);
+        let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
+        let exchange = exchange.with_upkeep(moderated(Moderator::Summarize, &fast));
+        assert_eq!(ask(&exchange, &mut talk(5), "and now?").await, Ending::EndTurn);
+        let text = shown(&model.asked()[0]);
+        assert!(text.contains("is left out") && text.ends_with("and now?") && !text.contains("question 0"), "{text}");
+    }
+    let notices = stage.ear.notices().join("\n");
+    assert!(notices.contains("no credit") && notices.contains("said nothing"), "{notices}");
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_is_asked_again_with_less() {
+    let stage = Stage::new();
+    let model = Script::new(vec![overflow(), overflow(), says("at last")]);
+    let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
+    let exchange = exchange.with_upkeep(Upkeep { moderator: Moderator::Truncate, ..upkeep() });
+    let mut history = talk(5);
+    assert_eq!(ask(&exchange, &mut history, "and now?").await, Ending::EndTurn);
+    let lengths: Vec<_> = model.asked().iter().map(|request| shown(request).len()).collect();
+    assert!(lengths[0] > lengths[1] && lengths[1] > lengths[2], "{lengths:?}");
+    assert!(shown(&model.asked()[2]).ends_with("and now?"));
+    assert_eq!(history.messages().len(), 12);
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_to_fit_ends_clearly() {
+    let stage = Stage::new();
+    let cases = [
+        (Moderator::Passive, talk(5), 1, "the moderator is `passive`"),
+        (Moderator::Truncate, History::default(), 1, "does not fit by itself"),
+        (Moderator::Truncate, talk(5), 3, "did not help"),
+    ];
+    for (moderator, mut history, asked, says) in cases {
+        let model = Script::new((0..asked).map(|_| overflow()).collect());
+        let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
+        let exchange = exchange.with_upkeep(Upkeep { moderator, ..upkeep() });
+        let Ending::Failed { why } = ask(&exchange, &mut history, "and now?").await else { panic!("it fails") };
+        assert!(why.contains("prompt is too long") && why.contains(says), "{why}");
+        assert_eq!(model.asked().len(), asked);
+    }
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn in_a_long_turn_the_prompt_stays_and_no_use_is_parted_from_its_result() {
+    let stage = Stage::new();
+    for number in 0..12 {
+        std::fs::write(stage.session.cwd.join(format!("{number}.txt")), format!("file {number} {}", "x".repeat(4_000)))
+            .unwrap();
+    }
+    let read = |number: usize| calls(&[("developer__read_file", json!({"path": format!("{number}.txt")}))]);
+    let mut turns: Vec<_> = (0..12).map(read).collect();
+    // The model's own count is so low that only its refusal counts.
+    turns.insert(6, overflow());
+    turns.insert(10, overflow());
+    turns.push(says("done"));
+    let model = Script::new(turns);
+    let fast = Script::new(vec![says("files 0 and up were read"), says("more files were read")]);
+    let exchange = stage.exchange("coding/security", &model, Limits::default()).await;
+    let exchange = exchange.with_upkeep(moderated(Moderator::Summarize, &fast));
+    let mut history = talk(1);
+    assert_eq!(ask(&exchange, &mut history, "read every file, mind the ORCHID").await, Ending::EndTurn);
+    for request in model.asked() {
+        assert_whole(&request);
+        assert!(shown(&request).contains("mind the ORCHID"), "the prompt is always shown");
+    }
+    assert!(shown(model.asked().last().unwrap()).contains("more files were read"));
+    assert_eq!(history.messages().len(), 2 + 1 + 24 + 1, "the history stays whole");
+    stage.runtime.stop().await;
+}
