@@ -39,6 +39,23 @@ impl Content {
     }
 }
 
+impl Content {
+    /// For whoever can only read: a resource with its address around it, so that its words are not taken for
+    /// those of the user; a link as one.
+    pub fn in_words(&self) -> String {
+        let of = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+        match self {
+            Content::Text(text) => text.clone(),
+            Content::Image { mime, .. } | Content::Audio { mime, .. } => format!("({mime})"),
+            Content::Resource(value) => match value["text"].as_str() {
+                Some(text) => format!("<resource uri=\"{}\">\n{text}\n</resource>", of(value, "uri")),
+                None => format!("(a file that is not text: {} {})", of(value, "uri"), of(value, "mimeType")),
+            },
+            Content::Link(value) => format!("[{}]({})", of(value, "name"), of(value, "uri")),
+        }
+    }
+}
+
 /// One turn of the talk, as the model is shown it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {

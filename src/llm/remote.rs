@@ -381,7 +381,7 @@ fn content_part(content: &Content) -> ContentPart {
         Content::Image { mime, data } | Content::Audio { mime, data } => {
             ContentPart::Binary(Binary::from_base64(mime.clone(), Arc::<str>::from(data.as_str()), None))
         }
-        Content::Resource(value) | Content::Link(value) => ContentPart::Text(value.to_string()),
+        Content::Resource(_) | Content::Link(_) => ContentPart::Text(content.in_words()),
     }
 }
 
