@@ -67,6 +67,8 @@ pub(super) enum Failure {
     Usage { problem: String, help: String },
     /// Manifests are wrong and have been reported: exit 6.
     Manifests { errors: usize },
+    /// There is no such session: exit 4.
+    NoSession { id: String, help: String },
     /// The turn ended because a call was refused: exit 5.
     Refused { tool: String },
     /// Somebody ended it: exit 130.
@@ -90,6 +92,7 @@ impl Failure {
         match self {
             Failure::Work { .. } => 1,
             Failure::Usage { .. } => 2,
+            Failure::NoSession { .. } => 4,
             Failure::Refused { .. } => 5,
             Failure::Manifests { .. } => 6,
             Failure::Interrupted => 130,
@@ -102,6 +105,10 @@ impl Failure {
         let text = match self {
             Failure::Work { problem, help } | Failure::Usage { problem, help } => {
                 format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
+            }
+            Failure::NoSession { id, help } => {
+                let id = shown(id);
+                format!("{red}error{red:#}: there is no session `{id}`\n  {quiet}help{quiet:#}: {help}\n")
             }
             Failure::Manifests { errors: 1 } => format!("{red}error{red:#}: the manifests have 1 error\n"),
             Failure::Refused { tool } => {
@@ -126,3 +133,8 @@ pub(super) fn shown(text: &str) -> String {
 pub(super) const BOLD: Style = Style::new().bold();
 /// What is beside the point.
 pub(super) const QUIET: Style = AnsiColor::BrightBlack.on_default();
+
+/// Many lines of somebody's words, without anything that would steer a terminal.
+pub(super) fn shown_lines(text: &str) -> String {
+    text.lines().map(|line| printable(line.trim_end())).collect::<Vec<_>>().join("\n")
+}

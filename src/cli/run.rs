@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::dates;
 use super::folders::Folders;
 use super::output::{Failure, Output, QUIET, shown};
 use super::started::{self, Started};
@@ -81,7 +82,7 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         let plan = started.runtime.broker().plan();
         let mode_prompt = plan.mode(&id).and_then(|(entry, _)| entry.prompt.as_ref());
         let memories = memories(&binding, &session, &prompt).await;
-        let setting = Setting { date: &today(), os: std::env::consts::OS, memories: &memories };
+        let setting = Setting { date: &dates::today(), os: std::env::consts::OS, memories: &memories };
         let system = system_prompt(mode_prompt, &binding, &session, setting)
             .map_err(|problem| Failure::work(problem, "correct the mode's prompt; `skein check` tells more"))?;
         let progress = Arc::new(Progress { format, streamed: Mutex::new(false) });
@@ -116,23 +117,6 @@ fn prompt_text(args: &RunArgs) -> Result<String, Failure> {
         return Err(Failure::usage("the prompt is empty", "say what to do: skein run \"list the files\""));
     }
     Ok(text)
-}
-
-/// `2026-11-15`.
-fn today() -> String {
-    let seconds = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
-    let days = seconds.map_or(0, |seconds| seconds.as_secs() / 86_400).cast_signed();
-    // Howard Hinnant's days-to-civil: exact for the proleptic Gregorian calendar.
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
 }
 
 fn finish(
