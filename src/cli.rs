@@ -18,6 +18,7 @@ mod output;
 mod progress;
 mod run;
 mod services;
+mod sessions;
 mod started;
 mod tools;
 mod trust;
@@ -98,6 +99,8 @@ enum Command {
     Agents(agents::AgentsArgs),
     /// List services
     Services(services::ServicesArgs),
+    /// Stored sessions: list, show, export, delete, search
+    Sessions(sessions::SessionsArgs),
     /// Show which tools a mode sees, and why not the others
     Tools(tools::ToolsArgs),
     /// Serve a mode's tools, or one service, as an MCP server on stdio
@@ -125,6 +128,7 @@ impl Command {
             Command::Graph(_) => "graph",
             Command::Agents(_) => "agents",
             Command::Services(_) => "services",
+            Command::Sessions(_) => "sessions",
             Command::Tools(_) => "tools",
             Command::Mcp(_) => "mcp",
             Command::New(_) => "new",
@@ -182,6 +186,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
         Command::Graph(args) => graph::run(&args, global, folders, output),
         Command::Agents(args) => agents::run(&args, global, folders, output),
         Command::Services(args) => services::run(&args, global, folders, output),
+        Command::Sessions(args) => sessions::run(&args, folders, output),
         Command::Tools(args) => tools::run(&args, global, folders, output),
         Command::Mcp(args) => mcp::run(&args, global, folders, output),
         Command::New(args) => new::run(&args, folders, output),

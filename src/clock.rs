@@ -20,6 +20,22 @@ pub fn iso(at: u64) -> String {
     format!("{}T{:02}:{:02}:{:02}Z", date(at), seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
+/// `2026-11-15 09:30 UTC`.
+pub fn moment(at: u64) -> String {
+    let seconds = at / 1000 % 86_400;
+    format!("{} {:02}:{:02} UTC", date(at), seconds / 3600, seconds / 60 % 60)
+}
+
+/// `3 min ago`.
+pub fn ago(at: u64) -> String {
+    match now().saturating_sub(at) / 1000 {
+        0..60 => "just now".to_owned(),
+        seconds @ 60..3_600 => format!("{} min ago", seconds / 60),
+        seconds @ 3_600..86_400 => format!("{} h ago", seconds / 3_600),
+        seconds => format!("{} d ago", seconds / 86_400),
+    }
+}
+
 /// Howard Hinnant's days-to-civil: exact for the proleptic Gregorian calendar.
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
@@ -47,5 +63,7 @@ mod tests {
         ] {
             assert_eq!(iso(at), expected);
         }
+        assert_eq!(moment(951_827_696_000), "2000-02-29 12:34 UTC");
+        assert_eq!(ago(now() - 7_300_000), "2 h ago");
     }
 }

@@ -18,7 +18,6 @@ use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
 use crate::manifest::Settings;
-use crate::session::{SessionOptions, Sessions};
 use crate::store;
 use crate::trust::Project as ProjectFiles;
 
@@ -51,15 +50,15 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             model: args.model.clone().filter(|model| !model.is_empty()),
             known: Mutex::default(),
         });
-        let (data, scratch) = (folders.data.clone(), folders.state.join("scratch"));
+        let of_sessions = folders.clone();
         let front = Front {
             sessions: Box::new(move || {
-                let (data, scratch) = (data.clone(), scratch.clone());
+                let folders = of_sessions.clone();
                 Box::pin(async move {
+                    let data = folders.data.clone();
                     let opened = tokio::task::spawn_blocking(move || store::Sessions::open(&data)).await;
                     let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-                    let options = SessionOptions { limits: Limits::default(), scratch, os: std::env::consts::OS };
-                    Ok(Sessions::new(store, options))
+                    Ok(started::sessions(store, Limits::default(), &folders))
                 })
             }),
             projects,

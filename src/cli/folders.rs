@@ -9,7 +9,7 @@ pub(super) struct Folders {
     pub(super) cwd: PathBuf,
     /// The user's settings and manifests.
     pub(super) config: PathBuf,
-    /// What Skein remembers: trust, and later sessions.
+    /// What Skein remembers: trust, memories, sessions.
     pub(super) data: PathBuf,
     /// Logs.
     pub(super) state: PathBuf,

@@ -71,8 +71,8 @@ pub(super) enum Failure {
     Refused { tool: String },
     /// It took longer than it may: exit 3.
     TimeLimit,
-    /// Nothing to go on with: exit 4.
-    NoSession { id: Option<String> },
+    /// There is no such session: exit 4.
+    NoSession { problem: String, help: String },
     /// Somebody ended it: exit 130.
     Interrupted,
 }
@@ -90,8 +90,8 @@ impl Failure {
         Failure::Manifests { errors: diagnostics.iter().filter(|found| found.severity == Severity::Error).count() }
     }
 
-    pub(super) fn no_session(id: &str) -> Self {
-        Failure::NoSession { id: Some(id.to_owned()) }
+    pub(super) fn no_session(id: &str, help: impl Into<String>) -> Self {
+        Failure::NoSession { problem: format!("there is no session `{}`", shown(id)), help: help.into() }
     }
 
     pub(super) fn code(&self) -> u8 {
@@ -106,44 +106,36 @@ impl Failure {
         }
     }
 
-    /// What went wrong and what to do, on one line.
+    /// What went wrong and what to do about it; nothing if the user did it, or knows already.
+    fn told(&self) -> Option<(String, String)> {
+        Some(match self {
+            Failure::Work { problem, help }
+            | Failure::Usage { problem, help }
+            | Failure::NoSession { problem, help } => (problem.clone(), help.clone()),
+            Failure::TimeLimit => {
+                ("the time limit was reached".to_owned(), "give it more with --time-limit, or ask for less".to_owned())
+            }
+            Failure::Refused { tool } => (
+                format!("the turn ended because {tool} was refused"),
+                "consent to it, or allow such calls with `--approval auto`".to_owned(),
+            ),
+            Failure::Manifests { .. } | Failure::Interrupted => return None,
+        })
+    }
+
+    /// The same on one line, for one who cannot print.
     pub(super) fn problem(&self) -> String {
-        match self {
-            Failure::Work { problem, help } | Failure::Usage { problem, help } => format!("{problem}; {help}"),
-            Failure::Manifests { errors } => format!("the manifests have {errors} errors; run `skein check`"),
-            Failure::Refused { tool } => format!("the turn ended because {tool} was refused"),
-            Failure::TimeLimit => "the time limit was reached; give it more with --time-limit".to_owned(),
-            Failure::NoSession { id: Some(id) } => {
-                format!("there is no session `{id}`; `skein sessions list` shows them")
-            }
-            Failure::NoSession { id: None } => {
-                "no session was held in this folder yet; leave out --continue".to_owned()
-            }
-            Failure::Interrupted => "interrupted".to_owned(),
-        }
+        self.told().map(|(problem, help)| format!("{problem}; {help}")).unwrap_or_default()
     }
 
     pub(super) fn print(&self, output: &mut Output) {
         let red = AnsiColor::Red.on_default().bold();
         let quiet = AnsiColor::BrightBlack.on_default();
-        let text = match self {
-            Failure::Work { problem, help } | Failure::Usage { problem, help } => {
-                format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
-            }
-            Failure::Manifests { errors: 1 } => format!("{red}error{red:#}: the manifests have 1 error\n"),
-            Failure::Refused { tool } => {
-                let help = "consent to it, or allow such calls with `--approval auto`";
-                format!(
-                    "{red}error{red:#}: the turn ended because {tool} was refused\n  {quiet}help{quiet:#}: {help}\n"
-                )
-            }
-            Failure::TimeLimit | Failure::NoSession { .. } => {
-                let told = self.problem();
-                let (problem, help) = told.split_once("; ").unwrap_or((&told, ""));
-                format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
-            }
-            Failure::Interrupted => return,
-            Failure::Manifests { errors } => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
+        let text = match (self, self.told()) {
+            (_, Some((problem, help))) => format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n"),
+            (Failure::Manifests { errors: 1 }, None) => format!("{red}error{red:#}: the manifests have 1 error\n"),
+            (Failure::Manifests { errors }, None) => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
+            (_, None) => return,
         };
         output.aside(&text);
     }
@@ -158,3 +150,8 @@ pub(super) fn shown(text: &str) -> String {
 pub(super) const BOLD: Style = Style::new().bold();
 /// What is beside the point.
 pub(super) const QUIET: Style = AnsiColor::BrightBlack.on_default();
+
+/// Many lines of somebody's words, without anything that would steer a terminal.
+pub(super) fn shown_lines(text: &str) -> String {
+    text.lines().map(|line| printable(line.trim_end())).collect::<Vec<_>>().join("\n")
+}

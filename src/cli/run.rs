@@ -13,15 +13,15 @@ use super::folders::Folders;
 use super::models::KnownModels;
 use super::output::{Failure, Output, shown};
 use super::progress::{Progress, Shows};
-use super::started::{self, Started};
+use super::started::{self, LISTED, Started, session_failure, store_failure};
 use super::{Global, agents, attach, workspace};
 use crate::agents::{Ending, Limits, Notifier, TurnEnd};
 use crate::broker::{Answer, Asker, Nobody, Question};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{Settings, Span};
-use crate::session::{Choice, Host, Live, Place, PromptError, SessionError, SessionOptions, Sessions};
-use crate::store::{self, ListFilter, StoreError, Within};
+use crate::session::{Choice, Host, Live, Place, PromptError, Sessions};
+use crate::store::{self, ListFilter, Within};
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -97,8 +97,7 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     notes.iter().for_each(|note| output.note(note));
     let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
     let limits = Limits { requests: args.max_turns.max(1), ..Limits::default() };
-    let options = SessionOptions { limits, scratch: folders.state.join("scratch"), os: std::env::consts::OS };
-    let sessions = Sessions::new(store, options);
+    let sessions = started::sessions(store, limits, folders);
     let format = if args.json { RunOutput::Json } else { args.output };
     started::block_on(plan, global, folders, output, async |started: &Started, output: &mut Output| {
         let fallback = Choice {
@@ -171,12 +170,12 @@ async fn session(
     let known = match (&args.resume, args.continues) {
         (Some(prefix), _) => {
             let found = sessions.store().resolve(prefix).await.map_err(|error| store_failure(&error))?;
-            Some(found.ok_or_else(|| Failure::no_session(prefix))?)
+            Some(found.ok_or_else(|| Failure::no_session(prefix, LISTED))?)
         }
         (None, true) => {
             let filter = ListFilter { within: Within::Folder(folders.cwd.clone()), limit: Some(1), after: None };
             let newest = sessions.store().list(filter).await.map_err(|error| store_failure(&error))?;
-            Some(newest.into_iter().next().ok_or(Failure::NoSession { id: None })?.id)
+            Some(newest.into_iter().next().ok_or_else(none_here)?.id)
         }
         (None, false) => None,
     };
@@ -262,6 +261,13 @@ fn outcome(end: &TurnEnd) -> Result<(), Failure> {
     }
 }
 
+fn none_here() -> Failure {
+    Failure::NoSession {
+        problem: "no session was held in this folder yet".to_owned(),
+        help: "leave out --continue".to_owned(),
+    }
+}
+
 fn prompt_failure(error: &PromptError) -> Failure {
     match error {
         PromptError::Bind(error) => started::bind_failure(error),
@@ -272,20 +278,6 @@ fn prompt_failure(error: &PromptError) -> Failure {
         }
         PromptError::Busy | PromptError::NotCompacted(_) => Failure::work(error.to_string(), "wait for its end"),
     }
-}
-
-fn session_failure(error: &SessionError) -> Failure {
-    match error {
-        SessionError::Unknown(id) => Failure::no_session(id),
-        SessionError::Store(error) => store_failure(error),
-        SessionError::Bind(error) => started::bind_failure(error),
-        SessionError::Model(_) => Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
-        SessionError::Record { .. } => Failure::work(error.to_string(), "start a new session"),
-    }
-}
-
-pub(super) fn store_failure(error: &StoreError) -> Failure {
-    Failure::work(error.to_string(), "check the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names")
 }
 
 /// The person at the terminal.

@@ -9,12 +9,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::Global;
 use super::folders::Folders;
-use super::output::{Failure, Output};
+use super::output::{Failure, Output, shown};
+use crate::agents::Limits;
 use crate::broker::BindError;
 use crate::graph::Plan;
 use crate::process::Reaper;
 use crate::runtime::Runtime;
 use crate::services::{Cassette, Environment, PoolOptions, Registry};
+use crate::session::{SessionError, SessionOptions, Sessions};
+use crate::store::{self, StoreError};
 use crate::tool::Session;
 
 /// How long work that knows of an interrupt may take to end by itself.
@@ -87,6 +90,12 @@ pub(super) fn sockets(folders: &Folders) -> PathBuf {
     folders.state.join("run")
 }
 
+/// Sessions over the store, with what they leave behind in the folders of this machine.
+pub(super) fn sessions(store: store::Sessions, limits: Limits, folders: &Folders) -> Sessions {
+    let options = SessionOptions { limits, scratch: folders.state.join("scratch"), os: std::env::consts::OS };
+    Sessions::new(store, options)
+}
+
 fn reaper() -> Result<Reaper, Failure> {
     let program = std::env::current_exe();
     let started = program.and_then(|program| Reaper::start(&program, &["reaper".into()]));
@@ -127,4 +136,29 @@ pub(super) fn bind_failure(error: &BindError) -> Failure {
         }
     };
     Failure::work(error.to_string(), help)
+}
+
+/// Where the ids are.
+pub(super) const LISTED: &str = "`skein sessions list` shows those that there are";
+
+pub(super) fn session_failure(error: &SessionError) -> Failure {
+    match error {
+        SessionError::Unknown(id) => Failure::no_session(id, LISTED),
+        SessionError::Store(error) => store_failure(error),
+        SessionError::Bind(error) => bind_failure(error),
+        SessionError::Model(_) => Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
+        SessionError::Record { .. } => Failure::work(error.to_string(), "start a new session"),
+    }
+}
+
+pub(super) fn store_failure(error: &StoreError) -> Failure {
+    match error {
+        StoreError::Ambiguous { .. } => {
+            Failure::usage(shown(&error.to_string()), "`skein sessions list` shows whole ids")
+        }
+        _ => Failure::work(
+            shown(&error.to_string()),
+            "sessions lie in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
+        ),
+    }
 }

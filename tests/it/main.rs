@@ -24,6 +24,8 @@ mod compaction;
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.
 mod faults;
+/// What was acknowledged survives `kill -9`.
+mod kill;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// Skein between real servers and real clients, those that npm has.
@@ -42,5 +44,7 @@ mod served_modes;
 mod services_doc;
 /// The pool: what is started, shared and stopped, and what a child process gets to see.
 mod services;
+/// `skein sessions`: what is listed, shown, exported, deleted and found.
+mod sessions;
 /// The test vocabulary.
 mod support;

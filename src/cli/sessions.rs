@@ -1,0 +1,265 @@
+//! `skein sessions`: what was said before, to be found, read, taken along and removed.
+
+mod talk;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::folders::Folders;
+use super::output::{BOLD, Failure, Output, QUIET, shown};
+use super::started::{self, store_failure};
+use crate::agents::Limits;
+use crate::clock;
+use crate::ids::nearest;
+use crate::store::{Hit, ListFilter, Sessions, StoredSession, Within, project_root};
+
+#[derive(Debug, Args)]
+pub(super) struct SessionsArgs {
+    #[command(subcommand)]
+    command: SessionsCommand,
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum SessionsCommand {
+    /// List the sessions of this project, the newest first
+    List {
+        /// Those of every folder
+        #[arg(long)]
+        all: bool,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: usize,
+    },
+    /// Show what was said and done
+    Show {
+        /// Its id, or the beginning of it
+        id: String,
+    },
+    /// Write a session out, whole as JSON or to be read as Markdown
+    Export {
+        /// Its id, or the beginning of it
+        id: String,
+        #[arg(long, value_enum, default_value_t = ExportFormat::Json, conflicts_with = "json")]
+        format: ExportFormat,
+        /// Write to this file instead of stdout
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Remove sessions for good
+    Delete {
+        /// Their ids, or the beginnings of them
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Find what was said in this project, by words
+    Search {
+        /// All of them must stand in one message
+        #[arg(required = true)]
+        words: Vec<String>,
+        /// In every folder
+        #[arg(long)]
+        all: bool,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: usize,
+    },
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ExportFormat {
+    Json,
+    Markdown,
+}
+
+pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits"))?;
+    runtime.block_on(async {
+        let sessions = Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
+        match &args.command {
+            SessionsCommand::List { all, limit } => list(&sessions, *all, *limit, args.json, folders, output).await,
+            SessionsCommand::Show { id } => show(&sessions, id, args.json, output).await,
+            SessionsCommand::Export { id, format, output: file } => {
+                export(&sessions, id, *format, file.as_deref(), output).await
+            }
+            SessionsCommand::Delete { ids } => delete(&sessions, ids, args.json, folders, output).await,
+            SessionsCommand::Search { words, all, limit } => {
+                search(&sessions, &words.join(" "), *all, *limit, args.json, folders, output).await
+            }
+        }
+    })
+}
+
+/// The sessions of the repository that one stands in, or of the folder if there is none.
+fn within(all: bool, folders: &Folders) -> Within {
+    if all { Within::Anywhere } else { Within::Below(project_root(&folders.cwd)) }
+}
+
+async fn list(
+    sessions: &Sessions,
+    all: bool,
+    limit: usize,
+    json: bool,
+    folders: &Folders,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let filter = ListFilter { within: within(all, folders), after: None, limit: Some(limit) };
+    let found = sessions.list(filter).await.map_err(|error| store_failure(&error))?;
+    if json {
+        print_json(&json!(found), output);
+        return Ok(());
+    }
+    if found.is_empty() {
+        output.note(if all {
+            "there are no sessions yet"
+        } else {
+            "no sessions in this project; --all lists every folder's"
+        });
+    }
+    for session in &found {
+        let StoredSession { id, agent, mode, .. } = session;
+        output.line(&format!("{BOLD}{id}{BOLD:#}  {}", title(session.title.as_deref())));
+        let mut about = format!("{}/{}, {}", shown(agent), shown(mode), clock::ago(session.updated_at));
+        if all {
+            about.push_str(&format!(", {}", shown(&session.cwd.to_string_lossy())));
+        }
+        output.line(&format!("  {QUIET}{about}{QUIET:#}"));
+    }
+    Ok(())
+}
+
+fn title(title: Option<&str>) -> String {
+    title.map_or_else(|| format!("{QUIET}(no title){QUIET:#}"), shown)
+}
+
+async fn show(sessions: &Sessions, id: &str, json: bool, output: &mut Output) -> Result<(), Failure> {
+    let session = find(sessions, id).await?;
+    let events = sessions.events(&session.id).await.map_err(|error| store_failure(&error))?;
+    if json {
+        output.text(&talk::json(&session, &events));
+    } else {
+        talk::show(&session, &events, output);
+    }
+    Ok(())
+}
+
+async fn export(
+    sessions: &Sessions,
+    id: &str,
+    format: ExportFormat,
+    file: Option<&Path>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let session = find(sessions, id).await?;
+    let events = sessions.events(&session.id).await.map_err(|error| store_failure(&error))?;
+    let text = match format {
+        ExportFormat::Json => talk::json(&session, &events),
+        ExportFormat::Markdown => talk::markdown(&session, &events),
+    };
+    let Some(file) = file else {
+        output.text(&text);
+        return Ok(());
+    };
+    write_private(file, &text).map_err(|error| {
+        Failure::work(format!("{} cannot be written: {error}", shown(&file.to_string_lossy())), "name another file")
+    })?;
+    output.note(&format!("wrote {}", shown(&file.to_string_lossy())));
+    Ok(())
+}
+
+/// What was said is nobody else's business; a file that is there already keeps its mode.
+fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).write(true).truncate(true).mode(0o600).open(file)?.write_all(text.as_bytes())
+}
+
+async fn delete(
+    sessions: &Sessions,
+    ids: &[String],
+    json: bool,
+    folders: &Folders,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    // With what their tools left behind.
+    let whole = started::sessions(sessions.clone(), Limits::default(), folders);
+    // All of them are looked up first: a mistake in one removes none.
+    let mut found = Vec::new();
+    for id in ids {
+        let session = find(sessions, id).await?;
+        if !found.contains(&session) {
+            found.push(session);
+        }
+    }
+    let mut deleted = Vec::new();
+    for session in found {
+        if whole.delete(&session.id).await.map_err(|error| started::session_failure(&error))? {
+            deleted.push(session);
+        }
+    }
+    if json {
+        let ids: Vec<_> = deleted.iter().map(|session| &session.id).collect();
+        print_json(&json!({"deleted": ids}), output);
+        return Ok(());
+    }
+    for session in &deleted {
+        output.line(&format!("deleted {}  {}", session.id, title(session.title.as_deref())));
+    }
+    Ok(())
+}
+
+async fn search(
+    sessions: &Sessions,
+    words: &str,
+    all: bool,
+    limit: usize,
+    json: bool,
+    folders: &Folders,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let hits = sessions.search(words, within(all, folders), limit).await.map_err(|error| store_failure(&error))?;
+    if json {
+        print_json(&json!(hits), output);
+        return Ok(());
+    }
+    if hits.is_empty() {
+        output.note(if all {
+            "nothing was found"
+        } else {
+            "nothing was found in this project; --all looks in every folder"
+        });
+    }
+    for Hit { session, title: of, at, snippet, .. } in &hits {
+        let about = format!("{}, {}", title(of.as_deref()), clock::ago(*at));
+        output.line(&format!("{BOLD}{session}{BOLD:#}  {about}\n  {}", shown(snippet)));
+    }
+    Ok(())
+}
+
+/// The session that an id, or the beginning of one, means.
+async fn find(sessions: &Sessions, id: &str) -> Result<StoredSession, Failure> {
+    let found = match sessions.resolve(id).await.map_err(|error| store_failure(&error))? {
+        Some(id) => sessions.find(&id).await.map_err(|error| store_failure(&error))?,
+        None => None,
+    };
+    if let Some(session) = found {
+        return Ok(session);
+    }
+    let known = sessions.list(ListFilter::default()).await.map_err(|error| store_failure(&error))?;
+    let help = match nearest(id, known.iter().map(|session| session.id.as_str())) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`skein sessions list --all` shows those that there are".to_owned(),
+    };
+    Err(Failure::no_session(id, help))
+}
+
+/// Control characters that JSON allows in a text are written as escapes: the same text, and no terminal heeds it.
+fn print_json(value: &Value, output: &mut Output) {
+    output.line(&talk::tame(&format!("{value:#}")));
+}

@@ -1,0 +1,201 @@
+//! A stored session as people and programs read it.
+//!
+//! Events are `agents::Event`; one that this skein cannot read (of another version, or damaged) is shown as such.
+
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use super::super::output::{BOLD, Output, QUIET, shown, shown_lines};
+use crate::agents::{Ending, Event};
+use crate::clock;
+use crate::conversation::{Content, Message, Part, Role};
+use crate::diagnostic::printable;
+use crate::store::{StoredEvent, StoredSession};
+
+/// How much of a tool's arguments or answer is read at a glance.
+const GLANCE: usize = 160;
+
+/// One thing that a reader sees.
+enum Item {
+    /// Said by the user.
+    Prompt(String),
+    /// Said by the agent.
+    Answer(String),
+    Call {
+        name: String,
+        arguments: String,
+    },
+    Outcome {
+        name: String,
+        is_error: bool,
+        text: String,
+    },
+    /// What is neither.
+    Remark(String),
+}
+
+fn items(event: &StoredEvent) -> Vec<Item> {
+    let Ok(read) = serde_json::from_str::<Event>(&event.body) else {
+        return vec![Item::Remark(format!(
+            "event {} ({}) cannot be read by this skein",
+            event.seq,
+            shown(&event.kind)
+        ))];
+    };
+    match read {
+        Event::Message { message } => said(&message),
+        Event::ToolStarted { call } => vec![Item::Call { name: call.name, arguments: call.arguments.to_string() }],
+        Event::ToolEnded { name, outcome, .. } => {
+            vec![Item::Outcome { name, is_error: outcome.is_error, text: outcome.all_text() }]
+        }
+        Event::Compacted { messages, .. } => {
+            vec![Item::Remark(format!("from here on a summary stands for the first {messages} messages"))]
+        }
+        Event::TurnEnded { end } => ended(end.ending).map(Item::Remark).into_iter().collect(),
+    }
+}
+
+/// Tool uses and results in a message are told by the events of their calls.
+fn said(message: &Message) -> Vec<Item> {
+    let text: Vec<_> = message
+        .parts
+        .iter()
+        .filter_map(|part| match part {
+            Part::Content(Content::Text(text)) => Some(text.clone()),
+            Part::Content(Content::Image { mime, .. } | Content::Audio { mime, .. }) => Some(format!("[{mime}]")),
+            Part::Content(Content::Resource(value) | Content::Link(value)) => {
+                let uri = value.pointer("/resource/uri").or(value.get("uri")).and_then(Value::as_str);
+                Some(format!("[{}]", uri.unwrap_or("resource")))
+            }
+            Part::Thought(_) | Part::ToolUse(_) | Part::ToolResult(_) => None,
+        })
+        .collect();
+    let text = text.join("");
+    match message.role {
+        _ if text.trim().is_empty() => Vec::new(),
+        Role::User => vec![Item::Prompt(text)],
+        Role::Assistant => vec![Item::Answer(text)],
+    }
+}
+
+/// Why, if it is not as usual.
+fn ended(ending: Ending) -> Option<String> {
+    match ending {
+        Ending::EndTurn => None,
+        Ending::MaxTokens => Some("the answer was cut at its longest".to_owned()),
+        Ending::Exhausted { why } => Some(format!("the turn ended: {why}")),
+        Ending::Refusal => Some("the model declined".to_owned()),
+        Ending::Cancelled => Some("the turn was cancelled".to_owned()),
+        Ending::CallRefused { tool } => Some(format!("the turn ended because {tool} was refused")),
+        Ending::Failed { why } => Some(format!("the turn failed: {why}")),
+    }
+}
+
+fn glance(text: &str) -> String {
+    let text = shown(text);
+    if text.chars().count() > GLANCE { format!("{}…", text.chars().take(GLANCE).collect::<String>()) } else { text }
+}
+
+fn about(session: &StoredSession) -> Vec<(&'static str, String)> {
+    let spent = &session.spent;
+    let cost = spent.cost.map(|cost| format!(", {cost:.4} USD")).unwrap_or_default();
+    vec![
+        ("agent", format!("{}/{}", shown(&session.agent), shown(&session.mode))),
+        ("model", shown(&session.model)),
+        ("folder", shown(&session.cwd.to_string_lossy())),
+        ("begun", clock::moment(session.created_at)),
+        ("last", clock::moment(session.updated_at)),
+        ("tokens", format!("{} in ({} cached), {} out{cost}", spent.input, spent.cached, spent.output)),
+    ]
+}
+
+/// For a terminal.
+pub(super) fn show(session: &StoredSession, events: &[StoredEvent], output: &mut Output) {
+    let title = session.title.as_deref().map_or_else(|| "(no title)".to_owned(), shown);
+    output.line(&format!("{BOLD}{}{BOLD:#}  {title}", session.id));
+    for (name, value) in about(session) {
+        output.line(&format!("  {QUIET}{name:<7}{QUIET:#} {value}"));
+    }
+    for item in events.iter().flat_map(items) {
+        match item {
+            Item::Prompt(text) => {
+                let text = shown_lines(&text).replace('\n', "\n  ");
+                output.line(&format!("\n{BOLD}› {text}{BOLD:#}"));
+            }
+            Item::Answer(text) => output.line(&format!("\n{}", shown_lines(&text))),
+            Item::Call { name, arguments } => {
+                output.line(&format!("{QUIET}→ {} {}{QUIET:#}", shown(&name), glance(&arguments)));
+            }
+            Item::Outcome { name, is_error: true, text } => {
+                output.line(&format!("✗ {} {}", shown(&name), glance(&text)));
+            }
+            Item::Outcome { .. } => {}
+            Item::Remark(text) => output.line(&format!("{QUIET}({}){QUIET:#}", shown(&text))),
+        }
+    }
+}
+
+/// For people, whole.
+pub(super) fn markdown(session: &StoredSession, events: &[StoredEvent]) -> String {
+    let title = session.title.as_deref().map_or_else(|| format!("Session {}", session.id), shown);
+    let mut text = format!("# {title}\n\n- session: {}\n", session.id);
+    for (name, value) in about(session) {
+        text.push_str(&format!("- {name}: {value}\n"));
+    }
+    for item in events.iter().flat_map(items) {
+        text.push_str(&match item {
+            Item::Prompt(said) => format!("\n## You\n\n{}\n", shown_lines(&said)),
+            Item::Answer(said) => format!("\n## {}\n\n{}\n", shown(&session.agent), shown_lines(&said)),
+            Item::Call { name, arguments } => format!("\n**{}**\n\n{}", shown(&name), fenced("json", &arguments)),
+            Item::Outcome { name, is_error, text } => {
+                let what = if is_error { "failed" } else { "answered" };
+                format!("\n{} {what}:\n\n{}", shown(&name), fenced("text", &text))
+            }
+            Item::Remark(remark) => format!("\n*{}*\n", shown(&remark)),
+        });
+    }
+    text
+}
+
+/// A block that nothing in the text can end.
+fn fenced(language: &str, text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(3.max(longest + 1));
+    format!("{fence}{language}\n{}\n{fence}\n", shown_lines(text))
+}
+
+/// For programs, with every byte of every event: its JSON is copied, not read and written anew, which could change
+/// its numbers.
+pub(super) fn json(session: &StoredSession, events: &[StoredEvent]) -> String {
+    let events: Vec<_> = events
+        .iter()
+        .map(|event| {
+            let (kind, body) = (tame(&json!(event.kind).to_string()), tame(&event.body));
+            let body = match serde_json::from_str::<IgnoredAny>(&event.body) {
+                Ok(_) => format!("\"event\": {body}"),
+                Err(_) => format!("\"unreadable\": {}", tame(&json!(event.body).to_string())),
+            };
+            format!("    {{\"seq\": {}, \"at\": {}, \"kind\": {kind}, {body}}}", event.seq, event.at)
+        })
+        .collect();
+    let session = tame(&format!("{:#}", json!(session))).replace('\n', "\n  ");
+    let events = if events.is_empty() { "[]".to_owned() } else { format!("[\n{}\n  ]", events.join(",\n")) };
+    format!("{{\n  \"session\": {session},\n  \"events\": {events}\n}}\n")
+}
+
+/// JSON in which what would steer a terminal is escaped: the same value for whoever reads it. Outside of its texts
+/// JSON has no such characters but a carriage return and a tab, which are only space there.
+pub(super) fn tame(json: &str) -> String {
+    let mut tamed = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\n' | ' '..='~' => tamed.push(c),
+            '\r' | '\t' => tamed.push(' '),
+            c if printable(c.encode_utf8(&mut [0; 4])).starts_with('\u{FFFD}') && c != '\u{FFFD}' => {
+                c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| tamed.push_str(&format!("\\u{unit:04x}")));
+            }
+            c => tamed.push(c),
+        }
+    }
+    tamed
+}

@@ -1,0 +1,297 @@
+//! `skein sessions` as a user runs it, over a store that was filled before.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use expect_test::expect;
+use serde_json::{Value, json};
+use skein::agents::{Ending, Event, TurnEnd};
+use skein::conversation::{Content, Message, Part, Role, ToolUse, Usage};
+use skein::store::{Change, NewEvent, NewSession, Sessions, Spent};
+use skein::tool::ToolOutcome;
+
+use crate::support::Sandbox;
+
+fn stored(event: &Event, text: Option<&str>) -> NewEvent {
+    NewEvent { kind: "event".into(), body: serde_json::to_string(event).unwrap(), text: text.map(str::to_owned) }
+}
+
+fn message(role: Role, text: &str) -> NewEvent {
+    let parts = vec![Part::Content(Content::text(text))];
+    stored(&Event::Message { message: Arc::new(Message { role, parts }) }, Some(text))
+}
+
+/// A prompt, a call that fails, an answer, and the end of the turn.
+fn turn(prompt: &str, answer: &str) -> Vec<NewEvent> {
+    let (id, name) = ("1".to_owned(), "developer__read".to_owned());
+    let call = ToolUse { id: id.clone(), name: name.clone(), arguments: json!({"path": "notes.md"}) };
+    let outcome = ToolOutcome::error("there is no file ```notes.md```\nlook elsewhere");
+    let end = TurnEnd { ending: Ending::Failed { why: "the line was cut".to_owned() }, usage: Usage::default() };
+    vec![
+        message(Role::User, prompt),
+        stored(&Event::ToolStarted { call }, None),
+        stored(&Event::ToolEnded { id, name, outcome, activity: Vec::new() }, None),
+        message(Role::Assistant, answer),
+        stored(&Event::TurnEnded { end }, None),
+    ]
+}
+
+/// The id of a session that this sandbox has stored.
+fn store(sandbox: &Sandbox, cwd: &Path, title: &str, events: Vec<NewEvent>) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let sessions = Sessions::open(&sandbox.path("data")).unwrap();
+        let new = NewSession {
+            cwd: std::fs::canonicalize(cwd).unwrap(),
+            roots: Vec::new(),
+            agent: "goose".to_owned(),
+            mode: "assistant".to_owned(),
+            model: "offline".to_owned(),
+            approval: None,
+        };
+        let id = sessions.create(new).await.unwrap();
+        events.into_iter().for_each(|event| sessions.append(&id, event));
+        let spent = Some(Spent { input: 120, output: 30, cached: 100, cost: Some(0.0123) });
+        sessions.change(&id, Change { title: Some(title.to_owned()), spent, ..Change::default() });
+        sessions.flush(&id).await.unwrap();
+        id
+    })
+}
+
+fn stored_here(sandbox: &Sandbox, events: Vec<NewEvent>) -> String {
+    store(sandbox, &sandbox.path("project"), "Notes", events)
+}
+
+/// Everything but what is different each time.
+fn tidied(text: &str, id: &str) -> String {
+    let times = regex::Regex::new(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC").unwrap();
+    times.replace_all(&text.replace(id, "ID"), "TIME").into_owned()
+}
+
+#[test]
+fn list_shows_this_projects_sessions_and_all_of_them_on_demand() {
+    let sandbox = Sandbox::new();
+    let here = stored_here(&sandbox, turn("hello", "hi"));
+    let elsewhere = store(&sandbox, &sandbox.path("home"), "Other", turn("hello", "hi"));
+    let run = sandbox.skein(&["sessions", "list"]);
+    assert_eq!(tidied(&run.stdout, &here), "ID  Notes\n  goose/assistant, just now\n");
+    let ids = |args: &[&str]| -> Vec<String> {
+        let found = sandbox.skein(args).json();
+        found.as_array().unwrap().iter().map(|session| session["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(&["sessions", "list", "--json"]), [here.clone()]);
+    assert_eq!(ids(&["sessions", "list", "--all", "--json"]), [elsewhere.clone(), here]);
+    assert_eq!(ids(&["sessions", "list", "--all", "--limit", "1", "--json"]), [elsewhere]);
+    let session = &sandbox.skein(&["sessions", "list", "--json"]).json()[0];
+    assert_eq!((&session["title"], &session["events"], &session["input"]), (&json!("Notes"), &json!(5), &json!(120)));
+}
+
+#[test]
+fn without_sessions_the_list_is_empty_and_says_so() {
+    let sandbox = Sandbox::new();
+    expect![[r"
+        exit 0
+        --- stdout
+        --- stderr
+        note: no sessions in this project; --all lists every folder's
+    "]]
+    .assert_eq(&sandbox.skein(&["sessions", "list"]).whole());
+    assert_eq!(sandbox.skein(&["sessions", "list", "--json"]).json(), json!([]));
+}
+
+#[test]
+fn show_is_the_talk_by_the_beginning_of_its_id() {
+    let sandbox = Sandbox::new();
+    let mut events = turn("read my notes\nplease", "There are none.\n\nShall I start some?");
+    events.push(NewEvent { kind: "from the future".into(), body: r#"{"event":"dreamt"}"#.to_owned(), text: None });
+    let id = stored_here(&sandbox, events);
+    let run = sandbox.skein(&["sessions", "show", &id[..12]]);
+    expect![[r#"
+        exit 0
+        --- stdout
+        ID  Notes
+          agent   goose/assistant
+          model   offline
+          folder  [TMP]/project
+          begun   TIME
+          last    TIME
+          tokens  120 in (100 cached), 30 out, 0.0123 USD
+
+        › read my notes
+          please
+        → developer__read {"path":"notes.md"}
+        ✗ developer__read there is no file ```notes.md``` look elsewhere
+
+        There are none.
+
+        Shall I start some?
+        (the turn failed: the line was cut)
+        (event 6 (from the future) cannot be read by this skein)
+        --- stderr
+    "#]]
+    .assert_eq(&tidied(&run.whole(), &id));
+}
+
+#[test]
+fn an_export_as_markdown_is_whole_and_nothing_breaks_out_of_its_block() {
+    let sandbox = Sandbox::new();
+    let id = stored_here(&sandbox, turn("read my notes", "There are none."));
+    let run = sandbox.skein(&["sessions", "export", &id, "--format", "markdown"]);
+    expect![[r#"
+        # Notes
+
+        - session: ID
+        - agent: goose/assistant
+        - model: offline
+        - folder: [TMP]/project
+        - begun: TIME
+        - last: TIME
+        - tokens: 120 in (100 cached), 30 out, 0.0123 USD
+
+        ## You
+
+        read my notes
+
+        **developer__read**
+
+        ```json
+        {"path":"notes.md"}
+        ```
+
+        developer__read failed:
+
+        ````text
+        there is no file ```notes.md```
+        look elsewhere
+        ````
+
+        ## goose
+
+        There are none.
+
+        *the turn failed: the line was cut*
+    "#]]
+    .assert_eq(&tidied(&run.stdout, &id));
+}
+
+#[test]
+fn an_export_as_json_loses_nothing() {
+    let sandbox = Sandbox::new();
+    let odd = "{\"n\": 0.1000000000000000055511151231257827, \"big\": 123456789012345678901234567890, \"c\": \"a\u{9b}b\u{202e}\\u0000\"}";
+    let raw = |body: &str| NewEvent { kind: "od\u{9b}d".into(), body: body.to_owned(), text: None };
+    let id = stored_here(&sandbox, vec![message(Role::User, "hello"), raw(odd), raw("not JSON \u{1b}[2J")]);
+    let run = sandbox.skein(&["sessions", "export", &id]);
+    let whole = run.json();
+    assert_eq!((&whole["session"]["id"], &whole["session"]["cost"]), (&json!(id), &json!(0.0123)));
+    let events = whole["events"].as_array().unwrap();
+    let first: Event = serde_json::from_value(events[0]["event"].clone()).unwrap();
+    assert!(matches!(first, Event::Message { message } if message.text() == "hello"));
+    assert_eq!((&events[1]["kind"], &events[1]["event"]["c"]), (&json!("od\u{9b}d"), &json!("a\u{9b}b\u{202e}\0")));
+    assert_eq!((&events[2]["seq"], &events[2]["unreadable"]), (&json!(3), &json!("not JSON \u{1b}[2J")));
+    // Numbers as they were written, though few programs can read them so.
+    for number in ["0.1000000000000000055511151231257827", "123456789012345678901234567890"] {
+        assert!(run.stdout.contains(number), "{}", run.stdout);
+    }
+    assert_eq!(sandbox.skein(&["sessions", "show", &id, "--json"]).stdout, run.stdout);
+    let written = sandbox.skein(&["sessions", "export", &id, "-o", "out.json"]);
+    assert_eq!((written.stdout.as_str(), written.stderr.as_str()), ("", "note: wrote out.json\n"));
+    let file = std::fs::read_to_string(sandbox.path("project/out.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&file).unwrap()["events"], whole["events"]);
+}
+
+#[test]
+fn nothing_that_was_said_steers_the_terminal() {
+    let sandbox = Sandbox::new();
+    let hostile = "a\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\0\r b needle";
+    let mut events = turn(hostile, hostile);
+    events.push(NewEvent { kind: hostile.into(), body: hostile.to_owned(), text: None });
+    let id = store(&sandbox, &sandbox.path("project"), hostile, events);
+    for args in [
+        &["sessions", "list"][..],
+        &["sessions", "list", "--json"],
+        &["sessions", "show", &id],
+        &["sessions", "show", &id, "--json"],
+        &["sessions", "export", &id, "--format", "markdown"],
+        &["sessions", "search", "needle"],
+        &["sessions", "search", "needle", "--json"],
+        &["sessions", "show", "\u{1b}[2J"],
+        &["sessions", "delete", &id],
+    ] {
+        let run = sandbox.skein(args);
+        let steering = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!run.whole().contains(steering), "{args:?}: {:?}", run.whole());
+    }
+}
+
+#[test]
+fn search_finds_words_here_or_everywhere() {
+    let sandbox = Sandbox::new();
+    let here = stored_here(&sandbox, turn("where is the retry budget?", "In the circuit."));
+    let elsewhere = store(&sandbox, &sandbox.path("home"), "Other", turn("a retry", "no"));
+    let run = sandbox.skein(&["sessions", "search", "retry"]);
+    assert_eq!(tidied(&run.stdout, &here), "ID  Notes, just now\n  where is the retry budget?\n");
+    let hits = sandbox.skein(&["sessions", "search", "--all", "--json", "retry"]).json();
+    let mut found: Vec<_> = hits.as_array().unwrap().iter().map(|hit| hit["session"].as_str().unwrap()).collect();
+    found.sort_unstable();
+    let mut expected = [here.as_str(), elsewhere.as_str()];
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    let nothing = sandbox.skein(&["sessions", "search", "\"AND (", "nowhere"]);
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (0, ""));
+    assert_eq!(nothing.stderr, "note: nothing was found in this project; --all looks in every folder\n");
+}
+
+#[test]
+fn delete_says_what_it_deleted_and_a_mistake_deletes_nothing() {
+    let sandbox = Sandbox::new();
+    let (one, two) = (stored_here(&sandbox, turn("a", "b")), stored_here(&sandbox, turn("c", "d")));
+    let mistaken = sandbox.skein(&["sessions", "delete", &one, "nobody"]);
+    assert_eq!((mistaken.code, mistaken.stdout.as_str()), (4, ""));
+    assert_eq!(sandbox.skein(&["sessions", "list", "--json"]).json().as_array().unwrap().len(), 2);
+    let run = sandbox.skein(&["sessions", "delete", &one, &one]);
+    assert_eq!((run.code, run.stdout), (0, format!("deleted {one}  Notes\n")));
+    assert_eq!(sandbox.skein(&["sessions", "delete", &two, "--json"]).json(), json!({"deleted": [two]}));
+    assert_eq!(sandbox.skein(&["sessions", "show", &one]).code, 4);
+}
+
+#[test]
+fn an_unknown_id_exits_4_with_the_nearest_one() {
+    let sandbox = Sandbox::new();
+    let id = stored_here(&sandbox, turn("a", "b"));
+    expect![[r"
+        exit 4
+        --- stdout
+        --- stderr
+        error: there is no session `nobody`
+          help: `skein sessions list --all` shows those that there are
+    "]]
+    .assert_eq(&sandbox.skein(&["sessions", "show", "nobody"]).whole());
+    let near = format!("{}u", &id[..19]);
+    let run = sandbox.skein(&["sessions", "export", &near]);
+    assert_eq!(run.code, 4);
+    assert_eq!(run.stderr, format!("error: there is no session `{near}`\n  help: did you mean `{id}`?\n"));
+}
+
+#[test]
+fn a_beginning_of_several_names_them_and_exits_2() {
+    let sandbox = Sandbox::new();
+    let ids = [stored_here(&sandbox, turn("a", "b")), stored_here(&sandbox, turn("c", "d"))];
+    let run = sandbox.skein(&["sessions", "show", &ids[0][..1]]);
+    assert_eq!(run.code, 2);
+    assert!(ids.iter().all(|id| run.stderr.contains(id.as_str())), "{}", run.stderr);
+}
+
+#[test]
+fn a_file_that_is_no_store_is_named_and_left_as_it_is() {
+    let sandbox = Sandbox::new();
+    sandbox.write("data/sessions.db", "somebody's notes, and long enough to be looked at");
+    let run = sandbox.skein(&["sessions", "list"]);
+    assert_eq!(run.code, 1);
+    assert!(
+        run.stderr.contains("data/sessions.db cannot be used") && run.stderr.contains("move it away"),
+        "{}",
+        run.stderr
+    );
+    let left = std::fs::read_to_string(sandbox.path("data/sessions.db")).unwrap();
+    assert_eq!(left, "somebody's notes, and long enough to be looked at");
+}
