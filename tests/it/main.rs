@@ -14,6 +14,8 @@ mod cli;
 mod client;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
+/// A session that is shown in an editor.
+mod editor;
 /// Servers of both eras of MCP.
 mod eras;
 /// Memory, todo and fetch through the program.

@@ -23,6 +23,7 @@ mod read;
 mod report;
 mod search;
 mod shell;
+mod terminal;
 mod text;
 mod undo;
 mod walk;

@@ -194,14 +194,17 @@ impl FakeTerminal {
         let (scope, shared) = (Scope::new(), Arc::clone(&state));
         let (cancelled, limit) = (scope.cancelled().clone(), usize::try_from(command.output_limit).unwrap());
         scope.spawn(async move {
-            let mut chunk = [0; 4096];
+            let (mut chunk, mut killed) = ([0; 4096], false);
             loop {
                 tokio::select! {
                     read = pipes.stdout.read(&mut chunk) => match read {
                         Ok(0) | Err(_) => break,
                         Ok(length) => shared.send_modify(|state| keep(state, &chunk[..length], limit)),
                     },
-                    () = cancelled.cancelled() => group.kill(),
+                    () = cancelled.cancelled(), if !killed => {
+                        group.kill();
+                        killed = true;
+                    }
                 }
             }
             let status = group.status().await.unwrap();

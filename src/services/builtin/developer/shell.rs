@@ -1,6 +1,7 @@
 //! `shell`: one command to its end, within its time.
 //!
-//! Invariant: when the answer is given, no process of the command's group is left.
+//! Invariant: when the answer is given, no process of the command's group is left. What runs in the editor's terminal
+//! (`terminal`) is the editor's to end: it is told to.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,10 +19,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::process::{Group, Launch, Pipes, Reaper, Stdin};
 use crate::tool::CallContext;
 
-use super::background;
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
 use super::pump::{Pump, Stream};
+use super::{background, terminal};
 use crate::services::builtin::answer::{Answer, Refusal, structured, structured_error};
 
 const DEFAULT_TIMEOUT: u64 = 120;
@@ -50,37 +51,25 @@ pub(super) struct Shell {
     pub(super) environment: BTreeMap<OsString, OsString>,
 }
 
+/// Programs are told that nobody sits at a terminal.
+pub(super) const SILENCED: [(&str, &str); 8] = [
+    ("TERM", "dumb"),
+    ("PAGER", "cat"),
+    ("GIT_PAGER", "cat"),
+    ("MANPAGER", "cat"),
+    ("NO_COLOR", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_EDITOR", "true"),
+    ("DEBIAN_FRONTEND", "noninteractive"),
+];
+
 impl Shell {
-    /// Programs are told that nobody sits at a terminal.
     pub(super) fn new(reaper: Option<Reaper>, mut environment: BTreeMap<OsString, OsString>) -> Self {
-        for (name, value) in [
-            ("TERM", "dumb"),
-            ("PAGER", "cat"),
-            ("GIT_PAGER", "cat"),
-            ("MANPAGER", "cat"),
-            ("NO_COLOR", "1"),
-            ("GIT_TERMINAL_PROMPT", "0"),
-            ("GIT_EDITOR", "true"),
-            ("DEBIAN_FRONTEND", "noninteractive"),
-        ] {
-            environment.insert(name.into(), value.into());
-        }
+        environment.extend(SILENCED.map(|(name, value)| (name.into(), value.into())));
         Self { reaper, environment }
     }
 
-    pub(super) fn start(&self, command: &str, cwd: &Path) -> Result<(Group, Pipes), Refusal> {
-        if command.trim().is_empty() {
-            return Err(Refusal::new("the command is empty"));
-        }
-        if command.contains('\0') {
-            return Err(Refusal::new("a command cannot contain a NUL character"));
-        }
-        if !cwd.is_dir() {
-            return Err(Refusal::new(format!(
-                "the working directory `{}` does not exist; tell the user",
-                cwd.display()
-            )));
-        }
+    fn start(&self, command: &str, cwd: &Path) -> Result<(Group, Pipes), Refusal> {
         let launch = |program: &str| Launch {
             program: program.into(),
             args: vec!["-c".into(), command.into()],
@@ -98,21 +87,38 @@ impl Shell {
     }
 }
 
+/// What no shell is started for.
+fn check(command: &str, cwd: &Path) -> Result<(), Refusal> {
+    if command.trim().is_empty() {
+        return Err(Refusal::new("the command is empty"));
+    }
+    if command.contains('\0') {
+        return Err(Refusal::new("a command cannot contain a NUL character"));
+    }
+    if !cwd.is_dir() {
+        return Err(Refusal::new(format!("the working directory `{}` does not exist; tell the user", cwd.display())));
+    }
+    Ok(())
+}
+
 pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellCommand) -> Answer {
     if request.timeout.is_some_and(|seconds| !(1..=MAX_TIMEOUT).contains(&seconds)) {
         return Err(Refusal::new(format!(
             "`timeout` is between 1 and {MAX_TIMEOUT} seconds; use `background: true` for longer work"
         )));
     }
+    check(&request.command, &call.session.cwd)?;
     let limit = request.timeout.map(Duration::from_secs);
     if request.background {
         background::check_room(call)?;
-    }
-    let (group, pipes) = shell.start(&request.command, &call.session.cwd)?;
-    if request.background {
+        let (group, pipes) = shell.start(&request.command, &call.session.cwd)?;
         return background::start(call, &request.command, group, pipes, limit);
     }
     let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
+    if let Some(answer) = terminal::run(call, &request.command, limit).await? {
+        return Ok(answer);
+    }
+    let (group, pipes) = shell.start(&request.command, &call.session.cwd)?;
     let mut run = Run::new(group, pipes, &call.session.scratch);
     let end = run.follow(call, limit).await;
     Ok(run.report(&end, limit))
@@ -223,28 +229,48 @@ impl Run {
                 ),
                 code(*status),
             ),
-            End::TimedOut => (
-                format!(
-                    "timed out after {} s and was ended with its process group; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
-                    limit.as_secs()
-                ),
-                None,
-            ),
+            End::TimedOut => (timed_out(limit, " with its process group"), None),
             End::Cancelled => ("cancelled, and ended with its process group".to_owned(), None),
             End::Lost(error) => (format!("how it ended is not known: {error}"), None),
         };
-        let shown = self.both.render();
-        let data = json!({
-            "stdout": self.stdout.render().text,
-            "stderr": self.stderr.render().text,
-            "exit_code": exit_code,
-            "timed_out": matches!(end, End::TimedOut),
-            "truncated": shown.truncated,
-            "log_path": self.both.log_path().filter(|_| shown.truncated).map(Path::to_string_lossy),
-        });
-        let text = with_verdict(shown.text, &verdict);
-        if exit_code == Some(0) { structured(text, data) } else { structured_error(text, data) }
+        let timed_out = matches!(end, End::TimedOut);
+        let streams = [&self.stdout, &self.stderr].map(|stream| stream.render().text);
+        Ended { verdict, exit_code, timed_out, streams }.report(&self.both)
     }
+}
+
+/// What is told of a command, wherever it ran.
+pub(super) struct Ended {
+    pub(super) verdict: String,
+    pub(super) exit_code: Option<i32>,
+    pub(super) timed_out: bool,
+    /// Standard output and standard error.
+    pub(super) streams: [String; 2],
+}
+
+impl Ended {
+    pub(super) fn report(self, output: &Capture) -> CallToolResult {
+        let shown = output.render();
+        let [stdout, stderr] = self.streams;
+        let data = json!({
+            "stdout": stdout,
+            "stderr": stderr,
+            "exit_code": self.exit_code,
+            "timed_out": self.timed_out,
+            "truncated": shown.truncated,
+            "log_path": output.log_path().filter(|_| shown.truncated).map(Path::to_string_lossy),
+        });
+        let text = with_verdict(shown.text, &self.verdict);
+        if self.exit_code == Some(0) { structured(text, data) } else { structured_error(text, data) }
+    }
+}
+
+/// `with_what` says what else was ended.
+pub(super) fn timed_out(limit: Duration, with_what: &str) -> String {
+    format!(
+        "timed out after {} s and was ended{with_what}; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
+        limit.as_secs()
+    )
 }
 
 /// Output, and below it in brackets how it ended.

@@ -1,0 +1,143 @@
+//! `shell` in a terminal of the editor, where the user sees it run.
+//!
+//! Invariant: a terminal that was made is released, however the call ends. A command of which the editor did not say
+//! whether it was started is not started again by us.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rmcp::model::CallToolResult;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::tool::editor::{Command, EditorError, Exit, Terminal};
+use crate::tool::{Activity, CallContext};
+
+use super::ask::{NoAnswer, ask};
+use super::output::{Capture, Keeps, Log};
+use super::shell::{Ended, SILENCED, timed_out};
+use crate::services::builtin::answer::{Refusal, size};
+
+/// As much output as an editor is asked to keep: the end of it.
+const OUTPUT_LIMIT: u64 = 1 << 20;
+/// How long a command that was killed is waited for, so that its last words are read.
+const LINGER: Duration = Duration::from_millis(300);
+
+/// Lies in the session: its editor once did not say whether it had started a command.
+#[derive(Debug, Default)]
+struct Distrust(AtomicBool);
+
+/// How a command ended.
+#[derive(Debug)]
+enum End {
+    Exited(Exit),
+    TimedOut,
+    Cancelled,
+    Lost(EditorError),
+}
+
+/// `None` if the editor has no terminal for it.
+pub(super) async fn run(call: &CallContext, command: &str, limit: Duration) -> Result<Option<CallToolResult>, Refusal> {
+    let distrust = call.session.state::<Distrust>();
+    let editor = call.session.editor.as_deref().filter(|editor| editor.abilities().terminal);
+    let Some(editor) = editor.filter(|_| !distrust.0.load(Ordering::Relaxed)) else { return Ok(None) };
+    let command = Command {
+        program: "bash".to_owned(),
+        args: vec!["-c".to_owned(), command.to_owned()],
+        env: SILENCED.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+        cwd: call.session.cwd.clone(),
+        output_limit: OUTPUT_LIMIT,
+    };
+    let started = Instant::now();
+    let terminal = match ask(call, editor, |editor| editor.run(command)).await {
+        Ok(terminal) => terminal,
+        Err(NoAnswer::Failed(reason)) => {
+            tracing::warn!(%reason, "a command runs without the editor's terminal");
+            return Ok(None);
+        }
+        Err(NoAnswer::Cancelled) => {
+            return Err(Refusal::new("the call was cancelled while the editor was asked to start the command"));
+        }
+        Err(reason @ NoAnswer::Silent(_)) => {
+            distrust.0.store(true, Ordering::Relaxed);
+            return Err(Refusal::new(format!(
+                "{reason} to the command, which may have run in its terminal: check before you repeat it. Later commands \
+                 of this session run without the editor"
+            )));
+        }
+    };
+    call.report(Activity::Terminal { id: terminal.id().to_owned() });
+    let end = follow(call, terminal.as_ref(), limit, editor.patience()).await;
+    let result = report(call, terminal.as_ref(), &end, limit, started, editor.patience()).await;
+    // Dropping it would do as well; this way the editor has heard of it before the answer is given.
+    if timeout(editor.patience(), terminal.release()).await.is_err() {
+        tracing::warn!("the editor did not confirm that a terminal was released");
+    }
+    Ok(Some(result))
+}
+
+async fn follow(call: &CallContext, terminal: &dyn Terminal, limit: Duration, patience: Duration) -> End {
+    let end = tokio::select! {
+        biased;
+        () = call.cancel.cancelled() => End::Cancelled,
+        exit = terminal.wait() => match exit {
+            Ok(exit) => return End::Exited(exit),
+            Err(error) => End::Lost(error),
+        },
+        () = sleep(limit) => End::TimedOut,
+    };
+    match timeout(patience, terminal.kill()).await {
+        Ok(Ok(())) => drop(timeout(LINGER, terminal.wait()).await),
+        Ok(Err(reason)) => tracing::warn!(%reason, "the editor did not end a command; releasing its terminal does"),
+        Err(_) => tracing::warn!("the editor did not confirm the end of a command; releasing its terminal ends it"),
+    }
+    end
+}
+
+async fn report(
+    call: &CallContext,
+    terminal: &dyn Terminal,
+    end: &End,
+    limit: Duration,
+    started: Instant,
+    patience: Duration,
+) -> CallToolResult {
+    let mut output = Capture::with_log(Log::new(&call.session.scratch, Keeps::LongOutput));
+    match timeout(patience, terminal.output()).await {
+        Ok(Ok(kept)) => {
+            if kept.truncated {
+                output.push(format!("[the beginning is lost: {} are kept]\n", size(OUTPUT_LIMIT)).as_bytes());
+            }
+            output.push(kept.text.as_bytes());
+        }
+        Ok(Err(reason)) => output.push(format!("[the output could not be read: {reason}]\n").as_bytes()),
+        Err(_) => output.push(b"[the output could not be read: the editor gave no answer]\n"),
+    }
+    let seconds = started.elapsed().as_secs_f32();
+    let (verdict, exit_code) = match end {
+        End::Exited(exit) => (format!("{} in {seconds:.1} s", in_words(exit)), code(exit)),
+        End::TimedOut => (timed_out(limit, ""), None),
+        End::Cancelled => ("cancelled, and ended".to_owned(), None),
+        End::Lost(error) => (format!("how it ended is not known: {error}"), None),
+    };
+    // A terminal has one stream for both.
+    let streams = [output.render().text, String::new()];
+    Ended { verdict, exit_code, timed_out: matches!(end, End::TimedOut), streams }.report(&output)
+}
+
+fn in_words(exit: &Exit) -> String {
+    match (exit.code, &exit.signal) {
+        (_, Some(signal)) => format!("ended by signal {signal}"),
+        (Some(code), None) => format!("exit {code}"),
+        (None, None) => "ended, the editor does not say how,".to_owned(),
+    }
+}
+
+/// As shells count, if the signal has a number: 128 and that.
+fn code(exit: &Exit) -> Option<i32> {
+    let signal = exit.signal.as_ref().and_then(|signal| signal.parse::<i32>().ok());
+    exit.code.and_then(|code| i32::try_from(code).ok()).or(signal.map(|signal| 128 + signal))
+}
+
+#[cfg(test)]
+#[path = "terminal_tests.rs"]
+mod tests;
