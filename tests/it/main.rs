@@ -24,6 +24,10 @@ mod compaction;
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.
 mod faults;
+/// Models over real HTTP that are slow, cut, wrong and hostile, in each dialect.
+mod hostile;
+/// A scripted model behind HTTP.
+mod model;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// Skein between real servers and real clients, those that npm has.
