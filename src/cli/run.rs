@@ -18,7 +18,7 @@ use crate::agents::{
     Ending, Event, Exchange, History, Limits, Notifier, Setting, Status, TurnEnd, memories, system_prompt,
 };
 use crate::broker::{Answer, Asker, Nobody, Question, Terms};
-use crate::conversation::Content;
+use crate::conversation::{Content, Role};
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -100,7 +100,9 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         .with_upkeep(upkeep);
         let mut history = History::default();
         let end = exchange.turn(&mut history, vec![Content::text(prompt)], &CancellationToken::new()).await;
-        let text = history.messages().last().map(|message| message.text()).unwrap_or_default();
+        // A model that said nothing leaves the prompt as the last message.
+        let answer = history.messages().last().filter(|message| message.role == Role::Assistant);
+        let text = answer.map(|message| message.text()).unwrap_or_default();
         finish(format, &session.id, &id, &end, &text, output)
     })
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::model::{Answer, Model, calls, says};
+use crate::model::{Answer, Model, calls, says, stop};
 use crate::support::{Run, Sandbox, read};
 
 impl Model {
@@ -112,6 +112,15 @@ fn an_answer_that_is_cut_off_is_taken_up_and_shown_once() {
     let run = model.run(&sandbox, &["hello"]);
     assert_eq!((run.code, run.stdout.trim(), model.asked()), (0, "half a sentence", 2), "{}", run.whole());
     assert!(run.stderr.contains("asking again in 0.5 s, try 2 of 5"), "{}", run.stderr);
+}
+
+#[test]
+fn a_model_that_says_nothing_is_not_quoted_with_the_prompt() {
+    let sandbox = Sandbox::new();
+    let model = Model::new(vec![Answer::Stream(vec![stop("stop")])]);
+    let run = model.run(&sandbox, &["--json", "hello"]);
+    assert_eq!((run.code, run.json()["text"].as_str()), (0, Some("")), "{}", run.whole());
+    assert!(run.stderr.contains("said nothing"), "{}", run.stderr);
 }
 
 #[test]
