@@ -123,9 +123,9 @@ fn uses(message: &Message) -> impl Iterator<Item = (&str, &str)> {
 }
 
 fn results(message: &Message) -> HashSet<&str> {
-    let result = |part| match part {
-        &Part::ToolResult(ref result) => Some(result.id.as_str()),
+    let results = message.parts.iter().filter_map(|part| match part {
+        Part::ToolResult(result) => Some(result.id.as_str()),
         Part::Content(_) | Part::Thought(_) | Part::ToolUse(_) => None,
-    };
-    message.parts.iter().filter_map(result).collect()
+    });
+    results.collect()
 }

@@ -21,6 +21,8 @@ use serde_json::{Map, Value, json};
 use super::{Facts, LlmError, ModelStop, Models, Price, Provider, Request, StreamEvent, overflow};
 use crate::conversation::{Content, Message, Part, Role, ToolUse, Usage};
 
+/// The longest name of a tool that every provider takes.
+const MAX_NAME: usize = 64;
 /// How much of arguments that are no JSON object the model is shown again.
 const MAX_WRONG_ARGUMENTS: usize = 1000;
 
@@ -298,7 +300,11 @@ fn address(known: &Known, base: Option<String>) -> String {
 }
 
 fn chat_request(request: &Request) -> ChatRequest {
-    let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len());
+    let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len() + 1);
+    if !request.system.is_empty() {
+        // Tools and system prompt stay the same for long, whatever becomes of the messages.
+        messages.push(ChatMessage::system(request.system.to_string()).with_options(CacheControl::Ephemeral));
+    }
     for message in request.messages.iter().flat_map(|message| chat_messages(message)) {
         match messages.last_mut() {
             // Some models are taught to expect the roles in turns: a summary and a prompt are said in one.
@@ -320,14 +326,11 @@ fn chat_request(request: &Request) -> ChatRequest {
             Tool::new(tool.name.clone()).with_description(tool.description.clone()).with_schema(schema)
         })
         .collect();
-    let mut chat = ChatRequest::new(messages);
-    if !request.system.is_empty() {
-        chat = chat.with_system(request.system.to_string());
-    }
+    let chat = ChatRequest::new(messages);
     if tools.is_empty() { chat } else { chat.with_tools(tools) }
 }
 
-/// Results of tools are messages of their own; images in them follow as the user's.
+/// Results of tools are a message of their own; images in them follow as the user's.
 fn chat_messages(message: &Message) -> Vec<ChatMessage> {
     let role = match message.role {
         Role::User => ChatRole::User,
@@ -341,7 +344,7 @@ fn chat_messages(message: &Message) -> Vec<ChatMessage> {
             Part::Thought(_) => {}
             Part::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
                 call_id: call.id.clone(),
-                fn_name: call.name.clone(),
+                fn_name: sendable_name(&call.name),
                 fn_arguments: sendable(&call.arguments),
                 thought_signatures: None,
             })),
@@ -349,17 +352,17 @@ fn chat_messages(message: &Message) -> Vec<ChatMessage> {
                 let text: Vec<_> = result.content.iter().filter_map(Content::as_text).collect();
                 let text = if result.is_error { format!("error: {}", text.join("\n")) } else { text.join("\n") };
                 let mut response = ToolResponse::new(result.id.clone(), text);
-                response.fn_name = Some(result.name.clone());
-                results.push(ChatMessage::tool(vec![ContentPart::ToolResponse(response)]));
+                response.fn_name = Some(sendable_name(&result.name));
+                results.push(ContentPart::ToolResponse(response));
                 let others = result.content.iter().filter(|content| content.as_text().is_none());
                 parts.extend(others.map(content_part));
             }
         }
     }
-    if !parts.is_empty() {
-        results.push(ChatMessage::new(role, parts));
-    }
-    results
+    // The results of one answer's calls stay together: some providers insist on it.
+    let results = (!results.is_empty()).then(|| ChatMessage::tool(results));
+    let said = (!parts.is_empty()).then(|| ChatMessage::new(role, parts));
+    results.into_iter().chain(said).collect()
 }
 
 /// Providers refuse a talk in which a call's arguments are no object, and with it everything said since. The model
@@ -373,6 +376,13 @@ fn sendable(arguments: &Value) -> Value {
             json!({"not_a_json_object": text.chars().take(MAX_WRONG_ARGUMENTS).collect::<String>()})
         }
     }
+}
+
+/// The same goes for names: what a model made up may hold what no tool's name can.
+fn sendable_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let name: String = name.chars().take(MAX_NAME).map(plain).collect();
+    if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
 fn content_part(content: &Content) -> ContentPart {

@@ -9,7 +9,7 @@ use super::setup::Setup;
 use super::{Choice, Host, Place, SessionError, Sessions};
 use crate::agents::{Ending, Event, Exchange, History, Notifier, TurnEnd};
 use crate::broker::{BindError, Binding};
-use crate::conversation::{Content, Usage};
+use crate::conversation::{Content, Role, Usage};
 use crate::ids::ModeId;
 use crate::llm::LlmError;
 use crate::manifest::Approval;
@@ -91,10 +91,12 @@ impl Live {
         *lock(&self.spent)
     }
 
-    /// What was said last, by whoever said it; empty while a turn runs.
+    /// What the model said last; empty if it said nothing, and while a turn runs.
     pub fn last_answer(&self) -> String {
-        let history = self.history.try_lock();
-        history.ok().and_then(|history| history.messages().last().map(|message| message.text())).unwrap_or_default()
+        let Ok(history) = self.history.try_lock() else { return String::new() };
+        // A model that said nothing leaves the prompt as the last message.
+        let last = history.messages().last().filter(|message| message.role == Role::Assistant);
+        last.map(|message| message.text()).unwrap_or_default()
     }
 
     /// How large the model's window is, if that is known.

@@ -330,12 +330,12 @@ async fn a_model_that_is_lost_again_and_again_is_given_up_and_what_it_said_is_ke
 #[tokio::test]
 async fn whoever_waits_for_a_model_can_stop_waiting() {
     let stage = Stage::new();
-    let hour = Some(std::time::Duration::from_secs(3600));
-    let busy = || LlmError::Passing { model: "script".into(), reason: "busy".into(), retry_after: hour };
+    let hour = std::time::Duration::from_secs(3600);
+    let busy = || LlmError::Passing { model: "script".into(), reason: "busy".into(), retry_after: Some(hour) };
     let model = Script::new(vec![vec![Err(busy())], vec![Err(busy())]]);
     let (ending, _) = stage.turn("coding/security", &model).await;
     assert!(matches!(&ending, Ending::Failed { why } if why.contains("3600 s")), "too long to wait: {ending:?}");
-    let patience = Patience { longest: hour.unwrap(), ..Patience::default() };
+    let patience = Patience { longest: hour, ..Patience::default() };
     let exchange = stage.exchange("coding/security", &model, Limits::default()).await;
     let exchange = exchange.with_upkeep(Upkeep { patience, ..Upkeep::default() });
     let cancel = CancellationToken::new();

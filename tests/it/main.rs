@@ -28,6 +28,10 @@ mod exchange;
 mod faults;
 /// What was acknowledged survives `kill -9`.
 mod kill;
+/// Models over real HTTP that are slow, cut, wrong and hostile, in each dialect.
+mod hostile;
+/// A scripted model behind HTTP.
+mod model;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// Skein between real servers and real clients, those that npm has.

@@ -1,45 +1,11 @@
 //! `skein run` as a user types it: without a model, and with one that is scripted but reached over real HTTP.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-
 use serde_json::{Value, json};
 
+use crate::model::{Answer, Model, calls, says, stop};
 use crate::support::{Run, Sandbox, read};
 
-/// What the scripted model does when it is asked.
-enum Answer {
-    /// Streams these pieces of a chat completion.
-    Stream(Vec<Value>),
-    /// The same, and then drops the connection.
-    Cut(Vec<Value>),
-    Status(u16, &'static str),
-}
-
-/// A server that speaks enough of the OpenAI dialect. It keeps every request, with its headers.
-struct Model {
-    address: String,
-    requests: Arc<Mutex<Vec<(String, Value)>>>,
-}
-
 impl Model {
-    fn new(answers: Vec<Answer>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}/v1", listener.local_addr().unwrap());
-        let requests: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-        let kept = Arc::clone(&requests);
-        std::thread::spawn(move || {
-            for answer in answers {
-                let Ok((stream, _)) = listener.accept() else { return };
-                let request = receive(&stream);
-                kept.lock().unwrap().push(request);
-                send(stream, &answer);
-            }
-        });
-        Self { address, requests }
-    }
-
     fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Run {
         let mut command = sandbox.command(&[&["run", "--model", "openai:scripted"], args].concat());
         command.env("OPENAI_BASE_URL", &self.address).env("OPENAI_API_KEY", "sk-a-marked-secret");
@@ -50,79 +16,6 @@ impl Model {
             stderr: String::from_utf8(output.stderr).unwrap(),
         }
     }
-
-    fn request(&self, index: usize) -> Value {
-        self.requests.lock().unwrap()[index].1.clone()
-    }
-
-    fn asked(&self) -> usize {
-        self.requests.lock().unwrap().len()
-    }
-}
-
-fn receive(stream: &TcpStream) -> (String, Value) {
-    let mut reader = BufReader::new(stream);
-    let mut headers = String::new();
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-        if line.trim().is_empty() {
-            break;
-        }
-        headers.push_str(&line);
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
-    (headers, serde_json::from_slice(&body).unwrap())
-}
-
-fn send(mut stream: TcpStream, answer: &Answer) {
-    let pieces = match answer {
-        Answer::Status(status, headers) => {
-            let body = r#"{"error":{"message":"scripted"}}"#;
-            let length = body.len();
-            let head = format!(
-                "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n"
-            );
-            stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).unwrap();
-            return;
-        }
-        Answer::Stream(pieces) | Answer::Cut(pieces) => pieces,
-    };
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n").unwrap();
-    let mut chunk = |text: String| write!(stream, "{:x}\r\n{text}\r\n", text.len()).unwrap();
-    for piece in pieces {
-        let event = json!({"id": "c", "object": "chat.completion.chunk", "model": "scripted", "choices": [piece]});
-        chunk(format!("data: {event}\n\n"));
-    }
-    if matches!(answer, Answer::Cut(_)) {
-        return;
-    }
-    let usage = json!({"id": "c", "choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": 60}}});
-    chunk(format!("data: {usage}\n\n"));
-    chunk("data: [DONE]\n\n".to_owned());
-    stream.write_all(b"0\r\n\r\n").unwrap();
-}
-
-fn says(text: &str) -> Vec<Value> {
-    vec![
-        json!({"index": 0, "delta": {"role": "assistant", "content": text}}),
-        json!({"index": 0, "delta": {}, "finish_reason": "stop"}),
-    ]
-}
-
-fn calls(name: &str, arguments: &Value) -> Vec<Value> {
-    let call = json!({"index": 0, "id": "call_1", "type": "function",
-        "function": {"name": name, "arguments": arguments.to_string()}});
-    vec![
-        json!({"index": 0, "delta": {"role": "assistant", "tool_calls": [call]}}),
-        json!({"index": 0, "delta": {}, "finish_reason": "tool_calls"}),
-    ]
 }
 
 #[test]
@@ -219,6 +112,15 @@ fn an_answer_that_is_cut_off_is_taken_up_and_shown_once() {
     let run = model.run(&sandbox, &["hello"]);
     assert_eq!((run.code, run.stdout.trim(), model.asked()), (0, "half a sentence", 2), "{}", run.whole());
     assert!(run.stderr.contains("asking again in 0.5 s, try 2 of 5"), "{}", run.stderr);
+}
+
+#[test]
+fn a_model_that_says_nothing_is_not_quoted_with_the_prompt() {
+    let sandbox = Sandbox::new();
+    let model = Model::new(vec![Answer::Stream(vec![stop("stop")])]);
+    let run = model.run(&sandbox, &["--json", "hello"]);
+    assert_eq!((run.code, run.json()["text"].as_str()), (0, Some("")), "{}", run.whole());
+    assert!(run.stderr.contains("said nothing"), "{}", run.stderr);
 }
 
 #[test]
