@@ -18,6 +18,7 @@ mod output;
 mod progress;
 mod run;
 mod services;
+mod setup;
 mod sessions;
 mod started;
 mod tools;

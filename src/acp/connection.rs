@@ -23,7 +23,7 @@ pub(super) struct Connection {
     client: OnceLock<acp::ClientCapabilities>,
     sessions: tokio::sync::OnceCell<Result<Sessions, String>>,
     open: Mutex<HashMap<String, Arc<Open>>>,
-    tasks: Scope,
+    pub(super) tasks: Scope,
 }
 
 /// A session that was created, loaded or resumed here, and not closed.

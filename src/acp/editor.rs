@@ -6,7 +6,9 @@ use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
 use futures::future::BoxFuture;
+use tokio::sync::oneshot;
 
+use crate::task::Scope;
 use crate::tool::editor::{Abilities, Command, Editor, EditorError, Exit, Output, Terminal};
 
 /// One session's view of its client.
@@ -14,6 +16,8 @@ pub(super) struct ClientEditor {
     pub(super) client: ConnectionTo<Client>,
     pub(super) session: acp::SessionId,
     pub(super) abilities: Abilities,
+    /// For what must go on when nobody waits for it any more.
+    pub(super) tasks: Scope,
 }
 
 /// What a client lends; nothing if it lends nothing.
@@ -48,10 +52,18 @@ impl Editor for ClientEditor {
             .env(env)
             .cwd(command.cwd)
             .output_byte_limit(command.output_limit);
+        let (client, session, tasks) = (self.client.clone(), self.session.clone(), self.tasks.clone());
+        let (tell, told_later) = oneshot::channel();
+        // Nobody may be waiting when the terminal comes; then it is dropped, and so given back.
+        self.tasks.spawn(async move {
+            let created = client.send_request(request).block_task().await.map_err(told);
+            let terminal =
+                created.map(|created| ClientTerminal { client, session, tasks, id: Some(created.terminal_id) });
+            drop(tell.send(terminal));
+        });
         Box::pin(async move {
-            let created = self.client.send_request(request).block_task().await.map_err(told)?;
-            let (client, session) = (self.client.clone(), self.session.clone());
-            Ok(Box::new(ClientTerminal { client, session, id: created.terminal_id, released: false }) as _)
+            let terminal = told_later.await.map_err(|_| EditorError::Failed("the connection ended".to_owned()))??;
+            Ok(Box::new(terminal) as _)
         })
     }
 }
@@ -59,17 +71,39 @@ impl Editor for ClientEditor {
 struct ClientTerminal {
     client: ConnectionTo<Client>,
     session: acp::SessionId,
-    id: acp::TerminalId,
-    released: bool,
+    tasks: Scope,
+    /// Gone when it was given back.
+    id: Option<acp::TerminalId>,
+}
+
+impl ClientTerminal {
+    fn name(&self) -> acp::TerminalId {
+        self.id.clone().unwrap_or_else(|| acp::TerminalId::new(""))
+    }
+
+    /// Gives the terminal back, whether or not somebody waits for that.
+    fn give_back(&mut self) -> BoxFuture<'static, ()> {
+        let Some(id) = self.id.take() else { return Box::pin(std::future::ready(())) };
+        let request = acp::ReleaseTerminalRequest::new(self.session.clone(), id);
+        let client = self.client.clone();
+        let (done, returned) = oneshot::channel::<()>();
+        self.tasks.spawn(async move {
+            if let Err(error) = client.send_request(request).block_task().await {
+                tracing::warn!(%error, "the client did not take its terminal back");
+            }
+            drop(done);
+        });
+        Box::pin(async move { drop(returned.await) })
+    }
 }
 
 impl Terminal for ClientTerminal {
     fn id(&self) -> &str {
-        &self.id.0
+        self.id.as_ref().map_or("", |id| &id.0)
     }
 
     fn output(&self) -> BoxFuture<'_, Result<Output, EditorError>> {
-        let request = acp::TerminalOutputRequest::new(self.session.clone(), self.id.clone());
+        let request = acp::TerminalOutputRequest::new(self.session.clone(), self.name());
         Box::pin(async move {
             let said = self.client.send_request(request).block_task().await.map_err(told)?;
             Ok(Output { text: said.output, truncated: said.truncated, exit: said.exit_status.map(exit) })
@@ -77,14 +111,14 @@ impl Terminal for ClientTerminal {
     }
 
     fn wait(&self) -> BoxFuture<'_, Result<Exit, EditorError>> {
-        let request = acp::WaitForTerminalExitRequest::new(self.session.clone(), self.id.clone());
+        let request = acp::WaitForTerminalExitRequest::new(self.session.clone(), self.name());
         Box::pin(
             async move { Ok(exit(self.client.send_request(request).block_task().await.map_err(told)?.exit_status)) },
         )
     }
 
     fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>> {
-        let request = acp::KillTerminalRequest::new(self.session.clone(), self.id.clone());
+        let request = acp::KillTerminalRequest::new(self.session.clone(), self.name());
         Box::pin(async move {
             self.client.send_request(request).block_task().await.map_err(told)?;
             Ok(())
@@ -92,24 +126,13 @@ impl Terminal for ClientTerminal {
     }
 
     fn release(mut self: Box<Self>) -> BoxFuture<'static, ()> {
-        self.released = true;
-        let request = acp::ReleaseTerminalRequest::new(self.session.clone(), self.id.clone());
-        let client = self.client.clone();
-        Box::pin(async move {
-            if let Err(error) = client.send_request(request).block_task().await {
-                tracing::warn!(%error, "the client did not take its terminal back");
-            }
-        })
+        self.give_back()
     }
 }
 
-/// Whoever drops a terminal can wait for nothing, and it is given back all the same.
 impl Drop for ClientTerminal {
     fn drop(&mut self) {
-        if !self.released {
-            let request = acp::ReleaseTerminalRequest::new(self.session.clone(), self.id.clone());
-            self.client.send_request(request).detach();
-        }
+        drop(self.give_back());
     }
 }
 

@@ -65,8 +65,8 @@ impl Around {
     fn host(&self, connection: &Connection, client: &ConnectionTo<Client>, id: &str, cwd: &Path) -> Host {
         let session = acp::SessionId::new(id);
         let editor = editor::abilities(&connection.client()).map(|abilities| {
-            let (client, session) = (client.clone(), session.clone());
-            Arc::new(ClientEditor { client, session, abilities }) as Arc<dyn crate::tool::editor::Editor>
+            let (client, session, tasks) = (client.clone(), session.clone(), connection.tasks.clone());
+            Arc::new(ClientEditor { client, session, abilities, tasks }) as Arc<dyn crate::tool::editor::Editor>
         });
         let plan = Arc::clone(self.project.broker.plan());
         let asker = Arc::new(ClientAsker { client: client.clone(), session, plan, cwd: cwd.to_owned() });

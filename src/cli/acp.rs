@@ -11,7 +11,7 @@ use super::folders::Folders;
 use super::models::KnownModels;
 use super::output::{Failure, Output};
 use super::started::{self, Started};
-use super::{Global, workspace};
+use super::{Global, setup, workspace};
 use crate::acp::{self, Broken, Front, Project, Projects};
 use crate::agents::Limits;
 use crate::broker::Broker;
@@ -35,9 +35,15 @@ pub(super) struct AcpArgs {
     /// Offer session/fork, which the protocol does not have for good yet
     #[arg(long)]
     unstable_fork: bool,
+    /// Choose a model in the terminal instead, and end
+    #[arg(long)]
+    setup: bool,
 }
 
 pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    if args.setup {
+        return setup::run(global, folders, output);
+    }
     // Each session has the plan of its folder; the process itself has none.
     let plan = Plan::empty();
     started::block_on(plan, global, folders, output, async |started: &Started, _: &mut Output| {

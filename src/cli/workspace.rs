@@ -27,7 +27,7 @@ pub(super) fn resolve(
     folders: &Folders,
     output: &mut Output,
 ) -> Result<Resolved, Failure> {
-    let (roots, notes) = roots(global, extra, untrusted, folders)?;
+    let Layers { roots, notes } = layers(global, extra, untrusted, folders)?;
     notes.iter().for_each(|note| output.note(note));
     let (manifests, found) = manifest::load(&roots);
     tracing::debug!(agents = manifests.agents.len(), services = manifests.services.len(), "manifests loaded");
@@ -36,18 +36,18 @@ pub(super) fn resolve(
 
 /// The same for one who cannot print: what is to be said comes back. An untrusted project is left out.
 pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolved, Vec<String>), Failure> {
-    let (roots, notes) = roots(global, &[], Untrusted::Leave, folders)?;
+    let Layers { roots, notes } = layers(global, &[], Untrusted::Leave, folders)?;
     let (manifests, found) = manifest::load(&roots);
     Ok((graph::resolve(manifests, found), notes))
 }
 
 /// The layers that apply here, in order, and what the user should know about them.
-fn roots(
-    global: &Global,
-    extra: &[PathBuf],
-    untrusted: Untrusted,
-    folders: &Folders,
-) -> Result<(Vec<(Layer, Root)>, Vec<String>), Failure> {
+struct Layers {
+    roots: Vec<(Layer, Root)>,
+    notes: Vec<String>,
+}
+
+fn layers(global: &Global, extra: &[PathBuf], untrusted: Untrusted, folders: &Folders) -> Result<Layers, Failure> {
     let mut notes = Vec::new();
     let mut roots = vec![(Layer::Builtin, Root::Builtin)];
     if folders.config.is_dir() {
@@ -86,7 +86,7 @@ fn roots(
         }
         roots.push((Layer::Extra, disk(path, folders)));
     }
-    Ok((roots, notes))
+    Ok(Layers { roots, notes })
 }
 
 /// The plan of all layers, for commands that need one; what is wrong is reported.
@@ -101,7 +101,7 @@ pub(super) fn plan_with(
     output: &mut Output,
     (name, text): (&str, String),
 ) -> Result<Plan, Failure> {
-    let (mut roots, notes) = roots(global, &[], Untrusted::Leave, folders)?;
+    let Layers { mut roots, notes } = layers(global, &[], Untrusted::Leave, folders)?;
     notes.iter().for_each(|note| output.note(note));
     let files = [(PathBuf::from(name), text.into_bytes())].into();
     roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));

@@ -62,7 +62,12 @@ impl Shown {
         let lent: Arc<dyn Editor> = Arc::clone(&editor) as _;
         let (cwd, scratch) = (wired.path("project"), wired.path("scratch"));
         let session = Session::in_editor("session", cwd, Vec::new(), scratch, Some(lent));
-        let terms = Terms { session: Arc::clone(&session), approval: Some(Approval::Auto), asker: Arc::new(Nobody) };
+        let terms = Terms {
+            session: Arc::clone(&session),
+            approval: Some(Approval::Auto),
+            asker: Arc::new(Nobody),
+            brought: Vec::new(),
+        };
         let binding = wired.bind_terms("docs", terms).await.expect("bound");
         Self { wired, binding, session, editor }
     }
