@@ -17,7 +17,7 @@ const KILLS: u64 = 50;
 /// The event at this place of every child's session. Some are long: they spill over pages and fill the log, so that
 /// it is written back into the file while the child runs.
 fn event(place: usize) -> NewEvent {
-    let long = if place % 9 == 0 { 20_000 } else { 50 };
+    let long = if place.is_multiple_of(9) { 20_000 } else { 50 };
     let text = format!("event {place} {}", "word ".repeat(long / 5));
     NewEvent {
         kind: "message".into(),

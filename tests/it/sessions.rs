@@ -79,7 +79,7 @@ fn list_shows_this_projects_sessions_and_all_of_them_on_demand() {
         let found = sandbox.skein(args).json();
         found.as_array().unwrap().iter().map(|session| session["id"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(ids(&["sessions", "list", "--json"]), [here.clone()]);
+    assert_eq!(ids(&["sessions", "list", "--json"]), std::slice::from_ref(&here));
     assert_eq!(ids(&["sessions", "list", "--all", "--json"]), [elsewhere.clone(), here]);
     assert_eq!(ids(&["sessions", "list", "--all", "--limit", "1", "--json"]), [elsewhere]);
     let session = &sandbox.skein(&["sessions", "list", "--json"]).json()[0];
