@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
+/// `skein acp` with real clients: the TypeScript SDK, the Python SDK, acpx.
+mod acp_clients;
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
 /// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.
