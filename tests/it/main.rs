@@ -18,6 +18,8 @@ mod client;
 mod diagnostics;
 /// A session that is shown in an editor.
 mod editor;
+/// docs/editors.md against the program; the entry for the ACP registry against the registry's rules.
+mod editors_doc;
 /// Servers of both eras of MCP.
 mod eras;
 /// Memory, todo and fetch through the program.
