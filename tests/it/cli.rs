@@ -708,7 +708,8 @@ fn the_examples_in_the_docs_are_what_the_program_prints() {
     }
 }
 
-fn code_blocks(markdown: &str) -> Vec<(String, String)> {
+/// The info string and the text of every block, in order.
+pub(crate) fn code_blocks(markdown: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut lines = markdown.lines();
     while let Some(line) = lines.next() {

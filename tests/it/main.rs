@@ -10,6 +10,8 @@ mod acp_prompt;
 mod acp_sessions;
 /// `skein acp`: lines, envelopes, greetings, ends.
 mod acp_wire;
+/// `skein acp` with real clients: the TypeScript SDK, the Python SDK, acpx.
+mod acp_clients;
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
 /// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.
@@ -24,6 +26,8 @@ mod client;
 mod diagnostics;
 /// A session that is shown in an editor.
 mod editor;
+/// docs/editors.md against the program; the entry for the ACP registry against the registry's rules.
+mod editors_doc;
 /// Servers of both eras of MCP.
 mod eras;
 /// Memory, todo and fetch through the program.
