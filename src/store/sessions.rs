@@ -365,3 +365,7 @@ fn sweep(connection: &Connection) -> rusqlite::Result<()> {
 #[cfg(test)]
 #[path = "sessions_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "sessions_files_tests.rs"]
+mod files_tests;

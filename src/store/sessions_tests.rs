@@ -1,4 +1,4 @@
-//! What was said is kept in order, whoever else writes, and a file that is not ours stays as it is.
+//! What was said is kept in order and found again, whoever else writes.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,23 @@ use proptest::prelude::*;
 
 use super::*;
 
-struct Store {
-    sessions: Sessions,
-    folder: tempfile::TempDir,
+pub(super) struct Store {
+    pub(super) sessions: Sessions,
+    pub(super) folder: tempfile::TempDir,
 }
 
-fn store() -> Store {
+pub(super) fn store() -> Store {
     let folder = tempfile::tempdir().unwrap();
     Store { sessions: Sessions::open(folder.path()).unwrap(), folder }
 }
 
 impl Store {
-    fn file(&self) -> PathBuf {
+    pub(super) fn file(&self) -> PathBuf {
         self.folder.path().join("sessions.db")
     }
 
     /// As another process sees it.
-    fn raw(&self) -> Connection {
+    pub(super) fn raw(&self) -> Connection {
         Connection::open(self.file()).unwrap()
     }
 
@@ -50,7 +50,7 @@ fn said(text: &str) -> NewEvent {
     }
 }
 
-async fn session_with(sessions: &Sessions, cwd: &str, texts: &[&str]) -> String {
+pub(super) async fn session_with(sessions: &Sessions, cwd: &str, texts: &[&str]) -> String {
     let id = sessions.create(new_in(cwd)).await.unwrap();
     texts.iter().for_each(|text| sessions.append(&id, said(text)));
     sessions.flush(&id).await.unwrap();
@@ -455,135 +455,4 @@ fn writers_at_the_same_time_lose_nothing_and_share_one_order() {
         let expected: Vec<_> = (0..each).map(|number| said(&format!("{writer} {number}")).body).collect();
         assert_eq!(own.iter().map(|event| event.body.clone()).collect::<Vec<_>>(), expected);
     }
-}
-
-// Files that are not ours, or not whole
-
-/// What is in the folder: names and bytes. What looking at a log needs beside it, and an empty log, hold nothing.
-fn contents(folder: &Path) -> Vec<(std::ffi::OsString, Vec<u8>)> {
-    let mut files: Vec<_> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|file| file.unwrap())
-        .filter(|file| !file.file_name().to_string_lossy().ends_with("-shm"))
-        .map(|file| (file.file_name(), std::fs::read(file.path()).unwrap()))
-        .filter(|(_, bytes)| !bytes.is_empty())
-        .collect();
-    files.sort();
-    files
-}
-
-/// Says which file and what to do, and changes nothing.
-fn refused(what: &str, folder: &Path) -> StoreError {
-    let before = contents(folder);
-    let refusal = Sessions::open(folder).err().unwrap_or_else(|| panic!("{what} was opened"));
-    let told = refusal.to_string();
-    assert!(told.contains(&folder.join("sessions.db").display().to_string()), "{what}: {told}");
-    assert!(told.contains("move it away") || told.contains("use that skein"), "{what}: {told}");
-    assert!(contents(folder) == before, "{what}: the folder has changed");
-    refusal
-}
-
-#[tokio::test]
-async fn a_damaged_file_is_named_and_left_as_it_is() {
-    let whole = {
-        let store = store();
-        for number in 0..20 {
-            let text = "word ".repeat(number + 1);
-            session_with(&store.sessions, "/here", &[text.as_str(); 30]).await;
-        }
-        let file = store.file();
-        drop(store.sessions);
-        std::fs::read(file).unwrap()
-    };
-    assert!(whole.len() > 20 * 4096, "{}", whole.len());
-    let noise: Vec<u8> = (0_u32..9_000).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let mut torn = whole.clone();
-    torn[4096..12 * 4096].fill(0xa5);
-    let cases = [
-        ("noise", noise),
-        ("a short text", b"hello\n".to_vec()),
-        ("two bytes", vec![0, 0]),
-        ("a header alone", whole[..100].to_vec()),
-        ("half a page", whole[..2_000].to_vec()),
-        ("one page", whole[..4_096].to_vec()),
-        ("half of it", whole[..whole.len() / 2].to_vec()),
-        ("all but a page", whole[..whole.len() - 4_096].to_vec()),
-        ("pages overwritten", torn),
-    ];
-    for (what, bytes) in cases {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("sessions.db"), bytes).unwrap();
-        let refusal = refused(what, folder.path());
-        assert!(matches!(refusal, StoreError::Foreign { .. } | StoreError::Damaged { .. }), "{what}: {refusal}");
-    }
-}
-
-#[test]
-fn a_database_of_another_program_is_left_as_it_is() {
-    let foreign = "CREATE TABLE sessions (id TEXT); INSERT INTO sessions VALUES ('theirs')";
-    let same_names = "CREATE TABLE session (id TEXT); PRAGMA user_version = 1";
-    let marked = "PRAGMA application_id = 7";
-    for setup in [foreign, same_names, marked] {
-        for journal in ["delete", "wal"] {
-            let folder = tempfile::tempdir().unwrap();
-            let theirs = Connection::open(folder.path().join("sessions.db")).unwrap();
-            theirs.pragma_update(None, "journal_mode", journal).unwrap();
-            theirs.execute_batch(setup).unwrap();
-            // It is looked at while its owner has it open, and after.
-            for theirs in [Some(theirs), None] {
-                let refusal = refused(setup, folder.path());
-                assert!(matches!(refusal, StoreError::Foreign { .. }), "{refusal}");
-                drop(theirs);
-            }
-        }
-    }
-}
-
-/// A log that its owner left behind is not written into the file either.
-#[test]
-fn the_log_of_another_program_stays_beside_its_file() {
-    let (origin, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let theirs = Connection::open(origin.path().join("sessions.db")).unwrap();
-    theirs.pragma_update(None, "journal_mode", "wal").unwrap();
-    theirs.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").unwrap();
-    for name in ["sessions.db", "sessions.db-wal"] {
-        std::fs::copy(origin.path().join(name), folder.path().join(name)).unwrap();
-    }
-    assert!(matches!(refused("with a log", folder.path()), StoreError::Foreign { .. }));
-}
-
-#[tokio::test]
-async fn a_store_of_a_newer_skein_is_left_alone() {
-    let store = store();
-    session_with(&store.sessions, "/here", &["word"]).await;
-    store.raw().pragma_update(None, "user_version", 99).unwrap();
-    let folder = store.folder;
-    drop(store.sessions);
-    assert!(matches!(refused("newer", folder.path()), StoreError::Newer { found: 99, known: 1, .. }));
-}
-
-#[tokio::test]
-async fn damage_that_is_met_later_is_told_as_such() {
-    let store = store();
-    let text = "some text of a size ".repeat(200);
-    let id = session_with(&store.sessions, "/here", &[text.as_str(); 50]).await;
-    let file = store.file();
-    drop(store.sessions);
-    let mut bytes = std::fs::read(&file).unwrap();
-    let half = bytes.len() / 2;
-    bytes[half..].fill(0xa5);
-    std::fs::write(&file, bytes).unwrap();
-    let told = match Sessions::open(store.folder.path()) {
-        Ok(sessions) => sessions.events(&id).await.unwrap_err(),
-        Err(refusal) => refusal,
-    };
-    assert!(matches!(told, StoreError::Damaged { .. }), "{told}");
-}
-
-#[test]
-fn a_folder_that_cannot_be_made_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("data"), "a file").unwrap();
-    let told = Sessions::open(&folder.path().join("data")).unwrap_err().to_string();
-    assert!(told.contains("cannot be used") && told.contains("sessions.db"), "{told}");
 }
