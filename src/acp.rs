@@ -218,9 +218,9 @@ async fn speak(
                 let (place, connection) = (open.place(), Arc::clone(&changing));
                 changing.spawn(async move {
                     let _order = place.reached().await;
-                    let set = options::set_mode(&connection, &open, &request).await;
+                    let set = options::set_mode(&open, &request).await;
                     let answer = set.map(|()| acp::SetSessionModeResponse::new());
-                    changed(&client, &open, responder, answer).await;
+                    changed(&connection, &client, &open, responder, answer).await;
                 });
                 Ok(())
             },
@@ -234,9 +234,9 @@ async fn speak(
                 let (place, connection) = (open.place(), Arc::clone(&choosing));
                 choosing.spawn(async move {
                     let _order = place.reached().await;
-                    let set = options::set_option(&connection, &open, &request).await;
+                    let set = options::set_option(&open, &request).await;
                     let answer = set.map(|()| acp::SetSessionConfigOptionResponse::new(options::options(&open)));
-                    changed(&client, &open, responder, answer).await;
+                    changed(&connection, &client, &open, responder, answer).await;
                 });
                 Ok(())
             },
@@ -260,9 +260,10 @@ async fn speak(
                         answer = prompt::prompt(&connection, &open, &running, place, request.prompt) => answer,
                         answer = both => answer,
                     };
-                    // The next prompt may come as soon as this one is answered.
-                    drop(running);
+                    // The next prompt may come as soon as this one is answered; a close is answered after it.
+                    let ended = running.end();
                     drop(responder.respond_with_result(answer.map_err(Into::into)));
+                    drop(ended);
                 });
                 Ok(())
             },
@@ -294,6 +295,7 @@ async fn speak(
 
 /// Answers a change, and then tells the client what else is different now.
 async fn changed<T: agent_client_protocol::JsonRpcResponse>(
+    connection: &Connection,
     client: &ConnectionTo<Client>,
     open: &connection::Open,
     responder: Responder<T>,
@@ -307,4 +309,5 @@ async fn changed<T: agent_client_protocol::JsonRpcResponse>(
         let id = acp::SessionId::new(open.live.id());
         drop(client.send_notification(acp::SessionNotification::new(id, update)));
     }
+    connection.tell_untold(client, open);
 }

@@ -18,8 +18,8 @@ pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
         acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without"),
         acp::AvailableCommand::new(COMPACT, "Show the model the older part of this talk as a summary from now on"),
     ];
-    // A mode that cannot be entered has no commands of its own; its prompt will say why.
-    if let Ok(binding) = open.live.binding().await {
+    // A mode that cannot be entered has no commands of its own; the next prompt will say why.
+    if let Ok(binding) = open.enter().await {
         commands
             .extend(binding.prompts().iter().map(|(name, (service, prompt))| command(name, service.as_str(), prompt)));
     }

@@ -1,17 +1,19 @@
 //! One client: what it can do, and the sessions that are open on its connection.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use agent_client_protocol::Client;
+use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
 use tokio::sync::OwnedMutexGuard;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::updates::{Abilities, Updates};
+use super::updates::{Abilities, MessageIds, Updates};
 use super::wire::Wire;
 use super::{Front, Project, errors};
+use crate::broker::{BindError, Binding};
 use crate::graph::Plan;
 use crate::session::{Live, Sessions};
 use crate::task::Scope;
@@ -30,10 +32,11 @@ pub(super) struct Connection {
 pub(super) struct Open {
     pub(super) live: Arc<Live>,
     pub(super) project: Project,
-    /// Counts messages, so that each has an id of its own.
-    pub(super) messages: Arc<AtomicU64>,
+    pub(super) messages: Arc<MessageIds>,
     /// What the user should hear and has not.
     untold: Mutex<Vec<String>>,
+    /// What was noted about services, told or not.
+    noted: Mutex<HashSet<String>>,
     turn: Mutex<Option<Turn>>,
     /// Whoever changes a session or prompts it does so in the order of the requests.
     order: Arc<tokio::sync::Mutex<()>>,
@@ -105,13 +108,15 @@ impl Connection {
         self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::unknown_session(&id.0))
     }
 
-    pub(super) fn add(&self, live: Arc<Live>, project: Project, untold: Vec<String>) -> Arc<Open> {
+    /// `events`: how many the session has had so far.
+    pub(super) fn add(&self, live: Arc<Live>, project: Project, untold: Vec<String>, events: usize) -> Arc<Open> {
         let id = live.id().to_owned();
         let open = Arc::new(Open {
             live,
             project,
-            messages: Arc::default(),
+            messages: Arc::new(MessageIds::after(events)),
             untold: Mutex::new(untold),
+            noted: Mutex::default(),
             turn: Mutex::default(),
             order: Arc::default(),
         });
@@ -136,16 +141,23 @@ impl Connection {
         )
     }
 
-    /// Tells what is still untold. Only a client with notices hears it outside a turn; others do when the next
-    /// one begins.
-    pub(super) fn tell_untold(&self, open: &Open) {
-        if Abilities::of(&self.client()).notices {
-            self.tell(open);
+    /// Tells what is still untold, behind whatever was answered before. Only a client with notices hears it outside
+    /// a turn; others do when the next one begins.
+    pub(super) fn tell_untold(&self, client: &ConnectionTo<Client>, open: &Open) {
+        if !Abilities::of(&self.client()).notices {
+            return;
+        }
+        for text in open.untold() {
+            let notice = acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text));
+            let id = acp::SessionId::new(open.live.id());
+            // A client that went away hears nothing more.
+            drop(client.send_notification(acp::SessionNotification::new(id, notice)));
         }
     }
 
+    /// The same at the beginning of a turn.
     pub(super) fn tell(&self, open: &Open) {
-        let untold = std::mem::take(&mut *lock(&open.untold));
+        let untold = open.untold();
         if untold.is_empty() {
             return;
         }
@@ -172,8 +184,19 @@ impl Open {
         self.project.broker.plan()
     }
 
-    pub(super) fn note(&self, text: String) {
-        lock(&self.untold).push(text);
+    /// Enters the mode, and notes what it does without; each is told once.
+    pub(super) async fn enter(&self) -> Result<Arc<Binding>, BindError> {
+        let binding = self.live.binding().await?;
+        let missed = binding.absent().iter().filter(|absent| absent.is_missed());
+        let notes = missed.map(|absent| format!("the service {} is not there: {}", absent.service, absent.reason));
+        let mut noted = lock(&self.noted);
+        lock(&self.untold).extend(notes.filter(|note| noted.insert(note.clone())));
+        drop(noted);
+        Ok(binding)
+    }
+
+    fn untold(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.untold))
     }
 
     /// A place behind all requests for this session that came before.
@@ -194,7 +217,8 @@ impl Open {
             ));
         }
         let begun = turn.insert(Turn::default()).clone();
-        Ok(Running { open: Arc::clone(self), turn: begun })
+        let ended = Some(begun.ended.clone().drop_guard());
+        Ok(Running { open: Arc::clone(self), turn: begun, ended })
     }
 
     pub(super) fn cancel(&self) {
@@ -216,18 +240,23 @@ impl Open {
 pub(super) struct Running {
     open: Arc<Open>,
     turn: Turn,
+    ended: Option<DropGuard>,
 }
 
 impl Running {
     pub(super) fn cancel(&self) -> &CancellationToken {
         &self.turn.cancel
     }
+
+    /// Another prompt may begin. Whoever waits for the end of this one waits until what is given is gone, too.
+    pub(super) fn end(mut self) -> Option<DropGuard> {
+        self.ended.take()
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         *lock(&self.open.turn) = None;
-        self.turn.ended.cancel();
     }
 }
 

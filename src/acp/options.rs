@@ -5,7 +5,7 @@
 
 use agent_client_protocol::v1::schema as acp;
 
-use super::connection::{Connection, Open};
+use super::connection::Open;
 use super::{commands, errors};
 use crate::graph::Plan;
 use crate::ids::ModeId;
@@ -109,24 +109,15 @@ fn level_in_words(level: Approval) -> &'static str {
 }
 
 /// `session/set_mode`.
-pub(super) async fn set_mode(
-    connection: &Connection,
-    open: &Open,
-    request: &acp::SetSessionModeRequest,
-) -> Result<(), acp::Error> {
+pub(super) async fn set_mode(open: &Open, request: &acp::SetSessionModeRequest) -> Result<(), acp::Error> {
     let mode = mode(open.plan(), &request.mode_id.0)?;
     open.live.set_mode(mode).await.map_err(|error| errors::session(&error))?;
     tracing::info!(session = open.live.id(), mode = %request.mode_id.0, "mode switched");
-    connection.tell_untold(open);
     Ok(())
 }
 
 /// `session/set_config_option`.
-pub(super) async fn set_option(
-    connection: &Connection,
-    open: &Open,
-    request: &acp::SetSessionConfigOptionRequest,
-) -> Result<(), acp::Error> {
+pub(super) async fn set_option(open: &Open, request: &acp::SetSessionConfigOptionRequest) -> Result<(), acp::Error> {
     let option = &*request.config_id.0;
     let value = request.value.as_value_id().map(|value| value.0.to_string());
     let unfit = |value: &str| errors::invalid_params(format!("the option `{option}` has no value `{value}`"));
@@ -142,9 +133,7 @@ pub(super) async fn set_option(
             return Err(errors::invalid_params(format!("there is no option `{option}`; there are {known}")));
         }
     };
-    set.map_err(|error| errors::session(&error))?;
-    connection.tell_untold(open);
-    Ok(())
+    set.map_err(|error| errors::session(&error))
 }
 
 /// What a client that knows one of the two surfaces must hear after a change on the other, and the commands of the

@@ -22,11 +22,15 @@ pub(super) async fn prompt(
     let prompt = content::prompt(blocks)?;
     let order = place.reached().await;
     let updates = Arc::new(connection.updates(open));
-    connection.tell(open);
+    let ready = async {
+        open.enter().await.map_err(|error| errors::failed(error.to_string()))?;
+        connection.tell(open);
+        commands::understand(open, prompt).await
+    };
     let prompt = tokio::select! {
         biased;
         () = running.cancel().cancelled() => return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
-        meant = commands::understand(open, prompt) => match meant? {
+        meant = ready => match meant? {
             Meant::Prompt(prompt) => prompt,
             Meant::Answer(text) => return Ok(answered(&updates, text)),
             Meant::Compact => {

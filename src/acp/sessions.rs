@@ -136,7 +136,7 @@ pub(super) async fn new(
     let host = |id: &str| around.host(connection, client, id, &given.cwd);
     let live = connection.sessions().await?.create(place, around.fallback.clone(), host).await;
     let live = live.map_err(|error| errors::session(&error))?;
-    Ok(connection.add(live, around.project, around.untold))
+    Ok(connection.add(live, around.project, around.untold, 0))
 }
 
 /// A stored session, open again; with its record.
@@ -161,7 +161,8 @@ async fn reopen(
     if mode != stored {
         around.untold.push(format!("the mode `{stored}` is gone; the session goes on in `{mode}`"));
     }
-    Ok((connection.add(opened.live, around.project, around.untold), opened.events))
+    let events = opened.events.len();
+    Ok((connection.add(opened.live, around.project, around.untold, events), opened.events))
 }
 
 /// The whole talk is told before this returns.
@@ -235,16 +236,8 @@ pub(super) async fn delete(connection: &Connection, request: &acp::DeleteSession
 /// What follows the answer to a session's set-up: its commands, and what the user should know.
 pub(super) async fn settled(connection: &Connection, client: &ConnectionTo<Client>, open: &Open) {
     let commands = super::commands::update(open).await;
-    match open.live.binding().await {
-        Ok(binding) => {
-            for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
-                open.note(format!("the service {} is not there: {}", absent.service, absent.reason));
-            }
-        }
-        Err(error) => open.note(error.to_string()),
-    }
     let id = acp::SessionId::new(open.live.id());
     // A client that went away hears nothing more.
     drop(client.send_notification(acp::SessionNotification::new(id, commands)));
-    connection.tell_untold(open);
+    connection.tell_untold(client, open);
 }

@@ -24,7 +24,26 @@ pub(super) struct Updates {
     plan: Arc<Plan>,
     abilities: Abilities,
     turn: Mutex<Turn>,
-    messages: Arc<AtomicU64>,
+    messages: Arc<MessageIds>,
+}
+
+/// Gives every message of a session an id of its own, also in the eyes of a client that knows the session from
+/// before it was opened again.
+#[derive(Debug)]
+pub(super) struct MessageIds {
+    opening: usize,
+    next: AtomicU64,
+}
+
+impl MessageIds {
+    /// For a session that has had so many events.
+    pub(super) fn after(events: usize) -> Self {
+        Self { opening: events, next: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> Arc<str> {
+        format!("m{}.{}", self.opening, self.next.fetch_add(1, Ordering::Relaxed)).into()
+    }
 }
 
 /// What the client understands beyond the basics.
@@ -57,7 +76,7 @@ impl Updates {
         live: Arc<Live>,
         plan: Arc<Plan>,
         abilities: Abilities,
-        messages: Arc<AtomicU64>,
+        messages: Arc<MessageIds>,
     ) -> Self {
         let session = Arc::from(live.id());
         Self { wire, session, live, plan, abilities, turn: Mutex::default(), messages }
@@ -160,7 +179,7 @@ impl Updates {
     }
 
     fn next_message(&self) -> Arc<str> {
-        format!("m{}", self.messages.fetch_add(1, Ordering::Relaxed)).into()
+        self.messages.next()
     }
 
     fn turn(&self) -> MutexGuard<'_, Turn> {
