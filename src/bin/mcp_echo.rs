@@ -31,6 +31,8 @@ struct Flags {
     exit_at_start: bool,
     /// Offers tools that no client should take as they are.
     poisoned: bool,
+    /// Offers a prompt, too.
+    prompts: bool,
     /// Ends at once while this file exists.
     exit_while: Option<String>,
     /// The description of `echo` is read from here, once.
@@ -55,6 +57,7 @@ impl Flags {
                 "--hang-on-stop" => flags.hang_on_stop = true,
                 "--exit-at-start" => flags.exit_at_start = true,
                 "--poisoned" => flags.poisoned = true,
+                "--prompts" => flags.prompts = true,
                 "--exit-while" => flags.exit_while = Some(value()?),
                 "--describe-file" => flags.describe_file = Some(value()?),
                 "--slow-start" => flags.slow_start = Some(value()?),
@@ -174,11 +177,15 @@ impl Server {
                     std::thread::sleep(Duration::from_millis(wait));
                 }
                 self.log("ready");
+                let mut capabilities = json!({"tools": {"listChanged": true}});
+                if self.flags.prompts {
+                    capabilities["prompts"] = json!({});
+                }
                 answer(
                     &id,
                     json!({
                         "protocolVersion": "2025-11-25",
-                        "capabilities": {"tools": {"listChanged": true}},
+                        "capabilities": capabilities,
                         "serverInfo": {"name": "skein-mcp-echo", "version": "0"},
                         "instructions": "Call echo to hear yourself.",
                     }),
@@ -190,6 +197,14 @@ impl Server {
                 if !(self.flags.silent_list || (self.flags.list_once && before > 0)) {
                     answer(&id, self.tools(before));
                 }
+            }
+            "prompts/list" if self.flags.prompts => {
+                let arguments = json!([{"name": "file", "required": true}]);
+                answer(&id, json!({"prompts": [{"name": "show", "description": "Shows.", "arguments": arguments}]}));
+            }
+            "prompts/get" if self.flags.prompts => {
+                let text = format!("read {}", message["params"]["arguments"]["file"].as_str().unwrap_or_default());
+                answer(&id, json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}));
             }
             // Calls last, and the next message must be heard meanwhile.
             "tools/call" => {

@@ -2,6 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
+/// `skein acp`: the editor lends its files.
+mod acp_editor;
+/// `skein acp`: what a user chooses.
+mod acp_options;
+/// `skein acp`: turns, consent, cancelling.
+mod acp_prompt;
+/// `skein acp`: sessions, and the servers a client brings.
+mod acp_sessions;
+/// `skein acp`: lines, envelopes, greetings, ends.
+mod acp_wire;
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
 /// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.

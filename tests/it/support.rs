@@ -6,8 +6,10 @@
 
 #![expect(clippy::expect_used, reason = "a sandbox that cannot be built ends the test")]
 
+pub(crate) mod acp;
 mod fake;
 pub(crate) mod http;
+pub(crate) mod model;
 mod wired;
 
 use std::fs;

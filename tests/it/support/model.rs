@@ -1,0 +1,126 @@
+//! A language model made of a closure, reached over real HTTP in the OpenAI dialect. It answers many at once.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+/// What it does when it is asked.
+pub(crate) enum Answer {
+    /// Says these pieces, one delta each.
+    Says(Vec<String>),
+    /// Wishes for this call.
+    Calls {
+        id: &'static str,
+        tool: &'static str,
+        arguments: Value,
+    },
+    /// Says this, and then nothing more while the connection lasts.
+    Hangs(&'static str),
+    Status(u16),
+}
+
+pub(crate) struct ScriptedModel {
+    address: String,
+    requests: Arc<Mutex<Vec<Value>>>,
+}
+
+impl ScriptedModel {
+    pub(crate) fn new(answer: impl Fn(&Value) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = format!("http://{}/v1", listener.local_addr().expect("an address"));
+        let requests: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (kept, answer) = (Arc::clone(&requests), Arc::new(answer));
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (kept, answer) = (Arc::clone(&kept), Arc::clone(&answer));
+                std::thread::spawn(move || {
+                    let request = receive(&stream);
+                    kept.lock().expect("the requests").push(request.clone());
+                    // Whoever is cancelled hangs up.
+                    drop(send(stream, &answer(&request)));
+                });
+            }
+        });
+        Self { address, requests }
+    }
+
+    /// The program will find this model as `openai:scripted`.
+    pub(crate) fn offered_to(&self, mut command: Command) -> Command {
+        command.env("SKEIN_MODEL", "openai:scripted").env("OPENAI_BASE_URL", &self.address);
+        command.env("OPENAI_API_KEY", "a-key-for-a-test");
+        command
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Value> {
+        self.requests.lock().expect("the requests").clone()
+    }
+}
+
+/// The last words of the user in a request.
+pub(crate) fn asked(request: &Value) -> String {
+    let messages = request["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let user = messages.iter().rev().find(|message| message["role"] == "user");
+    user.map(|message| message["content"].to_string()).unwrap_or_default()
+}
+
+/// Whether the model is told what came of its call.
+pub(crate) fn has_result(request: &Value) -> bool {
+    request["messages"].as_array().and_then(|messages| messages.last()).is_some_and(|last| last["role"] == "tool")
+}
+
+fn receive(stream: &TcpStream) -> Value {
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a line");
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    serde_json::from_slice(&body).expect("JSON")
+}
+
+fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
+    let (deltas, reason) = match answer {
+        Answer::Says(pieces) => (pieces.iter().map(|piece| json!({"content": piece})).collect(), "stop"),
+        Answer::Hangs(text) => (vec![json!({"content": text})], ""),
+        Answer::Calls { id, tool, arguments } => {
+            let function = json!({"name": tool, "arguments": arguments.to_string()});
+            let call = json!({"index": 0, "id": id, "type": "function", "function": function});
+            (vec![json!({"role": "assistant", "tool_calls": [call]})], "tool_calls")
+        }
+        Answer::Status(status) => {
+            let body = r#"{"error":{"message":"scripted"}}"#;
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}");
+            return write!(stream, "{head}\r\nconnection: close\r\n\r\n{body}");
+        }
+    };
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked";
+    write!(stream, "{head}\r\nconnection: close\r\n\r\n")?;
+    let chunk = |stream: &mut TcpStream, event: &Value| {
+        let text = format!("data: {event}\n\n");
+        write!(stream, "{:x}\r\n{text}\r\n", text.len())
+    };
+    for delta in deltas {
+        chunk(&mut stream, &json!({"id": "c", "choices": [{"index": 0, "delta": delta}]}))?;
+    }
+    if reason.is_empty() {
+        // Nothing is read until the other side hangs up.
+        return stream.read(&mut [0; 1]).map(drop);
+    }
+    chunk(&mut stream, &json!({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}))?;
+    let usage = json!({"prompt_tokens": 100, "completion_tokens": 7});
+    chunk(&mut stream, &json!({"id": "c", "choices": [], "usage": usage}))?;
+    write!(stream, "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+}
