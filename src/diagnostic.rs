@@ -149,6 +149,15 @@ impl Diagnostic {
         out
     }
 
+    /// The same without styles, for whoever is no terminal. Nothing else in it can be an escape sequence.
+    pub fn render_plain(&self) -> String {
+        let styled = self.render();
+        let mut parts = styled.split('\u{1b}');
+        let mut plain = parts.next().unwrap_or_default().to_owned();
+        plain.extend(parts.map(|part| part.split_once('m').map_or("", |(_, text)| text)));
+        plain
+    }
+
     pub fn to_json(&self) -> serde_json::Value {
         let place = |place: &Place| {
             serde_json::json!({

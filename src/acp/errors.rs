@@ -31,7 +31,7 @@ pub(super) fn unknown_session(id: &str) -> acp::Error {
 
 /// What is wrong with the manifests, as `skein check` says it.
 pub(super) fn broken(broken: &Broken) -> acp::Error {
-    let text: String = broken.diagnostics.iter().map(Diagnostic::render).collect();
+    let text: String = broken.diagnostics.iter().map(Diagnostic::render_plain).collect();
     let diagnostics: Vec<_> = broken.diagnostics.iter().map(Diagnostic::to_json).collect();
     failed(broken.problem.clone()).data(json!({"diagnostics": diagnostics, "text": text}))
 }

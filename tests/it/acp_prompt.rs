@@ -247,6 +247,7 @@ fn a_running_command_is_stopped() {
     let session = client.session();
     let mark = client.mark();
     let prompt = client.begin(&session, "run sleep 63");
+    client.wait_update(mark, &session, "tool_call_update");
     client.until("it runs", |client| !client.running("sleep 63").is_empty());
     client.cancel(&session);
     assert_eq!(client.ended(&prompt), "cancelled");
@@ -391,9 +392,9 @@ fn a_hundred_sessions_interleave() {
 #[test]
 fn a_failure_of_the_model_is_an_error() {
     let sandbox = Sandbox::new();
-    let model = ScriptedModel::new(|request| match asked(request).contains("fail") {
-        true => Answer::Status(401),
-        false => Answer::Says(vec!["fine".to_owned()]),
+    let model = ScriptedModel::new(|request| match asked(request).contains("hello") {
+        true => Answer::Says(vec!["fine".to_owned()]),
+        false => Answer::Status(401),
     });
     let mut client = with_model(&sandbox, &model);
     let session = client.session();

@@ -180,7 +180,9 @@ fn the_end_of_stdin_in_a_turn_leaves_nothing_behind() {
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow");
     let session = client.session();
+    let mark = client.mark();
     client.begin(&session, "run sleep 61");
+    client.wait_update(mark, &session, "tool_call_update");
     client.until("the command runs", |client| !client.running("sleep 61").is_empty());
     let (_, code) = client.finish();
     assert_eq!(code, 0);

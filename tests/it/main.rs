@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
+/// `skein acp`: the editor lends its files.
+mod acp_editor;
 /// `skein acp`: what a user chooses.
 mod acp_options;
 /// `skein acp`: turns, consent, cancelling.

@@ -1,0 +1,135 @@
+//! The editor as a service: what `skein acp` asks of a client that lends its files and terminals, and what it does
+//! when the client fails. That nothing is asked of one that lends nothing, every other test shows: its client knows
+//! no such request. The numbers in the comments are those of the assertions for a conformant agent.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::support::Sandbox;
+use crate::support::acp::{Acp, of_kind, spoken};
+
+/// What the editor has open, saved or not.
+type Buffers = Rc<RefCell<BTreeMap<String, String>>>;
+
+fn path(params: &Value) -> String {
+    params["path"].as_str().expect("a path").to_owned()
+}
+
+/// A client that lends its files.
+fn editor(sandbox: &Sandbox, fs: &Value) -> (Acp, Buffers) {
+    let mut client = Acp::able(sandbox, &[], &json!({"fs": fs}));
+    let buffers = Buffers::default();
+    let (read, written) = (Rc::clone(&buffers), Rc::clone(&buffers));
+    client.on("fs/read_text_file", move |params| {
+        Some(match read.borrow().get(&path(params)) {
+            Some(text) => json!({"result": {"content": text}}),
+            None => match std::fs::read_to_string(path(params)) {
+                Ok(text) => json!({"result": {"content": text}}),
+                Err(_) => json!({"error": {"code": -32002, "message": "no such file"}}),
+            },
+        })
+    });
+    client.on("fs/write_text_file", move |params| {
+        let text = params["content"].as_str().expect("text").to_owned();
+        // As an editor does that saves at once.
+        std::fs::write(path(params), &text).expect("written");
+        written.borrow_mut().insert(path(params), text);
+        Some(json!({"result": {}}))
+    });
+    client.on_permission("allow");
+    (client, buffers)
+}
+
+/// What is in the editor and not on disk yet is what a tool reads.
+#[test]
+fn an_unsaved_change_is_seen() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "as it was saved\n");
+    let (mut client, buffers) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
+    let file = sandbox.path("project/a.txt").to_string_lossy().into_owned();
+    buffers.borrow_mut().insert(file, "as it is being written\n".to_owned());
+    let session = client.session();
+    let mark = client.mark();
+    let (_, updates) = client.prompt(&session, "read a.txt");
+    assert!(spoken(&updates).contains("as it is being written"), "{updates:#?}");
+    let asked = client.wait(mark, "a request", |message| message["method"] == "fs/read_text_file");
+    assert_eq!(asked["params"]["sessionId"], json!(session));
+}
+
+/// An edit goes through the editor, by an absolute path, and is shown as a diff.
+#[test]
+fn an_edit_goes_through_the_editor() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "one\ntwo\n");
+    let (mut client, buffers) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
+    let session = client.session();
+    client.prompt(&session, "read a.txt");
+    let edit = r#"/developer.edit_file {"path": "a.txt", "edits": [{"before": "two", "after": "three"}]}"#;
+    let (reason, updates) = client.prompt(&session, edit);
+    assert_eq!(reason, "end_turn");
+    let file = sandbox.path("project/a.txt").to_string_lossy().into_owned();
+    assert_eq!(buffers.borrow().get(&file).map(String::as_str), Some("one\nthree\n"), "{updates:#?}");
+    let end = of_kind(&updates, "tool_call_update").pop().expect("a call");
+    let diff = end["content"].as_array().unwrap().iter().find(|content| content["type"] == "diff").expect("a diff");
+    assert_eq!((&diff["oldText"], &diff["newText"]), (&json!("one\ntwo\n"), &json!("one\nthree\n")));
+}
+
+/// 31: only what was offered is asked for.
+#[test]
+fn a_client_that_only_shows_files_is_not_asked_to_write() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "one\n");
+    let (mut client, _) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": false}));
+    let session = client.session();
+    let mark = client.mark();
+    client.prompt(&session, "read a.txt");
+    let edit = r#"/developer.edit_file {"path": "a.txt", "edits": [{"before": "one", "after": "two"}]}"#;
+    client.prompt(&session, edit);
+    let methods: Vec<_> = client.heard()[mark..].iter().filter_map(|message| message["method"].as_str()).collect();
+    assert!(methods.contains(&"fs/read_text_file") && !methods.contains(&"fs/write_text_file"), "{methods:?}");
+    assert_eq!(std::fs::read_to_string(sandbox.path("project/a.txt")).unwrap(), "two\n");
+}
+
+/// A client that fails is done without: the disk has the file, too.
+#[test]
+fn a_client_that_fails_is_done_without() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "from the disk\n");
+    let (mut client, _) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
+    client.on("fs/read_text_file", |_| Some(json!({"error": {"code": -32603, "message": "the editor is upset"}})));
+    let session = client.session();
+    let (reason, updates) = client.prompt(&session, "read a.txt");
+    assert_eq!((reason.as_str(), spoken(&updates).contains("from the disk")), ("end_turn", true), "{updates:#?}");
+}
+
+/// A client that does not answer does not keep a turn from being cancelled.
+#[test]
+fn a_client_that_is_silent_does_not_hold_a_turn() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "from the disk\n");
+    let (mut client, _) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
+    client.on("fs/read_text_file", |_| None);
+    let session = client.session();
+    let mark = client.mark();
+    let prompt = client.begin(&session, "read a.txt");
+    client.wait(mark, "a request", |message| message["method"] == "fs/read_text_file");
+    client.cancel(&session);
+    assert_eq!(client.ended(&prompt), "cancelled");
+}
+
+/// What lies outside the session's folders is not asked of the editor either.
+#[test]
+fn the_editor_opens_no_other_folders() {
+    let sandbox = Sandbox::new();
+    sandbox.write("hidden/c.txt", "the letter c\n");
+    let (mut client, _) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
+    let session = client.session();
+    let mark = client.mark();
+    client.prompt(&session, &format!("read {}", sandbox.path("hidden/c.txt").display()));
+    client.prompt(&session, "read ../hidden/c.txt");
+    let asked = client.heard()[mark..].iter().filter(|message| message["method"] == "fs/read_text_file").count();
+    assert_eq!(asked, 0);
+}
