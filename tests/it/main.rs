@@ -40,6 +40,8 @@ mod compaction;
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.
 mod faults;
+/// `skein run` keeps its sessions.
+mod kept;
 /// What was acknowledged survives `kill -9`.
 mod kill;
 /// Models over real HTTP that are slow, cut, wrong and hostile, in each dialect.

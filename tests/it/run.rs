@@ -6,7 +6,7 @@ use crate::model::{Answer, Model, calls, says, stop};
 use crate::support::{Run, Sandbox, read};
 
 impl Model {
-    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Run {
+    pub(crate) fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Run {
         let mut command = sandbox.command(&[&["run", "--model", "openai:scripted"], args].concat());
         command.env("OPENAI_BASE_URL", &self.address).env("OPENAI_API_KEY", "sk-a-marked-secret");
         let output = command.output().unwrap();
