@@ -99,9 +99,16 @@ impl Connection {
         opened.map_err(|broken| errors::broken(&broken))
     }
 
-    /// Runs until done, apart from the dispatch loop.
+    /// Runs until done, apart from the dispatch loop. What is not done when the client has gone and every turn has
+    /// ended is dropped: a service that is slow to start keeps nobody.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(work);
+        let ended = self.tasks.cancelled().clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                () = ended.cancelled() => {}
+            }
+        });
     }
 
     pub(super) fn session(&self, id: &acp::SessionId) -> Result<Arc<Open>, acp::Error> {

@@ -528,3 +528,47 @@ fn a_fast_stream_keeps_its_order() {
     let replayed = client.updates(mark, &sessions[0]);
     assert_eq!((spoken(&replayed), said(&replayed, "user_message_chunk")), (whole, "count".to_owned()));
 }
+
+/// 52: how full the window is, and what the session has cost, where both are known.
+#[test]
+fn usage_is_told_with_its_cost() {
+    let sandbox = Sandbox::new();
+    let facts = "version: 1\nmodels:\n  openai:scripted: {window: 100000, input: 10.0, output: 20.0}\n";
+    sandbox.write("config/config.yaml", facts);
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["fine".to_owned()]));
+    let mut client = with_model(&sandbox, &model);
+    let session = client.session();
+    let usage = |updates: &[Value]| of_kind(updates, "usage_update").pop().unwrap_or_else(|| panic!("{updates:#?}"));
+    let (_, updates) = client.prompt(&session, "hello");
+    let first = usage(&updates);
+    assert_eq!((&first["used"], &first["size"]), (&json!(107), &json!(100_000)));
+    // 100 tokens in at 10 a million, 7 out at 20.
+    let cost = |usage: &Value| usage["cost"]["amount"].as_f64().expect("an amount");
+    assert!((cost(&first) - 0.001_14).abs() < 1e-9, "{first}");
+    assert_eq!(first["cost"]["currency"], "USD");
+    let (_, updates) = client.prompt(&session, "hello");
+    assert!((cost(&usage(&updates)) - 0.002_28).abs() < 1e-9, "it is that of the whole session: {updates:#?}");
+}
+
+/// 52: a talk that was shortened is told to clients that understand it; the model is shown the summary.
+#[test]
+fn a_shortened_talk_is_told_to_who_understands_it() {
+    let sandbox = Sandbox::new();
+    for capabilities in [json!({}), json!({"session": {"compaction": {}}})] {
+        let model = ScriptedModel::new(|_| Answer::Says(vec!["word ".repeat(3_000)]));
+        let mut client = Acp::launch(&sandbox, model.offered_to(sandbox.command(&["acp"])));
+        client.introduce(&capabilities);
+        let session = client.session();
+        for _ in 0..8 {
+            client.prompt(&session, "tell me a long story");
+        }
+        let (reason, updates) = client.prompt(&session, "/compact");
+        assert_eq!(reason, "end_turn");
+        assert!(spoken(&updates).contains("are a summary"), "{updates:#?}");
+        let told = of_kind(&updates, "compaction_update");
+        let expected = usize::from(capabilities["session"].is_object());
+        assert_eq!(told.len().min(1), expected, "{told:#?}");
+        assert!(told.last().is_none_or(|last| last["status"] == "completed"), "{told:#?}");
+        assert_eq!(client.prompt(&session, "and then?").0, "end_turn");
+    }
+}

@@ -1,6 +1,6 @@
 //! `skein acp` on its lines: envelopes, errors, what is greeted and what is refused. The numbers in the comments are
 //! those of the assertions for a conformant agent; `support/acp.rs` holds every line of every test against 1, 2, 4,
-//! 14, 31 and 50.
+//! 14, 31, 50 and 52.
 
 use serde_json::{Value, json};
 
@@ -157,9 +157,16 @@ fn logging_in_is_offered_and_never_asked_for() {
     assert_eq!(client.refused("authenticate", json!({"methodId": "magic"}))["code"], -32602);
     client.ask("logout", json!({}));
     client.session();
-    let mut other = Acp::launch(&sandbox, sandbox.command(&["acp"]));
+    let mut command = sandbox.command(&["acp"]);
+    command.env("SKEIN_MODEL", "openai:gpt");
+    let mut other = Acp::launch(&sandbox, command);
     let methods = other.introduce(&json!({"auth": {"terminal": true}}))["authMethods"].clone();
     assert_eq!(of_type(&methods, "terminal"), 1, "{methods}");
+    // A key that is missing is told to whoever asks, and keeps nobody from a session.
+    let error = other.refused("authenticate", json!({"methodId": "environment"}));
+    assert_eq!(error["code"], -32000);
+    assert!(error["message"].as_str().unwrap().contains("OPENAI_API_KEY"), "{error}");
+    other.session();
 }
 
 /// 51: the end of stdin is the end of the agent.

@@ -1,7 +1,8 @@
 //! An ACP client that works on the lines of the wire, so that a test can say what is on it and in which order.
 //!
 //! Invariant: every line the agent writes is one JSON-RPC message that fits the protocol's own types without
-//! losing a key; every answer belongs to one question; nothing is asked of the client that the test did not script.
+//! losing a key; every answer belongs to one question; nothing is asked of the client that the test did not script,
+//! and nothing is told that it did not say it understands.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -35,6 +36,8 @@ pub(crate) struct Acp {
     asked: HashMap<String, String>,
     scripts: HashMap<&'static str, Script>,
     next: i64,
+    /// What the client said it can do.
+    capabilities: Value,
     project: PathBuf,
     home: PathBuf,
     stderr: PathBuf,
@@ -80,6 +83,7 @@ impl Acp {
             asked: HashMap::new(),
             scripts: HashMap::new(),
             next: 0,
+            capabilities: json!({}),
             project: sandbox.path("project"),
             home,
             stderr,
@@ -87,6 +91,7 @@ impl Acp {
     }
 
     pub(crate) fn introduce(&mut self, capabilities: &Value) -> Value {
+        self.capabilities = capabilities.clone();
         self.ask("initialize", json!({"protocolVersion": 1, "clientCapabilities": capabilities}))
     }
 
@@ -303,6 +308,7 @@ impl Acp {
         assert!(fields.keys().all(|key| known.contains(&key.as_str())), "{message}");
         if let Some(method) = fields.get("method") {
             assert!(!fields.contains_key("result") && !fields.contains_key("error"), "{message}");
+            self.understands(&message["params"]["update"]);
             return fits_request(method.as_str().expect("a method"), &message["params"]);
         }
         let id = fields.get("id").unwrap_or_else(|| panic!("an answer has an id: {message}"));
@@ -320,6 +326,22 @@ impl Acp {
         if let Some(result) = fields.get("result") {
             fits_result(&method, result);
         }
+    }
+
+    /// Some updates are only for clients that said so.
+    fn understands(&self, update: &Value) {
+        let session = &self.capabilities["session"];
+        let capability = match update["sessionUpdate"].as_str() {
+            Some("notice") => &session["notices"],
+            Some("compaction_update" | "compaction_summary_chunk") => &session["compaction"],
+            Some("plan_update" | "plan_removed") => &self.capabilities["plan"],
+            Some("subagent_update") => &self.capabilities["subagents"],
+            Some("config_option_update") if update.to_string().contains(r#""type":"boolean""#) => {
+                &session["configOptions"]["boolean"]
+            }
+            _ => return,
+        };
+        assert!(capability.is_object(), "the client did not say that it understands {update}");
     }
 
     fn play(&mut self, message: &Value) {
