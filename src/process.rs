@@ -68,6 +68,9 @@ impl Group {
         if let Some(cwd) = &launch.cwd {
             command.current_dir(cwd);
         }
+        if let Some(reaper) = reaper {
+            reaper.ready()?;
+        }
         let mut child = command.spawn()?;
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let (Some(pid), Some(stdout), Some(stderr)) = (pid, child.stdout.take(), child.stderr.take()) else {

@@ -97,11 +97,10 @@ pub(super) fn sessions(store: store::Sessions, limits: Limits, folders: &Folders
 }
 
 fn reaper() -> Result<Reaper, Failure> {
-    let program = std::env::current_exe();
-    let started = program.and_then(|program| Reaper::start(&program, &["reaper".into()]));
-    started.map_err(|error| {
-        Failure::work(format!("the reaper cannot be started: {error}"), "check that skein itself can be run")
-    })
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::work(format!("skein does not know its own program: {error}"), "check that skein itself can be run")
+    })?;
+    Ok(Reaper::new(program, &["reaper".into()]))
 }
 
 fn cassette(global: &Global) -> Result<Option<Cassette>, Failure> {

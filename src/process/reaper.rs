@@ -5,28 +5,42 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// A handle on the running reaper process.
+/// A handle on the reaper process, which is started before the first group that it is to watch.
 #[derive(Debug, Clone)]
 pub struct Reaper {
-    process: Arc<Process>,
+    shared: Arc<Shared>,
 }
 
-/// Shared by all handles; the last one ends it.
+/// Shared by all handles; the last one ends the process.
 #[derive(Debug)]
-struct Process(Mutex<Child>);
+struct Shared {
+    program: PathBuf,
+    args: Vec<OsString>,
+    process: Mutex<Option<Child>>,
+}
 
 impl Reaper {
-    /// Starts `program` with `args`, which must call [`run`] on its standard input.
+    /// `program` with `args` must call [`run`] on its standard input.
+    pub fn new(program: impl Into<PathBuf>, args: &[OsString]) -> Self {
+        let shared = Shared { program: program.into(), args: args.to_owned(), process: Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Starts the process if it does not run yet. No group may be started before.
     #[expect(clippy::disallowed_methods, reason = "the reaper is started here, and must not be a tokio child")]
-    pub fn start(program: &Path, args: &[OsString]) -> std::io::Result<Self> {
-        let child = Command::new(program)
-            .args(args)
+    pub(super) fn ready(&self) -> std::io::Result<()> {
+        let mut process = self.process();
+        if process.is_some() {
+            return Ok(());
+        }
+        let child = Command::new(&self.shared.program)
+            .args(&self.shared.args)
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -36,8 +50,14 @@ impl Reaper {
             // It has no business in the folder we happen to be in, and nothing to keep anywhere.
             .current_dir("/")
             .env("HOME", "/dev/null")
-            .spawn()?;
-        Ok(Self { process: Arc::new(Process(Mutex::new(child))) })
+            .spawn();
+        let told = |error| std::io::Error::other(format!("the reaper cannot be started: {error}"));
+        *process = Some(child.map_err(told)?);
+        Ok(())
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Child>> {
+        self.shared.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn watch(&self, group: Pid) {
@@ -49,20 +69,22 @@ impl Reaper {
     }
 
     fn tell(&self, sign: char, group: Pid) {
-        let mut process = self.process.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(pipe) = process.stdin.as_mut() else { return };
+        let mut process = self.process();
+        let Some(pipe) = process.as_mut().and_then(|process| process.stdin.as_mut()) else { return };
         if let Err(error) = writeln!(pipe, "{sign}{}", group.as_raw_nonzero()) {
             tracing::error!(%error, "the reaper is gone: child processes may survive a crash of skein");
         }
     }
 }
 
-impl Drop for Process {
+impl Drop for Shared {
     fn drop(&mut self) {
+        let process = self.process.get_mut().unwrap_or_else(PoisonError::into_inner);
         // The pipe closes, the reaper ends, and its exit is collected.
-        let process = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        drop(process.stdin.take());
-        drop(process.wait());
+        if let Some(mut process) = process.take() {
+            drop(process.stdin.take());
+            drop(process.wait());
+        }
     }
 }
 

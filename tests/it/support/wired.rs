@@ -140,10 +140,10 @@ impl Wiring {
         let inherited = ["PATH", "HOME"].iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)));
         let given = self.variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
         let marked = ("TMPDIR".into(), folder.path().into());
-        let reaper = Reaper::start(Path::new(env!("CARGO_BIN_EXE_skein")), &["reaper".into()]);
+        let reaper = Reaper::new(env!("CARGO_BIN_EXE_skein"), &["reaper".into()]);
         let options = PoolOptions {
             environment: Environment::new(inherited.chain(given).chain([marked])),
-            reaper: Some(reaper.expect("the reaper starts")),
+            reaper: Some(reaper),
             data: folder.path().join("data"),
             cassette: None,
         };
