@@ -25,7 +25,7 @@ use agent_client_protocol::v1::schema as acp;
 use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Agent, Client, Lines, on_receive_notification, on_receive_request};
 use futures::StreamExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Shared};
 use tokio::io::AsyncRead;
 use tokio_util::sync::CancellationToken;
 
@@ -38,8 +38,8 @@ use wire::Wire;
 
 /// What the door opens to.
 pub struct Front {
-    /// Opens the store of sessions, or says why it cannot be used.
-    pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, String>> + Send + Sync>,
+    /// The store of sessions, once it is open, or why it cannot be used.
+    pub sessions: Shared<BoxFuture<'static, Result<Sessions, String>>>,
     pub projects: Arc<dyn Projects>,
     pub version: &'static str,
     /// Where the program was started.

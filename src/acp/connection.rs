@@ -23,7 +23,6 @@ pub(super) struct Connection {
     pub(super) front: Front,
     pub(super) wire: Wire,
     client: OnceLock<acp::ClientCapabilities>,
-    sessions: tokio::sync::OnceCell<Result<Sessions, String>>,
     open: Mutex<HashMap<String, Arc<Open>>>,
     pub(super) tasks: Scope,
 }
@@ -66,14 +65,7 @@ impl Place {
 
 impl Connection {
     pub(super) fn new(front: Front, wire: Wire) -> Arc<Self> {
-        Arc::new(Self {
-            front,
-            wire,
-            client: OnceLock::new(),
-            sessions: tokio::sync::OnceCell::new(),
-            open: Mutex::default(),
-            tasks: Scope::new(),
-        })
+        Arc::new(Self { front, wire, client: OnceLock::new(), open: Mutex::default(), tasks: Scope::new() })
     }
 
     /// What the client said about itself counts from its first word.
@@ -85,10 +77,9 @@ impl Connection {
         self.client.get().cloned().unwrap_or_default()
     }
 
-    /// The store of sessions, opened when it is first needed: a client is greeted even if it cannot be.
-    pub(super) async fn sessions(&self) -> Result<&Sessions, acp::Error> {
-        let opened = self.sessions.get_or_init(|| (self.front.sessions)()).await;
-        opened.as_ref().map_err(|problem| errors::failed(problem.clone()))
+    /// The store of sessions; a client is greeted before it is open, and even if it cannot be.
+    pub(super) async fn sessions(&self) -> Result<Sessions, acp::Error> {
+        self.front.sessions.clone().await.map_err(errors::failed)
     }
 
     /// What holds in a folder. The same words as `skein check` if that is nothing good.

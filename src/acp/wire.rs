@@ -4,10 +4,11 @@
 //! Invariant: what is written is one JSON message a line, and nothing else; a line that cannot be read is answered,
 //! never the end of the connection.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use agent_client_protocol::v1::schema as acp;
 use futures::{Sink, Stream};
@@ -18,11 +19,76 @@ const MAX_LINE: u64 = 64 << 20;
 /// Text that waits is joined into chunks of about this size.
 const MAX_CHUNK: usize = 16 << 10;
 const MAX_BUFFER: usize = 256 << 10;
+/// How long the writer lets pieces of a message gather after it has written one.
+const GATHERS: Duration = Duration::from_millis(2);
 
 /// The way out. A cheap handle; the writer ends when the last one is gone.
 #[derive(Debug, Clone)]
 pub(super) struct Wire {
-    queue: Sender<Outgoing>,
+    queue: Arc<Held>,
+}
+
+/// What waits to be written. To wake the writer for every piece of a stream costs more than to write it, so it is
+/// not woken for a piece while it lets them gather; for everything else it is.
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Outgoing>,
+    /// The writer has just written a piece of a message.
+    gathering: bool,
+    closed: bool,
+}
+
+/// The handles' share in the queue: the last one to go closes it.
+#[derive(Debug)]
+struct Held(Arc<Queue>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.state().closed = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Queue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, outgoing: Outgoing) {
+        let mut state = self.state();
+        let is_piece = matches!(outgoing, Outgoing::Chunk(_));
+        let rest = match state.waiting.back_mut() {
+            Some(last) => last.joined_by(outgoing),
+            None => Some(outgoing),
+        };
+        state.waiting.extend(rest);
+        if !(is_piece && state.gathering) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Everything that waits, as soon as something does; nothing when the queue is closed and empty.
+    /// `after_piece`: a piece was written last.
+    fn take(&self, after_piece: bool) -> VecDeque<Outgoing> {
+        let mut state = self.state();
+        if after_piece && !state.closed && state.waiting.is_empty() {
+            state.gathering = true;
+            // Woken early by anything but a piece.
+            let waited = self.changed.wait_timeout(state, GATHERS).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            state.gathering = false;
+        }
+        while state.waiting.is_empty() && !state.closed {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        std::mem::take(&mut state.waiting)
+    }
 }
 
 /// Whose words a chunk holds.
@@ -50,14 +116,15 @@ enum Outgoing {
 impl Wire {
     /// Starts the writer. It can be waited for once every handle is gone.
     pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, JoinHandle<()>)> {
-        let (queue, waiting) = channel();
+        let queue: Arc<Queue> = Arc::default();
+        let waiting = Arc::clone(&queue);
         let writer = std::thread::Builder::new().name("acp-writer".to_owned()).spawn(move || {
             // A client that went away ends the connection by itself: its end of stdin closes, too.
             if let Err(error) = write_all(&waiting, output) {
                 tracing::info!(%error, "the client no longer reads");
             }
         })?;
-        Ok((Self { queue }, writer))
+        Ok((Self { queue: Arc::new(Held(queue)) }, writer))
     }
 
     /// A piece of text, joined with its neighbours if they still wait.
@@ -74,8 +141,7 @@ impl Wire {
     }
 
     fn send(&self, outgoing: Outgoing) {
-        // Nobody hears it any more: the writer has ended because the client went away.
-        drop(self.queue.send(outgoing));
+        self.queue.0.push(outgoing);
     }
 
     /// Where the SDK puts its lines.
@@ -88,37 +154,37 @@ impl Wire {
     }
 }
 
-fn write_all(waiting: &Receiver<Outgoing>, mut output: impl Write) -> io::Result<()> {
+fn write_all(queue: &Queue, mut output: impl Write) -> io::Result<()> {
     let mut buffer = Vec::new();
-    while let Ok(first) = waiting.recv() {
-        let mut item = first;
-        while let Ok(next) = waiting.try_recv() {
-            item = item.followed_by(next, &mut buffer);
+    let mut after_piece = false;
+    loop {
+        let waiting = queue.take(after_piece);
+        let Some(last) = waiting.back() else { return Ok(()) };
+        after_piece = matches!(last, Outgoing::Chunk(_));
+        for item in waiting {
+            item.write(&mut buffer);
             if buffer.len() > MAX_BUFFER {
                 output.write_all(&buffer)?;
                 buffer.clear();
             }
         }
-        item.write(&mut buffer);
         output.write_all(&buffer)?;
         output.flush()?;
         buffer.clear();
     }
-    Ok(())
 }
 
 impl Outgoing {
-    /// Joined with `next`, or written so that `next` is the one that waits.
-    fn followed_by(mut self, next: Outgoing, buffer: &mut Vec<u8>) -> Outgoing {
-        if let (Outgoing::Chunk(chunk), Outgoing::Chunk(more)) = (&mut self, &next)
+    /// Takes in `next` if both are pieces of one message; gives it back if not.
+    fn joined_by(&mut self, next: Outgoing) -> Option<Outgoing> {
+        if let (Outgoing::Chunk(chunk), Outgoing::Chunk(more)) = (&mut *self, &next)
             && (chunk.voice, &chunk.session, &chunk.message) == (more.voice, &more.session, &more.message)
             && chunk.text.len() < MAX_CHUNK
         {
             chunk.text.push_str(&more.text);
-            return self;
+            return None;
         }
-        self.write(buffer);
-        next
+        Some(next)
     }
 
     fn write(&self, buffer: &mut Vec<u8>) {

@@ -34,13 +34,11 @@ fn chunk(session: &str, message: &str, text: &str) -> Chunk {
 
 /// Everything is queued before the writer begins, so that nothing is left to chance.
 fn written(items: Vec<Outgoing>) -> Vec<serde_json::Value> {
-    let (queue, waiting) = channel();
-    for item in items {
-        queue.send(item).unwrap();
-    }
-    drop(queue);
+    let queue: Arc<Queue> = Arc::default();
+    items.into_iter().for_each(|item| queue.push(item));
+    drop(Held(Arc::clone(&queue)));
     let paper = Paper::default();
-    write_all(&waiting, paper.clone()).unwrap();
+    write_all(&queue, paper.clone()).unwrap();
     paper.lines()
 }
 
@@ -99,6 +97,28 @@ async fn the_sdk_s_lines_and_ours_keep_their_order() {
         assert_eq!(pair[0]["params"]["update"]["content"]["text"], format!("{n} "));
         assert_eq!(pair[1]["id"], n);
     }
+}
+
+#[test]
+fn the_first_piece_is_written_at_once_and_a_line_waits_for_no_piece() {
+    let paper = Paper::default();
+    let (wire, writer) = Wire::start(paper.clone()).unwrap();
+    let written = |count: usize| {
+        let begun = std::time::Instant::now();
+        while paper.lines().len() < count {
+            assert!(begun.elapsed().as_secs() < 10, "{count} lines are written");
+            std::thread::yield_now();
+        }
+    };
+    wire.chunk(chunk("a", "1", "first"));
+    written(1);
+    // The writer lets pieces gather now: this one need not come alone, and the line takes it along.
+    wire.chunk(chunk("a", "1", "second"));
+    wire.send(Outgoing::Line(r#"{"id":1}"#.to_owned()));
+    written(3);
+    drop(wire);
+    writer.join().unwrap();
+    assert_eq!(paper.lines()[2]["id"], 1);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use clap::Args;
+use futures::FutureExt as _;
 
 use super::folders::Folders;
 use super::models::KnownModels;
@@ -56,17 +57,21 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             model: args.model.clone().filter(|model| !model.is_empty()),
             known: Mutex::default(),
         });
-        let of_sessions = folders.clone();
+        // A first session needs both: they are made ready while the client is greeted.
+        let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
+        drop(tokio::task::spawn_blocking(move || {
+            if let Ok(project) = early.open(&cwd) {
+                drop(project.models.provider(&project.model));
+            }
+        }));
+        let (data, of_sessions) = (folders.data.clone(), folders.clone());
+        let opening = tokio::task::spawn_blocking(move || store::Sessions::open(&data));
+        let sessions = async move {
+            let store = opening.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+            Ok(started::sessions(store, Limits::default(), &of_sessions))
+        };
         let front = Front {
-            sessions: Box::new(move || {
-                let folders = of_sessions.clone();
-                Box::pin(async move {
-                    let data = folders.data.clone();
-                    let opened = tokio::task::spawn_blocking(move || store::Sessions::open(&data)).await;
-                    let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-                    Ok(started::sessions(store, Limits::default(), &folders))
-                })
-            }),
+            sessions: sessions.boxed().shared(),
             projects,
             version: env!("CARGO_PKG_VERSION"),
             cwd: folders.cwd.clone(),
@@ -101,7 +106,9 @@ struct Traces {
 impl Projects for Workspaces {
     fn open(&self, cwd: &Path) -> Result<Project, Broken> {
         let traces = self.traces(cwd);
-        if let Some(project) = self.known().get(&traces) {
+        // Held while manifests are read: whoever wants the same ones meanwhile finds them here afterwards.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(project) = known.get(&traces) {
             return Ok(project.clone());
         }
         let folders = Folders { cwd: cwd.to_owned(), ..self.folders.clone() };
@@ -118,7 +125,7 @@ impl Projects for Workspaces {
             return Err(Broken { problem, diagnostics: resolved.diagnostics });
         };
         let project = self.project(plan, notes);
-        self.known().insert(traces, project.clone());
+        known.insert(traces, project.clone());
         Ok(project)
     }
 }
@@ -142,10 +149,6 @@ impl Workspaces {
             broker: self.broker.with_plan(Arc::new(plan)),
             notes,
         }
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Traces, Project>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn traces(&self, cwd: &Path) -> Traces {

@@ -3,11 +3,26 @@
 use expect_test::expect_file;
 use skein::manifest::{Kind, generate_schema};
 
+use crate::support::{files_below, read, repository};
+
 /// `UPDATE_EXPECT=1 cargo test schemas` writes them anew.
 #[test]
 fn the_schemas_are_those_of_the_types() {
     for kind in Kind::ALL {
         let path = format!("{}/schemas/{}", env!("CARGO_MANIFEST_DIR"), kind.file_name());
         expect_file![path].assert_eq(&format!("{:#}\n", generate_schema(kind)));
+    }
+}
+
+/// They are not held to it when they are loaded.
+#[test]
+fn what_is_compiled_in_fits_the_schemas() {
+    for file in files_below(&repository("manifests")) {
+        let kind =
+            if file.parent().is_some_and(|folder| folder.ends_with("agents")) { Kind::Agent } else { Kind::Service };
+        let value: serde_json::Value = serde_yaml::from_str(&read(&file)).unwrap();
+        let validator = jsonschema::validator_for(&serde_json::to_value(generate_schema(kind)).unwrap()).unwrap();
+        let wrong: Vec<_> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{}: {wrong:?}", file.display());
     }
 }
