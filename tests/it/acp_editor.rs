@@ -133,3 +133,79 @@ fn the_editor_opens_no_other_folders() {
     let asked = client.heard()[mark..].iter().filter(|message| message["method"] == "fs/read_text_file").count();
     assert_eq!(asked, 0);
 }
+
+/// A client with terminals, each of which has said `said` and ended with 3; those that are not given back.
+fn terminals(sandbox: &Sandbox, said: &'static str) -> (Acp, Rc<RefCell<Vec<String>>>) {
+    let mut client = Acp::able(sandbox, &[], &json!({"terminal": true}));
+    let open: Rc<RefCell<Vec<String>>> = Rc::default();
+    let (created, released) = (Rc::clone(&open), Rc::clone(&open));
+    client.on("terminal/create", move |_| {
+        let id = format!("t{}", created.borrow().len());
+        created.borrow_mut().push(id.clone());
+        Some(json!({"result": {"terminalId": id}}))
+    });
+    client.on("terminal/wait_for_exit", |_| Some(json!({"result": {"exitCode": 3}})));
+    client.on("terminal/output", move |_| Some(json!({"result": {"output": said, "truncated": false}})));
+    client.on("terminal/kill", |_| Some(json!({"result": {}})));
+    client.on("terminal/release", move |params| {
+        released.borrow_mut().retain(|id| params["terminalId"] != json!(id));
+        Some(json!({"result": {}}))
+    });
+    client.on_permission("allow");
+    (client, open)
+}
+
+/// A command runs in the client's terminal, which the call shows and which is given back.
+#[test]
+fn a_command_runs_in_the_clients_terminal() {
+    let sandbox = Sandbox::new();
+    let (mut client, open) = terminals(&sandbox, "from the terminal\n");
+    let session = client.session();
+    let mark = client.mark();
+    let (reason, updates) = client.prompt(&session, "run touch made");
+    assert_eq!(reason, "end_turn");
+    assert!(spoken(&updates).contains("from the terminal") && spoken(&updates).contains("exit 3"), "{updates:#?}");
+    assert!(!sandbox.path("project/made").exists(), "it runs there and nowhere else");
+    let created = client.wait(mark, "a terminal", |message| message["method"] == "terminal/create");
+    assert_eq!((&created["params"]["sessionId"], &created["params"]["cwd"]), (&json!(session), &json!(client.cwd())));
+    assert!(created["params"].to_string().contains("touch made"), "{created}");
+    // It is shown before it is given back, and stays shown.
+    let position = |fits: &dyn Fn(&Value) -> bool| client.heard()[mark..].iter().position(fits).expect("it was said");
+    let shows = |message: &Value| message["params"]["update"]["content"][0]["type"] == "terminal";
+    let gives_back = |message: &Value| message["method"] == "terminal/release";
+    assert!(position(&shows) < position(&gives_back));
+    let end = of_kind(&updates, "tool_call_update").pop().expect("a call");
+    assert_eq!(end["content"][0], json!({"type": "terminal", "terminalId": "t0"}));
+    assert!(open.borrow().is_empty(), "{open:?}");
+}
+
+/// 40: a terminal is given back when the turn is cancelled, too, and before that its command is killed.
+#[test]
+fn a_terminal_is_given_back_when_the_turn_is_cancelled() {
+    let sandbox = Sandbox::new();
+    let (mut client, open) = terminals(&sandbox, "half of it\n");
+    client.on("terminal/wait_for_exit", |_| None);
+    let session = client.session();
+    let mark = client.mark();
+    let prompt = client.begin(&session, "run sleep 64");
+    client.wait(mark, "it is waited for", |message| message["method"] == "terminal/wait_for_exit");
+    client.cancel(&session);
+    assert_eq!(client.ended(&prompt), "cancelled");
+    client.wait(mark, "it is given back", |message| message["method"] == "terminal/release");
+    let methods: Vec<_> = client.heard()[mark..].iter().filter_map(|message| message["method"].as_str()).collect();
+    assert!(methods.contains(&"terminal/kill"), "{methods:?}");
+    assert!(open.borrow().is_empty(), "{open:?}");
+    let last = of_kind(&client.updates(mark, &session), "tool_call_update").pop().expect("a call");
+    assert_eq!(last["status"], "failed");
+}
+
+/// A client that makes no terminal is done without.
+#[test]
+fn a_client_that_makes_no_terminal_is_done_without() {
+    let sandbox = Sandbox::new();
+    let (mut client, _) = terminals(&sandbox, "");
+    client.on("terminal/create", |_| Some(json!({"error": {"code": -32603, "message": "no terminals today"}})));
+    let session = client.session();
+    let (_, updates) = client.prompt(&session, "run echo without it");
+    assert!(spoken(&updates).contains("without it"), "{updates:#?}");
+}

@@ -572,3 +572,26 @@ fn a_shortened_talk_is_told_to_who_understands_it() {
         assert_eq!(client.prompt(&session, "and then?").0, "end_turn");
     }
 }
+
+/// A client that reads late gets fewer chunks and the same words, and the first of them came at once.
+#[test]
+fn a_client_that_reads_late_gets_the_same_words() {
+    let sandbox = Sandbox::new();
+    let pieces: Vec<_> = (0..20_000).map(|number| format!("{number} ")).collect();
+    let (whole, of_model) = (pieces.concat(), pieces.clone());
+    let model = ScriptedModel::new(move |_| Answer::Says(of_model.clone()));
+    let mut client = with_model(&sandbox, &model);
+    let session = client.session();
+    let (ears, mark) = (client.ears(), client.mark());
+    let deaf = ears.lock().unwrap();
+    let prompt = client.begin(&session, "count");
+    client.until("the model has said it all", |_| model.answered() == 1);
+    drop(deaf);
+    assert_eq!(client.ended(&prompt), "end_turn");
+    let updates = client.updates(mark, &session);
+    assert_eq!(spoken(&updates), whole);
+    let chunks = of_kind(&updates, "agent_message_chunk");
+    assert!(chunks.len() < pieces.len() / 2, "{} chunks", chunks.len());
+    assert!(chunks[0]["content"]["text"].as_str().unwrap().len() < 1_000, "{}", chunks[0]);
+    assert!(chunks.iter().all(|chunk| chunk["content"]["text"].as_str().unwrap().len() < 32 << 10));
+}

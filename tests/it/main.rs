@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
-/// `skein acp`: the editor lends its files.
+/// `skein acp`: the editor lends its files and terminals.
 mod acp_editor;
 /// `skein acp`: what a user chooses.
 mod acp_options;

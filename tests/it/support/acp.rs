@@ -10,6 +10,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use agent_client_protocol::v1::schema as acp;
@@ -29,6 +30,8 @@ pub(crate) struct Acp {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<Vec<u8>>,
+    /// Whoever holds it keeps the client from reading.
+    ears: Arc<Mutex<()>>,
     /// Both sides, for whoever must find out what went wrong.
     transcript: Vec<String>,
     heard: Vec<Value>,
@@ -65,10 +68,14 @@ impl Acp {
         let mut child = command.spawn().expect("the agent starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("its stdout"));
         let (sender, lines) = channel();
+        let ears: Arc<Mutex<()>> = Arc::default();
+        let hearing = Arc::clone(&ears);
         std::thread::spawn(move || {
             loop {
                 let mut line = Vec::new();
-                match stdout.read_until(b'\n', &mut line) {
+                let read = stdout.read_until(b'\n', &mut line);
+                drop(hearing.lock());
+                match read {
                     Ok(count) if count > 0 && sender.send(line).is_ok() => {}
                     _ => return,
                 }
@@ -78,6 +85,7 @@ impl Acp {
             stdin: child.stdin.take(),
             child,
             lines,
+            ears,
             transcript: Vec::new(),
             heard: Vec::new(),
             asked: HashMap::new(),
@@ -93,6 +101,11 @@ impl Acp {
     pub(crate) fn introduce(&mut self, capabilities: &Value) -> Value {
         self.capabilities = capabilities.clone();
         self.ask("initialize", json!({"protocolVersion": 1, "clientCapabilities": capabilities}))
+    }
+
+    /// While this is locked, the client reads nothing.
+    pub(crate) fn ears(&self) -> Arc<Mutex<()>> {
+        Arc::clone(&self.ears)
     }
 
     /// Answers requests of the agent; `None` leaves one open for `reply`.

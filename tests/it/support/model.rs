@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -25,6 +26,7 @@ pub(crate) enum Answer {
 pub(crate) struct ScriptedModel {
     address: String,
     requests: Arc<Mutex<Vec<Value>>>,
+    answered: Arc<AtomicUsize>,
 }
 
 impl ScriptedModel {
@@ -32,20 +34,22 @@ impl ScriptedModel {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = format!("http://{}/v1", listener.local_addr().expect("an address"));
         let requests: Arc<Mutex<Vec<Value>>> = Arc::default();
-        let (kept, answer) = (Arc::clone(&requests), Arc::new(answer));
+        let answered: Arc<AtomicUsize> = Arc::default();
+        let (kept, count, answer) = (Arc::clone(&requests), Arc::clone(&answered), Arc::new(answer));
         // It ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (kept, answer) = (Arc::clone(&kept), Arc::clone(&answer));
+                let (kept, count, answer) = (Arc::clone(&kept), Arc::clone(&count), Arc::clone(&answer));
                 std::thread::spawn(move || {
                     let request = receive(&stream);
                     kept.lock().expect("the requests").push(request.clone());
                     // Whoever is cancelled hangs up.
                     drop(send(stream, &answer(&request)));
+                    count.fetch_add(1, Ordering::SeqCst);
                 });
             }
         });
-        Self { address, requests }
+        Self { address, requests, answered }
     }
 
     /// The program will find this model as `openai:scripted`.
@@ -53,6 +57,11 @@ impl ScriptedModel {
         command.env("SKEIN_MODEL", "openai:scripted").env("OPENAI_BASE_URL", &self.address);
         command.env("OPENAI_API_KEY", "a-key-for-a-test");
         command
+    }
+
+    /// How many answers it has said to their end.
+    pub(crate) fn answered(&self) -> usize {
+        self.answered.load(Ordering::SeqCst)
     }
 
     pub(crate) fn requests(&self) -> Vec<Value> {
