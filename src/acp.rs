@@ -148,14 +148,19 @@ async fn speak(
     connection: &Arc<Connection>,
     transport: impl agent_client_protocol::ConnectTo<Agent> + 'static,
 ) -> Result<(), agent_client_protocol::Error> {
-    let c = connection;
+    let (c, greeting) = (connection, Arc::clone(connection));
     let agent = Agent
         .v1()
         .name("skein")
         .on_receive_request(
-            answered!(c, acp::InitializeRequest => acp::InitializeResponse, |c, request, _client| {
-                Ok(initialize::initialize(&c, request))
-            }),
+            async move |request: acp::InitializeRequest,
+                        responder: Responder<acp::InitializeResponse>,
+                        _: ConnectionTo<Client>| {
+                responder.respond(initialize::initialize(&greeting, request))?;
+                let connection = Arc::clone(&greeting);
+                greeting.spawn(async move { initialize::make_ready(&connection).await });
+                Ok(())
+            },
             on_receive_request!(),
         )
         .on_receive_request(

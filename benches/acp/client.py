@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 import time
+from pathlib import Path
 
 
 class Agent:
@@ -110,16 +111,25 @@ class Agent:
         return found
 
     def memory(self):
-        """MiB of the tree, shared pages divided among those that share them (PSS), and the number of processes."""
-        kib, count = 0, 0
+        """MiB of the tree, shared pages divided among those that share them (PSS)."""
+        kib = 0
         for pid in self.tree():
             try:
                 with open(f"/proc/{pid}/smaps_rollup") as file:
                     kib += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
-                count += 1
             except (OSError, StopIteration):
                 continue
-        return kib / 1024, count
+        return kib / 1024
+
+    def running(self, program):
+        """How many processes of the tree have this in their command line."""
+        found = 0
+        for pid in self.tree():
+            try:
+                found += program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+        return found
 
     def cpu(self):
         """Seconds of CPU that the tree has used."""

@@ -75,7 +75,7 @@ class Contender:
     def one_session(self):
         with self.agent() as agent:
             session, new = agent.session(self.cwd)
-            memory, _ = agent.memory()
+            memory = agent.memory()
             first, _, said = agent.prompt(session, "bench:say")
             assert said == "hello", said
             size = last_request(self.port)
@@ -93,7 +93,7 @@ class Contender:
                 "tool": 1e3 * statistics.median(whole for _, whole, _ in tools),
                 "stream_time": 1e3 * whole,
                 "stream_cpu": 1e3 * (agent.cpu() - before),
-                "stream_memory": agent.memory()[0],
+                "stream_memory": agent.memory(),
                 "request": size["bytes"],
                 "tools": size["tools"],
             }
@@ -101,7 +101,7 @@ class Contender:
     def many_sessions(self):
         with self.agent() as agent:
             opened = [agent.session(self.cwd) for _ in range(SESSIONS)]
-            memory, _ = agent.memory()
+            memory = agent.memory()
             prompt = [{"type": "text", "text": "bench:say"}]
             asked = [agent.ask("session/prompt", sessionId=session, prompt=prompt) for session, _ in opened]
             ended = max(agent.answer(request)[0] for request, _ in asked)
@@ -110,14 +110,13 @@ class Contender:
     def with_servers(self):
         server = {"name": "bench", "command": sys.executable, "args": [str(HERE / "server.py")], "env": []}
         with self.agent() as agent:
-            bare = agent.memory()[1]
             opened = [agent.session(self.cwd, [server]) for _ in range(SESSIONS)]
             for session, _ in opened:
                 said = agent.prompt(session, "bench:tool:answer")[2]
                 assert said.endswith("done"), said
-            memory, processes = agent.memory()
+            memory, servers = agent.memory(), agent.running("server.py")
         time = 1e3 * sum(seconds for _, seconds in opened)
-        return {"mcp_time": time, "mcp_memory": memory, "mcp_servers": processes - bare}
+        return {"mcp_time": time, "mcp_memory": memory, "mcp_servers": servers}
 
 
 def last_request(port):

@@ -45,6 +45,18 @@ pub(super) fn initialize(connection: &Connection, request: acp::InitializeReques
         .auth_methods(methods)
 }
 
+/// A first session needs manifests, a store and a model: they are made ready while the client decides what to do.
+/// What is wrong with them is told when one is asked for.
+pub(super) async fn make_ready(connection: &Connection) {
+    let models = async {
+        if let Ok(project) = connection.project(&connection.front.cwd).await {
+            let make = tokio::task::spawn_blocking(move || drop(project.models.provider(&project.model)));
+            drop(make.await);
+        }
+    };
+    tokio::join!(models, async { drop(connection.sessions().await) });
+}
+
 /// Finds out whether the model can be used; no session ever asks for it.
 pub(super) async fn authenticate(
     connection: &Connection,

@@ -57,17 +57,11 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             model: args.model.clone().filter(|model| !model.is_empty()),
             known: Mutex::default(),
         });
-        // A first session needs both: they are made ready while the client is greeted.
-        let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
-        drop(tokio::task::spawn_blocking(move || {
-            if let Ok(project) = early.open(&cwd) {
-                drop(project.models.provider(&project.model));
-            }
-        }));
-        let (data, of_sessions) = (folders.data.clone(), folders.clone());
-        let opening = tokio::task::spawn_blocking(move || store::Sessions::open(&data));
+        let of_sessions = folders.clone();
         let sessions = async move {
-            let store = opening.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+            let data = of_sessions.data.clone();
+            let opened = tokio::task::spawn_blocking(move || store::Sessions::open(&data)).await;
+            let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
             Ok(started::sessions(store, Limits::default(), &of_sessions))
         };
         let front = Front {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use tokio::sync::oneshot;
@@ -16,6 +17,8 @@ pub(super) type Reply = oneshot::Sender<Result<bool, StoreError>>;
 
 /// As much as one transaction takes, so that a flood cannot keep it open.
 const AT_ONCE: usize = 1_024;
+/// How long events gather that nobody waits for.
+const GATHERS: Duration = Duration::from_millis(50);
 
 pub(super) struct Job {
     pub(super) session: String,
@@ -63,6 +66,7 @@ impl Writer {
     pub(super) fn run(mut self) {
         while let Ok(first) = self.jobs.recv() {
             self.waiting.push(first);
+            self.gather();
             let room = AT_ONCE.saturating_sub(self.waiting.len());
             self.waiting.extend(self.jobs.try_iter().take(room));
             self.write();
@@ -72,6 +76,18 @@ impl Writer {
         }
         for job in &self.waiting {
             tracing::error!(session = job.session, "the last events of a session could not be written");
+        }
+    }
+
+    /// Waits a moment for more, as long as nobody waits for what is here: the events of a turn are few transactions,
+    /// and the disk is left alone while a model is being asked.
+    fn gather(&mut self) {
+        let until = Instant::now() + GATHERS;
+        while self.waiting.len() < AT_ONCE && self.waiting.iter().all(|job| job.reply.is_none()) {
+            match self.jobs.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(job) => self.waiting.push(job),
+                Err(_) => return,
+            }
         }
     }
 
