@@ -17,7 +17,7 @@ mod sessions;
 mod updates;
 mod wire;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,7 +26,6 @@ use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Agent, Client, Lines, on_receive_notification, on_receive_request};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, Shared};
-use tokio::io::AsyncRead;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::Broker;
@@ -92,12 +91,12 @@ impl std::fmt::Debug for Project {
 /// said is written.
 pub async fn serve(
     front: Front,
-    input: impl AsyncRead + Send + Unpin + 'static,
+    input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let (wire, writer) = Wire::start(output)?;
-    let transport = Lines::new(wire.sink(), wire::lines(input).take_until(stop.cancelled_owned()));
+    let transport = Lines::new(wire.sink(), wire::lines(input)?.take_until(stop.cancelled_owned()));
     let connection = Connection::new(front, wire);
     let served = speak(&connection, transport).await;
     connection.end().await;

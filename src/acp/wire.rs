@@ -5,14 +5,13 @@
 //! never the end of the connection.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use agent_client_protocol::v1::schema as acp;
 use futures::{Sink, Stream};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 
 /// A longer line is no message: prompts with pictures stay far below.
 const MAX_LINE: u64 = 64 << 20;
@@ -220,38 +219,35 @@ fn text(buffer: &mut Vec<u8>, text: &str) {
     drop(serde_json::to_writer(buffer, text));
 }
 
-/// The lines of `input`. One that is not UTF-8 or far too long becomes one that is no JSON either, so that the SDK
-/// answers it as such and goes on.
-pub(super) fn lines(
-    input: impl AsyncRead + Send + Unpin + 'static,
-) -> impl Stream<Item = io::Result<String>> + Send + 'static {
-    let reader = BufReader::with_capacity(64 << 10, input);
-    futures::stream::unfold(reader, |mut reader| async move {
-        let mut bytes = Vec::new();
-        let line = match (&mut reader).take(MAX_LINE).read_until(b'\n', &mut bytes).await {
-            Ok(0) => return None,
-            Ok(_) if bytes.len() as u64 == MAX_LINE && bytes.last() != Some(&b'\n') => {
-                rest_of_line(&mut reader).await.map(|()| "a line that is too long".to_owned())
+/// The lines of `input`, read by a thread of its own: one hop less than through the runtime's pool. A line that is
+/// not UTF-8 or far too long becomes one that is no JSON either, so that the SDK answers it as such and goes on.
+pub(super) fn lines(input: impl Read + Send + 'static) -> io::Result<impl Stream<Item = io::Result<String>> + Send> {
+    let (tell, told) = futures::channel::mpsc::unbounded();
+    std::thread::Builder::new().name("acp-reader".to_owned()).spawn(move || {
+        let mut reader = BufReader::with_capacity(64 << 10, input);
+        while let Some(line) = next_line(&mut reader).transpose() {
+            let failed = line.is_err();
+            // Nobody listens any more: the connection has ended.
+            if tell.unbounded_send(line).is_err() || failed {
+                return;
             }
-            Ok(_) => Ok(String::from_utf8(bytes).unwrap_or_else(|_| "a line that is not UTF-8".to_owned())),
-            Err(error) => Err(error),
-        };
-        Some((line.map(|line| line.trim_end_matches(['\n', '\r']).to_owned()), reader))
-    })
+        }
+    })?;
+    Ok(told)
 }
 
-async fn rest_of_line(reader: &mut BufReader<impl AsyncRead + Unpin>) -> io::Result<()> {
-    loop {
-        let waiting = reader.fill_buf().await?;
-        let (count, done) = match waiting.iter().position(|byte| *byte == b'\n') {
-            Some(at) => (at + 1, true),
-            None => (waiting.len(), waiting.is_empty()),
-        };
-        reader.consume(count);
-        if done {
-            return Ok(());
-        }
+fn next_line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut bytes = Vec::new();
+    let read = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut bytes)?;
+    if read == 0 {
+        return Ok(None);
     }
+    if bytes.len() as u64 == MAX_LINE && bytes.last() != Some(&b'\n') {
+        reader.skip_until(b'\n')?;
+        return Ok(Some("a line that is too long".to_owned()));
+    }
+    let line = String::from_utf8(bytes).unwrap_or_else(|_| "a line that is not UTF-8".to_owned());
+    Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
 #[cfg(test)]

@@ -124,14 +124,14 @@ fn the_first_piece_is_written_at_once_and_a_line_waits_for_no_piece() {
 #[tokio::test]
 async fn a_line_that_cannot_be_read_is_one_bad_line() {
     let input: &[u8] = b"{\"a\":1}\r\n\xff\xfe\n\n{\"b\":2}";
-    let read: Vec<_> = lines(input).map(Result::unwrap).collect().await;
+    let read: Vec<_> = lines(input).unwrap().map(Result::unwrap).collect().await;
     assert_eq!(read, ["{\"a\":1}", "a line that is not UTF-8", "", "{\"b\":2}"]);
 }
 
 #[tokio::test]
 async fn a_line_without_end_is_given_up_and_the_next_is_read() {
-    let long = tokio::io::repeat(b'x').take(MAX_LINE + 5000);
+    let long = io::repeat(b'x').take(MAX_LINE + 5000);
     let input = long.chain(&b"\n{\"b\":2}\n"[..]);
-    let read: Vec<_> = lines(Box::pin(input)).map(Result::unwrap).collect().await;
+    let read: Vec<_> = lines(input).unwrap().map(Result::unwrap).collect().await;
     assert_eq!(read, ["a line that is too long", "{\"b\":2}"]);
 }

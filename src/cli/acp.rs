@@ -57,6 +57,9 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             model: args.model.clone().filter(|model| !model.is_empty()),
             known: Mutex::default(),
         });
+        // A first session needs them: they are read while the client is greeted.
+        let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
+        drop(tokio::task::spawn_blocking(move || drop(early.open(&cwd))));
         let of_sessions = folders.clone();
         let sessions = async move {
             let data = of_sessions.data.clone();
@@ -72,7 +75,7 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             approval: global.approval.map(Into::into),
             fork: args.unstable_fork,
         };
-        let served = acp::serve(front, tokio::io::stdin(), std::io::stdout(), started.interrupt()).await;
+        let served = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt()).await;
         served.map_err(|error| Failure::work(format!("the connection broke: {error}"), "the log tells more"))
     })
 }

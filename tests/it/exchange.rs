@@ -16,7 +16,7 @@ use skein::services::{Environment, PoolOptions, Registry};
 use skein::tool::Session;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::until;
+use crate::support::{Fake, until};
 
 /// A model that takes the turns it was given, and keeps every request.
 pub(crate) struct Script {
@@ -127,13 +127,17 @@ pub(crate) fn upkeep() -> Upkeep {
 
 impl Stage {
     pub(crate) fn new() -> Self {
+        Self::with(Registry::builtin())
+    }
+
+    pub(crate) fn with(registry: Registry) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("project")).unwrap();
         let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
         let plan = skein::graph::resolve(manifests, found).plan.expect("the built-in manifests are right");
         let environment = Environment::new(std::env::vars_os());
         let options = PoolOptions { environment, data: folder.path().join("data"), ..PoolOptions::default() };
-        let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, None);
+        let runtime = Runtime::start(Arc::new(plan), registry, options, None);
         let session = Session::new("s1", folder.path().join("project"), Vec::new(), folder.path().join("scratch"));
         Self { _folder: folder, runtime, session, ear: Arc::default() }
     }
@@ -429,4 +433,17 @@ async fn cancelling_ends_the_command_answers_every_call_and_is_the_last_thing_to
     assert!(matches!(events.last(), Some(Event::TurnEnded { .. })));
     drop(exchange);
     stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn a_tool_can_read_the_talk_up_to_its_call() {
+    let heard = |_: String, call: skein::tool::CallContext| -> futures::future::BoxFuture<'static, String> {
+        let said: Vec<_> = call.view.messages().iter().map(|message| message.text()).collect();
+        Box::pin(async move { said.join("|") })
+    };
+    let stage = Stage::with(Registry::builtin().with("todo", move |_| Fake::new(&["list_todos"], heard)));
+    let model = Script::new(vec![calls(&[("todo__list_todos", json!({}))]), says("done")]);
+    let (ending, history) = stage.turn("goose/assistant", &model).await;
+    assert_eq!(ending, Ending::EndTurn);
+    assert_eq!(results(&history[2])[0].0, "go|", "the prompt, and the message that holds the call");
 }
