@@ -77,7 +77,7 @@ impl Shown {
         let told: Arc<Mutex<Vec<Activity>>> = Arc::default();
         let sink = Arc::clone(&told);
         let context = CallContext::new(Arc::clone(&self.session))
-            .with_activity(move |activity| sink.lock().unwrap().push(activity));
+            .with_activity(move |activity| sink.lock().unwrap().extend(Some(activity).filter(Activity::lasts)));
         let outcome = self.binding.call(tool, arguments(with), context).await.expect("not cancelled");
         let told = told.lock().unwrap().clone();
         (!outcome.is_error, told)
