@@ -1,0 +1,221 @@
+//! Which request goes where. Every handler takes a request in and returns at once; a task of its own answers.
+
+use std::sync::Arc;
+
+use agent_client_protocol::v1::schema as acp;
+use agent_client_protocol::v1::{ConnectionTo, Responder};
+use agent_client_protocol::{Agent, Client, on_receive_notification, on_receive_request};
+
+use super::connection::{Connection, Open};
+use super::{errors, initialize, options, prompt, sessions};
+
+/// Answers a request in a task of its own.
+macro_rules! answered {
+    ($connection:expr, $request:ty => $response:ty, |$c:ident, $r:ident, $client:ident| $work:expr) => {{
+        let connection = Arc::clone($connection);
+        async move |$r: $request, responder: Responder<$response>, $client: ConnectionTo<Client>| {
+            let $c = Arc::clone(&connection);
+            connection.spawn(async move {
+                let answer: Result<$response, acp::Error> = async { $work }.await;
+                // A client that went away waits for no answer.
+                drop(responder.respond_with_result(answer.map_err(Into::into)));
+            });
+            Ok(())
+        }
+    }};
+}
+
+/// The same for what sets up a session: the answer first, then its commands and what the user should know.
+macro_rules! set_up {
+    ($connection:expr, $request:ty => $response:ty, $work:path, |$open:ident| $answer:expr) => {{
+        let connection = Arc::clone($connection);
+        async move |request: $request, responder: Responder<$response>, client: ConnectionTo<Client>| {
+            let c = Arc::clone(&connection);
+            connection.spawn(async move {
+                let $open = match $work(&c, &client, request).await {
+                    Ok(open) => open,
+                    Err(error) => return drop(responder.respond_with_error(error.into())),
+                };
+                let answer: $response = $answer;
+                if responder.respond(answer).is_ok() {
+                    sessions::settled(&c, &client, &$open).await;
+                }
+            });
+            Ok(())
+        }
+    }};
+}
+
+/// Serves the connection until it ends.
+pub(super) async fn speak(
+    connection: &Arc<Connection>,
+    transport: impl agent_client_protocol::ConnectTo<Agent> + 'static,
+) -> Result<(), agent_client_protocol::Error> {
+    let (c, greeting) = (connection, Arc::clone(connection));
+    let agent = Agent
+        .v1()
+        .name("skein")
+        .on_receive_request(
+            async move |request: acp::InitializeRequest,
+                        responder: Responder<acp::InitializeResponse>,
+                        _: ConnectionTo<Client>| {
+                responder.respond(initialize::initialize(&greeting, request))?;
+                let connection = Arc::clone(&greeting);
+                greeting.spawn(async move { initialize::make_ready(&connection).await });
+                Ok(())
+            },
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            answered!(c, acp::AuthenticateRequest => acp::AuthenticateResponse, |c, request, _client| {
+                initialize::authenticate(&c, &request).await
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            // Keys are the environment's, and no session asks for a login: there is nothing to forget.
+            answered!(c, acp::LogoutRequest => acp::LogoutResponse, |_c, _request, _client| Ok(acp::LogoutResponse::new())),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            set_up!(c, acp::NewSessionRequest => acp::NewSessionResponse, sessions::new, |open| {
+                acp::NewSessionResponse::new(open.live.id().to_owned())
+                    .modes(options::modes(&open))
+                    .config_options(options::options(&open))
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            set_up!(c, acp::LoadSessionRequest => acp::LoadSessionResponse, sessions::load, |open| {
+                acp::LoadSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&open))
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            set_up!(c, acp::ResumeSessionRequest => acp::ResumeSessionResponse, sessions::resume, |open| {
+                acp::ResumeSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&open))
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            answered!(c, acp::ListSessionsRequest => acp::ListSessionsResponse, |c, request, _client| {
+                sessions::list(&c, request).await
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            answered!(c, acp::DeleteSessionRequest => acp::DeleteSessionResponse, |c, request, _client| {
+                sessions::delete(&c, &request).await.map(|()| acp::DeleteSessionResponse::new())
+            }),
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            answered!(c, acp::CloseSessionRequest => acp::CloseSessionResponse, |c, request, _client| {
+                let closed = c.close(&request.session_id).await;
+                closed.map(|_| acp::CloseSessionResponse::new()).ok_or_else(|| errors::unknown_session(&request.session_id.0))
+            }),
+            on_receive_request!(),
+        );
+    let (changing, choosing, prompting, cancelling) = (Arc::clone(c), Arc::clone(c), Arc::clone(c), Arc::clone(c));
+    let agent = agent
+        .on_receive_request(
+            async move |request: acp::SetSessionModeRequest,
+                        responder: Responder<acp::SetSessionModeResponse>,
+                        client: ConnectionTo<Client>| {
+                let open = changing.session(&request.session_id)?;
+                let (place, connection) = (open.place(), Arc::clone(&changing));
+                changing.spawn(async move {
+                    let _order = place.reached().await;
+                    let set = options::set_mode(&open, &request).await;
+                    let answer = set.map(|()| acp::SetSessionModeResponse::new());
+                    changed(&connection, &client, &open, responder, answer).await;
+                });
+                Ok(())
+            },
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            async move |request: acp::SetSessionConfigOptionRequest,
+                        responder: Responder<acp::SetSessionConfigOptionResponse>,
+                        client: ConnectionTo<Client>| {
+                let open = choosing.session(&request.session_id)?;
+                let (place, connection) = (open.place(), Arc::clone(&choosing));
+                choosing.spawn(async move {
+                    let _order = place.reached().await;
+                    let set = options::set_option(&open, &request).await;
+                    let answer = set.map(|()| acp::SetSessionConfigOptionResponse::new(options::options(&open)));
+                    changed(&connection, &client, &open, responder, answer).await;
+                });
+                Ok(())
+            },
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            async move |request: acp::PromptRequest,
+                        responder: Responder<acp::PromptResponse>,
+                        _: ConnectionTo<Client>| {
+                let open = prompting.session(&request.session_id)?;
+                let running = open.begin()?;
+                let (place, connection) = (open.place(), Arc::clone(&prompting));
+                prompting.spawn(async move {
+                    let cancelled = responder.cancellation();
+                    let both = async {
+                        cancelled.cancelled().await;
+                        running.cancel().cancel();
+                        std::future::pending().await
+                    };
+                    let answer = tokio::select! {
+                        answer = prompt::prompt(&connection, &open, &running, place, request.prompt) => answer,
+                        answer = both => answer,
+                    };
+                    // The next prompt may come as soon as this one is answered; a close is answered after it.
+                    let ended = running.end();
+                    drop(responder.respond_with_result(answer.map_err(Into::into)));
+                    drop(ended);
+                });
+                Ok(())
+            },
+            on_receive_request!(),
+        )
+        .on_receive_notification(
+            async move |cancel: acp::CancelNotification, _: ConnectionTo<Client>| {
+                // A session that is unknown or idle has nothing to cancel.
+                if let Ok(open) = cancelling.session(&cancel.session_id) {
+                    open.cancel();
+                }
+                Ok(())
+            },
+            on_receive_notification!(),
+        );
+    if !connection.front.fork {
+        return agent.connect_to(transport).await;
+    }
+    let agent = agent.on_receive_request(
+        set_up!(c, acp::ForkSessionRequest => acp::ForkSessionResponse, sessions::fork, |open| {
+            acp::ForkSessionResponse::new(open.live.id().to_owned())
+                .modes(options::modes(&open))
+                .config_options(options::options(&open))
+        }),
+        on_receive_request!(),
+    );
+    agent.connect_to(transport).await
+}
+
+/// Answers a change, and then tells the client what else is different now.
+async fn changed<T: agent_client_protocol::JsonRpcResponse>(
+    connection: &Connection,
+    client: &ConnectionTo<Client>,
+    open: &Open,
+    responder: Responder<T>,
+    answer: Result<T, acp::Error>,
+) {
+    let done = answer.is_ok();
+    if responder.respond_with_result(answer.map_err(Into::into)).is_err() || !done {
+        return;
+    }
+    for update in options::refreshed(open).await {
+        let id = acp::SessionId::new(open.live.id());
+        drop(client.send_notification(acp::SessionNotification::new(id, update)));
+    }
+    connection.tell_untold(client, open);
+}
