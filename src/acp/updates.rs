@@ -15,6 +15,7 @@ use crate::agents::{Event, Notifier, Status};
 use crate::conversation::{Content, Message, Part, Role};
 use crate::graph::Plan;
 use crate::session::Live;
+use crate::tool::Activity;
 
 /// Tells one session's client what happens.
 pub(super) struct Updates {
@@ -87,16 +88,18 @@ impl Updates {
         for event in events {
             match event {
                 Event::Message { message } => self.replay_message(message),
-                Event::ToolStarted { .. } | Event::ToolEnded { .. } => {
-                    self.show(event);
-                    if let Event::ToolEnded { activity, .. } = event {
-                        let plans = activity.iter().filter_map(|activity| Shown::default().active("", activity));
-                        plans
-                            .filter(|update| matches!(update, acp::SessionUpdate::Plan(_)))
-                            .for_each(|plan| self.send(plan));
+                Event::ToolEnded { id, outcome, activity, .. } => {
+                    self.turn().calls.remove(id);
+                    // The client's terminals of those days are gone; what was said in them is in the outcome.
+                    let lasting = activity.iter().filter(|activity| !matches!(activity, Activity::Terminal { .. }));
+                    self.send(Shown::ended(id, outcome, &lasting.cloned().collect::<Vec<_>>()));
+                    for activity in activity {
+                        if let Activity::Plan(steps) = activity {
+                            self.send(calls::plan_update(steps));
+                        }
                     }
                 }
-                Event::Compacted { .. } | Event::TurnEnded { .. } => self.show(event),
+                Event::ToolStarted { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } => self.show(event),
             }
         }
         // A call that was cut off by the end of the program will not end any more.

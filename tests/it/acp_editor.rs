@@ -179,6 +179,23 @@ fn a_command_runs_in_the_clients_terminal() {
     assert!(open.borrow().is_empty(), "{open:?}");
 }
 
+/// A session that is loaded names no terminal of the days before; what was said in it is told instead.
+#[test]
+fn a_loaded_session_tells_what_a_terminal_said() {
+    let sandbox = Sandbox::new();
+    let (mut client, _open) = terminals(&sandbox, "from the terminal\n");
+    let session = client.session();
+    client.prompt(&session, "run touch made");
+    client.finish();
+    let mut later = Acp::start(&sandbox);
+    let mark = later.mark();
+    let load = json!({"sessionId": session, "cwd": later.cwd(), "mcpServers": []});
+    later.ask("session/load", load);
+    let end = of_kind(&later.updates(mark, &session), "tool_call_update").pop().expect("a call");
+    assert_eq!(end["content"][0]["type"], "content", "{end}");
+    assert!(end["content"][0]["content"]["text"].as_str().unwrap().contains("from the terminal"), "{end}");
+}
+
 /// 40: a terminal is given back when the turn is cancelled, too, and before that its command is killed.
 #[test]
 fn a_terminal_is_given_back_when_the_turn_is_cancelled() {
