@@ -21,10 +21,11 @@ mod wire;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_client_protocol::Lines;
 use futures::StreamExt as _;
-use futures::future::{BoxFuture, Shared};
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::Broker;
@@ -34,10 +35,13 @@ use crate::session::{ModelSource, Sessions};
 use connection::Connection;
 use wire::Wire;
 
+/// How long a client that has closed its side may take to read what it was told.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
 /// What the door opens to.
 pub struct Front {
-    /// The store of sessions, once it is open, or why it cannot be used.
-    pub sessions: Shared<BoxFuture<'static, Result<Sessions, String>>>,
+    /// Opens the store of sessions, or says why it cannot be used.
+    pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, String>> + Send + Sync>,
     pub projects: Arc<dyn Projects>,
     pub version: &'static str,
     /// Where the program was started.
@@ -100,7 +104,8 @@ pub async fn serve(
     let served = dispatch::speak(&connection, transport).await;
     connection.end().await;
     drop(connection);
-    // The writer has nothing left to wait for, unless the client does not read.
-    tokio::task::spawn_blocking(move || drop(writer.join())).await.map_err(std::io::Error::other)?;
+    let written = tokio::task::spawn_blocking(move || drop(writer.join()));
+    // A client that has gone without reading what it was told keeps nobody here.
+    drop(tokio::time::timeout(LAST_WORDS, written).await);
     served.map_err(|error| std::io::Error::other(error.to_string()))
 }

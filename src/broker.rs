@@ -101,7 +101,6 @@ impl Broker {
             (None, Layer::Project) => Approval::Ask,
             (None, Layer::Builtin | Layer::User | Layer::Extra | Layer::Editor) => of_mode,
         };
-        let stricter = |a: Approval, b: Approval| if strictness(a) >= strictness(b) { a } else { b };
         of_project.into_iter().flatten().fold(base, stricter)
     }
 
@@ -166,6 +165,10 @@ impl std::fmt::Debug for Terms {
             .field("approval", &self.approval)
             .finish_non_exhaustive()
     }
+}
+
+fn stricter(one: Approval, other: Approval) -> Approval {
+    if strictness(one) >= strictness(other) { one } else { other }
 }
 
 /// From the loosest to the strictest.

@@ -118,7 +118,8 @@ impl Sessions {
             agent: choice.mode.agent.to_string(),
             mode: choice.mode.mode.to_string(),
             model: choice.model.clone(),
-            approval: choice.approval.map(|approval| approval.as_str().to_owned()),
+            // A level that came with the launch is for the launch; only what is chosen in the session is kept.
+            approval: None,
         };
         let id = self.store.create(new).await?;
         let host = host(&id);
@@ -190,10 +191,13 @@ impl std::fmt::Debug for Opened {
 /// What was chosen when the session was last used. A mode that is gone meanwhile is replaced.
 fn choice_of(stored: &StoredSession, fallback: Choice, broker: &Broker) -> Choice {
     let mode = format!("{}/{}", stored.agent, stored.mode).parse::<ModeId>().ok();
-    let offered = |mode: &ModeId| broker.plan().mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
+    let plan = broker.plan();
+    let ours = |mode: &ModeId| plan.agent(mode.agent.as_str()).is_some_and(|agent| agent.manifest.runtime.is_none());
+    let offered = |mode: &ModeId| ours(mode) && plan.mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
     Choice {
         mode: mode.filter(offered).unwrap_or(fallback.mode),
         model: stored.model.clone(),
-        approval: stored.approval.as_deref().and_then(Approval::named),
+        // What this launch says counts more than what was chosen once.
+        approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(Approval::named)),
     }
 }

@@ -42,7 +42,7 @@ impl Asker for ClientAsker {
                 Ok(_) => Answer::Refuse,
                 Err(error) => {
                     tracing::warn!(%error, "the client did not answer a question");
-                    Answer::Refuse
+                    Answer::Unheard
                 }
             }
         })

@@ -7,12 +7,16 @@ use serde_json::{Value, json};
 
 use super::content;
 use crate::conversation::ToolUse;
+use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::{ServiceName, ToolName};
 use crate::tool::{Activity, PlanStep, StepPriority, StepStatus, ToolOutcome};
 
 /// As much of a running command's output as is shown before it ends.
 const MAX_LIVE: usize = 8 << 10;
+
+/// A larger file is not read to show what would become of it.
+const MAX_PREVIEW: u64 = 256 << 10;
 
 /// What is shown of one call so far.
 #[derive(Debug, Default)]
@@ -104,8 +108,12 @@ impl Shown {
     }
 }
 
-/// What a person is asked to consent to, as far as the arguments show it: the diff of an edit, or nothing.
+/// What a person is asked to consent to, as far as the arguments show it: the whole command, or the diff of an edit.
 pub(super) fn preview(tool: &str, arguments: &Value, cwd: &Path) -> Vec<acp::ToolCallContent> {
+    if let Some(command) = arguments.get("command").and_then(Value::as_str) {
+        let lines = command.lines().map(printable).collect::<Vec<_>>().join("\n");
+        return vec![text(&format!("```sh\n{lines}\n```"))];
+    }
     let Some(path) = arguments.get("path").and_then(Value::as_str).map(|path| cwd.join(path)) else {
         return Vec::new();
     };
@@ -114,7 +122,12 @@ pub(super) fn preview(tool: &str, arguments: &Value, cwd: &Path) -> Vec<acp::Too
         acp::ToolCallContent::Diff(diff)
     };
     match tool {
-        "developer__write_file" => arguments["content"].as_str().map(|after| diff(None, after)).into_iter().collect(),
+        "developer__write_file" => {
+            // What is there now is lost if it is allowed; a file that is too long to show is seen as new.
+            let small = path.metadata().is_ok_and(|file| file.is_file() && file.len() <= MAX_PREVIEW);
+            let before = small.then(|| std::fs::read_to_string(&path).ok()).flatten();
+            arguments["content"].as_str().map(|after| diff(before.as_deref(), after)).into_iter().collect()
+        }
         "developer__edit_file" => {
             let edits = arguments["edits"].as_array().map(Vec::as_slice).unwrap_or_default();
             let pairs = edits.iter().filter_map(|edit| Some((edit["before"].as_str()?, edit["after"].as_str()?)));
@@ -182,9 +195,10 @@ fn capital(words: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
+/// A new line is seen as one, because behind it something else may begin.
 fn one_line(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let short: String = line.chars().filter(|c| !c.is_control()).take(100).collect();
+    let line = printable(&text.trim().replace('\n', " ⏎ "));
+    let short: String = line.chars().take(100).collect();
     if short.len() < line.len() { format!("{short}…") } else { short }
 }
 

@@ -23,7 +23,9 @@ pub(super) struct Connection {
     pub(super) front: Front,
     pub(super) wire: Wire,
     client: OnceLock<acp::ClientCapabilities>,
+    sessions: tokio::sync::OnceCell<Sessions>,
     open: Mutex<HashMap<String, Arc<Open>>>,
+    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     pub(super) tasks: Scope,
 }
 
@@ -65,7 +67,15 @@ impl Place {
 
 impl Connection {
     pub(super) fn new(front: Front, wire: Wire) -> Arc<Self> {
-        Arc::new(Self { front, wire, client: OnceLock::new(), open: Mutex::default(), tasks: Scope::new() })
+        Arc::new(Self {
+            front,
+            wire,
+            client: OnceLock::new(),
+            sessions: tokio::sync::OnceCell::new(),
+            open: Mutex::default(),
+            locks: Mutex::default(),
+            tasks: Scope::new(),
+        })
     }
 
     /// What the client said about itself counts from its first word.
@@ -77,9 +87,16 @@ impl Connection {
         self.client.get().cloned().unwrap_or_default()
     }
 
-    /// The store of sessions; a client is greeted before it is open, and even if it cannot be.
-    pub(super) async fn sessions(&self) -> Result<Sessions, acp::Error> {
-        self.front.sessions.clone().await.map_err(errors::failed)
+    /// The store of sessions; a client is greeted before it is open, and even if it cannot be. What is mended
+    /// meanwhile is found the next time.
+    pub(super) async fn sessions(&self) -> Result<&Sessions, acp::Error> {
+        self.sessions.get_or_try_init(|| (self.front.sessions)()).await.map_err(errors::failed)
+    }
+
+    /// Held by whoever opens or closes the session of this id, so that one session is one thing.
+    pub(super) async fn alone_with(&self, id: &acp::SessionId) -> OwnedMutexGuard<()> {
+        let lock = Arc::clone(lock(&self.locks).entry(id.0.to_string()).or_default());
+        lock.lock_owned().await
     }
 
     /// What holds in a folder. The same words as `skein check` if that is nothing good.

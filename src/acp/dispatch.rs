@@ -111,6 +111,7 @@ pub(super) async fn speak(
         )
         .on_receive_request(
             answered!(c, acp::CloseSessionRequest => acp::CloseSessionResponse, |c, request, _client| {
+                let _alone = c.alone_with(&request.session_id).await;
                 let closed = c.close(&request.session_id).await;
                 closed.map(|_| acp::CloseSessionResponse::new()).ok_or_else(|| errors::unknown_session(&request.session_id.0))
             }),

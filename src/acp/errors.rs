@@ -25,8 +25,15 @@ pub(super) fn auth_required(problem: impl Into<String>) -> acp::Error {
 
 /// -32002 with the id.
 pub(super) fn unknown_session(id: &str) -> acp::Error {
-    let told = error(acp::ErrorCode::ResourceNotFound, format!("there is no session `{id}` on this connection"));
+    let told = error(
+        acp::ErrorCode::ResourceNotFound,
+        format!("there is no session `{id}` here; load or resume it first if it is a stored one"),
+    );
     told.data(json!({"sessionId": id}))
+}
+
+pub(super) fn not_stored(id: &str) -> acp::Error {
+    error(acp::ErrorCode::ResourceNotFound, format!("there is no session `{id}`")).data(json!({"sessionId": id}))
 }
 
 /// What is wrong with the manifests, as `skein check` says it.
@@ -38,7 +45,7 @@ pub(super) fn broken(broken: &Broken) -> acp::Error {
 
 pub(super) fn session(error: &SessionError) -> acp::Error {
     match error {
-        SessionError::Unknown(id) => unknown_session(id),
+        SessionError::Unknown(id) => not_stored(id),
         SessionError::Bind(_) | SessionError::Model(_) => invalid_params(error.to_string()),
         SessionError::Store(_) | SessionError::Record { .. } => failed(error.to_string()),
     }
@@ -51,6 +58,7 @@ pub(super) fn prompt(error: &PromptError) -> acp::Error {
         | PromptError::Model(_)
         | PromptError::Prompt(_)
         | PromptError::NotCompacted(_)
+        | PromptError::Record(_)
         | PromptError::Store(_) => failed(error.to_string()),
     }
 }

@@ -20,30 +20,34 @@ pub(super) async fn prompt(
     blocks: Vec<acp::ContentBlock>,
 ) -> Result<acp::PromptResponse, acp::Error> {
     let prompt = content::prompt(blocks)?;
-    let order = place.reached().await;
     let updates = Arc::new(connection.updates(open));
     let ready = async {
+        let order = place.reached().await;
         open.enter().await.map_err(|error| errors::failed(error.to_string()))?;
         connection.tell(open);
-        commands::understand(open, prompt).await
+        commands::understand(open, prompt).await.map(|meant| (order, meant))
     };
-    let prompt = tokio::select! {
+    let (order, meant) = tokio::select! {
         biased;
         () = running.cancel().cancelled() => return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
-        meant = ready => match meant? {
-            Meant::Prompt(prompt) => prompt,
-            Meant::Answer(text) => return Ok(answered(&updates, text)),
-            Meant::Compact => {
-                let front = Arc::clone(&updates) as Arc<dyn Notifier>;
-                let shortened = open.live.compact(front, running.cancel()).await;
-                return match shortened {
-                    _ if running.cancel().is_cancelled() => Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
-                    Ok(count) => Ok(answered(&updates, format!("The first {count} messages are a summary to the model now."))),
-                    Err(PromptError::NotCompacted(why)) => Ok(answered(&updates, format!("Nothing was changed: {why}."))),
-                    Err(error) => Err(errors::prompt(&error)),
-                };
-            }
-        },
+        ready = ready => ready?,
+    };
+    let prompt = match meant {
+        Meant::Prompt(prompt) => prompt,
+        Meant::Answer(text) => return Ok(answered(&updates, text)),
+        Meant::Compact => {
+            let front = Arc::clone(&updates) as Arc<dyn Notifier>;
+            let shortened = open.live.compact(front, running.cancel()).await;
+            return match shortened {
+                _ if running.cancel().is_cancelled() => Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
+                Ok(count) => Ok(answered(
+                    &updates,
+                    format!("The model is shown the first {count} messages in short from now on."),
+                )),
+                Err(PromptError::NotCompacted(why)) => Ok(answered(&updates, format!("Nothing was changed: {why}."))),
+                Err(error) => Err(errors::prompt(&error)),
+            };
+        }
     };
     let title = open.live.title();
     let turn = open.live.prompt(prompt, Arc::clone(&updates) as Arc<dyn Notifier>, running.cancel());

@@ -52,13 +52,13 @@ struct Around {
 }
 
 impl Around {
-    async fn of(connection: &Connection, given: &Given) -> Result<Self, acp::Error> {
-        let project = connection.project(&given.cwd).await?;
+    async fn of(connection: &Connection, cwd: &Path, servers: &[acp::McpServer]) -> Result<Self, acp::Error> {
+        let project = connection.project(cwd).await?;
         let plan = project.broker.plan();
         let mode = default_mode(plan, project.agent.as_deref(), project.mode.as_deref())?;
         let fallback = Choice { mode, model: project.model.clone(), approval: connection.front.approval };
         let mut untold = project.notes.clone();
-        let brought = brought(&given.servers, &given.cwd, plan, &mut untold);
+        let brought = brought(servers, cwd, plan, &mut untold);
         Ok(Self { project, brought, fallback, untold })
     }
 
@@ -131,7 +131,7 @@ pub(super) async fn new(
     request: acp::NewSessionRequest,
 ) -> Result<Arc<Open>, acp::Error> {
     let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
-    let around = Around::of(connection, &given).await?;
+    let around = Around::of(connection, &given.cwd, &given.servers).await?;
     let place = Place { cwd: given.cwd.clone(), roots: given.roots };
     let host = |id: &str| around.host(connection, client, id, &given.cwd);
     let live = connection.sessions().await?.create(place, around.fallback.clone(), host).await;
@@ -146,16 +146,20 @@ async fn reopen(
     id: &acp::SessionId,
     given: Given,
 ) -> Result<(Arc<Open>, Vec<Event>), acp::Error> {
-    // What is open here already is let go first, so that one session is one thing.
-    connection.close(id).await;
-    let mut around = Around::of(connection, &given).await?;
-    let host = |stored: &StoredSession| around.host(connection, client, &stored.id, &stored.cwd);
-    let opened = connection.sessions().await?.open(&id.0, given.roots, around.fallback.clone(), host).await;
-    let opened = opened.map_err(|error| errors::session(&error))?;
-    if opened.stored.cwd != given.cwd {
-        let cwd = opened.stored.cwd.display();
-        around.untold.push(format!("the session works in {cwd}, where it began"));
+    let _alone = connection.alone_with(id).await;
+    let sessions = connection.sessions().await?;
+    let stored = sessions.store().find(&id.0).await.map_err(|error| errors::failed(error.to_string()))?;
+    let cwd = stored.ok_or_else(|| errors::not_stored(&id.0))?.cwd;
+    // It works where it began, so the manifests and the trust of that folder are what counts.
+    let mut around = Around::of(connection, &cwd, &given.servers).await?;
+    if cwd != given.cwd {
+        around.untold.push(format!("the session works in {}, where it began", cwd.display()));
     }
+    // What is open here already is let go, now that nothing but the store can keep it from being opened again.
+    connection.close(id).await;
+    let host = |stored: &StoredSession| around.host(connection, client, &stored.id, &stored.cwd);
+    let opened = sessions.open(&id.0, given.roots, around.fallback.clone(), host).await;
+    let opened = opened.map_err(|error| errors::session(&error))?;
     let mode = opened.live.choice().mode.to_string();
     let stored = format!("{}/{}", opened.stored.agent, opened.stored.mode);
     if mode != stored {
@@ -194,7 +198,7 @@ pub(super) async fn fork(
     let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
     let copied = connection.sessions().await?.store().copy(&request.session_id.0).await;
     let copied = copied.map_err(|error| errors::failed(error.to_string()))?;
-    let id = copied.ok_or_else(|| errors::unknown_session(&request.session_id.0))?;
+    let id = copied.ok_or_else(|| errors::not_stored(&request.session_id.0))?;
     Ok(reopen(connection, client, &acp::SessionId::new(id), given).await?.0)
 }
 
@@ -228,6 +232,7 @@ fn info(stored: StoredSession) -> acp::SessionInfo {
 }
 
 pub(super) async fn delete(connection: &Connection, request: &acp::DeleteSessionRequest) -> Result<(), acp::Error> {
+    let _alone = connection.alone_with(&request.session_id).await;
     connection.close(&request.session_id).await;
     let deleted = connection.sessions().await?.delete(&request.session_id.0).await;
     deleted.map(drop).map_err(|error| errors::session(&error))

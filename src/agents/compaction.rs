@@ -138,24 +138,19 @@ impl Exchange {
         cancel: &CancellationToken,
     ) -> bool {
         let Some(cut) = cut(history, keep) else { return false };
-        let summary = match how {
-            Moderator::Truncate => None,
+        let (summary, told) = match how {
+            Moderator::Truncate => (None, "left out".to_owned()),
             Moderator::Summarize | Moderator::Passive => match self.sum_up(history, cut, usage, cancel).await {
-                Ok(text) => Some(format!("{SUMMARY}{text}")),
+                Ok(text) => (Some(format!("{SUMMARY}{text}")), "summed up".to_owned()),
                 Err(_) if cancel.is_cancelled() => return false,
-                Err(why) => {
-                    let notice = format!("the talk could not be summed up, so its beginning is left out: {why}");
-                    self.notifier.status(Status::Notice(notice));
-                    None
-                }
+                Err(why) => (None, format!("left out, because they could not be summed up: {why}")),
             },
         };
-        let told = if summary.is_some() { "summed up" } else { "left out" };
         let text = summary.unwrap_or_else(|| left_out(history, cut));
         let stand_in = Arc::new(stand_in(text, history, cut));
         history.compact(cut, Arc::clone(&stand_in));
         self.notifier.log(Event::Compacted { messages: cut, summary: stand_in });
-        let notice = format!("the talk fills the model's window: its first {cut} messages are {told} from now on");
+        let notice = format!("of what the model is shown, the first {cut} messages are from now on {told}");
         self.notifier.status(Status::Notice(notice));
         true
     }

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -276,15 +277,13 @@ impl Exchange {
 
     /// The outcome with text that a context can hold; the whole is kept in a file.
     fn shortened(&self, mut outcome: ToolOutcome, id: &str) -> ToolOutcome {
-        for content in &mut outcome.content {
+        for (nth, content) in outcome.content.iter_mut().enumerate() {
             let Content::Text(text) = content else { continue };
             if text.len() <= MAX_RESULT {
                 continue;
             }
-            let file = self.session.scratch.join(format!("result-{}.txt", file_name(id)));
-            let kept = fs::create_dir_all(&self.session.scratch)
-                .and_then(|()| fs::File::create(&file))
-                .and_then(|mut file| file.write_all(text.as_bytes()));
+            let file = self.session.scratch.join(format!("result-{}-{nth}.txt", file_name(id)));
+            let kept = keep(&file, text);
             let whole = match kept {
                 Ok(()) => format!("the whole is in {}", file.display()),
                 Err(error) => format!("the whole could not be kept: {error}"),
@@ -317,9 +316,19 @@ fn tool_use(part: &Part) -> Option<&ToolUse> {
     }
 }
 
+/// For the user alone: a result may hold what nobody else may read.
+fn keep(file: &Path, text: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+    if let Some(folder) = file.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut options = fs::OpenOptions::new();
+    options.create(true).write(true).truncate(true).mode(0o600).open(file)?.write_all(text.as_bytes())
+}
+
 /// A model chooses the ids of its calls; in a file's name only harmless characters stay.
 fn file_name(id: &str) -> String {
-    id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(64).collect()
+    id.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(64).collect()
 }
 
 fn floor(text: &str, mut at: usize) -> usize {

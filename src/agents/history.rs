@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing is ever taken out. Compaction changes only what is shown.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Event;
@@ -87,32 +87,56 @@ impl History {
         self.compacted.as_ref().map_or(0, |(count, _)| *count)
     }
 
-    /// Gives every tool use that has no result one that says so, where it is missing: providers refuse a talk
-    /// without.
+    /// Puts the result of every tool use right behind it, and one that says so where there is none: providers refuse
+    /// a talk without. A record can lack them, or have them elsewhere, if skein was killed or two worked on it.
     fn mend(&mut self) {
-        let mut at = 0;
-        while let Some(message) = self.messages.get(at) {
-            at += 1;
-            let answered: HashSet<_> = self.messages.get(at).map(|next| results(next)).unwrap_or_default();
-            let missing: Vec<_> = uses(message).filter(|(id, _)| !answered.contains(id)).collect();
-            if missing.is_empty() {
-                continue;
-            }
-            let made = missing.into_iter().map(|(id, name)| {
-                let said =
-                    "skein ended before this call was done; it may have taken effect: check before you try again";
-                let content = vec![Content::text(said)];
-                Part::ToolResult(ToolResult { id: id.to_owned(), name: name.to_owned(), content, is_error: true })
-            });
-            let mut parts: Vec<_> = made.collect();
-            if answered.is_empty() {
-                self.messages.insert(at, Arc::new(Message { role: Role::User, parts }));
-            } else {
-                parts.splice(0..0, self.messages[at].parts.iter().cloned());
-                self.messages[at] = Arc::new(Message { role: self.messages[at].role, parts });
+        if self.is_sound() {
+            return;
+        }
+        let mut results: HashMap<String, Part> = HashMap::new();
+        for part in self.messages.iter().flat_map(|message| &message.parts) {
+            if let Part::ToolResult(result) = part {
+                results.entry(result.id.clone()).or_insert_with(|| part.clone());
             }
         }
+        let before = self.messages.len();
+        let mut mended = Vec::with_capacity(before);
+        for message in &self.messages {
+            let said: Vec<_> =
+                message.parts.iter().filter(|part| !matches!(part, Part::ToolResult(_))).cloned().collect();
+            if !said.is_empty() {
+                mended.push(Arc::new(Message { role: message.role, parts: said }));
+            }
+            let answers: Vec<_> =
+                uses(message).map(|(id, name)| results.remove(id).unwrap_or_else(|| unknown(id, name))).collect();
+            if !answers.is_empty() {
+                mended.push(Arc::new(Message { role: Role::User, parts: answers }));
+            }
+        }
+        self.messages = mended;
+        if self.messages.len() != before {
+            // It counts messages that are elsewhere now. What is shown may be too long, and is then shortened anew.
+            self.compacted = None;
+        }
     }
+
+    /// Whether every message with tool uses is followed by exactly their results, and no result is elsewhere.
+    fn is_sound(&self) -> bool {
+        let mut asked: HashSet<&str> = HashSet::new();
+        for message in &self.messages {
+            if results(message) != asked {
+                return false;
+            }
+            asked = uses(message).map(|(id, _)| id).collect();
+        }
+        asked.is_empty()
+    }
+}
+
+fn unknown(id: &str, name: &str) -> Part {
+    let said = "skein ended before this call was done; it may have taken effect: check before you try again";
+    let content = vec![Content::text(said)];
+    Part::ToolResult(ToolResult { id: id.to_owned(), name: name.to_owned(), content, is_error: true })
 }
 
 fn uses(message: &Message) -> impl Iterator<Item = (&str, &str)> {
@@ -128,4 +152,49 @@ fn results(message: &Message) -> HashSet<&str> {
         Part::Content(_) | Part::Thought(_) | Part::ToolUse(_) => None,
     });
     results.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::conversation::ToolUse;
+
+    fn said(text: &str) -> Message {
+        Message::user(vec![Content::text(text)])
+    }
+
+    fn calls(ids: &[&str]) -> Message {
+        let call = |id: &&str| Part::ToolUse(ToolUse { id: (*id).to_owned(), name: "t".into(), arguments: json!({}) });
+        Message { role: Role::Assistant, parts: ids.iter().map(call).collect() }
+    }
+
+    fn answers(ids: &[&str]) -> Message {
+        let answer = |id: &&str| {
+            let content = vec![Content::text(format!("of {id}"))];
+            Part::ToolResult(ToolResult { id: (*id).to_owned(), name: "t".into(), content, is_error: false })
+        };
+        Message { role: Role::User, parts: ids.iter().map(answer).collect() }
+    }
+
+    fn replayed(messages: &[Message]) -> Vec<Message> {
+        let events: Vec<_> =
+            messages.iter().map(|message| Event::Message { message: Arc::new(message.clone()) }).collect();
+        History::replayed(&events).messages().iter().map(|message| message.as_ref().clone()).collect()
+    }
+
+    #[test]
+    fn a_record_that_is_whole_stays_as_it_is() {
+        let whole = [said("a"), calls(&["1", "2"]), answers(&["1", "2"]), said("b")];
+        assert_eq!(replayed(&whole), whole);
+    }
+
+    #[test]
+    fn results_that_others_came_between_are_put_back_and_missing_ones_are_made() {
+        let torn = [said("a"), calls(&["1", "2"]), said("b"), calls(&["3"]), answers(&["2"]), answers(&["3", "9"])];
+        let mended = replayed(&torn);
+        let made = Message { role: Role::User, parts: vec![unknown("1", "t"), answers(&["2"]).parts[0].clone()] };
+        assert_eq!(mended, [said("a"), calls(&["1", "2"]), made, said("b"), calls(&["3"]), answers(&["3"])]);
+    }
 }

@@ -44,7 +44,8 @@ impl Join {
             return held[repeated..].to_owned();
         }
         let same = same_beginning(&self.before, &held);
-        if same < CHANCE {
+        // Lists have lines that begin alike: only one that repeats a good part of all was begun again.
+        if same < CHANCE.max(self.before.len() / 3) {
             return held;
         }
         if same == held.len() { String::new() } else { format!("{MARK}{}", &held[same..]) }

@@ -2,7 +2,7 @@
 //! predicate.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use jsonschema::Validator;
 use regex::Regex;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::consent::{Consents, Subject};
 use super::files::Relative;
 use super::gate::{self, Answer, Question, Verdict};
-use super::{Absent, Terms, files, foreign, names};
+use super::{Absent, Terms, files, foreign, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
 use crate::manifest::{Approval, ServiceEntry, Transport};
@@ -32,7 +32,8 @@ pub struct Binding {
     resources: Vec<ResourceOf>,
     prompts: BTreeMap<String, (ServiceName, Value)>,
     absent: Vec<Absent>,
-    approval: Approval,
+    /// Can be made stricter while calls run, never looser.
+    approval: Mutex<Approval>,
     terms: Terms,
     /// Keeps the services running.
     _leases: Vec<Lease>,
@@ -101,7 +102,7 @@ impl Binding {
             resources: Vec::new(),
             prompts: BTreeMap::new(),
             absent,
-            approval,
+            approval: Mutex::new(approval),
             terms: terms.clone(),
             _leases: Vec::new(),
             plan: Arc::clone(&plan),
@@ -197,7 +198,13 @@ impl Binding {
     }
 
     pub fn approval(&self) -> Approval {
-        self.approval
+        *self.approval.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, also in a turn that runs; a level that is looser changes nothing.
+    pub fn tighten(&self, level: Approval) {
+        let mut approval = self.approval.lock().unwrap_or_else(PoisonError::into_inner);
+        *approval = stricter(*approval, level);
     }
 
     pub fn mode(&self) -> &ModeId {
@@ -257,7 +264,7 @@ impl Binding {
         if let Some(reason) = self.changed(tool, service, &context).await? {
             return Ok(ToolOutcome::error(reason));
         }
-        match gate::judge(self.approval, tool.read_only) {
+        match gate::judge(self.approval(), tool.read_only) {
             Verdict::Run => {}
             Verdict::Refuse(reason) => return Ok(refused(name, reason)),
             Verdict::Ask => {
@@ -349,7 +356,7 @@ impl Binding {
         context: &CallContext,
     ) -> Result<Option<&'static str>, ServiceError> {
         let consents = context.session.state::<Consents>();
-        let subject = Subject::of(name, arguments, tool.builtin);
+        let subject = Subject::of(name, arguments, tool.builtin, &context.session.cwd);
         match consents.about(&subject) {
             Some(true) => return Ok(None),
             Some(false) => return Ok(Some("the user refused such calls for this session")),

@@ -2,9 +2,12 @@
 //! switch of mode, and goes with it.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value};
+
+use crate::diagnostic::printable;
 
 /// What an "always" would cover: the narrowest thing that is still of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,21 +18,26 @@ pub struct Subject {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum What {
-    /// This very command line.
-    Command(String),
-    /// Whatever is done to this file.
-    File(String),
+    /// This very command line, in the background or not.
+    Command { line: String, background: bool },
+    /// Whatever the tool does to this file, links resolved.
+    File { shown: String, real: PathBuf },
     /// The call with these arguments, as JSON.
     Exactly(String),
 }
 
 impl Subject {
     /// `builtin`: only of our own tools it is known what `command` and `path` mean.
-    pub(super) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool) -> Self {
+    pub(super) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, cwd: &Path) -> Self {
         let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
         let what = match (text("command"), text("path")) {
-            (Some(command), _) => What::Command(command),
-            (None, Some(path)) => What::File(path),
+            (Some(line), _) => {
+                What::Command { line, background: arguments.get("background") == Some(&Value::Bool(true)) }
+            }
+            (None, Some(shown)) => {
+                let path = cwd.join(&shown);
+                What::File { real: path.canonicalize().unwrap_or(path), shown }
+            }
             (None, None) => What::Exactly(Value::Object(arguments.clone()).to_string()),
         };
         Self { tool: tool.to_owned(), what }
@@ -39,12 +47,13 @@ impl Subject {
 impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let short = |text: &str| {
-            let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect();
+            let line: String = printable(&text.replace('\n', "⏎")).chars().take(60).collect();
             if line.chars().count() < text.chars().count() { format!("{line}…") } else { line }
         };
         match &self.what {
-            What::Command(command) => write!(f, "`{}`", short(command)),
-            What::File(path) => write!(f, "{} of {}", self.tool, short(path)),
+            What::Command { line, background: false } => write!(f, "`{}`", short(line)),
+            What::Command { line, background: true } => write!(f, "`{}` in the background", short(line)),
+            What::File { shown, .. } => write!(f, "{} of {}", self.tool, short(shown)),
             What::Exactly(_) => write!(f, "this very call of {}", self.tool),
         }
     }
@@ -77,7 +86,7 @@ mod tests {
 
     fn subject(tool: &str, arguments: Value, builtin: bool) -> Subject {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-        Subject::of(tool, &arguments, builtin)
+        Subject::of(tool, &arguments, builtin, Path::new("/nowhere"))
     }
 
     #[test]
@@ -89,6 +98,7 @@ mod tests {
         for (tool, arguments, builtin, expected) in [
             ("developer__shell", json!({"command": "ls", "timeout": 5}), true, Some(true)),
             ("developer__shell", json!({"command": "ls && rm -rf x"}), true, None),
+            ("developer__shell", json!({"command": "ls", "background": true}), true, None),
             ("developer__edit_file", json!({"path": "a.rs", "old": "3", "new": "4"}), true, Some(true)),
             ("developer__write_file", json!({"path": "a.rs"}), true, None),
             ("developer__edit_file", json!({"path": "b.rs"}), true, None),
@@ -101,7 +111,7 @@ mod tests {
 
     #[test]
     fn it_is_told_in_words() {
-        assert_eq!(subject("developer__shell", json!({"command": "cargo\ntest"}), true).to_string(), "`cargo test`");
+        assert_eq!(subject("developer__shell", json!({"command": "cargo\ntest"}), true).to_string(), "`cargo⏎test`");
         let edit = subject("developer__edit_file", json!({"path": "a.rs"}), true);
         assert_eq!(edit.to_string(), "developer__edit_file of a.rs");
         assert_eq!(subject("notes__add", json!({"path": "a"}), false).to_string(), "this very call of notes__add");

@@ -61,14 +61,18 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
         let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
         drop(tokio::task::spawn_blocking(move || drop(early.open(&cwd))));
         let of_sessions = folders.clone();
-        let sessions = async move {
-            let data = of_sessions.data.clone();
-            let opened = tokio::task::spawn_blocking(move || store::Sessions::open(&data)).await;
-            let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-            Ok(started::sessions(store, Limits::default(), &of_sessions))
+        let open_sessions = move || {
+            let folders = of_sessions.clone();
+            async move {
+                let data = folders.data.clone();
+                let opened = tokio::task::spawn_blocking(move || store::Sessions::open(&data)).await;
+                let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+                Ok(started::sessions(store, Limits::default(), &folders))
+            }
+            .boxed()
         };
         let front = Front {
-            sessions: sessions.boxed().shared(),
+            sessions: Box::new(open_sessions),
             projects,
             version: env!("CARGO_PKG_VERSION"),
             cwd: folders.cwd.clone(),

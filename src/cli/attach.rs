@@ -12,8 +12,10 @@ use crate::conversation::Content;
 const MAX_TEXT: u64 = 256 << 10;
 const MAX_IMAGE: u64 = 5 << 20;
 
-/// The prompt, and every file that it names as `@path`. A word that names no file stays a word, and is told.
+/// The prompt, and every file below `cwd` that it names as `@path`. A word that names no such file stays a word, and
+/// is told. Only for what the user has typed: text from elsewhere must not choose files.
 pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String>), Failure> {
+    let root = cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned());
     let mut contents = vec![Content::text(text)];
     let mut notes = Vec::new();
     for name in text.split_whitespace().filter_map(|word| word.strip_prefix('@')) {
@@ -21,6 +23,9 @@ pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String
         let whole = cwd.join(name);
         let trimmed = cwd.join(name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')']));
         match [whole, trimmed].into_iter().find(|path| path.is_file()) {
+            Some(path) if !path.canonicalize().is_ok_and(|real| real.starts_with(&root)) => {
+                notes.push(format!("@{name} lies outside this folder and stays a word"));
+            }
             Some(path) => contents.push(attached(&path)?),
             None if name.contains(['/', '.']) => notes.push(format!("@{name} is no file here and stays a word")),
             None => {}
@@ -68,6 +73,18 @@ mod tests {
         assert!(matches!(&contents[1], Content::Resource(value) if value["text"] == "alpha"));
         assert!(matches!(&contents[2], Content::Image { mime, .. } if mime == "image/png"));
         assert_eq!(notes, ["@gone/c.txt is no file here and stays a word"]);
+    }
+
+    #[test]
+    fn no_file_outside_the_folder_goes_along_not_even_by_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let project = folder.path().join("project");
+        std::fs::create_dir(&project).unwrap();
+        std::fs::write(folder.path().join("key"), "secret").unwrap();
+        std::os::unix::fs::symlink("../key", project.join("link.txt")).unwrap();
+        let text = format!("see @../key @link.txt @{}", folder.path().join("key").display());
+        let (contents, notes) = prompt(&text, &project).unwrap();
+        assert_eq!((contents.len(), notes.len()), (1, 3), "{notes:?}");
     }
 
     #[test]

@@ -10,8 +10,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::folders::Folders;
 
-/// What the file keeps. rmcp's worker logs addresses in full when it fails, and an address may hold a secret.
-const TO_FILE: &str = "info,rmcp::transport::worker=off";
+/// What the file keeps. rmcp's worker logs addresses in full when it fails, genai whole answers, and
+/// either may hold a secret.
+const TO_FILE: &str = "info,rmcp::transport::worker=off,genai=off";
 
 /// A log of this size is put aside at the next start; the one put aside before it goes.
 const MAX_LOG: u64 = 10 * 1024 * 1024;

@@ -32,6 +32,7 @@ impl Output {
     /// Something the user should know that is not the answer.
     pub(super) fn note(&mut self, text: &str) {
         let quiet = AnsiColor::Cyan.on_default();
+        let text = shown_lines(text);
         let result = writeln!(anstream::stderr(), "{quiet}note{quiet:#}: {text}");
         self.written(result);
     }
@@ -132,7 +133,11 @@ impl Failure {
         let red = AnsiColor::Red.on_default().bold();
         let quiet = AnsiColor::BrightBlack.on_default();
         let text = match (self, self.told()) {
-            (_, Some((problem, help))) => format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n"),
+            (_, Some((problem, help))) => {
+                // A provider's or a service's own words may be among them.
+                let (problem, help) = (shown_lines(&problem), shown_lines(&help));
+                format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
+            }
             (Failure::Manifests { errors: 1 }, None) => format!("{red}error{red:#}: the manifests have 1 error\n"),
             (Failure::Manifests { errors }, None) => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
             (_, None) => return,

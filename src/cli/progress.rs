@@ -1,7 +1,9 @@
 //! What a person sees of a turn while it runs: the answer on stdout; on stderr a sign of life, the tools, and in the
 //! end what it took.
 
+use std::collections::HashMap;
 use std::io::{IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,6 +13,7 @@ use serde_json::{Value, json};
 use super::output::{QUIET, shown};
 use crate::agents::{Event, Notifier, Status};
 use crate::conversation::Usage;
+use crate::diagnostic::printable;
 use crate::tool::{Activity, StepStatus};
 
 const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
@@ -31,6 +34,7 @@ pub(super) enum Shows {
 pub(super) struct Progress {
     shows: Shows,
     began: Instant,
+    unheard: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -42,6 +46,8 @@ struct State {
     spinning: bool,
     /// What the spinner waits for; nothing while the answer comes.
     waits_for: Option<String>,
+    /// Calls that have begun, by id.
+    calls: HashMap<String, String>,
     usage: Usage,
 }
 
@@ -49,7 +55,7 @@ impl Progress {
     pub(super) fn new(shows: Shows) -> Arc<Self> {
         let waits_for = Some("thinking".to_owned());
         let state = Mutex::new(State { waits_for, ..State::default() });
-        let progress = Arc::new(Self { shows, began: Instant::now(), state });
+        let progress = Arc::new(Self { shows, began: Instant::now(), unheard: AtomicBool::new(false), state });
         if shows != Shows::Events && std::io::stderr().is_terminal() {
             let watched = Arc::downgrade(&progress);
             // A thread of its own: it must turn while everything else is busy. It ends with what it watches.
@@ -87,10 +93,22 @@ impl Progress {
         state.waits_for = None;
         clear(&mut state);
         // What files and pages hold must not steer the terminal.
-        let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
+        let text = text.split_inclusive('\n').map(tamed).collect::<String>();
         state.mid_line = !text.ends_with('\n');
         let mut stdout = anstream::stdout();
-        drop(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
+        let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+        self.heard(written);
+    }
+
+    /// False if the answer could not be printed. A reader that went away had heard enough.
+    pub(super) fn is_heard(&self) -> bool {
+        !self.unheard.load(Ordering::Relaxed)
+    }
+
+    fn heard(&self, written: std::io::Result<()>) {
+        if written.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe) {
+            self.unheard.store(true, Ordering::Relaxed);
+        }
     }
 
     fn wait_for(&self, what: &str) {
@@ -127,27 +145,30 @@ impl Notifier for Progress {
     fn log(&self, event: Event) {
         if self.shows == Shows::Events {
             // A reader that went away is told nothing more; the turn still ends in order.
-            drop(writeln!(anstream::stdout(), "{}", json!(event)));
+            self.heard(writeln!(anstream::stdout(), "{}", json!(event)));
             return;
         }
         match event {
             Event::ToolStarted { call } => {
-                self.aside(&format!("{QUIET}→ {} {}{QUIET:#}", call.name, shown(&brief(&call.arguments))));
-                self.wait_for(&call.name);
+                let name = shown(&call.name);
+                self.aside(&format!("{QUIET}→ {name} {}{QUIET:#}", shown(&brief(&call.arguments))));
+                let mut state = self.state();
+                // Until it runs somebody may be asked, and a question must not be drawn over.
+                state.waits_for = None;
+                state.calls.insert(call.id, name);
             }
-            Event::ToolEnded { name, outcome, .. } => {
+            Event::ToolEnded { id, name, outcome, .. } => {
+                self.state().calls.remove(&id);
                 if outcome.is_error {
                     let red = AnsiColor::Red.on_default();
                     let said: String =
                         outcome.all_text().lines().next().unwrap_or_default().chars().take(160).collect();
-                    self.aside(&format!("{red}✗ {name}{red:#} {}", shown(&said)));
+                    self.aside(&format!("{red}✗ {}{red:#} {}", shown(&name), shown(&said)));
                 }
                 self.wait_for("thinking");
             }
-            Event::Compacted { messages, .. } => {
-                self.aside(&format!("{QUIET}the first {messages} messages are now a summary to the model{QUIET:#}"));
-            }
-            Event::Message { .. } | Event::TurnEnded { .. } => {}
+            // A notice tells of it.
+            Event::Message { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } => {}
         }
     }
 
@@ -155,8 +176,11 @@ impl Notifier for Progress {
         match status {
             Status::Text(text) if self.shows == Shows::Text => self.say(&text),
             Status::Usage { turn, .. } => self.state().usage = turn,
-            Status::Notice(text) if self.shows != Shows::Events => {
-                self.aside(&format!("{QUIET}{}{QUIET:#}", shown(&text)))
+            Status::Notice(text) => self.aside(&format!("{QUIET}{}{QUIET:#}", shown(&text))),
+            // It waits for nobody's consent any more.
+            Status::ToolActivity { id, activity: Activity::Running } => {
+                let mut state = self.state();
+                state.waits_for = state.calls.get(&id).cloned();
             }
             Status::ToolActivity { activity: Activity::Plan(steps), .. } if self.shows != Shows::Events => {
                 for step in steps {
@@ -168,8 +192,17 @@ impl Notifier for Progress {
                     self.aside(&format!("  {mark} {}", shown(&step.text)));
                 }
             }
-            Status::Text(_) | Status::Thought(_) | Status::Notice(_) | Status::ToolActivity { .. } => {}
+            Status::Text(_) | Status::Thought(_) | Status::ToolActivity { .. } => {}
         }
+    }
+}
+
+/// A piece of a line that cannot steer a terminal; its end and its tabs stay.
+fn tamed(piece: &str) -> String {
+    let tame = |text: &str| text.split('\t').map(printable).collect::<Vec<_>>().join("\t");
+    match piece.strip_suffix('\n') {
+        Some(line) => tame(line.trim_end_matches('\r')) + "\n",
+        None => tame(piece),
     }
 }
 

@@ -17,6 +17,7 @@ use super::started::{self, LISTED, Started, session_failure, store_failure};
 use super::{Global, agents, attach, workspace};
 use crate::agents::{Ending, Limits, Notifier, TurnEnd};
 use crate::broker::{Answer, Asker, Nobody, Question};
+use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{Settings, Span};
@@ -93,7 +94,12 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         .or(settings.processor)
         .unwrap_or_else(|| "offline".to_owned());
     models.check(&model)?;
-    let (prompt, notes) = attach::prompt(&prompt_text(args)?, &folders.cwd)?;
+    let text = prompt_text(args)?;
+    // Files are for whoever types: what comes through a pipe may be somebody else's words.
+    let (prompt, notes) = match &args.prompt {
+        Some(_) => attach::prompt(&text, &folders.cwd)?,
+        None => (vec![Content::text(text)], Vec::new()),
+    };
     notes.iter().for_each(|note| output.note(note));
     let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
     let limits = Limits { requests: args.max_turns.max(1), ..Limits::default() };
@@ -133,10 +139,16 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
                 (turn.await, false)
             }
         };
-        progress.finish(live.spent().cost);
+        progress.finish(ended.as_ref().ok().and_then(|end| live.cost_of(&end.usage)));
         let end = ended.map_err(|error| prompt_failure(&error))?;
-        finish(format, &live, &end, output)?;
-        if in_time { outcome(&end) } else { Err(Failure::TimeLimit) }
+        finish(format, &live, &end, in_time, output);
+        if !progress.is_heard() {
+            return Err(Failure::work(
+                "what was said could not be printed",
+                "check where stdout leads; the session has it",
+            ));
+        }
+        if in_time { outcome(&end, output) } else { Err(Failure::TimeLimit) }
     })
 }
 
@@ -183,6 +195,12 @@ async fn session(
         let place = Place { cwd: folders.cwd.clone(), roots: Vec::new() };
         return sessions.create(place, fallback, |_| host).await.map_err(|error| session_failure(&error));
     };
+    let stored = sessions.store().find(&id).await.map_err(|error| store_failure(&error))?;
+    if let Some(stored) = stored.filter(|stored| stored.cwd != folders.cwd) {
+        // The manifests and the trust of this folder are not those of that one.
+        let cwd = stored.cwd.display();
+        return Err(Failure::usage(format!("the session works in {cwd}"), format!("go on with it there: cd {cwd}")));
+    }
     let opened = sessions.open(&id, Vec::new(), fallback.clone(), |_| host).await;
     let live = opened.map_err(|error| session_failure(&error))?.live;
     if args.agent.is_some() || args.mode.is_some() {
@@ -190,9 +208,6 @@ async fn session(
     }
     if args.model.as_ref().is_some_and(|model| !model.is_empty()) {
         live.set_model(fallback.model).await.map_err(|error| session_failure(&error))?;
-    }
-    if let Some(approval) = fallback.approval {
-        live.set_approval(approval).await.map_err(|error| session_failure(&error))?;
     }
     Ok(live)
 }
@@ -225,7 +240,7 @@ fn prompt_text(args: &RunArgs) -> Result<String, Failure> {
 }
 
 /// The end of what is printed.
-fn finish(format: RunOutput, live: &Live, end: &TurnEnd, output: &mut Output) -> Result<(), Failure> {
+fn finish(format: RunOutput, live: &Live, end: &TurnEnd, in_time: bool, output: &mut Output) {
     match format {
         RunOutput::Text => output.text("\n"),
         RunOutput::StreamJson => {}
@@ -235,6 +250,7 @@ fn finish(format: RunOutput, live: &Live, end: &TurnEnd, output: &mut Output) ->
                 Ending::MaxTokens => ("max_tokens", None),
                 Ending::Exhausted { why } => ("max_turn_requests", Some(why.clone())),
                 Ending::Refusal => ("refusal", None),
+                Ending::Cancelled if !in_time => ("cancelled", Some("the time limit was reached".to_owned())),
                 Ending::Cancelled => ("cancelled", None),
                 Ending::CallRefused { tool } => ("end_turn", Some(format!("{tool} was refused"))),
                 Ending::Failed { why } => ("error", Some(why.clone())),
@@ -246,18 +262,23 @@ fn finish(format: RunOutput, live: &Live, end: &TurnEnd, output: &mut Output) ->
             }));
         }
     }
-    Ok(())
 }
 
-fn outcome(end: &TurnEnd) -> Result<(), Failure> {
+fn outcome(end: &TurnEnd, output: &mut Output) -> Result<(), Failure> {
     match &end.ending {
-        Ending::EndTurn | Ending::MaxTokens | Ending::Refusal => Ok(()),
+        Ending::EndTurn => Ok(()),
+        Ending::MaxTokens => {
+            output.note("the answer was cut at the longest that the model may say; ask it to go on with -c");
+            Ok(())
+        }
+        Ending::Refusal => {
+            output.note("the model declined to answer, or its provider did");
+            Ok(())
+        }
         Ending::Cancelled => Err(Failure::Interrupted),
         Ending::CallRefused { tool } => Err(Failure::Refused { tool: tool.clone() }),
-        Ending::Exhausted { why } => {
-            Err(Failure::work(why.clone(), "ask for less at once, or raise --max-turns if it was asked too often"))
-        }
-        Ending::Failed { why } => Err(Failure::work(why.clone(), "try again; the log may tell more")),
+        Ending::Exhausted { why } => Err(Failure::work(why.clone(), "ask for less at once, or go on with -c")),
+        Ending::Failed { why } => Err(Failure::work(why.clone(), help(why))),
     }
 }
 
@@ -268,10 +289,22 @@ fn none_here() -> Failure {
     }
 }
 
+/// What to do about a model that failed.
+fn help(why: &str) -> &'static str {
+    if why.contains("it answered 401") || why.contains("it answered 403") {
+        return "the provider refused the key: check the variable it is in (docs/models.md)";
+    }
+    if why.contains("it answered 4") {
+        return "check the model's name and its address (docs/models.md)";
+    }
+    "go on with -c when it works again; the log may tell more"
+}
+
 fn prompt_failure(error: &PromptError) -> Failure {
     match error {
         PromptError::Bind(error) => started::bind_failure(error),
         PromptError::Store(error) => store_failure(error),
+        PromptError::Record(error) => session_failure(error),
         PromptError::Model(_) => Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
         PromptError::Prompt(_) => {
             Failure::work(error.to_string(), "correct the mode's prompt; `skein check` tells more")

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::Global;
 use super::folders::Folders;
 use super::output::{Failure, Output};
-use crate::diagnostic::Severity;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::graph::{self, Plan, Resolved};
 use crate::manifest::{self, Layer, Root};
 use crate::trust::{Project, Trust, TrustError, TrustStore};
@@ -118,8 +118,16 @@ fn sound(Resolved { plan, diagnostics }: Resolved, output: &mut Output) -> Resul
             Ok(plan)
         }
         None => {
-            output.diagnostics(&diagnostics);
-            Err(Failure::manifests(&diagnostics))
+            // Notes are for `check`: here they would hide what stands in the way.
+            let told: Vec<_> = diagnostics.into_iter().filter(|found| found.severity != Severity::Note).collect();
+            output.diagnostics(&told);
+            let mut errors = told.iter().filter(|found| found.severity == Severity::Error);
+            let in_config =
+                |found: &Diagnostic| Path::new(&found.at.file).file_stem().is_some_and(|stem| stem == "config");
+            if errors.all(in_config) {
+                return Err(Failure::usage("the config file is wrong", "correct it as said above"));
+            }
+            Err(Failure::manifests(&told))
         }
     }
 }

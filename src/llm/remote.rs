@@ -109,6 +109,8 @@ const OWN: Known = Known { name: "", kind: AdapterKind::OpenAI, base: "", key: "
 pub struct Remote {
     name: String,
     client: Client,
+    /// Kept out of everything that is said.
+    key: Option<String>,
     target: ServiceTarget,
     facts: Facts,
 }
@@ -149,15 +151,17 @@ impl Remote {
         let target = ServiceTarget {
             model: ModelIden::new(known.kind, model),
             endpoint: Endpoint::from_owned(address(known, base)),
-            auth: AuthData::Key(key.unwrap_or_else(|| "none".to_owned())),
+            auth: AuthData::Key(key.clone().unwrap_or_else(|| "none".to_owned())),
         };
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(20))
+            // A key and a talk are for the provider that the user named, wherever it would send them.
+            .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| unusable(error.to_string()))?;
         let client = Client::builder().with_reqwest(http).build().map_err(|error| unusable(error.to_string()))?;
         let facts = models.facts.get(name).copied().unwrap_or_default();
-        Ok(Self { name: name.to_owned(), client, target, facts })
+        Ok(Self { name: name.to_owned(), client, key, target, facts })
     }
 
     async fn open(&self, request: ChatRequest) -> Result<ChatStream, LlmError> {
@@ -172,7 +176,11 @@ impl Remote {
     }
 
     fn failure(&self, error: &genai::Error) -> LlmError {
-        let failed = Failed::from(error);
+        let mut failed = Failed::from(error);
+        // A server may say the key back to us.
+        if let Some(key) = &self.key {
+            failed.reason = failed.reason.replace(key.as_str(), "(the key)");
+        }
         let (model, reason) = (self.name.clone(), failed.reason);
         match failed.kind {
             FailureKind::Lasting => LlmError::Failed { model, reason },
@@ -294,6 +302,10 @@ fn address(known: &Known, base: Option<String>) -> String {
     }
     // The endpoint is joined like a folder; Ollama's variable names the host alone.
     if known.name == "ollama" && !base.trim_end_matches('/').ends_with("/v1") {
+        base = format!("{}/v1", base.trim_end_matches('/'));
+    }
+    // Anthropic's own programs want the host alone in their variable.
+    if known.name == "anthropic" && !base.trim_end_matches('/').ends_with("/v1") {
         base = format!("{}/v1", base.trim_end_matches('/'));
     }
     if base.ends_with('/') { base } else { format!("{base}/") }

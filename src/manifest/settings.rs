@@ -39,7 +39,10 @@ impl Settings {
         // A project may name one of the user's profiles; one of its own stands on the user's choice.
         let theirs = if of_project.is_none() { named(&project) } else { None };
         let base = theirs.or(named(&user)).unwrap_or_else(|| DEFAULT.to_owned());
-        let of_user = profile(&user, &base).unwrap_or_default();
+        let mut of_user = profile(&user, &base).unwrap_or_default();
+        // Whichever profile a project names, the services that the user has left out stay out.
+        let own = profile(&user, &named(&user).unwrap_or_else(|| DEFAULT.to_owned())).unwrap_or_default();
+        of_user.services = both(own.services, of_user.services);
         let (models, providers) = user.map(|user| (user.models, user.providers)).unwrap_or_default();
         Self::joined(of_user, of_project.unwrap_or_default(), models, providers)
     }
@@ -53,13 +56,10 @@ impl Settings {
         // A mode belongs to its agent, so they come together.
         let (agent, mode) =
             if project.agent.is_some() { (project.agent, project.mode) } else { (user.agent, user.mode) };
-        let services = match (user.services, project.services) {
-            (Some(user), Some(project)) => Some(user.into_iter().filter(|name| project.contains(name)).collect()),
-            (user, project) => user.or(project),
-        };
+        let services = both(user.services, project.services);
         Self {
-            processor: project.processor.or(user.processor),
-            accelerator: project.accelerator.or(user.accelerator),
+            processor: project.processor.filter(|name| is_model(name)).or(user.processor),
+            accelerator: project.accelerator.filter(|name| is_model(name)).or(user.accelerator),
             moderator: project.moderator.or(user.moderator).unwrap_or(Moderator::Summarize),
             services,
             agent,
@@ -72,6 +72,19 @@ impl Settings {
     /// Whether a service of the user is one of those that the group `mcp` speaks of.
     pub(super) fn enables(&self, service: &ServiceName) -> bool {
         self.services.as_ref().is_none_or(|services| services.contains(service))
+    }
+}
+
+/// A recording is a file that trust in a project does not cover, so a project cannot name one.
+fn is_model(name: &str) -> bool {
+    !name.starts_with("replay:")
+}
+
+/// What is in both lists; no list at all leaves nothing out.
+fn both(one: Option<Vec<ServiceName>>, other: Option<Vec<ServiceName>>) -> Option<Vec<ServiceName>> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.into_iter().filter(|name| other.contains(name)).collect()),
+        (one, other) => one.or(other),
     }
 }
 

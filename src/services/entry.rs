@@ -13,7 +13,7 @@ use super::Inner;
 use super::Lease;
 use super::circuit::{Circuit, Permission};
 use super::connection::{CallError, Connection};
-use super::environment::Secrets;
+use super::environment::{Secrets, literal_secrets};
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
 use crate::tool::{CallContext, Catalog, Health, ServiceError, ServiceStatus, ToolCall, ToolOutcome, ToolService};
@@ -58,6 +58,7 @@ impl Entry {
     pub(super) fn new(manifest: ServiceManifest, required: Vec<(RoleName, Lease)>, pool: &Arc<Inner>) -> Self {
         let circuit = Circuit::new(&manifest.restart);
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
+        let secrets = pool.options.environment.secrets_in(&transport).and(literal_secrets(&manifest.transport));
         Self {
             manifest,
             required,
@@ -73,7 +74,7 @@ impl Entry {
                 started_at: None,
                 watched: None,
             }),
-            secrets: pool.options.environment.secrets_in(&transport),
+            secrets,
             pool: Arc::downgrade(pool),
         }
     }

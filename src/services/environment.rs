@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
+use crate::manifest::Transport;
+
 const MIN_SECRET: usize = 4;
 
 /// A copy handed in by the front door; the library itself never reads the environment.
@@ -42,6 +44,27 @@ impl Environment {
         let names = text.split("${env:").skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name);
         let known =
             names.filter_map(|name| Some((name.to_owned(), self.0.get(OsStr::new(name))?.to_str()?.to_owned())));
+        Secrets::of(known)
+    }
+}
+
+/// What a transport holds itself: editors and other tools write tokens where a manifest would name a variable. A
+/// path or a word may be hidden along with them, which harms nobody.
+pub(super) fn literal_secrets(transport: &Transport) -> Secrets {
+    let values = |map: &BTreeMap<String, String>| map.clone().into_iter().filter(|(_, value)| value.len() >= 8);
+    match transport {
+        Transport::Builtin(_) => Secrets::default(),
+        Transport::Stdio(stdio) => Secrets::of(values(&stdio.env)),
+        Transport::Http(http) => {
+            let query = http.url.split_once('?').map(|(_, query)| ("query".to_owned(), query.to_owned()));
+            Secrets::of(values(&http.headers).chain(query))
+        }
+    }
+}
+
+impl Secrets {
+    /// By the name that stands in their place.
+    fn of(known: impl Iterator<Item = (String, String)>) -> Self {
         // Text is logged line by line, so each line of a value is a secret of its own. Shorter ones are none, and
         // hiding them would make text unreadable.
         let pieces = known.flat_map(|(name, value)| {
@@ -53,6 +76,12 @@ impl Environment {
         secrets.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
         secrets.dedup();
         Secrets(secrets)
+    }
+
+    pub(super) fn and(mut self, more: Secrets) -> Self {
+        self.0.extend(more.0);
+        self.0.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
+        self
     }
 }
 

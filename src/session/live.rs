@@ -1,5 +1,6 @@
 //! A session that is open: it takes prompts, one at a time, and can be switched meanwhile.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,8 @@ pub struct Live {
     session: Arc<Session>,
     /// Held while a turn runs.
     history: tokio::sync::Mutex<History>,
+    /// How many events the history was made of. Another skein may have gone on with the session meanwhile.
+    events: Arc<AtomicU64>,
     setup: Mutex<Arc<Setup>>,
     /// Held while a switch is prepared, so that of two the later one wins.
     switch: tokio::sync::Mutex<()>,
@@ -44,6 +47,8 @@ pub enum PromptError {
     NotCompacted(String),
     #[error("what happened could not be stored: {0}")]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Record(#[from] SessionError),
 }
 
 impl Live {
@@ -64,6 +69,7 @@ impl Live {
             sessions,
             session,
             history: tokio::sync::Mutex::new(history),
+            events: Arc::new(AtomicU64::new(stored.map_or(0, |stored| stored.events))),
             setup: Mutex::new(Arc::new(setup)),
             switch: tokio::sync::Mutex::default(),
             title: Mutex::new(stored.and_then(|stored| stored.title.clone())),
@@ -104,6 +110,11 @@ impl Live {
         self.setup().provider().ok()?.window()
     }
 
+    /// What so many tokens cost; nothing if that is not known.
+    pub fn cost_of(&self, usage: &Usage) -> Option<f64> {
+        Some(self.setup().provider().ok()?.price()?.of(usage))
+    }
+
     /// What the session has cost if the turn that runs has used `usage` so far; nothing if that is not known.
     pub fn cost_with(&self, usage: &Usage) -> Option<f64> {
         let price = self.setup().provider().ok()?.price()?;
@@ -125,7 +136,11 @@ impl Live {
         self.change(|choice| choice.model = model).await
     }
 
+    /// A stricter level holds at once, also for the turn that runs.
     pub async fn set_approval(&self, approval: Approval) -> Result<(), SessionError> {
+        if let Some(binding) = self.setup().bound() {
+            binding.tighten(approval);
+        }
         self.change(|choice| choice.approval = Some(approval)).await
     }
 
@@ -164,7 +179,10 @@ impl Live {
         let prepared = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            prepared = self.prepare(&text, &front) => Some(prepared?),
+            (prepared, current) = async { tokio::join!(self.prepare(&text, &front), self.catch_up(&mut history)) } => {
+                current?;
+                Some(prepared?)
+            }
         };
         let Some(exchange) = prepared else {
             let end = TurnEnd { ending: Ending::Cancelled, usage: Usage::default() };
@@ -183,6 +201,7 @@ impl Live {
     /// Shows the model the older part of the talk as a summary from now on, because the user asks for it.
     pub async fn compact(&self, front: Arc<dyn Notifier>, cancel: &CancellationToken) -> Result<usize, PromptError> {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+        self.catch_up(&mut history).await?;
         let exchange = self.prepare("", &front).await?;
         let mut usage = Usage::default();
         let shortened = exchange.compact(&mut history, &mut usage, cancel).await;
@@ -199,11 +218,27 @@ impl Live {
         let binding = setup.binding().await?;
         let options = &self.sessions.options;
         let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
-        let recorder =
-            Recorder { store: self.sessions.store.clone(), session: self.id().to_owned(), front: Arc::clone(front) };
+        let recorder = Recorder {
+            store: self.sessions.store.clone(),
+            session: self.id().to_owned(),
+            events: Arc::clone(&self.events),
+            front: Arc::clone(front),
+        };
         let session = Arc::clone(&self.session);
         let exchange = Exchange::new(provider, binding, session, Arc::new(recorder), options.limits, system);
         Ok(exchange.with_upkeep(upkeep))
+    }
+
+    /// Reads the history anew if somebody else has gone on with the session.
+    async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
+        let stored = self.sessions.store.find(self.id()).await?;
+        let events = stored.map_or(0, |stored| stored.events);
+        if events != self.events.load(Ordering::Relaxed) {
+            let whole = self.sessions.events(self.id()).await?;
+            *history = History::replayed(&whole);
+            self.events.store(whole.len() as u64, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// The first prompt names the session.

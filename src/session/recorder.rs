@@ -1,6 +1,7 @@
 //! Puts every event of a turn into the store on its way to whoever shows it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::agents::{Event, Notifier, Status};
 use crate::store::{self, NewEvent};
@@ -9,12 +10,15 @@ use crate::store::{self, NewEvent};
 pub(super) struct Recorder {
     pub(super) store: store::Sessions,
     pub(super) session: String,
+    /// How many events the session has had.
+    pub(super) events: Arc<AtomicU64>,
     pub(super) front: Arc<dyn Notifier>,
 }
 
 impl Notifier for Recorder {
     fn log(&self, event: Event) {
         self.store.append(&self.session, row(&event));
+        self.events.fetch_add(1, Ordering::Relaxed);
         // Nobody hears of the end before it is stored; the session tells it then.
         if !matches!(event, Event::TurnEnded { .. }) {
             self.front.log(event);

@@ -56,6 +56,11 @@ impl Setup {
         self.binding.get_or_try_init(bind).await.cloned()
     }
 
+    /// The binding, if it has been made.
+    pub(super) fn bound(&self) -> Option<&Arc<Binding>> {
+        self.binding.get()
+    }
+
     /// Made once for a mode, with the memories that matter for the prompt it begins with.
     pub(super) async fn system(&self, binding: &Binding, prompt: &str, os: &str) -> Result<Arc<str>, String> {
         let make = async || {

@@ -564,7 +564,7 @@ fn a_shortened_talk_is_told_to_who_understands_it() {
         }
         let (reason, updates) = client.prompt(&session, "/compact");
         assert_eq!(reason, "end_turn");
-        assert!(spoken(&updates).contains("are a summary"), "{updates:#?}");
+        assert!(spoken(&updates).contains("in short from now on"), "{updates:#?}");
         let told = of_kind(&updates, "compaction_update");
         let expected = usize::from(capabilities["session"].is_object());
         assert_eq!(told.len().min(1), expected, "{told:#?}");

@@ -402,3 +402,24 @@ async fn the_dialect_of_google() {
     drop(exchange);
     stage.runtime.stop().await;
 }
+
+#[tokio::test]
+async fn a_key_follows_no_redirect_and_is_in_no_words_about_a_failure() {
+    let stage = Stage::new();
+    let elsewhere = Model::new(vec![Answer::Stream(says("stolen"))]);
+    let location: &'static str = Box::leak(
+        format!("location: {}/messages\r\n", elsewhere.address.replace("127.0.0.1", "localhost")).into_boxed_str(),
+    );
+    let model = Model::new(vec![Answer::Status(307, location), Answer::Refuse(401, "no such key: a-marked-secret")]);
+    let address = Address { base_url: model.address.clone(), key: Some("A_KEY".to_owned()) };
+    let models = Models { providers: [("anthropic".to_owned(), address)].into(), ..Models::default() };
+    let remote = Arc::new(
+        Remote::new("anthropic:m", &models, |name| (name == "A_KEY").then(|| "a-marked-secret".to_owned())).unwrap(),
+    );
+    let (ending, _) = stage.turn("goose/planner", &remote).await;
+    assert!(matches!(ending, Ending::Failed { .. }), "{ending:?}");
+    assert_eq!(elsewhere.asked(), 0);
+    let (ending, _) = stage.turn("goose/planner", &remote).await;
+    let Ending::Failed { why } = ending else { panic!("{ending:?}") };
+    assert!(why.contains("no such key") && !why.contains("a-marked-secret"), "{why}");
+}

@@ -131,3 +131,38 @@ async fn a_session_that_was_killed_in_the_middle_of_a_call_can_be_gone_on_with()
     assert_eq!(roles, ["user", "assistant", "tool", "user"]);
     assert!(talk[2].1.contains("skein ended before this call was done"), "{talk:?}");
 }
+
+#[test]
+fn a_session_is_gone_on_with_where_it_began() {
+    let sandbox = Sandbox::new();
+    let first = sandbox.skein(&["run", "--json", "list ."]);
+    let id = serde_json::from_str::<Value>(&first.stdout).unwrap()["session"].as_str().unwrap().to_owned();
+    std::fs::create_dir(sandbox.path("project/inner")).unwrap();
+    let mut elsewhere = sandbox.command(&["run", "--resume", &id, "list ."]);
+    let output = elsewhere.current_dir(sandbox.path("project/inner")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("the session works in"));
+}
+
+#[test]
+fn a_level_of_consent_that_came_with_a_run_is_not_the_sessions() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.skein(&["run", "--approval", "auto", "run touch one"]).code, 0);
+    assert!(sandbox.path("project/one").exists());
+    let second = sandbox.skein(&["run", "-c", "run touch two"]);
+    assert_eq!(second.code, 5, "{}", second.whole());
+    assert!(!sandbox.path("project/two").exists());
+}
+
+#[test]
+fn text_through_a_pipe_chooses_no_files() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes.txt", "the needle is here");
+    let model = Model::new(vec![Answer::Stream(says("seen"))]);
+    let mut command = sandbox.command(&["run", "--model", "openai:scripted", "-m", "planner"]);
+    command.env("OPENAI_BASE_URL", &model.address).env("OPENAI_API_KEY", "x").stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"what is in @notes.txt?").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!model.body(0).contains("needle"));
+}

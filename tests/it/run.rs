@@ -315,7 +315,7 @@ fn the_profile_in_use_names_the_model_and_the_users_config_its_address_and_windo
     sandbox.write("project/.skein/config.yaml", "version: 1\nproviders: {openai: {base_url: 'http://127.0.0.1:1'}}\n");
     assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
     let refused = sandbox.skein(&["run", "hello"]);
-    assert!(refused.code == 6 && refused.stderr.contains("E122"), "{}", refused.whole());
+    assert!(refused.code == 2 && refused.stderr.contains("E122"), "{}", refused.whole());
 }
 
 #[test]

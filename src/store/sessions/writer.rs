@@ -133,9 +133,17 @@ impl Writer {
     fn postpone(&mut self, jobs: Vec<Job>, error: &rusqlite::Error) {
         tracing::warn!(%error, "sessions could not be written");
         for job in jobs {
-            if job.reply.is_none() {
-                self.waiting.push(job);
-                continue;
+            match (&job.reply, &job.work) {
+                (None, _) => {
+                    self.waiting.push(job);
+                    continue;
+                }
+                // What can be read is not held up by what cannot be written.
+                (Some(_), Work::Nothing) => {
+                    job.answer(Ok(true));
+                    continue;
+                }
+                (Some(_), _) => {}
             }
             let told = match (failure(&self.file, error), &job.work) {
                 (StoreError::Unusable { problem, .. }, Work::Flush) => {
