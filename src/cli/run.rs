@@ -52,8 +52,8 @@ pub(super) struct RunArgs {
     #[arg(long, conflicts_with = "output")]
     json: bool,
     /// How often the model may be asked in one turn
-    #[arg(long, value_name = "N", default_value_t = Limits::default().requests)]
-    max_turns: usize,
+    #[arg(long, value_name = "N", default_value_t = Limits::default().requests as u64, value_parser = clap::value_parser!(u64).range(1..))]
+    max_turns: u64,
     /// End the turn after this time, as 90s or 10m; exit 3
     #[arg(long, value_name = "TIME", value_parser = span)]
     time_limit: Option<Duration>,
@@ -102,7 +102,8 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     };
     notes.iter().for_each(|note| output.note(note));
     let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
-    let limits = Limits { requests: args.max_turns.max(1), ..Limits::default() };
+    let requests = usize::try_from(args.max_turns).unwrap_or(usize::MAX);
+    let limits = Limits { requests, ..Limits::default() };
     let sessions = started::sessions(store, limits, folders);
     let format = if args.json { RunOutput::Json } else { args.output };
     started::block_on(plan, global, folders, output, async |started: &Started, output: &mut Output| {

@@ -16,6 +16,9 @@ use crate::clock;
 use crate::ids::nearest;
 use crate::store::{Hit, ListFilter, Sessions, StoredSession, Within, project_root};
 
+/// As much of a place where words were found as is shown.
+const MAX_SNIPPET: usize = 300;
+
 #[derive(Debug, Args)]
 pub(super) struct SessionsArgs {
     #[command(subcommand)]
@@ -237,7 +240,11 @@ async fn search(
     }
     for Hit { session, title: of, at, snippet, .. } in &hits {
         let about = format!("{}, {}", title(of.as_deref()), clock::ago(*at));
-        output.line(&format!("{BOLD}{session}{BOLD:#}  {about}\n  {}", shown(snippet)));
+        // SQLite counts words, and one may be a whole file.
+        let snippet = shown(snippet);
+        let short: String = snippet.chars().take(MAX_SNIPPET).collect();
+        let more = if short.len() < snippet.len() { "…" } else { "" };
+        output.line(&format!("{BOLD}{session}{BOLD:#}  {about}\n  {short}{more}"));
     }
     Ok(())
 }
