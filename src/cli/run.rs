@@ -77,15 +77,8 @@ fn span(text: &str) -> Result<Duration, String> {
 
 pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let plan = workspace::plan(global, folders, output)?;
-    let chosen = chosen_mode(args, &plan)?;
     let settings = Settings::of(plan.manifests());
-    let chosen = match (chosen, &settings.agent) {
-        (None, Some(agent)) => Some(agents::mode_of(
-            agents::find(&plan, agent.as_str())?,
-            settings.mode.as_ref().map(|mode| mode.as_str()),
-        )?),
-        (chosen, _) => chosen,
-    };
+    let mode = chosen_mode(args, &settings, &plan)?;
     let models = KnownModels::of(&settings, args.record_model.clone());
     let model = args
         .model
@@ -107,14 +100,7 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     let sessions = started::sessions(store, limits, folders);
     let format = if args.json { RunOutput::Json } else { args.output };
     started::block_on(plan, global, folders, output, async |started: &Started, output: &mut Output| {
-        let fallback = Choice {
-            mode: match chosen {
-                Some(mode) => mode,
-                None => agents::mode_of(agents::find(started.runtime.broker().plan(), "goose")?, None)?,
-            },
-            model,
-            approval: global.approval.map(Into::into),
-        };
+        let fallback = Choice { mode, model, approval: global.approval.map(Into::into) };
         let live = session(args, &sessions, fallback, models, folders, started).await?;
         missed(&live, output).await?;
         let progress = Progress::new(match format {
@@ -153,19 +139,21 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     })
 }
 
-/// The mode that the command line names; nothing if it leaves the choice open.
-fn chosen_mode(args: &RunArgs, plan: &Plan) -> Result<Option<ModeId>, Failure> {
-    if args.agent.is_none() && args.mode.is_none() {
-        return Ok(None);
-    }
-    let agent = agents::find(plan, args.agent.as_deref().unwrap_or("goose"))?;
-    let id = agents::mode_of(agent, args.mode.as_deref())?;
+/// The mode that the command line names, or else the profile, or else goose's own.
+fn chosen_mode(args: &RunArgs, settings: &Settings, plan: &Plan) -> Result<ModeId, Failure> {
+    let (agent, mode) = if args.agent.is_some() || args.mode.is_some() {
+        (args.agent.as_deref(), args.mode.as_deref())
+    } else {
+        (settings.agent.as_ref().map(|agent| agent.as_str()), settings.mode.as_ref().map(|mode| mode.as_str()))
+    };
+    let agent = agents::find(plan, agent.unwrap_or("goose"))?;
+    let id = agents::mode_of(agent, mode)?;
     agents::offered(plan, &id)?;
     if agent.manifest.runtime.is_some() {
         let problem = format!("`{}` is an external agent, which this skein cannot run yet", agent.manifest.name);
         return Err(Failure::usage(problem, "choose another agent"));
     }
-    Ok(Some(id))
+    Ok(id)
 }
 
 /// A new session, or the one to go on with. What the command line names counts more than what the session had.

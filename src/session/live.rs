@@ -117,8 +117,7 @@ impl Live {
 
     /// What the session has cost if the turn that runs has used `usage` so far; nothing if that is not known.
     pub fn cost_with(&self, usage: &Usage) -> Option<f64> {
-        let price = self.setup().provider().ok()?.price()?;
-        Some(self.spent().cost.unwrap_or_default() + price.of(usage))
+        Some(self.spent().cost.unwrap_or_default() + self.cost_of(usage)?)
     }
 
     /// What the session may use in its mode; its services are started if they do not run.
@@ -152,16 +151,18 @@ impl Live {
         if choice == now.choice {
             return Ok(());
         }
-        let next = now.with(choice.clone());
-        next.binding().await?;
-        *lock(&self.setup) = Arc::new(next);
+        // A level that came with the launch is for the launch: it is kept only if it was chosen just now.
+        let approval = choice.approval.filter(|_| choice.approval != now.choice.approval);
         let change = Change {
             agent: Some(choice.mode.agent.to_string()),
             mode: Some(choice.mode.mode.to_string()),
-            model: Some(choice.model),
-            approval: choice.approval.map(|approval| approval.as_str().to_owned()),
+            model: Some(choice.model.clone()),
+            approval: approval.map(|approval| approval.as_str().to_owned()),
             ..Change::default()
         };
+        let next = now.with(choice);
+        next.binding().await?;
+        *lock(&self.setup) = Arc::new(next);
         self.sessions.store.change(self.id(), change);
         Ok(())
     }
@@ -232,8 +233,8 @@ impl Live {
     /// Reads the history anew if somebody else has gone on with the session.
     async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
         let stored = self.sessions.store.find(self.id()).await?;
-        let events = stored.map_or(0, |stored| stored.events);
-        if events != self.events.load(Ordering::Relaxed) {
+        let stored = stored.ok_or_else(|| StoreError::Gone { id: self.id().to_owned() })?;
+        if stored.events != self.events.load(Ordering::Relaxed) {
             let whole = self.sessions.events(self.id()).await?;
             *history = History::replayed(&whole);
             self.events.store(whole.len() as u64, Ordering::Relaxed);
@@ -251,8 +252,7 @@ impl Live {
     }
 
     fn count(&self, usage: Usage) {
-        let price = self.setup().provider().ok().and_then(|provider| provider.price());
-        let cost = price.map(|price| price.of(&usage));
+        let cost = self.cost_of(&usage);
         let more = Spent { input: usage.input, output: usage.output, cached: usage.cached, cost };
         let mut spent = lock(&self.spent);
         spent.cost = cost.map(|cost| spent.cost.unwrap_or_default() + cost).or(spent.cost);

@@ -296,7 +296,7 @@ async fn pages_repeat_and_skip_nothing_while_sessions_come() {
 async fn the_newest_comes_first_and_folders_narrow() {
     let Store { sessions, folder: _folder } = &store();
     let mut ids = Vec::new();
-    for cwd in ["/work/a", "/work/a/deep", "/work/ab", "/work/a%b_"] {
+    for cwd in ["/projects/a", "/projects/a/deep", "/projects/ab", "/projects/a%b_"] {
         ids.push(session_with(sessions, cwd, &["word"]).await);
     }
     let list = async |within: Within| {
@@ -306,11 +306,11 @@ async fn the_newest_comes_first_and_folders_narrow() {
     };
     let of = |numbers: &[usize]| numbers.iter().map(|number| ids[*number].clone()).collect::<BTreeSet<_>>();
     assert_eq!(list(Within::Anywhere).await, of(&[0, 1, 2, 3]));
-    assert_eq!(list(Within::Folder("/work/a".into())).await, of(&[0]));
-    assert_eq!(list(Within::Below("/work/a".into())).await, of(&[0, 1]));
-    assert_eq!(list(Within::Below("/work/a%b_".into())).await, of(&[3]));
+    assert_eq!(list(Within::Folder("/projects/a".into())).await, of(&[0]));
+    assert_eq!(list(Within::Below("/projects/a".into())).await, of(&[0, 1]));
+    assert_eq!(list(Within::Below("/projects/a%b_".into())).await, of(&[3]));
     assert_eq!(list(Within::Below("/".into())).await, of(&[0, 1, 2, 3]));
-    let hits = sessions.search("word", Within::Below("/work/a".into()), 9).await.unwrap();
+    let hits = sessions.search("word", Within::Below("/projects/a".into()), 9).await.unwrap();
     assert_eq!(hits.into_iter().map(|hit| hit.session).collect::<BTreeSet<_>>(), of(&[0, 1]));
 }
 

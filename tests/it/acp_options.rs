@@ -224,3 +224,21 @@ fn a_mode_that_cannot_be_entered_is_refused() {
     let params = json!({"sessionId": session, "configId": "mode", "value": "needy/late"});
     assert!(client.refused("session/set_config_option", params)["message"].as_str().unwrap().contains("clock"));
 }
+
+/// The level of a launch is for the launch: a switch of mode does not make it the session's, and the next launch's
+/// own level holds for what is loaded.
+#[test]
+fn the_level_of_a_launch_is_not_kept_and_the_next_ones_holds() {
+    let sandbox = Sandbox::new();
+    let mut loose = Acp::able(&sandbox, &["--approval", "auto"], &json!({}));
+    let (session, _) = set_up(&mut loose);
+    loose.set_mode(&session, "coding/backend");
+    loose.finish();
+    for (args, expected) in [([].as_slice(), "ask"), (&["--approval", "deny"], "deny")] {
+        let mut later = Acp::able(&sandbox, args, &json!({}));
+        let loaded = later.ask("session/load", json!({"sessionId": session, "cwd": later.cwd(), "mcpServers": []}));
+        assert_eq!(option(&loaded["configOptions"], "approval")["currentValue"], expected);
+        assert_eq!(loaded["modes"]["currentModeId"], "coding/backend");
+        later.finish();
+    }
+}

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use skein::store::{NewEvent, NewSession, Sessions};
 
+use crate::support::Sandbox;
+use crate::support::acp::Acp;
+
 /// Set for the child alone: its data folder, and how many turns it stores.
 const DATA: &str = "SKEIN_TEST_KILL_DATA";
 const TURNS: &str = "SKEIN_TEST_KILL_TURNS";
@@ -148,6 +151,35 @@ fn a_kill_at_any_point_loses_nothing_that_was_acknowledged() {
     check(folder.path(), &all, 0);
     let turns: usize = all.iter().map(|said| said.turns).sum();
     assert!(turns > 200, "only {turns} turns were stored: the kills do not reach into the run");
+}
+
+/// The same with the whole program: a turn whose prompt was answered is in the record, its end included.
+#[test]
+fn a_turn_that_an_editor_was_told_has_ended_survives_the_kill_of_skein() {
+    let sandbox = Sandbox::new();
+    let mut chance = Chance(7);
+    for _ in 0..KILLS {
+        let mut client = Acp::start(&sandbox);
+        let session = client.session();
+        let answered = chance.below(4);
+        for turn in 0..answered {
+            client.prompt(&session, &format!("hello {turn}"));
+        }
+        client.begin(&session, "one more");
+        // Not a wait for anything: the point at which it dies.
+        std::thread::sleep(Duration::from_micros(chance.below(6_000)));
+        client.kill();
+        let whole = sandbox.skein(&["sessions", "export", &session]).json();
+        let events: Vec<_> = whole["events"].as_array().unwrap().iter().map(|event| &event["event"]).collect();
+        let ended = events.iter().filter(|event| event["event"] == "turn_ended").count();
+        assert!(ended as u64 >= answered, "{answered} were answered: {whole:#}");
+        let prompts = events.iter().filter(|event| event["message"]["role"] == "user");
+        let prompts: Vec<_> = prompts.map(|event| event["message"]["parts"][0]["content"]["text"].clone()).collect();
+        for (turn, prompt) in prompts.iter().take(usize::try_from(answered).unwrap()).enumerate() {
+            assert_eq!(prompt, &serde_json::json!(format!("hello {turn}")));
+        }
+        assert!(prompts.len() as u64 >= answered);
+    }
 }
 
 #[test]

@@ -273,6 +273,11 @@ impl Acp {
         (self.heard[mark..].to_vec(), code)
     }
 
+    /// Ends the agent without a warning.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("it has ended");
+    }
+
     /// The processes that came of the agent, itself included.
     pub(crate) fn processes(&self) -> Vec<u32> {
         processes_of(&self.home)
