@@ -28,7 +28,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, RuleStore};
 use crate::diagnostic::Diagnostic;
 use crate::manifest::Approval;
 use crate::session::{ModelSource, Sessions};
@@ -67,6 +67,8 @@ pub struct Project {
     /// The model new sessions begin with, and those that can be chosen beside it.
     pub model: String,
     pub others: Vec<String>,
+    /// Where a user's rules are kept.
+    pub rules: Arc<dyn RuleStore>,
     /// What the user should know about it.
     pub notes: Vec<String>,
 }

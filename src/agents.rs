@@ -9,6 +9,7 @@ mod context;
 mod exchange;
 mod history;
 mod join;
+mod judge;
 mod models;
 
 pub use ask::Patience;
@@ -16,6 +17,7 @@ pub use compaction::Upkeep;
 pub use context::{Setting, memories, system_prompt};
 pub use exchange::{Ending, Exchange, Limits, TurnEnd};
 pub use history::History;
+pub use judge::ModelJudge;
 pub use models::models;
 
 use std::sync::Arc;

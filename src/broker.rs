@@ -5,20 +5,25 @@
 
 mod binding;
 mod consent;
+mod facts;
 mod files;
 mod foreign;
 mod gate;
 mod names;
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
+use binding::Policy;
 pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
 pub use consent::Subject;
-pub use gate::{Answer, Asker, Nobody, Question};
+pub use facts::command_lines;
+pub use gate::{Answer, Asker, Because, Judge, Nobody, Question, RuleStore, Verdict};
 
 use crate::graph::{Need, Plan};
 use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{Approval, Layer, ModeEntry, ServiceEntry, ServiceManifest, Status};
+use crate::permissions::{self, Rule};
 use crate::services::{Lease, Pool};
 use crate::tool::{Catalog, ServiceError, Session};
 
@@ -27,6 +32,9 @@ use crate::tool::{Catalog, ServiceError, Session};
 pub struct Broker {
     plan: Arc<Plan>,
     pool: Pool,
+    /// Beside those of the plan.
+    rules: Arc<[Rule]>,
+    judge: Option<Arc<dyn Judge>>,
 }
 
 /// Whose binding it is and what it may do.
@@ -74,13 +82,34 @@ pub enum BindError {
 
 impl Broker {
     pub fn new(plan: Arc<Plan>, pool: Pool) -> Self {
-        Self { plan, pool }
+        Self { plan, pool, rules: Arc::default(), judge: None }
     }
 
     /// A broker for another plan over the same pool.
     #[must_use]
     pub fn with_plan(&self, plan: Arc<Plan>) -> Self {
-        Self { plan, pool: self.pool.clone() }
+        Self { plan, ..self.clone() }
+    }
+
+    /// The same broker with rules that are in no file.
+    #[must_use]
+    pub fn with_rules(&self, rules: Vec<Rule>) -> Self {
+        Self { rules: rules.into(), ..self.clone() }
+    }
+
+    /// The same broker with someone who reads calls where the level is `smart`.
+    #[must_use]
+    pub fn with_judge(&self, judge: Arc<dyn Judge>) -> Self {
+        Self { judge: Some(judge), ..self.clone() }
+    }
+
+    /// The rules for a session in this folder: those of the configs, and those given for this launch.
+    pub fn rules(&self, cwd: &Path) -> Vec<Rule> {
+        let real = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
+        let mut rules = permissions::configured(self.plan.manifests());
+        rules.extend(self.rules.iter().cloned());
+        rules.retain(|rule| rule.is_for(&real) || rule.is_for(cwd));
+        rules
     }
 
     pub fn plan(&self) -> &Arc<Plan> {
@@ -154,7 +183,9 @@ impl Broker {
             }
         }
         let approval = terms.approval.unwrap_or_else(|| self.approval(mode));
-        Ok(Binding::freeze(Arc::clone(&self.plan), id.clone(), scope.clone(), bound, absent, approval, terms))
+        let policy =
+            Policy { approval: Mutex::new(approval), rules: self.rules(&terms.session.cwd), judge: self.judge.clone() };
+        Ok(Binding::freeze(Arc::clone(&self.plan), id.clone(), scope.clone(), bound, absent, policy, terms))
     }
 }
 

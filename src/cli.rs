@@ -10,11 +10,13 @@ mod check;
 mod folders;
 mod graph;
 mod import;
+mod kept_rules;
 mod logging;
 mod mcp;
 mod models;
 mod new;
 mod output;
+mod permissions;
 mod progress;
 mod run;
 mod services;
@@ -104,6 +106,8 @@ enum Command {
     Sessions(sessions::SessionsArgs),
     /// Show which tools a mode sees, and why not the others
     Tools(tools::ToolsArgs),
+    /// Rules about calls: list them, or say what would happen to a call
+    Permissions(permissions::PermissionsArgs),
     /// Serve a mode's tools, or one service, as an MCP server on stdio
     Mcp(mcp::McpArgs),
     /// Write a manifest to start from
@@ -131,6 +135,7 @@ impl Command {
             Command::Services(_) => "services",
             Command::Sessions(_) => "sessions",
             Command::Tools(_) => "tools",
+            Command::Permissions(_) => "permissions",
             Command::Mcp(_) => "mcp",
             Command::New(_) => "new",
             Command::Import(_) => "import",
@@ -189,6 +194,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
         Command::Services(args) => services::run(&args, global, folders, output),
         Command::Sessions(args) => sessions::run(&args, folders, output),
         Command::Tools(args) => tools::run(&args, global, folders, output),
+        Command::Permissions(args) => permissions::run(&args, global, folders, output),
         Command::Mcp(args) => mcp::run(&args, global, folders, output),
         Command::New(args) => new::run(&args, folders, output),
         Command::Import(args) => import::run(&args, folders, output),

@@ -21,6 +21,8 @@ pub mod conversation;
 pub mod tool;
 /// Files to typed manifests.
 pub mod manifest;
+/// Rules about calls: allowed, asked about, denied.
+pub mod permissions;
 /// Manifests to a checked graph and a plan.
 pub mod graph;
 /// What lasts, in SQLite.

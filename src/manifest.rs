@@ -15,6 +15,7 @@ mod marks;
 mod mcp_servers;
 mod migrate;
 mod model;
+mod permission;
 mod prompt;
 mod schema;
 mod settings;
@@ -38,6 +39,7 @@ pub use model::{
     LOADERS, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport, Timeouts,
     Transport, VERSION,
 };
+pub use permission::{PermissionRule, Then};
 pub use prompt::{Prompt, PromptValues, VARIABLES};
 pub use schema::{Kind, generate as generate_schema};
 pub use settings::Settings;

@@ -10,12 +10,13 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::calls;
-use crate::broker::{Answer, Asker, Question};
+use crate::broker::{Answer, Asker, Question, RuleStore};
 use crate::conversation::ToolUse;
 use crate::graph::Plan;
 
 const ALLOW: &str = "allow";
 const ALLOW_ALWAYS: &str = "allow-always";
+const ALLOW_IN_PROJECT: &str = "allow-in-project";
 const REFUSE: &str = "reject";
 const REFUSE_ALWAYS: &str = "reject-always";
 
@@ -25,10 +26,12 @@ pub(super) struct ClientAsker {
     pub(super) session: acp::SessionId,
     pub(super) plan: Arc<Plan>,
     pub(super) cwd: PathBuf,
+    pub(super) rules: Arc<dyn RuleStore>,
 }
 
 impl Asker for ClientAsker {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+        let rule = question.rule.clone();
         let request = self.request(question);
         Box::pin(async move {
             // Dropped when the turn is cancelled, which takes the question back.
@@ -36,6 +39,13 @@ impl Asker for ClientAsker {
                 Ok(acp::RequestPermissionOutcome::Selected(selected)) => match &*selected.option_id.0 {
                     ALLOW => Answer::Allow,
                     ALLOW_ALWAYS => Answer::AllowAlways,
+                    ALLOW_IN_PROJECT => {
+                        // What was consented to runs, whether or not the rule can be kept.
+                        if let Some(Err(problem)) = rule.map(|rule| self.rules.keep(&rule)) {
+                            tracing::warn!(problem, "a rule was not kept");
+                        }
+                        Answer::AllowAlways
+                    }
                     REFUSE_ALWAYS => Answer::RefuseAlways,
                     _ => Answer::Refuse,
                 },
@@ -64,14 +74,18 @@ impl ClientAsker {
             .content((!preview.is_empty()).then_some(preview))
             .raw_input(call.arguments);
         let always = &question.always;
-        let options = [
+        let mut options = vec![
             (ALLOW, "Allow".to_owned(), acp::PermissionOptionKind::AllowOnce),
             (ALLOW_ALWAYS, format!("Allow {always} in this session"), acp::PermissionOptionKind::AllowAlways),
             (REFUSE, "Reject".to_owned(), acp::PermissionOptionKind::RejectOnce),
             (REFUSE_ALWAYS, format!("Reject {always} in this session"), acp::PermissionOptionKind::RejectAlways),
         ];
-        let options = options.map(|(id, name, kind)| acp::PermissionOption::new(id, name, kind));
+        if question.rule.is_some() {
+            let name = format!("Allow {always} in this project");
+            options.insert(2, (ALLOW_IN_PROJECT, name, acp::PermissionOptionKind::AllowAlways));
+        }
+        let options = options.into_iter().map(|(id, name, kind)| acp::PermissionOption::new(id, name, kind));
         let update = acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields);
-        acp::RequestPermissionRequest::new(self.session.clone(), update, options.to_vec())
+        acp::RequestPermissionRequest::new(self.session.clone(), update, options.collect())
     }
 }

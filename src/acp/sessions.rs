@@ -69,7 +69,8 @@ impl Around {
             Arc::new(ClientEditor { client, session, abilities, tasks }) as Arc<dyn crate::tool::editor::Editor>
         });
         let plan = Arc::clone(self.project.broker.plan());
-        let asker = Arc::new(ClientAsker { client: client.clone(), session, plan, cwd: cwd.to_owned() });
+        let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&self.project.rules));
+        let asker = Arc::new(ClientAsker { client, session, plan, cwd, rules });
         let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
         Host { broker, models, asker, editor, brought: self.brought.clone() }
     }

@@ -10,11 +10,12 @@ use serde_json::{Map, Value, json};
 
 use super::consent::{Consents, Subject};
 use super::files::Relative;
-use super::gate::{self, Answer, Question, Verdict};
-use super::{Absent, Terms, files, foreign, names, stricter};
+use super::gate::{self, Answer, Because, Judge, Question, Verdict};
+use super::{Absent, Terms, facts, files, foreign, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
 use crate::manifest::{Approval, ServiceEntry, Transport};
+use crate::permissions::{self, Call, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 
@@ -32,11 +33,19 @@ pub struct Binding {
     resources: Vec<ResourceOf>,
     prompts: BTreeMap<String, (ServiceName, Value)>,
     absent: Vec<Absent>,
-    /// Can be made stricter while calls run, never looser.
-    approval: Mutex<Approval>,
+    policy: Policy,
     terms: Terms,
     /// Keeps the services running.
     _leases: Vec<Lease>,
+}
+
+/// What decides about calls in scope.
+pub(super) struct Policy {
+    /// Can be made stricter while calls run, never looser.
+    pub(super) approval: Mutex<Approval>,
+    pub(super) rules: Vec<Rule>,
+    /// Asked where the level is `smart`.
+    pub(super) judge: Option<Arc<dyn Judge>>,
 }
 
 /// A tool in scope.
@@ -89,7 +98,7 @@ impl Binding {
         scope: ToolScope,
         bound: Vec<(Lease, Arc<Catalog>)>,
         absent: Vec<Absent>,
-        approval: Approval,
+        policy: Policy,
         terms: Terms,
     ) -> Self {
         let mut offered: Vec<BoundTool> = Vec::new();
@@ -102,7 +111,7 @@ impl Binding {
             resources: Vec::new(),
             prompts: BTreeMap::new(),
             absent,
-            approval: Mutex::new(approval),
+            policy,
             terms: terms.clone(),
             _leases: Vec::new(),
             plan: Arc::clone(&plan),
@@ -198,12 +207,12 @@ impl Binding {
     }
 
     pub fn approval(&self) -> Approval {
-        *self.approval.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on, also in a turn that runs; a level that is looser changes nothing.
     pub fn tighten(&self, level: Approval) {
-        let mut approval = self.approval.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut approval = self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner);
         *approval = stricter(*approval, level);
     }
 
@@ -264,12 +273,12 @@ impl Binding {
         if let Some(reason) = self.changed(tool, service, &context).await? {
             return Ok(ToolOutcome::error(reason));
         }
-        match gate::judge(self.approval(), tool.read_only) {
-            Verdict::Run => {}
-            Verdict::Refuse(reason) => return Ok(refused(name, reason)),
-            Verdict::Ask => {
-                if let Some(reason) = self.asked(name, tool, &arguments, &context).await? {
-                    return Ok(refused(name, reason));
+        match self.judged(name, tool, &arguments) {
+            Verdict::Run(_) => {}
+            Verdict::Refuse(because) => return Ok(refused(name, &because.to_string())),
+            Verdict::Ask(because) => {
+                if let Some(reason) = self.asked(name, tool, &arguments, &because, &context).await? {
+                    return Ok(refused(name, &reason));
                 }
                 // People take their time, and what they consented to may have changed meanwhile.
                 if let Some(reason) = self.changed(tool, service, &context).await? {
@@ -284,6 +293,19 @@ impl Binding {
             Err(error) => Ok(ToolOutcome::error(error.to_string())),
             Ok(outcome) => Ok(outcome),
         }
+    }
+
+    /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.
+    pub fn would(&self, name: &str, arguments: &Map<String, Value>) -> Result<Verdict, String> {
+        let (tool, _) = self.admitted(name, arguments)?;
+        Ok(self.judged(name, tool, arguments))
+    }
+
+    /// What rules and level say together.
+    fn judged(&self, name: &str, tool: &BoundTool, arguments: &Map<String, Value>) -> Verdict {
+        let arguments = facts::of(arguments, &self.terms.session, tool.relative);
+        let ruling = permissions::judge(&self.policy.rules, Call { tool: name, arguments: &arguments });
+        gate::judge(self.approval(), tool.read_only, &ruling)
     }
 
     /// In scope, with arguments that fit: the same predicate that made the list, asked again.
@@ -353,13 +375,14 @@ impl Binding {
         name: &str,
         tool: &BoundTool,
         arguments: &Map<String, Value>,
+        because: &Because,
         context: &CallContext,
-    ) -> Result<Option<&'static str>, ServiceError> {
+    ) -> Result<Option<String>, ServiceError> {
         let consents = context.session.state::<Consents>();
         let subject = Subject::of(name, arguments, tool.builtin, &context.session.cwd);
         match consents.about(&subject) {
             Some(true) => return Ok(None),
-            Some(false) => return Ok(Some("the user refused such calls for this session")),
+            Some(false) => return Ok(Some("the user refused such calls for this session".to_owned())),
             None => {}
         }
         let question = Question {
@@ -367,12 +390,13 @@ impl Binding {
             tool: name.to_owned(),
             title: tool.spec.title.clone(),
             arguments: arguments.clone(),
+            rule: subject.rule(&self.terms.session),
             always: subject.clone(),
         };
         let answer = tokio::select! {
             biased;
             () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-            answer = self.terms.asker.ask(question) => answer,
+            answer = self.answer(question, because) => answer,
         };
         Ok(match answer {
             Answer::Allow => None,
@@ -380,13 +404,24 @@ impl Binding {
                 consents.remember(subject, true);
                 None
             }
-            Answer::Refuse => Some("the user refused"),
+            Answer::Refuse => Some("the user refused".to_owned()),
             Answer::RefuseAlways => {
                 consents.remember(subject, false);
-                Some("the user refused, and refuses such calls for this session")
+                Some("the user refused, and refuses such calls for this session".to_owned())
             }
-            Answer::Unheard => Some(gate::UNHEARD),
+            Answer::Unheard => Some(gate::unheard(because)),
         })
+    }
+
+    /// The judge's, if the level leaves it to one and it is certain; otherwise that of a person.
+    async fn answer(&self, question: Question, because: &Because) -> Answer {
+        let judge = self.policy.judge.as_ref().filter(|_| *because == Because::Level(Approval::Smart));
+        if let Some(judge) = judge
+            && judge.finds_read_only(&question).await
+        {
+            return Answer::Allow;
+        }
+        self.terms.asker.ask(question).await
     }
 
     /// A resource of a service that is in scope as a whole.

@@ -7,7 +7,11 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value};
 
+use super::files;
 use crate::diagnostic::printable;
+use crate::manifest::{PermissionRule, Then};
+use crate::permissions;
+use crate::tool::Session;
 
 /// What an "always" would cover: the narrowest thing that is still of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +45,20 @@ impl Subject {
             (None, None) => What::Exactly(Value::Object(arguments.clone()).to_string()),
         };
         Self { tool: tool.to_owned(), what }
+    }
+
+    /// The same as a rule for the session's folder: one command, or one file. A call that is neither, a command of
+    /// several parts or in the background, and whatever holds a `*` cannot be written as one.
+    pub(super) fn rule(&self, session: &Session) -> Option<PermissionRule> {
+        let (argument, pattern) = match &self.what {
+            What::Command { line, background: false } => ("command", permissions::narrowest(line)?),
+            What::File { shown, .. } => ("path", files::resolve(shown, &session.cwd).ok()?.to_str()?.to_owned()),
+            What::Command { background: true, .. } | What::Exactly(_) => return None,
+        };
+        let project = std::fs::canonicalize(&session.cwd).ok()?.to_str()?.to_owned();
+        let arguments = [(argument.to_owned(), pattern)].into();
+        let rule = PermissionRule { tool: self.tool.clone(), arguments, project: Some(project), then: Then::Allow };
+        (!rule.arguments.values().any(|pattern| pattern.contains('*'))).then_some(rule)
     }
 }
 
@@ -106,6 +124,29 @@ mod tests {
             ("notes__add", json!({"path": "a", "n": 2}), false, None),
         ] {
             assert_eq!(consents.about(&subject(tool, arguments.clone(), builtin)), expected, "{tool} {arguments}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_kept_is_one_command_or_one_file_of_one_project() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("a folder");
+        let session = Session::new("s", root.clone(), Vec::new(), root.join("scratch"));
+        let kept = |tool: &str, arguments: Value, builtin| subject(tool, arguments, builtin).rule(&session);
+        let rule = kept("developer__shell", json!({"command": "git  'status'"}), true).expect("a rule");
+        assert_eq!(rule.to_string(), r#"developer__shell: {command: "git status"}"#);
+        assert_eq!(rule.project.as_deref(), root.to_str());
+        let rule = kept("developer__edit_file", json!({"path": "src/../a.rs"}), true).expect("a rule");
+        assert_eq!(rule.arguments["path"], root.join("a.rs").to_str().expect("text"));
+        for (tool, arguments, builtin) in [
+            ("developer__shell", json!({"command": "ls && rm x"}), true),
+            ("developer__shell", json!({"command": "ls *"}), true),
+            ("developer__shell", json!({"command": "ls > x"}), true),
+            ("developer__edit_file", json!({"path": "~/a"}), true),
+            ("developer__edit_file", json!({"path": "a*"}), true),
+            ("notes__add", json!({"path": "a"}), false),
+        ] {
+            assert_eq!(kept(tool, arguments.clone(), builtin), None, "{arguments}");
         }
     }
 

@@ -134,6 +134,14 @@ fn collect_value<'a>(value: &'a Value, is_path: bool, paths: &mut Vec<&'a str>) 
     Ok(())
 }
 
+pub(super) fn names_path(argument: &str) -> bool {
+    ends_in(argument, &PATH_WORDS)
+}
+
+pub(super) fn names_command(argument: &str) -> bool {
+    ends_in(argument, &COMMAND_WORDS)
+}
+
 /// `file_path`, `filePath` and `path` all end in `path`; `file_name` is one word, `filename`.
 fn ends_in(name: &str, words: &[&str]) -> bool {
     let joined: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
@@ -146,7 +154,7 @@ fn ends_in(name: &str, words: &[&str]) -> bool {
 }
 
 /// Absolute, with `..` and links resolved as the system would; what does not exist yet is taken as written.
-fn resolve(path: &str, cwd: &Path) -> Result<PathBuf, String> {
+pub(super) fn resolve(path: &str, cwd: &Path) -> Result<PathBuf, String> {
     if path.contains('\0') {
         return Err("a path holds a NUL character".to_owned());
     }
@@ -176,7 +184,7 @@ fn resolve(path: &str, cwd: &Path) -> Result<PathBuf, String> {
 }
 
 /// Relative to the session's root it lies in, so that the folders above a project decide nothing.
-fn below(real: &Path, session: &Session) -> String {
+pub(super) fn below(real: &Path, session: &Session) -> String {
     let roots = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok());
     let inside = roots.filter_map(|root| real.strip_prefix(&root).ok().map(Path::to_owned));
     let shortest = inside.min_by_key(|path| path.as_os_str().len());

@@ -7,11 +7,18 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::consent::Subject;
-use crate::manifest::Approval;
+use crate::manifest::{Approval, PermissionRule};
+use crate::permissions::{Rule, Ruling};
 
 /// Who can be asked. A front door with nobody behind it uses [`Nobody`].
 pub trait Asker: Send + Sync {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer>;
+}
+
+/// Reads a call for `smart`, so that people are asked less.
+pub trait Judge: Send + Sync + std::fmt::Debug {
+    /// True only if it is certain that this very call, with its arguments, changes nothing.
+    fn finds_read_only<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, bool>;
 }
 
 /// A call that somebody must consent to.
@@ -25,6 +32,14 @@ pub struct Question {
     pub arguments: Map<String, Value>,
     /// What [`Answer::AllowAlways`] and [`Answer::RefuseAlways`] would cover, for this session.
     pub always: Subject,
+    /// What could be kept for this project: the narrowest rule that is still of use, if there is one.
+    pub rule: Option<PermissionRule>,
+}
+
+/// Keeps rules for later sessions, where the user keeps theirs and never in the project.
+pub trait RuleStore: Send + Sync {
+    /// `Err` says why it was not kept, and what to do.
+    fn keep(&self, rule: &PermissionRule) -> Result<(), String>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,25 +62,124 @@ impl Asker for Nobody {
     }
 }
 
-/// What the level says about a call, before anybody is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Run,
-    Ask,
-    Refuse(&'static str),
+/// What is to happen to a call before anybody is asked, and what decided it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    Run(Because),
+    Ask(Because),
+    Refuse(Because),
 }
 
-pub(super) fn judge(approval: Approval, read_only: bool) -> Verdict {
-    match approval {
-        Approval::Auto => Verdict::Run,
-        // Without a judge that reads the call, `smart` asks.
-        Approval::Ask | Approval::Smart if read_only => Verdict::Run,
-        Approval::Ask | Approval::Smart => Verdict::Ask,
-        Approval::ReadOnly if read_only => Verdict::Run,
-        Approval::ReadOnly => Verdict::Refuse("the session is read-only, and this call may change something"),
-        Approval::Deny => Verdict::Refuse("the session allows no tool calls"),
+/// What decided about a call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Because {
+    /// The approval level alone.
+    Level(Approval),
+    /// The level would have asked for anything else.
+    ReadOnly(Approval),
+    /// Rules; several if a command line has several parts.
+    Rules(Vec<Rule>),
+    /// A rule may speak of the call, and nobody can tell.
+    Unsure(Rule),
+}
+
+impl Because {
+    pub(super) fn rules(rules: &[&Rule]) -> Self {
+        Self::Rules(rules.iter().map(|rule| (*rule).clone()).collect())
     }
 }
 
-pub(super) const UNHEARD: &str =
-    "this call needs consent and there is nobody to ask; run skein with `--approval auto` to allow such calls";
+/// In words that end a sentence: "it is refused, because …".
+impl std::fmt::Display for Because {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Because::Level(Approval::ReadOnly) => {
+                f.write_str("the session is read-only, and this call may change something")
+            }
+            Because::Level(Approval::Deny) => f.write_str("the session allows no tool calls"),
+            Because::Level(level) => write!(f, "the approval level is `{}`", level.as_str()),
+            Because::ReadOnly(level) => {
+                write!(f, "the tool changes nothing, and the approval level is `{}`", level.as_str())
+            }
+            Because::Rules(rules) => {
+                let rules: Vec<_> = rules.iter().map(ToString::to_string).collect();
+                write!(f, "a rule says so: {}", rules.join(", "))
+            }
+            Because::Unsure(rule) => {
+                write!(f, "it cannot be told whether a rule speaks of it: {rule}")
+            }
+        }
+    }
+}
+
+/// Rules that deny and ask count at every level. One that allows answers only what would be asked: it opens neither
+/// `read-only` nor `deny`.
+pub(super) fn judge(approval: Approval, read_only: bool, ruling: &Ruling<'_>) -> Verdict {
+    let level = match approval {
+        Approval::Auto => Verdict::Run(Because::Level(approval)),
+        Approval::Deny => Verdict::Refuse(Because::Level(approval)),
+        Approval::Ask | Approval::Smart | Approval::ReadOnly if read_only => Verdict::Run(Because::ReadOnly(approval)),
+        Approval::Ask | Approval::Smart => Verdict::Ask(Because::Level(approval)),
+        Approval::ReadOnly => Verdict::Refuse(Because::Level(approval)),
+    };
+    match (ruling, level) {
+        (Ruling::Deny(rule), _) => Verdict::Refuse(Because::rules(&[rule])),
+        (_, refused @ Verdict::Refuse(_)) => refused,
+        (Ruling::Ask { rule, certain: true }, _) => Verdict::Ask(Because::rules(&[rule])),
+        (Ruling::Ask { rule, certain: false }, _) => Verdict::Ask(Because::Unsure((*rule).clone())),
+        (Ruling::Allow(rules), Verdict::Ask(_)) => Verdict::Run(Because::rules(rules)),
+        (Ruling::Allow(_) | Ruling::Silent, level) => level,
+    }
+}
+
+/// What is said when there is nobody to ask, with what would let the call run.
+pub(super) fn unheard(because: &Because) -> String {
+    match because {
+        Because::Rules(_) | Because::Unsure(_) => {
+            format!("this call needs consent and there is nobody to ask; {because}")
+        }
+        Because::Level(_) | Because::ReadOnly(_) => UNHEARD.to_owned(),
+    }
+}
+
+const UNHEARD: &str = "this call needs consent and there is nobody to ask; run skein with `--allow RULE` to allow such calls, \
+                       or with `--approval auto` to allow all";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{PermissionRule, Then};
+    use crate::permissions::Origin;
+
+    #[test]
+    fn a_rule_that_allows_answers_only_what_would_be_asked() {
+        let rule = |then| Rule { rule: PermissionRule::from_text("a", then).expect("a rule"), origin: Origin::Flag };
+        let (allow, ask, deny) = (rule(Then::Allow), rule(Then::Ask), rule(Then::Deny));
+        let rulings = [
+            Ruling::Silent,
+            Ruling::Allow(vec![&allow]),
+            Ruling::Ask { rule: &ask, certain: true },
+            Ruling::Ask { rule: &deny, certain: false },
+            Ruling::Deny(&deny),
+        ];
+        let shown = |approval, read_only| {
+            let one = |ruling| match judge(approval, read_only, ruling) {
+                Verdict::Run(_) => "run",
+                Verdict::Ask(_) => "ask",
+                Verdict::Refuse(_) => "refuse",
+            };
+            rulings.each_ref().map(one).join(" ")
+        };
+        for (approval, read_only, expected) in [
+            (Approval::Auto, false, "run run ask ask refuse"),
+            (Approval::Ask, false, "ask run ask ask refuse"),
+            (Approval::Ask, true, "run run ask ask refuse"),
+            (Approval::Smart, false, "ask run ask ask refuse"),
+            (Approval::ReadOnly, false, "refuse refuse refuse refuse refuse"),
+            (Approval::ReadOnly, true, "run run ask ask refuse"),
+            (Approval::Deny, true, "refuse refuse refuse refuse refuse"),
+        ] {
+            assert_eq!(shown(approval, read_only), expected, "{approval:?} {read_only}");
+        }
+    }
+}

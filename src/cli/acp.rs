@@ -9,6 +9,7 @@ use clap::Args;
 use futures::FutureExt as _;
 
 use super::folders::Folders;
+use super::kept_rules::UserConfig;
 use super::models::KnownModels;
 use super::output::{Failure, Output};
 use super::started::{self, Started};
@@ -148,6 +149,7 @@ impl Workspaces {
             model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),
             others,
             broker: self.broker.with_plan(Arc::new(plan)),
+            rules: Arc::new(UserConfig { folder: self.folders.config.clone() }),
             notes,
         }
     }

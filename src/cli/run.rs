@@ -10,17 +10,19 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::folders::Folders;
+use super::kept_rules::UserConfig;
 use super::models::KnownModels;
 use super::output::{Failure, Output, shown};
+use super::permissions::RuleFlags;
 use super::progress::{Progress, Shows};
 use super::started::{self, LISTED, Started, session_failure, store_failure};
 use super::{Global, agents, attach, workspace};
 use crate::agents::{Ending, Limits, Notifier, TurnEnd};
-use crate::broker::{Answer, Asker, Nobody, Question};
+use crate::broker::{Answer, Asker, Nobody, Question, RuleStore as _};
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::manifest::{Settings, Span};
+use crate::manifest::{PermissionRule, Settings, Span};
 use crate::session::{Choice, Host, Live, Place, PromptError, Sessions};
 use crate::store::{self, ListFilter, Within};
 
@@ -57,6 +59,8 @@ pub(super) struct RunArgs {
     /// End the turn after this time, as 90s or 10m; exit 3
     #[arg(long, value_name = "TIME", value_parser = span)]
     time_limit: Option<Duration>,
+    #[command(flatten)]
+    rules: RuleFlags,
     /// What to do, with files as @path; read from stdin if left out
     prompt: Option<String>,
 }
@@ -166,8 +170,13 @@ async fn session(
     started: &Started,
 ) -> Result<Arc<Live>, Failure> {
     let interactive = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    let asker: Arc<dyn Asker> = if interactive { Arc::new(Terminal) } else { Arc::new(Nobody) };
-    let host = Host { broker: started.runtime.broker().clone(), models, asker, editor: None, brought: Vec::new() };
+    let asker: Arc<dyn Asker> = if interactive {
+        Arc::new(Terminal { rules: UserConfig { folder: folders.config.clone() } })
+    } else {
+        Arc::new(Nobody)
+    };
+    let broker = started.runtime.broker().with_rules(args.rules.rules());
+    let host = Host { broker, models, asker, editor: None, brought: Vec::new() };
     let known = match (&args.resume, args.continues) {
         (Some(prefix), _) => {
             let found = sessions.store().resolve(prefix).await.map_err(|error| store_failure(&error))?;
@@ -303,7 +312,9 @@ fn prompt_failure(error: &PromptError) -> Failure {
 }
 
 /// The person at the terminal.
-struct Terminal;
+struct Terminal {
+    rules: UserConfig,
+}
 
 impl Asker for Terminal {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
@@ -311,20 +322,37 @@ impl Asker for Terminal {
             let asked = tokio::task::spawn_blocking(move || {
                 let arguments = shown(&Value::Object(question.arguments).to_string());
                 let mut stderr = anstream::stderr();
-                write!(stderr, "\r\x1b[2KRun {} {arguments}? [y]es, [a]lways in this session, [N]o ", question.tool)?;
+                let keep = if question.rule.is_some() { "always in this [p]roject, " } else { "" };
+                let choice = format!("[y]es, [a]lways in this session, {keep}[N]o");
+                write!(stderr, "\r\x1b[2KRun {} {arguments}? {choice} ", question.tool)?;
                 stderr.flush()?;
                 let mut line = String::new();
                 std::io::stdin().lock().read_line(&mut line)?;
-                Ok::<_, std::io::Error>(line)
+                Ok::<_, std::io::Error>((line, question.rule))
             });
             match asked.await {
-                Ok(Ok(line)) => match line.trim() {
-                    "y" | "Y" | "yes" => Answer::Allow,
-                    "a" | "A" | "always" => Answer::AllowAlways,
+                Ok(Ok((line, rule))) => match (line.trim(), rule) {
+                    ("y" | "Y" | "yes", _) => Answer::Allow,
+                    ("a" | "A" | "always", _) => Answer::AllowAlways,
+                    ("p" | "P" | "project", Some(rule)) => self.keep(&rule),
                     _ => Answer::Refuse,
                 },
                 Ok(Err(_)) | Err(_) => Answer::Unheard,
             }
         })
+    }
+}
+
+impl Terminal {
+    /// The call was consented to, whether or not the rule can be kept.
+    fn keep(&self, rule: &PermissionRule) -> Answer {
+        let told = match self.rules.keep(rule) {
+            Ok(()) => format!("kept in your config: {}", shown(&rule.to_string())),
+            Err(problem) => format!("not kept, but allowed in this session: {}", shown(&problem)),
+        };
+        if let Err(error) = writeln!(anstream::stderr(), "{told}") {
+            tracing::warn!(%error, "the terminal cannot be written to");
+        }
+        Answer::AllowAlways
     }
 }

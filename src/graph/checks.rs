@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::{AgentName, ModeId, ServiceName, nearest};
-use crate::manifest::{ConfigEntry, Layer, Manifests, Path};
+use crate::manifest::{ConfigEntry, Layer, Manifests, Path, Then};
 
 /// Checks everything, and resolves the tool groups of each mode on the way.
 pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {
@@ -89,6 +89,7 @@ impl<'a> Checks<'a> {
         let config = &entry.config;
         let source = &entry.source;
         self.models(entry);
+        self.permissions(entry);
         // A project may name one of the user's profiles, too.
         let users =
             self.manifests.configs.iter().filter(|other| other.layer == Layer::User && entry.layer > Layer::User);
@@ -126,6 +127,20 @@ impl<'a> Checks<'a> {
             } else if let (None, Some(mode)) = (agent, &profile.mode) {
                 let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
                 self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` beside it");
+            }
+        }
+    }
+
+    /// Whoever writes a project must not decide what runs unasked.
+    fn permissions(&mut self, entry: &ConfigEntry) {
+        for (index, rule) in entry.config.permissions.iter().enumerate() {
+            if rule.then == Then::Allow && entry.layer == Layer::Project {
+                self.error(
+                    "E123",
+                    entry.source.place(&Path::root().key("permissions").index(index).key("then")),
+                    format!("a project's config cannot allow calls of `{}`", rule.tool),
+                    "move the rule to your own config.yaml, outside the project; a project's rules deny and ask",
+                );
             }
         }
     }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::approval::Approval;
+use super::permission::PermissionRule;
 use crate::ids::{AgentName, ModeSlug, ServiceName};
 
 /// Settings of a user (`config.yaml` in the configuration folder) or of a project (`.skein/config.yaml`).
@@ -19,6 +20,9 @@ pub struct Config {
     /// When a call needs a person's consent; a project can only make it stricter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
+    /// Which calls are allowed, asked about or denied; a project's rules can only deny and ask.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<PermissionRule>,
     /// Which of `profiles` is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use tokio::sync::OnceCell;
 
 use super::{Choice, Host, ModelSource};
-use crate::agents::{Setting, memories, system_prompt};
-use crate::broker::{BindError, Binding, Terms};
+use crate::agents::{ModelJudge, Setting, memories, system_prompt};
+use crate::broker::{BindError, Binding, Broker, Terms};
 use crate::clock;
+use crate::ids::{AgentName, ModeId, ModeSlug};
 use crate::llm::{LlmError, Provider};
+use crate::manifest::{Layer, PromptValues};
 use crate::tool::Session;
 
 /// One choice and its binding, which is made when it is first needed.
@@ -51,7 +53,7 @@ impl Setup {
                 asker: Arc::clone(&self.host.asker),
                 brought: self.host.brought.clone(),
             };
-            self.host.broker.bind(&self.choice.mode, terms).await.map(Arc::new)
+            self.broker().bind(&self.choice.mode, terms).await.map(Arc::new)
         };
         self.binding.get_or_try_init(bind).await.cloned()
     }
@@ -59,6 +61,28 @@ impl Setup {
     /// The binding, if it has been made.
     pub(super) fn bound(&self) -> Option<&Arc<Binding>> {
         self.binding.get()
+    }
+
+    /// With a judge for `smart`, if there is a model that can be one. A project's own `goose/judge` is not heard: it
+    /// would loosen what the user decides.
+    fn broker(&self) -> Broker {
+        let broker = &self.host.broker;
+        let judge = || -> Option<ModelJudge> {
+            let (entry, _) = broker.plan().mode(&ModeId::new(AgentName::new("goose"), ModeSlug::new("judge")))?;
+            if entry.layer == Layer::Project {
+                return None;
+            }
+            let fast = self.host.models.upkeep().ok().and_then(|upkeep| upkeep.accelerator);
+            let provider = fast.or_else(|| self.provider().ok()).filter(|provider| provider.name() != "offline")?;
+            let date = clock::date(clock::now());
+            let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "" };
+            let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;
+            Some(ModelJudge { provider, system: system.into() })
+        };
+        match judge() {
+            Some(judge) => broker.with_judge(Arc::new(judge)),
+            None => broker.clone(),
+        }
     }
 
     /// Made once for a mode, with the memories that matter for the prompt it begins with.

@@ -117,7 +117,7 @@ fn calls_are_asked_for_and_shown(folder: &str, turns: &Value) {
     assert_eq!(reading["locations"], json!([{"path": format!("{folder}/notes.txt")}]));
     assert!(text(&turns["read"]["updates"], "agent_message_chunk").concat().contains("A note."));
 
-    let kinds = json!(["allow_once", "allow_always", "reject_once", "reject_always"]);
+    let kinds = json!(["allow_once", "allow_always", "allow_always", "reject_once", "reject_always"]);
     let written = diff(folder, None, "x");
     let edited = diff(folder, Some("x"), "y");
     for (turn, change, end) in

@@ -144,7 +144,7 @@ fn a_question_says_what_it_is_about() {
     let ids: BTreeSet<_> = options.iter().map(|option| option["optionId"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), options.len());
     let kinds: Vec<_> = options.iter().map(|option| option["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["allow_once", "allow_always", "reject_once", "reject_always"]);
+    assert_eq!(kinds, ["allow_once", "allow_always", "allow_always", "reject_once", "reject_always"]);
     assert!(options[1]["name"].as_str().unwrap().contains("echo hi"), "{options:?}");
     let mark = client.mark();
     client.prompt(&session, r#"/developer.write_file {"path": "new.txt", "content": "new\n"}"#);
@@ -594,4 +594,26 @@ fn a_client_that_reads_late_gets_the_same_words() {
     assert!(chunks.len() < pieces.len() / 2, "{} chunks", chunks.len());
     assert!(chunks[0]["content"]["text"].as_str().unwrap().len() < 1_000, "{}", chunks[0]);
     assert!(chunks.iter().all(|chunk| chunk["content"]["text"].as_str().unwrap().len() < 32 << 10));
+}
+
+/// 39: what is kept for the project is kept in the user's config, and counts in the next session.
+#[test]
+fn always_in_this_project_is_kept_in_the_users_config() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/config.yaml", "# mine\nversion: 1\n");
+    let mut client = Acp::start(&sandbox);
+    let questions: Rc<RefCell<usize>> = Rc::default();
+    let asked = Rc::clone(&questions);
+    client.on("session/request_permission", move |_| {
+        *asked.borrow_mut() += 1;
+        Some(selected("allow-in-project"))
+    });
+    for _ in 0..2 {
+        let session = client.session();
+        client.prompt(&session, "run touch made");
+    }
+    assert_eq!(*questions.borrow(), 1, "the second session knows the rule");
+    let config = std::fs::read_to_string(sandbox.path("config/config.yaml")).unwrap();
+    assert!(config.starts_with("# mine\nversion: 1\npermissions:\n  - {\"tool\":\"developer__shell\""), "{config}");
+    assert!(!sandbox.path("project/.skein").exists());
 }

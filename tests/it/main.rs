@@ -48,6 +48,8 @@ mod kill;
 mod hostile;
 /// A scripted model behind HTTP.
 mod model;
+/// Rules about calls, and what bash really runs.
+mod permissions;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// Skein between real servers and real clients, those that npm has.

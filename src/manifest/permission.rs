@@ -1,0 +1,120 @@
+//! A rule about calls, as it is written in a config file and on the command line.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::yaml::{self, Source};
+
+/// Which calls it speaks of, and what is to happen to them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PermissionRule {
+    /// The tool as the model sees it, as `developer__shell`; `*` stands for any characters.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_*-]{1,64}$"))]
+    pub tool: String,
+    /// What the arguments must look like, by name; `*` stands for any characters. An argument that is not named may
+    /// be anything.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub arguments: BTreeMap<String, String>,
+    /// Only for sessions in this folder and below it, as an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^/"))]
+    pub project: Option<String>,
+    /// What happens. `deny` counts more than `ask`, and `ask` more than `allow`.
+    pub then: Then,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Then {
+    Allow,
+    Ask,
+    Deny,
+}
+
+impl Then {
+    /// As it is written in files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Then::Allow => "allow",
+            Then::Ask => "ask",
+            Then::Deny => "deny",
+        }
+    }
+}
+
+const FORM: &str = "write `TOOL`, or `TOOL: {ARGUMENT: \"PATTERN\"}`";
+
+impl PermissionRule {
+    /// `developer__shell: {command: "git status*"}`, or the tool alone. `Err` says what is wrong and how to write it.
+    pub fn from_text(text: &str, then: Then) -> Result<Self, String> {
+        let value = yaml::parse(&Source::new("rule", text)).map_err(|found| format!("{}; {FORM}", found.problem))?;
+        let (tool, arguments) = match value {
+            Value::String(tool) => (tool, BTreeMap::new()),
+            Value::Object(object) if object.len() == 1 => {
+                let (tool, arguments) = object.into_iter().next().ok_or(FORM)?;
+                (tool, patterns(arguments)?)
+            }
+            _ => return Err(format!("it is not a rule; {FORM}")),
+        };
+        let legal = |c: char| c.is_ascii_alphanumeric() || "_*-".contains(c);
+        if tool.is_empty() || !tool.chars().all(legal) {
+            return Err(format!("`{tool}` is not the name of a tool; {FORM}"));
+        }
+        Ok(Self { tool, arguments, project: None, then })
+    }
+}
+
+fn patterns(arguments: Value) -> Result<BTreeMap<String, String>, String> {
+    let Value::Object(arguments) = arguments else { return Err(format!("the arguments are no mapping; {FORM}")) };
+    let pattern = |(name, value): (String, Value)| match value {
+        Value::String(text) => Ok((name, text)),
+        Value::Number(_) | Value::Bool(_) => Ok((name, value.to_string())),
+        _ => Err(format!("the pattern for `{name}` must be text; {FORM}")),
+    };
+    arguments.into_iter().map(pattern).collect()
+}
+
+/// As it is written on the command line.
+impl std::fmt::Display for PermissionRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.tool)?;
+        if self.arguments.is_empty() {
+            return Ok(());
+        }
+        let patterns =
+            self.arguments.iter().map(|(name, pattern)| format!("{name}: {}", Value::from(pattern.as_str())));
+        write!(f, ": {{{}}}", patterns.collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_read_back_as_it_is_shown() {
+        for text in [
+            "developer__shell",
+            "developer__*",
+            r#"developer__shell: {command: "git status*"}"#,
+            r#"developer__edit_file: {old: "a\"b", path: "src/*"}"#,
+        ] {
+            let rule = PermissionRule::from_text(text, Then::Deny).expect("a rule");
+            assert_eq!(rule.to_string(), text);
+        }
+        let plain = PermissionRule::from_text("developer__shell: {command: ls, timeout: 5}", Then::Allow);
+        assert_eq!(plain.expect("a rule").to_string(), r#"developer__shell: {command: "ls", timeout: "5"}"#);
+    }
+
+    #[test]
+    fn what_is_no_rule_is_told_with_the_form() {
+        for text in ["", "[a]", "a b", "shell: ls", "a: {b: [c]}", "{a: {}, b: {}}", "x: {"] {
+            let problem = PermissionRule::from_text(text, Then::Allow).expect_err(text);
+            assert!(problem.contains("write `TOOL`"), "{text}: {problem}");
+        }
+    }
+}

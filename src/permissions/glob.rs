@@ -1,0 +1,110 @@
+//! Patterns with `*`, over a whole text. In the text some characters may be unknown.
+
+/// Stands in a text for any characters, or none: what an expansion will make of it nobody knows yet. Real text holds
+/// no NUL where this is used.
+pub(super) const UNKNOWN: char = '\0';
+
+/// True if the pattern matches whatever the unknown characters turn out to be: only a `*` takes them.
+pub(super) fn matches(pattern: &str, text: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    // Which beginnings of the pattern match the text so far.
+    let mut reached = vec![false; pattern.len() + 1];
+    reached[0] = true;
+    skip_stars(&pattern, &mut reached);
+    for c in text.chars() {
+        let mut next = vec![false; pattern.len() + 1];
+        for (at, wanted) in pattern.iter().enumerate().filter(|(at, _)| reached[*at]) {
+            if *wanted == '*' {
+                next[at] = true;
+            } else if *wanted == c && c != UNKNOWN {
+                next[at + 1] = true;
+            }
+        }
+        skip_stars(&pattern, &mut next);
+        reached = next;
+    }
+    reached[pattern.len()]
+}
+
+/// True if the pattern matches for some value of the unknown characters.
+pub(super) fn may_match(pattern: &str, text: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let mut reached = vec![false; pattern.len() + 1];
+    reached[0] = true;
+    skip_stars(&pattern, &mut reached);
+    for c in text.chars() {
+        if c == UNKNOWN {
+            // It may be whatever the pattern wants next.
+            let first = reached.iter().position(|reached| *reached).unwrap_or(reached.len());
+            reached.iter_mut().skip(first).for_each(|reached| *reached = true);
+            continue;
+        }
+        let mut next = vec![false; pattern.len() + 1];
+        for (at, wanted) in pattern.iter().enumerate().filter(|(at, _)| reached[*at]) {
+            if *wanted == '*' {
+                next[at] = true;
+            } else if *wanted == c {
+                next[at + 1] = true;
+            }
+        }
+        skip_stars(&pattern, &mut next);
+        reached = next;
+    }
+    reached[pattern.len()]
+}
+
+/// A `*` may also stand for nothing.
+fn skip_stars(pattern: &[char], reached: &mut [bool]) {
+    for (at, wanted) in pattern.iter().enumerate() {
+        if reached[at] && *wanted == '*' {
+            reached[at + 1] = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters_and_the_pattern_for_the_whole_text() {
+        for (pattern, text, expected) in [
+            ("", "", true),
+            ("*", "", true),
+            ("*", "a\nb", true),
+            ("git status*", "git status", true),
+            ("git status*", "git status-x", true),
+            ("git status *", "git status", false),
+            ("git status", "git status ", false),
+            ("a*b*c", "abbc", true),
+            ("a*b*c", "acb", false),
+            ("src/*", "src", false),
+            ("[a]", "a", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn only_a_star_takes_what_is_unknown() {
+        assert!(matches("ls *", "ls \0"));
+        assert!(!matches("ls a", "ls \0"));
+        assert!(!matches("ls \0", "ls \0"));
+        assert!(may_match("ls a", "ls \0"));
+        assert!(may_match("rm", "r\0m"));
+        assert!(!may_match("rm *", "echo \0"));
+    }
+
+    proptest! {
+        #[test]
+        fn the_unknown_is_taken_for_every_value_or_for_some(
+            pattern in "[ab*]{0,6}", before in "[ab]{0,3}", value in "[ab]{0,3}", after in "[ab]{0,3}"
+        ) {
+            let (unknown, known) = (format!("{before}\0{after}"), format!("{before}{value}{after}"));
+            prop_assert!(!matches(&pattern, &unknown) || matches(&pattern, &known));
+            prop_assert!(!matches(&pattern, &known) || may_match(&pattern, &unknown));
+            prop_assert_eq!(matches(&pattern, &known), may_match(&pattern, &known));
+        }
+    }
+}

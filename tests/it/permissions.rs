@@ -1,0 +1,381 @@
+//! Rules about calls: from the config, from the command line, with a judge, and against what bash really runs.
+#![allow(clippy::expect_used, reason = "helpers of tests fail the test")]
+
+use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::TestRunner;
+use serde_json::json;
+use skein::manifest::{PermissionRule, Then};
+use skein::permissions::{Argument, Call, Origin, Rule, Ruling, judge};
+
+use crate::model::{Answer, Model, calls, says};
+use crate::support::{Run, Sandbox};
+
+// ---- what bash really runs ----
+
+/// `safe`, `safe one`, and `ok` with whatever follows.
+fn rules() -> Vec<Rule> {
+    let rule = |pattern: &str| {
+        let text = format!("developer__shell: {{command: \"{pattern}\"}}");
+        Rule { rule: PermissionRule::from_text(&text, Then::Allow).expect("a rule"), origin: Origin::Flag }
+    };
+    ["safe", "safe one", "ok *"].map(rule).to_vec()
+}
+
+fn allowed(rules: &[Rule], command: &str) -> bool {
+    let arguments = [("command".to_owned(), Argument::Command(command.to_owned()))].into();
+    matches!(judge(rules, Call { tool: "developer__shell", arguments: &arguments }), Ruling::Allow(_))
+}
+
+/// A folder that is the whole PATH: each program writes its name and its arguments to a file.
+fn programs(folder: &Path) {
+    std::fs::create_dir_all(folder.join("bin")).expect("a folder");
+    std::fs::create_dir_all(folder.join("work")).expect("a folder");
+    let log = folder.join("log");
+    let script = format!(
+        "#!/bin/bash\nline=\"${{0##*/}}\"\nfor a in \"$@\"; do line+=\"[${{a@Q}}]\"; done\necho \"$line\" >> '{}'\n",
+        log.display()
+    );
+    for name in
+        ["safe", "ok", "evil", "if", "then", "do", "sudo", "env", "xargs", "one", "sh", "X=1", "{safe,one}", "safex"]
+    {
+        let file = folder.join("bin").join(name);
+        std::fs::write(&file, &script).expect("written");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    }
+    for file in ["evil", "one", "-x", "a b"] {
+        std::fs::write(folder.join("work").join(file), "evil\n").expect("written");
+    }
+}
+
+/// The programs that ran, and the files that appeared.
+#[expect(clippy::disallowed_methods, reason = "bash is the judge of what a command line means")]
+fn really_ran(folder: &Path, command: &str) -> Vec<String> {
+    let log = folder.join("log");
+    std::fs::write(&log, "").expect("written");
+    Command::new("/usr/bin/timeout")
+        .args(["5", "/bin/bash", "-c", command])
+        .current_dir(folder.join("work"))
+        .env_clear()
+        .env("PATH", folder.join("bin"))
+        .env("x", "evil; evil")
+        .env("y", "a[$(evil)]")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("bash starts");
+    let mut ran: Vec<_> = std::fs::read_to_string(&log).expect("a log").lines().map(str::to_owned).collect();
+    for entry in std::fs::read_dir(folder.join("work")).expect("a folder") {
+        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
+        if !["evil", "one", "-x", "a b"].contains(&name.as_str()) {
+            ran.push(format!("wrote {name}"));
+        }
+    }
+    ran
+}
+
+const TOKENS: &[&str] = &[
+    "safe",
+    "safe",
+    "safe",
+    "safe one",
+    "safe one",
+    "ok a",
+    "ok a",
+    "ok",
+    "evil",
+    "evil",
+    "one",
+    " ",
+    " ",
+    " ",
+    " ",
+    " ",
+    ";",
+    "; ",
+    " && ",
+    " || ",
+    " | ",
+    "&",
+    " & ",
+    "\n",
+    "\\\n",
+    " \\\n",
+    "\\",
+    "'",
+    "'",
+    "\"",
+    "\"",
+    "`",
+    "$(",
+    ")",
+    "(",
+    "{ ",
+    "; }",
+    "{safe,one}",
+    "${x}",
+    "$x",
+    "\"$x\"",
+    "${x:-evil}",
+    "${y}",
+    "$y",
+    "$IFS",
+    "$'evil'",
+    "$'\\x65vil'",
+    "$\"evil\"",
+    "$((",
+    "))",
+    "$[",
+    "]",
+    "[ -v ",
+    "[[ ",
+    " ]]",
+    "<(evil)",
+    ">(evil)",
+    " > made",
+    " >> made",
+    " 2>/dev/null",
+    " >/dev/null",
+    " 2>&1",
+    " &>/dev/null",
+    " >&made",
+    "<<E\n",
+    "\nE\n",
+    "<<<",
+    "#",
+    " # ",
+    "if ",
+    "; then ",
+    "; fi",
+    "else ",
+    "until ",
+    "; do ",
+    "; done",
+    "for i in ",
+    "case a in a) ",
+    " ;; esac",
+    "! ",
+    "time ",
+    "eval ",
+    "exec ",
+    "X=1 ",
+    "PATH=/bin:. ",
+    "alias safe=evil",
+    "shopt -s expand_aliases",
+    "safe() { evil; }",
+    "function ok { evil; }",
+    "sudo ",
+    "env ",
+    "xargs ",
+    "sh -c ",
+    "*",
+    "~",
+    "\u{a0}",
+];
+
+/// Tokens in any order, and sound commands with one thing hidden in them.
+fn commands() -> impl Strategy<Value = String> {
+    let soup = vec(select(TOKENS), 1..9).prop_map(|tokens| tokens.concat());
+    let good =
+        || select(&["safe", "safe one", "ok a", "ok \"$x\"", "s'a'fe", "\"safe\" one", "ok *", "ok $(safe)"][..]);
+    let glue = || select(&["; ", " && ", " || ", " | ", " & ", "\n", " \\\n; ", " 2>&1 | ", " >/dev/null; "][..]);
+    let joined = (good(), glue(), good(), vec(select(TOKENS), 0..3), glue(), good())
+        .prop_map(|(a, g, b, extra, h, c)| format!("{a}{g}{b}{}{h}{c}", extra.concat()));
+    let wrapped = (good(), select(TOKENS), good()).prop_map(|(a, token, b)| format!("{a} {token} {b}"));
+    let within = (
+        select(
+            &[
+                "ok $(@)",
+                "ok \"$(@)\"",
+                "(@)",
+                "{ @; }",
+                "if @; then @; fi",
+                "until @; do @; done",
+                "! @",
+                "ok '@'",
+                "ok \"@\"",
+            ][..],
+        ),
+        prop_oneof![good().prop_map(str::to_owned), soup.clone()],
+    )
+        .prop_map(|(around, inner)| around.replace('@', &inner));
+    prop_oneof![soup, joined, wrapped, within]
+}
+
+#[test]
+fn whatever_is_allowed_runs_only_what_the_rules_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    programs(folder.path());
+    let rules = rules();
+    let mut runner = TestRunner::deterministic();
+    let strategy = commands();
+    let mut tried = HashSet::new();
+    for _ in 0..10_000 {
+        let command = strategy.new_tree(&mut runner).expect("a command").current();
+        if tried.len() >= 300 {
+            break;
+        }
+        if !allowed(&rules, &command) || !tried.insert(command.clone()) {
+            continue;
+        }
+        for line in really_ran(folder.path(), &command) {
+            let named = line == "safe" || line == "safe['one']" || line == "ok" || line.starts_with("ok[");
+            assert!(named, "{command:?} is allowed and ran {line}");
+        }
+    }
+    assert!(tried.len() >= 200, "only {} commands were allowed: the test says little", tried.len());
+    assert!(really_ran(folder.path(), "evil").contains(&"evil".to_owned()), "what runs is seen");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_text_can_be_judged(command in "\\PC{0,60}", odd in "[$`'\"(){}<>|&;\\\\\n #a]{0,60}") {
+        for command in [command, odd] {
+            let mut rules = rules();
+            allowed(&rules, &command);
+            rules[0].rule.then = Then::Deny;
+            prop_assert!(!allowed(&rules, &format!("{command}\nsafe")), "what is denied is never allowed");
+        }
+    }
+}
+
+// ---- as a user types it ----
+
+fn shell(sandbox: &Sandbox, flags: &[&str], command: &str) -> Run {
+    let prompt = format!("run {command}");
+    sandbox.skein(&[&["run", "-a", "coding", "-m", "backend"], flags, &[&prompt]].concat())
+}
+
+const TOUCH: &str = "developer__shell: {command: \"touch *\"}";
+
+#[test]
+fn a_rule_of_the_command_line_is_for_one_run() {
+    let sandbox = Sandbox::new();
+    let run = shell(&sandbox, &["--allow", TOUCH], "touch made");
+    assert_eq!((run.code, sandbox.path("project/made").exists()), (0, true), "{}", run.whole());
+    let run = shell(&sandbox, &["--allow", TOUCH], "touch more && rm made");
+    assert_eq!((run.code, sandbox.path("project/more").exists()), (5, false), "{}", run.whole());
+    let run = shell(&sandbox, &[], "touch more");
+    assert_eq!((run.code, sandbox.path("project/more").exists()), (5, false), "{}", run.whole());
+    let run = shell(&sandbox, &["--approval", "auto", "--deny", TOUCH], "ls; touch more");
+    assert_eq!((run.code, sandbox.path("project/more").exists()), (5, false), "{}", run.whole());
+    assert!(run.stderr.contains("a rule says so") || run.stdout.contains("a rule says so"), "{}", run.whole());
+    let run = shell(&sandbox, &["--approval", "read-only", "--allow", TOUCH], "touch more");
+    assert_eq!(run.code, 5, "a rule opens no level: {}", run.whole());
+    let run = sandbox.skein(&["run", "--allow", "a b", "x"]);
+    assert!(run.code == 2 && run.stderr.contains("write `TOOL`"), "{}", run.whole());
+}
+
+#[test]
+fn a_project_can_deny_what_its_user_allows() {
+    let sandbox = Sandbox::new();
+    let rule = |then: &str| {
+        format!(
+            "version: 1\npermissions:\n  - {{tool: developer__shell, arguments: {{command: \"touch *\"}}, then: {then}}}\n"
+        )
+    };
+    sandbox.write("config/config.yaml", &rule("allow"));
+    let run = shell(&sandbox, &[], "touch made");
+    assert_eq!((run.code, sandbox.path("project/made").exists()), (0, true), "{}", run.whole());
+    sandbox.write("project/.skein/config.yaml", &rule("deny"));
+    assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+    let run = shell(&sandbox, &[], "touch more");
+    assert_eq!((run.code, sandbox.path("project/more").exists()), (5, false), "{}", run.whole());
+    let listed = sandbox.skein(&["permissions", "list", "--json"]).json();
+    let layers: Vec<_> =
+        listed.as_array().expect("a list").iter().map(|rule| (&rule["layer"], &rule["line"])).collect();
+    assert_eq!(layers, [(&json!("user"), &json!(3)), (&json!("project"), &json!(3))]);
+}
+
+#[test]
+fn a_call_can_be_tried_without_calling() {
+    let sandbox = Sandbox::new();
+    let test = |flags: &[&str], command: &str| {
+        let call = format!("developer__shell {}", json!({"command": command}));
+        let run = sandbox
+            .skein(&[&["permissions", "test", "-a", "coding", "-m", "backend", "--json"], flags, &[&call]].concat());
+        assert_eq!(run.code, 0, "{}", run.whole());
+        run.json()
+    };
+    let told = test(&["--allow", TOUCH], "touch made && rm $x");
+    assert_eq!(told["outcome"], "ask");
+    assert_eq!(told["parts"][0]["allowed_by"]["tool"], "developer__shell");
+    assert_eq!((&told["parts"][1]["command"], &told["parts"][1]["allowed_by"]), (&json!("rm …"), &json!(null)));
+    assert_eq!(test(&["--allow", TOUCH], "touch made")["outcome"], "run");
+    assert_eq!(test(&["--deny", TOUCH], "touch made")["outcome"], "refuse");
+    let told = test(&["--approval", "auto", "--deny", TOUCH], "echo `x`");
+    assert_eq!((&told["outcome"], &told["unreadable"]), (&json!("ask"), &json!("it holds backticks")));
+    assert!(!sandbox.path("project/made").exists());
+    let unknown = sandbox.skein(&[
+        "permissions",
+        "test",
+        "-a",
+        "coding",
+        "-m",
+        "security",
+        "developer__shell {\"command\": \"ls\"}",
+    ]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("there is no tool"), "{}", unknown.whole());
+}
+
+#[test]
+fn a_rule_for_files_looks_at_where_a_path_leads() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/src/a.txt", "a");
+    std::os::unix::fs::symlink("..", sandbox.path("project/src/up")).expect("linked");
+    let rule = "developer__write_file: {path: \"src/*\"}";
+    let outcome = |path: &str| {
+        let call = format!("developer__write_file {}", json!({"path": path, "content": "x"}));
+        let run =
+            sandbox.skein(&["permissions", "test", "-a", "coding", "-m", "backend", "--json", "--allow", rule, &call]);
+        assert_eq!(run.code, 0, "{}", run.whole());
+        run.json()["outcome"].clone()
+    };
+    for (path, expected) in [
+        ("src/a.txt", "run"),
+        ("src/new.txt", "run"),
+        ("./src/../src/a.txt", "run"),
+        ("src/../a.txt", "ask"),
+        ("src/../../etc/x", "ask"),
+        ("src/up/a.txt", "ask"),
+        ("~/src/x", "ask"),
+    ] {
+        assert_eq!(outcome(path), expected, "{path}");
+    }
+}
+
+#[test]
+fn smart_runs_what_a_judge_finds_read_only_and_asks_otherwise() {
+    for (verdict, runs) in [
+        (r#"{"verdict":"read_only","reason":"It prints."}"#, true),
+        (r#"{"verdict":"unsure","reason":"Who knows."}"#, false),
+        ("read_only", false),
+    ] {
+        let wish = calls("developer__shell", &json!({"command": "echo answer read_only"}));
+        let model = Model::new([wish, says(verdict), says("done")].map(Answer::Stream).into());
+        let sandbox = Sandbox::new();
+        let run = model.run(&sandbox, &["-a", "coding", "-m", "backend", "--approval", "smart", "go"]);
+        assert_eq!(run.code, if runs { 0 } else { 5 }, "{verdict}: {}", run.whole());
+        let asked = model.request(1);
+        assert!(asked["tools"].as_array().is_none_or(Vec::is_empty), "the judge has no tools: {asked}");
+        let shown = asked["messages"].to_string();
+        assert!(shown.contains("an internal check") && shown.contains("echo answer read_only"), "{shown}");
+    }
+}
+
+#[test]
+fn smart_without_a_model_asks() {
+    let sandbox = Sandbox::new();
+    let run = shell(&sandbox, &["--approval", "smart"], "touch made");
+    assert_eq!((run.code, sandbox.path("project/made").exists()), (5, false), "{}", run.whole());
+}
