@@ -7,10 +7,13 @@ mod acp;
 mod agents;
 mod attach;
 mod check;
+mod configure;
+mod doctor;
 mod folders;
 mod graph;
 mod import;
 mod kept_rules;
+mod keys;
 mod logging;
 mod mcp;
 mod models;
@@ -20,8 +23,8 @@ mod permissions;
 mod progress;
 mod run;
 mod services;
-mod setup;
 mod sessions;
+mod settings_file;
 mod started;
 mod tools;
 mod trust;
@@ -112,8 +115,12 @@ enum Command {
     Mcp(mcp::McpArgs),
     /// Write a manifest to start from
     New(new::NewArgs),
-    /// Take over the memories that goose keeps
+    /// Take over a goose config.yaml, a JSON file with MCP servers, or goose's memories
     Import(import::ImportArgs),
+    /// Choose a model, keep its key, and see that it answers
+    Configure(configure::ConfigureArgs),
+    /// Find what is wrong with this set-up, and say the fix; exit 1 if there is an error
+    Doctor(doctor::DoctorArgs),
     /// Allow this project's .skein/ and .mcp.json to be used, as they are now
     Trust(trust::TrustArgs),
     /// Print a shell completion script
@@ -139,6 +146,8 @@ impl Command {
             Command::Mcp(_) => "mcp",
             Command::New(_) => "new",
             Command::Import(_) => "import",
+            Command::Configure(_) => "configure",
+            Command::Doctor(_) => "doctor",
             Command::Trust(_) => "trust",
             Command::Completions { .. } => "completions",
             Command::Reaper => "reaper",
@@ -198,6 +207,8 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
         Command::Mcp(args) => mcp::run(&args, global, folders, output),
         Command::New(args) => new::run(&args, folders, output),
         Command::Import(args) => import::run(&args, folders, output),
+        Command::Configure(args) => configure::run(&args, global, folders, output),
+        Command::Doctor(args) => doctor::run(&args, global, folders, output),
         Command::Trust(args) => trust::run(&args, folders, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();

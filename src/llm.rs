@@ -3,6 +3,7 @@
 //! Invariant: knows what tools look like, never calls one.
 
 pub mod offline;
+mod failed;
 mod overflow;
 pub mod remote;
 pub mod replay;
@@ -30,6 +31,11 @@ pub trait Provider: Send + Sync {
 
     /// How many tokens it can be shown and answer in all, if that is known.
     fn window(&self) -> Option<u64> {
+        None
+    }
+
+    /// Where it is asked, if that is behind HTTP.
+    fn address(&self) -> Option<&str> {
         None
     }
 
@@ -131,7 +137,35 @@ pub struct Facts {
     pub price: Option<Price>,
 }
 
+/// What somebody who chooses a provider has to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProviderFacts {
+    pub name: String,
+    pub base: String,
+    /// The environment variable that holds its key, if it needs one.
+    pub key: Option<String>,
+}
+
 impl Models {
+    /// Every provider that a model can be named with: ours, and the user's.
+    pub fn known(&self) -> Vec<ProviderFacts> {
+        let mut known = remote::known();
+        for (name, address) in &self.providers {
+            match known.iter_mut().find(|facts| facts.name == *name) {
+                Some(facts) => {
+                    facts.base.clone_from(&address.base_url);
+                    facts.key = address.key.clone().or(facts.key.take());
+                }
+                None => known.push(ProviderFacts {
+                    name: name.clone(),
+                    base: address.base_url.clone(),
+                    key: address.key.clone(),
+                }),
+            }
+        }
+        known
+    }
+
     /// The model a user names: `offline`, `replay:FILE`, or `provider:model` with what `variable` finds in the
     /// environment.
     pub fn provider(

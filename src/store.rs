@@ -113,6 +113,42 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
     }
 }
 
+/// The files of the store, below the data folder.
+pub const FILES: [&str; 2] = ["memory.db", "sessions.db"];
+
+/// What is wrong with the databases of a data folder. They are only read; those that are not there are not made.
+pub fn examine(data: &Path) -> Vec<StoreError> {
+    let schemas = [&memories::SCHEMA, &sessions::SCHEMA];
+    let there = FILES.iter().zip(schemas).map(|(name, schema)| (data.join(name), schema));
+    there.filter(|(path, _)| path.exists()).filter_map(|(path, schema)| examine_one(&path, schema).err()).collect()
+}
+
+fn examine_one(path: &Path, schema: &Schema) -> Result<(), StoreError> {
+    let file = || path.display().to_string();
+    let looked = || -> rusqlite::Result<(State, String)> {
+        // With nothing in its journal a file is read without making one beside it.
+        let mut journal = path.as_os_str().to_owned();
+        journal.push("-wal");
+        let quiet = std::fs::metadata(&journal).map_or(true, |metadata| metadata.len() == 0);
+        let escaped = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+        let address = format!("file:{escaped}{}", if quiet { "?immutable=1" } else { "" });
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(address, flags)?;
+        connection.busy_timeout(PATIENCE)?;
+        let state = State::of(&mut connection, schema)?;
+        let whole = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        Ok((state, whole))
+    };
+    match looked().map_err(|error| failure(path, &error))? {
+        (State::Foreign, _) => Err(StoreError::Foreign { file: file() }),
+        (State::Version(found), _) if found > schema.known() => {
+            Err(StoreError::Newer { file: file(), found, known: schema.known() })
+        }
+        (_, whole) if whole != "ok" => Err(StoreError::Damaged { file: file(), problem: whole }),
+        _ => Ok(()),
+    }
+}
+
 fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }

@@ -127,6 +127,18 @@ pub struct TrustStore {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Entries {
     projects: BTreeMap<String, String>,
+    /// The hash of each file as it was trusted, to name those that are others now. Older entries have none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    files: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// What became of a file since its project was trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Since {
+    Added,
+    Changed,
+    Removed,
 }
 
 impl TrustStore {
@@ -155,12 +167,32 @@ impl TrustStore {
 
     pub fn trust(&mut self, project: &Project) -> Result<(), TrustError> {
         self.entries.projects.insert(key(project), project.hash.clone());
+        self.entries.files.insert(key(project), hashes(project));
         self.save()
+    }
+
+    /// The files that are others than when the project was trusted; nothing if it never was.
+    pub fn changes(&self, project: &Project) -> Vec<(String, Since)> {
+        let Some(before) = self.entries.files.get(&key(project)) else { return Vec::new() };
+        let now = hashes(project);
+        let mut changes: Vec<_> = now
+            .iter()
+            .filter_map(|(path, hash)| match before.get(path) {
+                None => Some((path.clone(), Since::Added)),
+                Some(known) if known != hash => Some((path.clone(), Since::Changed)),
+                Some(_) => None,
+            })
+            .collect();
+        let removed = before.keys().filter(|path| !now.contains_key(*path));
+        changes.extend(removed.map(|path| (path.clone(), Since::Removed)));
+        changes.sort_by(|one, other| one.0.cmp(&other.0));
+        changes
     }
 
     /// True if there was something to take back.
     pub fn revoke(&mut self, project: &Project) -> Result<bool, TrustError> {
         let known = self.entries.projects.remove(&key(project)).is_some();
+        self.entries.files.remove(&key(project));
         if known {
             self.save()?;
         }
@@ -180,6 +212,14 @@ impl TrustStore {
         attempt()
             .map_err(|error| TrustError::Store { path: self.path.display().to_string(), problem: error.to_string() })
     }
+}
+
+fn hashes(project: &Project) -> BTreeMap<String, String> {
+    let of = |(path, content): (&PathBuf, &Vec<u8>)| {
+        let one = BTreeMap::from([(PathBuf::new(), content.clone())]);
+        (path.to_string_lossy().into_owned(), hash(&one))
+    };
+    project.files.iter().map(of).collect()
 }
 
 fn key(project: &Project) -> String {
@@ -210,6 +250,13 @@ mod tests {
         fs::write(folder.path().join(".skein/agents/a.yaml"), "two").expect("written");
         let after = Project::find(folder.path()).expect("readable").expect("found");
         assert_eq!(store.trust_of(&after), Trust::Changed);
+        fs::write(folder.path().join(".mcp.json"), "{}").expect("written");
+        let after = Project::find(folder.path()).expect("readable").expect("found");
+        let changes = [(".mcp.json".to_owned(), Since::Added), (".skein/agents/a.yaml".to_owned(), Since::Changed)];
+        assert_eq!(store.changes(&after), changes);
+        fs::remove_file(folder.path().join(".skein/agents/a.yaml")).expect("removed");
+        let after = Project::find(folder.path()).expect("readable").expect("found");
+        assert_eq!(store.changes(&after)[1].1, Since::Removed);
     }
 
     #[test]

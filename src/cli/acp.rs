@@ -8,12 +8,14 @@ use std::time::SystemTime;
 use clap::Args;
 use futures::FutureExt as _;
 
+use super::configure::ConfigureArgs;
 use super::folders::Folders;
 use super::kept_rules::UserConfig;
+use super::keys::Keys;
 use super::models::KnownModels;
 use super::output::{Failure, Output};
 use super::started::{self, Started};
-use super::{Global, setup, workspace};
+use super::{Global, configure, workspace};
 use crate::acp::{self, Broken, Front, Project, Projects};
 use crate::agents::Limits;
 use crate::broker::Broker;
@@ -37,14 +39,14 @@ pub(super) struct AcpArgs {
     /// Offer session/fork, which the protocol does not have for good yet
     #[arg(long)]
     unstable_fork: bool,
-    /// Choose a model in the terminal instead, and end
+    /// Run `skein configure` instead
     #[arg(long)]
     setup: bool,
 }
 
 pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     if args.setup {
-        return setup::run(global, folders, output);
+        return configure::run(&ConfigureArgs::default(), global, folders, output);
     }
     // Each session has the plan of its folder; the process itself has none.
     let plan = Plan::empty();
@@ -143,7 +145,7 @@ impl Workspaces {
         };
         let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         Project {
-            models: KnownModels::of(&settings, None),
+            models: KnownModels::of(&settings, None, Keys::of(&self.folders)),
             agent,
             mode,
             model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),

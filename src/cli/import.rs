@@ -1,37 +1,273 @@
-//! `skein import`: takes over what another tool keeps. Today: a folder of goose's memory files.
+//! `skein import`: takes over what another tool keeps: goose's `config.yaml` and memories, and JSON files with MCP
+//! servers. Files of the other tool are only read, and nothing of the user's is changed but by adding to it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{Failure, Output};
+use super::models::variable;
+use super::output::{Failure, Output, shown};
+use super::settings_file::SettingsFile;
+use crate::diagnostic::Severity;
+use crate::graph;
+use crate::manifest::{
+    self, Layer, LeftOut, Manifests, Moved, Root, ServiceManifest, Settings, Transport, read_foreign, written_service,
+};
 use crate::services::builtin::memory;
 use crate::store::{Reach, project_root};
 
+/// More is no settings file.
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
+
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// A folder with goose's memory files (`<category>.txt`); they stay as they are
-    folder: PathBuf,
-    /// Keep the memories for this project only
+    /// goose's config.yaml, a JSON file with MCP servers (Claude Desktop, .mcp.json, Zed, VS Code), or the folder
+    /// with goose's memories; it stays as it is
+    file: PathBuf,
+    /// Keep memories for this project only
     #[arg(long)]
     project: bool,
+    /// Show what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
-    if !args.folder.is_dir() {
-        let problem = format!("{} is not a folder", args.folder.display());
-        return Err(Failure::usage(problem, "name the folder that holds goose's memory files, ~/.config/goose/memory"));
+    if args.file.is_dir() {
+        return memories(args, folders, output);
+    }
+    let moved = read(&args.file)?;
+    let result = Import::plan(moved, folders)?;
+    if !args.dry_run {
+        result.write()?;
+    }
+    if args.json {
+        output.json(&result.to_json(args.dry_run, folders));
+    } else {
+        result.tell(args.dry_run, folders, output);
+    }
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<Moved, Failure> {
+    let name = file.display();
+    let help = "name goose's config.yaml, a JSON file with MCP servers, or the folder with goose's memories";
+    let unreadable = |error: std::io::Error| Failure::usage(format!("{name} cannot be read: {error}"), help);
+    if file.metadata().map_err(unreadable)?.len() > MAX_BYTES {
+        return Err(Failure::usage(format!("{name} is too large for a settings file"), help));
+    }
+    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    read_foreign(&name.to_string(), &text)
+        .map_err(|problem| Failure::usage(format!("{name} cannot be taken over: {}", shown(&problem)), help))
+}
+
+/// What is to be done, decided before anything is written.
+struct Import {
+    moved: Moved,
+    /// Files of services, with their text.
+    services: Vec<(PathBuf, String, ServiceManifest)>,
+    /// Services that the user has already.
+    there: Vec<String>,
+    settings: Option<SettingsFile>,
+    /// What the config is given, as people read it.
+    settled: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Import {
+    fn plan(moved: Moved, folders: &Folders) -> Result<Self, Failure> {
+        let user = Root::Disk { path: folders.config.clone(), shown: folders.shown(&folders.config) };
+        let (known, _) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, user)]);
+        let mut import = Self {
+            moved,
+            services: Vec::new(),
+            there: Vec::new(),
+            settings: None,
+            settled: Vec::new(),
+            notes: Vec::new(),
+        };
+        for service in std::mem::take(&mut import.moved.services) {
+            import.place(service, &known, folders);
+        }
+        import.settle(&known, folders)?;
+        if Settings::of(&known).services.is_some() && !import.services.is_empty() {
+            import.notes.push("your profile lists its `services`: add the new ones there to use them".to_owned());
+        }
+        Ok(import)
+    }
+
+    /// Decides about one service.
+    fn place(&mut self, service: ServiceManifest, known: &Manifests, folders: &Folders) {
+        let name = service.name.to_string();
+        let file = folders.config.join("services").join(format!("{name}.yaml"));
+        let known = known.services.get(&service.name).map(|entry| entry.layer);
+        if known == Some(Layer::Builtin) {
+            return self.leave(&name, "Skein has a built-in service of that name; rename it to use both");
+        }
+        if known.is_some() || file.exists() || self.services.iter().any(|(_, _, other)| other.name == service.name) {
+            return self.there.push(name);
+        }
+        let text = written_service(&service, self.moved.from);
+        match problem(&file, &text) {
+            Some(problem) => self.leave(&name, &problem),
+            None => self.services.push((file, text, service)),
+        }
+    }
+
+    fn leave(&mut self, what: &str, reason: &str) {
+        self.moved.left_out.push(LeftOut { what: what.to_owned(), reason: reason.to_owned() });
+    }
+
+    /// Model and approval, where the user's config says nothing of them.
+    fn settle(&mut self, known: &Manifests, folders: &Folders) -> Result<(), Failure> {
+        let user = known.configs.iter().find(|entry| entry.layer == Layer::User).map(|entry| &entry.config);
+        let profile = user.and_then(|config| config.profile.clone()).unwrap_or_else(|| "default".to_owned());
+        let mut changes = Vec::new();
+        if let Some(model) = self.moved.processor.clone() {
+            let has = user.and_then(|config| config.profiles.get(&profile)).and_then(|it| it.processor.clone());
+            match has {
+                Some(has) if has == model => {}
+                Some(has) => self.leave(&format!("the model {model}"), &format!("your profile names {has} already")),
+                None => {
+                    self.settled.push(format!("model {model}"));
+                    changes.push((vec!["profiles", &profile, "processor"], Value::from(model)));
+                }
+            }
+        }
+        if let Some(approval) = self.moved.approval {
+            match user.and_then(|config| config.approval) {
+                Some(has) if has == approval => {}
+                Some(has) => {
+                    let reason = format!("your config says {} already", has.as_str());
+                    self.leave(&format!("the approval {}", approval.as_str()), &reason);
+                }
+                None => {
+                    self.settled.push(format!("approval {}", approval.as_str()));
+                    changes.push((vec!["approval"], Value::from(approval.as_str())));
+                }
+            }
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        match SettingsFile::of(folders)?.with(&changes) {
+            Ok(settings) => self.settings = Some(settings),
+            Err(add) => {
+                for what in std::mem::take(&mut self.settled) {
+                    self.leave(&what, &format!("your config.yaml cannot be edited safely; write into it:\n{add}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self) -> Result<(), Failure> {
+        for (file, text, _) in &self.services {
+            super::settings_file::write_new(file, text).map_err(|error| {
+                let problem = format!("{} cannot be written: {error}", file.display());
+                Failure::work(problem, "correct this and run it again; what was written before it stays")
+            })?;
+        }
+        self.settings.as_ref().map_or(Ok(()), SettingsFile::write)
+    }
+
+    /// The variables of what is used, and whether they are set here.
+    fn variables(&self) -> Vec<(&str, Vec<&str>, bool)> {
+        let used = |name: &String| {
+            self.there.contains(name) || self.services.iter().any(|(_, _, service)| service.name.as_str() == name)
+        };
+        let mut variables = Vec::new();
+        for (name, services) in &self.moved.variables {
+            let services: Vec<_> = services.iter().filter(|name| used(name)).map(String::as_str).collect();
+            if !services.is_empty() {
+                variables.push((name.as_str(), services, variable(name).is_some()));
+            }
+        }
+        variables
+    }
+
+    fn to_json(&self, dry_run: bool, folders: &Folders) -> Value {
+        let services = self.services.iter().map(|(file, text, service)| {
+            let text = dry_run.then_some(text);
+            json!({"name": service.name, "file": folders.shown(file), "text": text})
+        });
+        let variables = self.variables();
+        let variables =
+            variables.iter().map(|(name, services, set)| json!({"name": name, "services": services, "set": set}));
+        let left_out = self.moved.left_out.iter().map(|left| json!({"what": left.what, "reason": left.reason}));
+        json!({
+            "from": self.moved.from, "dry_run": dry_run,
+            "services": services.collect::<Vec<_>>(), "there": self.there, "settings": self.settled,
+            "variables": variables.collect::<Vec<_>>(), "left_out": left_out.collect::<Vec<_>>(), "notes": self.notes,
+        })
+    }
+
+    fn tell(&self, dry_run: bool, folders: &Folders, output: &mut Output) {
+        let wrote = if dry_run { "would write" } else { "wrote" };
+        output.line(&format!("{}:", self.moved.from));
+        for (file, text, service) in &self.services {
+            output.line(&format!("  {wrote} {}: {}", folders.shown(file), shown(&reached(service))));
+            if dry_run {
+                text.lines().for_each(|line| output.line(&format!("    {}", shown_line(line))));
+            }
+        }
+        if let Some(settings) = &self.settings {
+            output.line(&format!("  {wrote} {}: {}", folders.shown(settings.file()), shown(&self.settled.join(", "))));
+        }
+        for name in &self.there {
+            output.line(&format!("  {name} is there already and was left as it is"));
+        }
+        if self.services.is_empty() && self.settings.is_none() {
+            output.line("  nothing to write");
+        }
+        for (name, services, set) in self.variables() {
+            let what = if set { "is set" } else { "is not set: export it before you use it" };
+            output.line(&format!("variable {name} ({}) {what}", services.join(", ")));
+        }
+        for LeftOut { what, reason } in &self.moved.left_out {
+            output.line(&format!("left out: {}: {}", shown(what), super::output::shown_lines(reason)));
+        }
+        self.notes.iter().for_each(|note| output.note(note));
+    }
+}
+
+fn shown_line(line: &str) -> String {
+    super::output::shown_lines(line)
+}
+
+/// What would be started or asked.
+fn reached(service: &ServiceManifest) -> String {
+    match &service.transport {
+        Transport::Builtin(name) => name.to_string(),
+        Transport::Stdio(stdio) => [std::slice::from_ref(&stdio.command), &stdio.args].concat().join(" "),
+        Transport::Http(http) => http.url.clone(),
+    }
+}
+
+/// Why a service would not pass `skein check` beside the built-in ones.
+fn problem(file: &Path, text: &str) -> Option<String> {
+    let name = Path::new("services").join(file.file_name().unwrap_or_default());
+    let root = Root::Snapshot { files: [(name, text.as_bytes().to_vec())].into(), shown: String::new() };
+    let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
+    let found = graph::resolve(manifests, found).diagnostics;
+    found.into_iter().find(|found| found.severity == Severity::Error).map(|found| found.problem)
+}
+
+/// goose's memories, each a memory of ours.
+fn memories(args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    if args.dry_run {
+        let problem = "memories are read and kept in one go, so there is nothing to show before";
+        return Err(Failure::usage(problem, "leave out --dry-run: taking them over twice changes nothing"));
     }
     let scope = if args.project { Reach::Project } else { Reach::User };
-    let imported =
-        memory::import(&args.folder, &folders.data, &project_root(&folders.cwd), scope).map_err(|error| {
-            Failure::work(error.to_string(), "nothing of goose's was changed; correct this and run it again")
-        })?;
+    let imported = memory::import(&args.file, &folders.data, &project_root(&folders.cwd), scope).map_err(|error| {
+        Failure::work(error.to_string(), "nothing of goose's was changed; correct this and run it again")
+    })?;
     if args.json {
         let left_out: Vec<_> =
             imported.left_out.iter().map(|(file, reason)| json!({"file": file, "reason": reason})).collect();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::keys::Keys;
 use super::output::Failure;
 use crate::agents::{Upkeep, models};
 use crate::llm::replay::Recorder;
@@ -16,17 +17,19 @@ pub(super) struct KnownModels {
     models: Models,
     accelerator: Option<String>,
     upkeep: Upkeep,
+    keys: Keys,
     /// A file to write the answers to.
     record: Option<PathBuf>,
     made: Mutex<HashMap<String, Arc<dyn Provider>>>,
 }
 
 impl KnownModels {
-    pub(super) fn of(settings: &Settings, record: Option<PathBuf>) -> Arc<Self> {
+    pub(super) fn of(settings: &Settings, record: Option<PathBuf>, keys: Keys) -> Arc<Self> {
         Arc::new(Self {
             models: models(settings),
             accelerator: variable("SKEIN_ACCELERATOR").or_else(|| settings.accelerator.clone()),
             upkeep: Upkeep { moderator: settings.moderator, ..Upkeep::default() },
+            keys,
             record,
             made: Mutex::default(),
         })
@@ -34,7 +37,8 @@ impl KnownModels {
 
     /// Says before anything starts what is wrong with a model's name or key.
     pub(super) fn check(&self, name: &str) -> Result<(), Failure> {
-        let help = "choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
+        let help =
+            "run `skein configure`, or choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
         let made = self.provider(name).and_then(|_| self.upkeep());
         made.map(drop).map_err(|error| Failure::usage(error.to_string(), help))
     }
@@ -46,7 +50,7 @@ impl ModelSource for KnownModels {
         if let Some(provider) = made.get(name) {
             return Ok(Arc::clone(provider));
         }
-        let mut provider = self.models.provider(name, variable)?;
+        let mut provider = self.models.provider(name, |name| self.keys.variable(name))?;
         if let Some(file) = &self.record {
             provider = Arc::new(Recorder::new(provider, file)?);
         }
@@ -55,7 +59,7 @@ impl ModelSource for KnownModels {
     }
 
     fn upkeep(&self) -> Result<Upkeep, LlmError> {
-        let fast = self.accelerator.as_deref().map(|name| self.models.provider(name, variable));
+        let fast = self.accelerator.as_deref().map(|name| self.models.provider(name, |name| self.keys.variable(name)));
         Ok(Upkeep { accelerator: fast.transpose()?, ..self.upkeep.clone() })
     }
 }

@@ -11,12 +11,14 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::kept_rules::UserConfig;
+use super::keys::Keys;
 use super::models::KnownModels;
 use super::output::{Failure, Output, shown};
 use super::permissions::RuleFlags;
 use super::progress::{Progress, Shows};
+use super::settings_file::SettingsFile;
 use super::started::{self, LISTED, Started, session_failure, store_failure};
-use super::{Global, agents, attach, workspace};
+use super::{Global, agents, attach, trust, workspace};
 use crate::agents::{Ending, Limits, Notifier, TurnEnd};
 use crate::broker::{Answer, Asker, Nobody, Question, RuleStore as _};
 use crate::conversation::Content;
@@ -80,10 +82,14 @@ fn span(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let format = if args.json { RunOutput::Json } else { args.output };
+    if format == RunOutput::Text {
+        trust::offer(folders, output)?;
+    }
     let plan = workspace::plan(global, folders, output)?;
     let settings = Settings::of(plan.manifests());
     let mode = chosen_mode(args, &settings, &plan)?;
-    let models = KnownModels::of(&settings, args.record_model.clone());
+    let models = KnownModels::of(&settings, args.record_model.clone(), Keys::of(folders));
     let model = args
         .model
         .clone()
@@ -102,11 +108,14 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     let requests = usize::try_from(args.max_turns).unwrap_or(usize::MAX);
     let limits = Limits { requests, ..Limits::default() };
     let sessions = started::sessions(store, limits, folders);
-    let format = if args.json { RunOutput::Json } else { args.output };
+    let first = format == RunOutput::Text && is_first(args, folders);
     started::block_on(plan, global, folders, output, async |started: &Started, output: &mut Output| {
         let fallback = Choice { mode, model, approval: global.approval.map(Into::into) };
         let live = session(args, &sessions, fallback, models, folders, started).await?;
         missed(&live, output).await?;
+        if first {
+            welcome(&live, output).await?;
+        }
         let progress = Progress::new(match format {
             RunOutput::Text => Shows::Text,
             RunOutput::Json => Shows::Nothing,
@@ -216,6 +225,28 @@ async fn missed(live: &Live, output: &mut Output) -> Result<(), Failure> {
     for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
         output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
     }
+    Ok(())
+}
+
+/// Nobody has chosen anything yet, and somebody reads along. Scripts are told nothing they did not ask for.
+fn is_first(args: &RunArgs, folders: &Folders) -> bool {
+    let chosen = args.model.as_ref().is_some_and(|model| !model.is_empty());
+    let configured = SettingsFile::of(folders).is_ok_and(|file| file.is_there());
+    !chosen && !configured && std::io::stderr().is_terminal()
+}
+
+/// What is active, and what to type next.
+async fn welcome(live: &Live, output: &mut Output) -> Result<(), Failure> {
+    let binding = live.binding().await.map_err(|error| started::bind_failure(&error))?;
+    let mut services: Vec<_> = binding.tools().values().map(|tool| tool.service.to_string()).collect();
+    services.dedup();
+    let choice = live.choice();
+    let services = if services.is_empty() { "no services".to_owned() } else { services.join(", ") };
+    output.aside(&format!("{} with {services}; model: {}\n", choice.mode, choice.model));
+    output.aside(
+        "Without a language model, name a tool: skein run \"list\", \"read FILE\", \"search TEXT\", \"run COMMAND\".\n",
+    );
+    output.aside("Next: `skein configure` for a model, `skein import FILE` for what you have, `skein agents` for what there is.\n");
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use super::folders::Folders;
 use super::output::{Failure, Output};
 use super::workspace::trust_failure;
 use crate::diagnostic::printable;
-use crate::manifest::{self, Layer, Path, Root, Runtime, Transport};
-use crate::trust::{Project, Trust, TrustStore};
+use crate::manifest::{self, Config, Layer, Path, Root, Runtime, Transport};
+use crate::trust::{Project, Since, Trust, TrustStore};
 
 #[derive(Debug, Args)]
 pub(super) struct TrustArgs {
@@ -39,7 +39,7 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> R
     if args.revoke {
         store.revoke(&project).map_err(|error| trust_failure(&error))?;
     } else if !args.status && store.trust_of(&project) != Trust::Trusted {
-        describe(&project, output);
+        describe(&project, &store, output);
         if !args.yes && !confirmed(output)? {
             return Err(Failure::work("the project was not trusted", "answer y, or pass --yes"));
         }
@@ -47,9 +47,12 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> R
     }
     let trust = store.trust_of(&project);
     if args.json {
+        let changes: Vec<_> =
+            store.changes(&project).iter().map(|(file, since)| json!({"file": file, "since": since})).collect();
         let files: Vec<_> = project.files.keys().map(|path| path.display().to_string()).collect();
         output.json(&json!({
             "project": project.root.display().to_string(), "trust": trust, "hash": project.hash, "files": files,
+            "changes": changes,
         }));
     } else {
         let says = match trust {
@@ -62,13 +65,44 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> R
     Ok(())
 }
 
+/// Asks once about a project that is not trusted as it is, if somebody is there to be asked. Whoever says no goes on
+/// without it, and is told so like everybody else.
+pub(super) fn offer(folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Ok(());
+    }
+    // What cannot be read is told where the manifests are read.
+    let Ok(Some(project)) = Project::find(&folders.cwd) else { return Ok(()) };
+    let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
+    if store.trust_of(&project) == Trust::Trusted {
+        return Ok(());
+    }
+    describe(&project, &store, output);
+    if confirmed(output)? {
+        store.trust(&project).map_err(|error| trust_failure(&error))?;
+    }
+    Ok(())
+}
+
 /// The files, and above all the programs they would start. What a project says is shown without anything
 /// that would steer the terminal: it must not be able to hide what one is asked to trust.
-fn describe(project: &Project, output: &mut Output) {
+fn describe(project: &Project, store: &TrustStore, output: &mut Output) {
     let mut say = |line: &str| output.aside(&format!("{}\n", printable(line)));
     say(&format!("{} asks Skein to use:", project.root.display()));
     for (path, content) in &project.files {
         say(&format!("  {} ({} bytes)", path.display(), content.len()));
+    }
+    let changes = store.changes(project);
+    if !changes.is_empty() {
+        say("since it was trusted:");
+    }
+    for (file, since) in &changes {
+        let became = match since {
+            Since::Added => "is new",
+            Since::Changed => "has changed",
+            Since::Removed => "is gone",
+        };
+        say(&format!("  {file} {became}"));
     }
     let root = Root::Snapshot { files: project.files.clone(), shown: String::new() };
     let (manifests, _) = manifest::load(&[(Layer::Project, root)]);
@@ -96,7 +130,34 @@ fn describe(project: &Project, output: &mut Output) {
             say(&format!("agent {} runs: {}", agent.manifest.name, program(&acp.command, &acp.args, &acp.env)));
         }
     }
+    for entry in &manifests.configs {
+        rules(&entry.config).iter().for_each(|rule| say(rule));
+    }
     say("Programs and scripts outside .skein/ that these name are not part of the hash.");
+}
+
+/// What a project's config would change.
+fn rules(config: &Config) -> Vec<String> {
+    let mut rules = Vec::new();
+    if let Some(approval) = config.approval {
+        rules.push(format!("approval {}, unless yours is stricter", approval.as_str()));
+    }
+    rules.extend(config.profile.iter().map(|profile| format!("profile {profile} is used")));
+    for (name, profile) in &config.profiles {
+        let models = [("model", &profile.processor), ("accelerator", &profile.accelerator)];
+        for (what, model) in models {
+            rules.extend(model.iter().map(|model| format!("profile {name}: {what} {model}")));
+        }
+        if let Some(agent) = &profile.agent {
+            let mode = profile.mode.as_ref().map(|mode| format!("/{mode}")).unwrap_or_default();
+            rules.push(format!("profile {name}: sessions begin with {agent}{mode}"));
+        }
+        if let Some(services) = &profile.services {
+            let names: Vec<_> = services.iter().map(|service| service.as_str()).collect();
+            rules.push(format!("profile {name}: of your services only {} stay on", names.join(", ")));
+        }
+    }
+    rules
 }
 
 /// A command line, with the names of the variables it is given: `LD_PRELOAD` says as much as a program.

@@ -14,11 +14,10 @@ use genai::chat::{
 };
 use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
-use reqwest::StatusCode;
-use reqwest::header::HeaderMap;
 use serde_json::{Map, Value, json};
 
-use super::{Facts, LlmError, ModelStop, Models, Price, Provider, Request, StreamEvent, overflow};
+use super::failed::{Failed, FailureKind};
+use super::{Facts, LlmError, ModelStop, Models, Price, Provider, ProviderFacts, Request, StreamEvent};
 use crate::conversation::{Content, Message, Part, Role, ToolUse, Usage};
 
 /// The longest name of a tool that every provider takes.
@@ -104,6 +103,11 @@ const KNOWN: [Known; 9] = [
 
 /// A provider that only the user's settings know.
 const OWN: Known = Known { name: "", kind: AdapterKind::OpenAI, base: "", key: "", base_variable: None };
+
+pub(super) fn known() -> Vec<ProviderFacts> {
+    let key = |known: &Known| Some(known.key.to_owned()).filter(|key| !key.is_empty());
+    KNOWN.iter().map(|it| ProviderFacts { name: it.name.to_owned(), base: it.base.to_owned(), key: key(it) }).collect()
+}
 
 /// A model of a provider.
 pub struct Remote {
@@ -203,6 +207,10 @@ impl Provider for Remote {
 
     fn window(&self) -> Option<u64> {
         self.facts.window
+    }
+
+    fn address(&self) -> Option<&str> {
+        Some(self.target.endpoint.base_url())
     }
 
     fn price(&self) -> Option<Price> {
@@ -405,90 +413,4 @@ fn content_part(content: &Content) -> ContentPart {
         }
         Content::Resource(_) | Content::Link(_) => ContentPart::Text(content.in_words()),
     }
-}
-
-/// Why a request failed, and what may be done about it.
-struct Failed {
-    reason: String,
-    kind: FailureKind,
-}
-
-enum FailureKind {
-    Lasting,
-    Passing { retry_after: Option<Duration> },
-    Overflow,
-}
-
-impl From<&genai::Error> for Failed {
-    fn from(error: &genai::Error) -> Self {
-        use genai::webc::Error as WebError;
-        match error {
-            // A refusal that is found while the stream opens comes wrapped.
-            genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
-                Some(inner) => Self::from(inner),
-                None => Self { reason: chain(error), kind: FailureKind::Passing { retry_after: None } },
-            },
-            genai::Error::HttpError { status, headers, body, .. }
-            | genai::Error::WebModelCall {
-                webc_error: WebError::ResponseFailedStatus { status, body, headers }, ..
-            } => Self::refused(*status, headers, body),
-            // An error that is told in the middle of the answer.
-            genai::Error::ChatResponse { body, .. } => {
-                let body = body.to_string();
-                let passing = ["overloaded", "rate_limit", "server_error", "api_error", "unavailable", "timeout"];
-                let kind = if overflow::is_overflow(&body) {
-                    FailureKind::Overflow
-                } else if passing.iter().any(|word| body.to_lowercase().contains(word)) {
-                    FailureKind::Passing { retry_after: None }
-                } else {
-                    FailureKind::Lasting
-                };
-                Self { reason: format!("it broke off: {}", brief(&body)), kind }
-            }
-            // What cannot be read was cut or garbled on its way.
-            genai::Error::StreamParse { .. } | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. } => {
-                Self { reason: chain(error), kind: FailureKind::Passing { retry_after: None } }
-            }
-            _ => Self { reason: chain(error), kind: FailureKind::Lasting },
-        }
-    }
-}
-
-impl Failed {
-    fn refused(status: StatusCode, headers: &HeaderMap, body: &str) -> Self {
-        let reason = format!("it answered {status}: {}", brief(body));
-        let kind = match status.as_u16() {
-            429 => FailureKind::Passing { retry_after: retry_after(headers) },
-            413 => FailureKind::Overflow,
-            _ if overflow::is_overflow(body) => FailureKind::Overflow,
-            // 408 and 409 are what providers answer when they were too slow, or had the request twice.
-            408 | 409 | 500.. => FailureKind::Passing { retry_after: retry_after(headers) },
-            _ => FailureKind::Lasting,
-        };
-        Self { reason, kind }
-    }
-}
-
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let milliseconds = number("retry-after-ms").map(|wait| wait / 1000.0);
-    Duration::try_from_secs_f64(milliseconds.or_else(|| number("retry-after"))?).ok()
-}
-
-fn brief(body: &str) -> String {
-    body.chars().take(500).collect()
-}
-
-/// An error and what caused it, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string().replace('\n', " ");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(&format!(": {cause_text}"));
-        }
-        source = cause.source();
-    }
-    text
 }

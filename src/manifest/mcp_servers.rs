@@ -45,7 +45,13 @@ pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) 
 }
 
 /// What is wrong with a server, and what to do about it.
-struct Unusable(String, &'static str);
+pub(super) struct Unusable(String, &'static str);
+
+impl Unusable {
+    pub(super) fn told(self) -> String {
+        format!("{}; {}", self.0, self.1)
+    }
+}
 
 impl From<String> for Unusable {
     fn from(problem: String) -> Self {
@@ -80,7 +86,12 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, Unusable> {
     Ok(manifest(service_name(name)?, Some(name.to_owned()), description, transport))
 }
 
-fn manifest(name: ServiceName, title: Option<String>, description: String, transport: Transport) -> ServiceManifest {
+pub(super) fn manifest(
+    name: ServiceName,
+    title: Option<String>,
+    description: String,
+    transport: Transport,
+) -> ServiceManifest {
     ServiceManifest {
         version: VERSION,
         kind: ServiceKind::Service,
@@ -109,10 +120,9 @@ pub fn brought_service(name: &str, transport: Transport, taken: impl Fn(&str) ->
             "its settings contain `${env:`, which only manifests may use; let the editor fill in the value".to_owned()
         );
     }
-    let told = |Unusable(problem, help): Unusable| format!("{problem}; {help}");
-    let mut name_of = service_name(name).map_err(told)?;
+    let mut name_of = service_name(name).map_err(Unusable::told)?;
     if taken(name_of.as_str()) {
-        name_of = service_name(&format!("editor-{name}")).map_err(told)?;
+        name_of = service_name(&format!("editor-{name}")).map_err(Unusable::told)?;
     }
     if taken(name_of.as_str()) {
         return Err(format!("there is another service of the name `{name_of}`; rename it"));
@@ -131,7 +141,7 @@ pub fn brought_service(name: &str, transport: Transport, taken: impl Fn(&str) ->
 }
 
 /// `GitHub Tools` → `github-tools`.
-fn service_name(name: &str) -> Result<ServiceName, Unusable> {
+pub(super) fn service_name(name: &str) -> Result<ServiceName, Unusable> {
     let words: Vec<String> = name
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .flat_map(|word| word.split('_'))

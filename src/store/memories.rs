@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Schema, StoreError, open};
 
-const SCHEMA: Schema = Schema {
+pub(super) const SCHEMA: Schema = Schema {
     mark: 0,
     migrations: &["
     CREATE TABLE memory (

@@ -33,7 +33,7 @@ use writer::{Job, Work, Writer};
 /// `skei`.
 const MARK: i32 = 0x736b_6569;
 
-const SCHEMA: Schema = Schema {
+pub(super) const SCHEMA: Schema = Schema {
     mark: MARK,
     migrations: &["
     CREATE TABLE session (

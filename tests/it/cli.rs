@@ -745,6 +745,7 @@ fn run_example(sandbox: &Sandbox, place: &str, block: &str) {
         assert!(command.starts_with("skein "), "{place}: only skein is run here: {command}");
         let printed = sandbox.transcript(&args).replace("[TMP]/project", "/home/you/project");
         let printed = printed.replace("[TMP]/data/state", "/home/you/.local/state/skein");
+        let printed = printed.replace("[TMP]/config", "/home/you/.config/skein");
         let pattern: Vec<_> = promised.trim_end().split("\n…\n").map(regex::escape).collect();
         let pattern = pattern.join("\n(?s:.*)\n").replace("\n…", "\n(?s:.*)");
         let matches = regex::Regex::new(&format!("^{pattern}$")).expect("a pattern");

@@ -22,10 +22,14 @@ mod broker;
 mod builtin;
 /// Commands as a user runs them: what they print, where, and with which exit code.
 mod cli;
+/// `skein configure`: a model, its key, an agent.
+mod configure;
 /// An MCP client that works on the lines of the wire.
 mod client;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
+/// `skein doctor`: what is wrong with a set-up.
+mod doctor;
 /// A session that is shown in an editor.
 mod editor;
 /// docs/editors.md against the program; the entry for the ACP registry against the registry's rules.
@@ -34,12 +38,16 @@ mod editors_doc;
 mod eras;
 /// Memory, todo and fetch through the program.
 mod everyday;
+/// A person at a terminal for the first time.
+mod first_run;
 /// What a model is shown when the talk outgrows its window.
 mod compaction;
 /// The loop between a model and its tools.
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.
 mod faults;
+/// `skein import`: set-ups of other tools move in.
+mod import;
 /// `skein run` keeps its sessions.
 mod kept;
 /// What was acknowledged survives `kill -9`.

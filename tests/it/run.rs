@@ -170,7 +170,7 @@ fn the_memories_of_goose_are_taken_over_and_found() {
     let found = sandbox.skein(&["run", "recall tabs"]);
     assert!(found.stdout.contains("use tabs"), "{}", found.whole());
     let missing = sandbox.skein(&["import", "nowhere"]);
-    assert_eq!((missing.code, missing.stderr.contains("is not a folder")), (2, true), "{}", missing.whole());
+    assert_eq!((missing.code, missing.stderr.contains("cannot be read")), (2, true), "{}", missing.whole());
 }
 
 const LOOSE: &str = "version: 1

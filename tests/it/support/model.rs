@@ -59,6 +59,11 @@ impl ScriptedModel {
         command
     }
 
+    /// Where it listens, as `OPENAI_BASE_URL` names it.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// How many answers it has said to their end.
     pub(crate) fn answered(&self) -> usize {
         self.answered.load(Ordering::SeqCst)

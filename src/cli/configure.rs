@@ -1,0 +1,347 @@
+//! `skein configure`: provider, key, model with a real request, default agent, and what to write into an editor's
+//! settings. In a terminal it asks; with flags it does not.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+
+use super::folders::Folders;
+use super::keys::{KeptIn, Keys};
+use super::output::{Failure, Output, shown};
+use super::settings_file::{Change, SettingsFile};
+use super::{Global, agents, workspace};
+use crate::agents::models;
+use crate::conversation::{Content, Message};
+use crate::graph::Plan;
+use crate::llm::{Models, ProviderFacts, Request, StreamEvent};
+use crate::manifest::{Layer, Settings};
+
+/// How long the test request may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default, Args)]
+pub(super) struct ConfigureArgs {
+    /// As `openai`, `anthropic`, `ollama`, or one of your own config
+    #[arg(long)]
+    provider: Option<String>,
+    /// The model, with or without its provider before a colon
+    #[arg(long)]
+    model: Option<String>,
+    /// The name of the environment variable that holds the key
+    #[arg(long, value_name = "NAME", conflicts_with = "key_stdin")]
+    key_env: Option<String>,
+    /// Read the key from stdin and keep it
+    #[arg(long)]
+    key_stdin: bool,
+    /// The agent that sessions begin with
+    #[arg(long)]
+    agent: Option<String>,
+    /// The mode that sessions begin in
+    #[arg(long, requires = "agent")]
+    mode: Option<String>,
+    /// Do not ask the model whether it answers
+    #[arg(long)]
+    no_test: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ConfigureArgs {
+    fn asks(&self) -> bool {
+        let ConfigureArgs { provider, model, key_env, key_stdin, agent, mode: _, no_test: _, json } = self;
+        !(*key_stdin || *json || [provider, model, key_env, agent].into_iter().any(Option::is_some))
+    }
+}
+
+/// What was chosen, before anything is written.
+struct Chosen {
+    facts: ProviderFacts,
+    /// As `provider:model`.
+    model: String,
+    /// The variable of the key, if the provider needs one.
+    key_name: Option<String>,
+    /// A key to keep.
+    key: Option<String>,
+    agent: Option<(String, Option<String>)>,
+}
+
+pub(super) fn run(
+    args: &ConfigureArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let plan = workspace::plan(global, folders, output)?;
+    let settings = Settings::of(plan.manifests());
+    let models = models(&settings);
+    let keys = Keys::of(folders);
+    let asks = args.asks();
+    let chosen = if asks { ask(&settings, &models, &keys, output)? } else { given(args, &settings, &models)? };
+    let Some(chosen) = chosen else {
+        output.line("Nothing was changed.");
+        return Ok(());
+    };
+    if let Some((agent, mode)) = &chosen.agent {
+        let id = agents::mode_of(agents::find(&plan, agent)?, mode.as_deref())?;
+        agents::offered(&plan, &id)?;
+    }
+    let changes = changes(&chosen, &plan, args.key_env.as_deref(), &models);
+    let changes: Vec<Change<'_>> =
+        changes.iter().map(|(path, value)| (path.iter().map(String::as_str).collect(), value.clone())).collect();
+    let file = SettingsFile::of(folders)?;
+    let name = file.file().to_owned();
+    let file = file.with(&changes).map_err(|add| {
+        let problem = format!("{} cannot be edited without losing something in it", name.display());
+        Failure::work(problem, format!("write into it:\n\n{add}"))
+    })?;
+    let test = !args.no_test && (!asks || yes("Ask the model once, to see that it answers?", output)?);
+    if test {
+        try_out(&chosen, &models, &keys, output)?;
+    }
+    if let (Some(name), Some(key)) = (&chosen.key_name, &chosen.key) {
+        keys.keep(name, key).map_err(|problem| {
+            Failure::work(format!("{} cannot keep the key: {problem}", keys.file().display()), "correct this")
+        })?;
+    }
+    file.write()?;
+    tell(&chosen, &keys, file.file(), test, args.json, output);
+    Ok(())
+}
+
+/// What the flags say.
+fn given(args: &ConfigureArgs, settings: &Settings, models: &Models) -> Result<Option<Chosen>, Failure> {
+    let current = settings.processor.clone().unwrap_or_default();
+    let named = args.model.clone().unwrap_or_else(|| match &args.provider {
+        None => current.clone(),
+        Some(provider) => current.strip_prefix(&format!("{provider}:")).map(str::to_owned).unwrap_or_default(),
+    });
+    let model = match &args.provider {
+        Some(provider) if !named.starts_with(&format!("{provider}:")) => format!("{provider}:{named}"),
+        _ => named,
+    };
+    let facts = facts(&model, models)?;
+    let key_name = args.key_env.clone().or(facts.key.clone());
+    let mut key = None;
+    if args.key_stdin {
+        if key_name.is_none() {
+            return Err(Failure::usage(format!("{} needs no key", facts.name), "leave out --key-stdin"));
+        }
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).map_err(|error| unheard(&error))?;
+        key = Some(line.trim().to_owned()).filter(|key| !key.is_empty());
+        if key.is_none() {
+            return Err(Failure::usage(
+                "no key came from stdin",
+                "send it, as in `skein configure --key-stdin < FILE`",
+            ));
+        }
+    }
+    let agent = args.agent.clone().map(|agent| (agent, args.mode.clone()));
+    Ok(Some(Chosen { facts, model, key_name, key, agent }))
+}
+
+/// What the person at the terminal says; nothing if they want nothing.
+fn ask(settings: &Settings, models: &Models, keys: &Keys, output: &mut Output) -> Result<Option<Chosen>, Failure> {
+    let current = settings.processor.clone();
+    match &current {
+        Some(model) => output.line(&format!("Your profile names the model {}.", shown(model))),
+        None => output.line("No model is configured. Sessions work all the same: tools are called by name."),
+    }
+    let names: Vec<_> = models.known().into_iter().map(|facts| facts.name).collect();
+    output.line(&format!("Providers: {}", names.join(", ")));
+    let held = current.as_deref().and_then(|model| model.split_once(':'));
+    let provider = question("Provider", held.map(|(provider, _)| provider), output)?;
+    if provider.is_empty() {
+        return Ok(None);
+    }
+    let (provider, named) =
+        provider.split_once(':').map_or((provider.as_str(), None), |(p, m)| (p, Some(m.to_owned())));
+    let held = held.filter(|(before, _)| *before == provider).map(|(_, model)| model);
+    let model = named.map_or_else(|| question("Model", held, output), Ok)?;
+    if model.is_empty() {
+        return Ok(None);
+    }
+    let model = format!("{provider}:{model}");
+    let facts = facts(&model, models)?;
+    let key_name = facts.key.clone();
+    let key = match &key_name {
+        None => None,
+        Some(name) => match keys.kept_in(name) {
+            KeptIn::Environment => {
+                output.line(&format!("{name} is set in the environment, and is used."));
+                None
+            }
+            kept => {
+                let leaves = if kept == KeptIn::File { "Enter alone leaves the one that is kept" } else { "not shown" };
+                Some(hidden(&format!("Key for {} ({leaves}): ", facts.name), output)?).filter(|key| !key.is_empty())
+            }
+        },
+    };
+    let held = settings.agent.as_ref().map(|agent| match &settings.mode {
+        Some(mode) => format!("{agent}/{mode}"),
+        None => agent.to_string(),
+    });
+    let agent =
+        question("Agent to begin with, as agent or agent/mode", Some(held.as_deref().unwrap_or("goose")), output)?;
+    let agent = match agent.split_once('/') {
+        Some((agent, mode)) => (agent.to_owned(), Some(mode.to_owned())),
+        None => (agent, None),
+    };
+    // What is the default anyway need not be written down.
+    let agent = Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some());
+    Ok(Some(Chosen { facts, model, key_name, key, agent }))
+}
+
+fn facts(model: &str, models: &Models) -> Result<ProviderFacts, Failure> {
+    let known = models.known();
+    let names = || known.iter().map(|facts| facts.name.clone()).collect::<Vec<_>>().join(", ");
+    let Some((provider, _)) = model.split_once(':').filter(|(_, name)| !name.is_empty()) else {
+        return Err(Failure::usage("no model is named", "give --provider and --model, or --model provider:model"));
+    };
+    known.iter().find(|facts| facts.name == provider).cloned().ok_or_else(|| {
+        Failure::usage(format!("there is no provider `{}`", shown(provider)), format!("there are: {}", names()))
+    })
+}
+
+/// Where the config is to say what.
+fn changes(chosen: &Chosen, plan: &Plan, key_env: Option<&str>, models: &Models) -> Vec<(Vec<String>, Value)> {
+    let user = plan.manifests().configs.iter().find(|entry| entry.layer == Layer::User);
+    let profile = user.and_then(|entry| entry.config.profile.clone()).unwrap_or_else(|| "default".to_owned());
+    let in_profile = |key: &str| vec!["profiles".to_owned(), profile.clone(), key.to_owned()];
+    let mut changes = vec![(in_profile("processor"), Value::from(chosen.model.as_str()))];
+    if let Some((agent, mode)) = &chosen.agent {
+        changes.push((in_profile("agent"), Value::from(agent.as_str())));
+        changes.extend(mode.iter().map(|mode| (in_profile("mode"), Value::from(mode.as_str()))));
+    }
+    if let Some(name) = key_env.filter(|name| chosen.facts.key.as_deref() != Some(*name)) {
+        let in_provider = |key: &str| vec!["providers".to_owned(), chosen.facts.name.clone(), key.to_owned()];
+        if !models.providers.contains_key(&chosen.facts.name) {
+            changes.push((in_provider("base_url"), Value::from(chosen.facts.base.trim_end_matches('/'))));
+        }
+        changes.push((in_provider("key"), Value::from(name)));
+    }
+    changes
+}
+
+/// Asks the model once.
+fn try_out(chosen: &Chosen, models: &Models, keys: &Keys, output: &mut Output) -> Result<(), Failure> {
+    let failed = |problem: String| {
+        Failure::work(
+            format!("{}; nothing was changed", shown(&problem)),
+            "correct it, or leave the test out with --no-test",
+        )
+    };
+    let mut models = models.clone();
+    if let (Some(name), Some(address)) = (&chosen.key_name, models.providers.get_mut(&chosen.facts.name)) {
+        address.key = Some(name.clone());
+    }
+    let own = chosen.facts.key.clone();
+    let lookup = |name: &str| {
+        // The provider asks for its own variable; the one that was chosen takes its place.
+        let wanted = if Some(name) == own.as_deref() { chosen.key_name.as_deref().unwrap_or(name) } else { name };
+        let new = (Some(wanted) == chosen.key_name.as_deref()).then(|| chosen.key.clone()).flatten();
+        new.or_else(|| keys.variable(wanted))
+    };
+    let provider = models.provider(&chosen.model, lookup).map_err(|error| failed(error.to_string()))?;
+    output.aside(&format!("asking {} once …\n", shown(&chosen.model)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(error.to_string()))?;
+    let request = Request {
+        system: "Answer with one word.".into(),
+        tools: Arc::from([]),
+        messages: vec![Arc::new(Message::user(vec![Content::text("Say hello.")]))],
+    };
+    let asked = async {
+        let mut events = provider.stream(request);
+        while let Some(event) = events.next().await {
+            if let StreamEvent::Done { .. } = event.map_err(|error| error.to_string())? {
+                return Ok(());
+            }
+        }
+        Err("its answer broke off".to_owned())
+    };
+    let answered = runtime.block_on(async { tokio::time::timeout(PATIENCE, asked).await });
+    answered.unwrap_or_else(|_| Err("it did not answer within a minute".to_owned())).map_err(failed)
+}
+
+fn tell(chosen: &Chosen, keys: &Keys, file: &std::path::Path, tested: bool, as_json: bool, output: &mut Output) {
+    let program = std::env::current_exe().map_or_else(|_| "skein".to_owned(), |path| path.display().to_string());
+    let editor = json!({"agent_servers": {"Skein": {"type": "custom", "command": program, "args": ["acp"]}}});
+    let kept = chosen.key_name.as_deref().map(|name| (name, keys.kept_in(name)));
+    if as_json {
+        let key = kept.map(|(name, kept)| {
+            let place = match kept {
+                KeptIn::Environment => "environment",
+                KeptIn::File => "file",
+                KeptIn::Nowhere => "missing",
+            };
+            json!({"name": name, "in": place})
+        });
+        let (agent, mode) = chosen.agent.clone().unzip();
+        output.json(&json!({
+            "model": chosen.model, "key": key, "agent": agent, "mode": mode.flatten(), "tested": tested,
+            "file": file.display().to_string(), "editor": editor,
+        }));
+        return;
+    }
+    output.line(&format!("{}: sessions begin with {}.", file.display(), shown(&chosen.model)));
+    match kept {
+        Some((name, KeptIn::Environment)) => output.line(&format!("Its key is in the variable {name}.")),
+        Some((_, KeptIn::File)) => {
+            output.line(&format!("Its key is kept in {}, which only you can read.", keys.file().display()));
+        }
+        Some((name, KeptIn::Nowhere)) => output.line(&format!("Its key is missing: set {name}, or run this again.")),
+        None => {}
+    }
+    output.line(&format!("For Zed, in settings.json (docs/editors.md has others):\n{editor:#}"));
+}
+
+fn question(text: &str, held: Option<&str>, output: &mut Output) -> Result<String, Failure> {
+    let held = held.unwrap_or_default();
+    let shown_held = if held.is_empty() { String::new() } else { format!(" [{}]", shown(held)) };
+    output.text(&format!("{text}{shown_held}: "));
+    let line = line()?;
+    Ok(if line.is_empty() { held.to_owned() } else { line })
+}
+
+fn yes(text: &str, output: &mut Output) -> Result<bool, Failure> {
+    output.text(&format!("{text} [Y/n] "));
+    Ok(!line()?.to_lowercase().starts_with('n'))
+}
+
+fn line() -> Result<String, Failure> {
+    std::io::stdout().flush().map_err(|error| unheard(&error))?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(|error| unheard(&error))?;
+    Ok(line.trim().to_owned())
+}
+
+/// Reads a line that the terminal does not show.
+fn hidden(text: &str, output: &mut Output) -> Result<String, Failure> {
+    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        output.text(text);
+        return line();
+    }
+    let failed = |error: rustix::io::Errno| unheard(&error.into());
+    let before = tcgetattr(&stdin).map_err(failed)?;
+    let mut quiet = before.clone();
+    quiet.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(&stdin, OptionalActions::Flush, &quiet).map_err(failed)?;
+    // Whoever sees the question can type at once, and nothing of it is shown.
+    output.text(text);
+    let read = line();
+    tcsetattr(&stdin, OptionalActions::Flush, &before).map_err(failed)?;
+    output.text("\n");
+    read
+}
+
+fn unheard(error: &std::io::Error) -> Failure {
+    Failure::usage(format!("nobody can be asked: {error}"), "say it with flags; `skein configure --help` lists them")
+}

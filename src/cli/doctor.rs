@@ -1,0 +1,155 @@
+//! `skein doctor`: finds what is wrong with a set-up, and says for each thing how to put it right. It changes
+//! nothing, starts nothing, and contacts nobody but this machine.
+
+mod files;
+mod reach;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+
+use super::folders::Folders;
+use super::keys::Keys;
+use super::models::{KnownModels, variable};
+use super::output::{Failure, Output, shown};
+use super::{Global, workspace};
+use crate::diagnostic::{Diagnostic, Severity};
+use crate::manifest::Settings;
+use crate::session::ModelSource as _;
+use crate::trust::{Project, Trust, TrustStore};
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that is wrong, or worth knowing.
+#[derive(Debug, Serialize)]
+struct Finding {
+    severity: Severity,
+    what: String,
+    /// A file, a variable, an address.
+    place: String,
+    fix: String,
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, severity: Severity, what: impl Into<String>, place: impl Into<String>, fix: impl Into<String>) {
+        let (what, place, fix) = (shown(&what.into()), shown(&place.into()), shown(&fix.into()));
+        self.0.push(Finding { severity, what, place, fix });
+    }
+
+    fn error(&mut self, what: impl Into<String>, place: impl Into<String>, fix: impl Into<String>) {
+        self.add(Severity::Error, what, place, fix);
+    }
+
+    fn warning(&mut self, what: impl Into<String>, place: impl Into<String>, fix: impl Into<String>) {
+        self.add(Severity::Warning, what, place, fix);
+    }
+
+    fn count(&self, severity: Severity) -> usize {
+        self.0.iter().filter(|found| found.severity == severity).count()
+    }
+}
+
+pub(super) fn run(args: &DoctorArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let mut found = Findings::default();
+    files::check(folders, &mut found);
+    trust(folders, &mut found);
+    manifests(global, folders, &mut found);
+    if reach::on_path("bash").is_none() {
+        let fix = "install bash, or put it on the PATH: the service developer runs commands with it";
+        found.error("there is no program `bash` on the PATH", "PATH", fix);
+    }
+    found.0.sort_by_key(|found| found.severity);
+    tell(&found, args.json, output);
+    match found.count(Severity::Error) {
+        0 => Ok(()),
+        1 => Err(Failure::work("the set-up has 1 error", "it says its fix")),
+        errors => Err(Failure::work(format!("the set-up has {errors} errors"), "each says its fix")),
+    }
+}
+
+fn tell(found: &Findings, as_json: bool, output: &mut Output) {
+    let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|severity| found.count(severity));
+    let [errors, warnings, notes] = counts;
+    if as_json {
+        output.json(&json!({"errors": errors, "warnings": warnings, "notes": notes, "findings": found.0}));
+        return;
+    }
+    for Finding { severity, what, place, fix } in &found.0 {
+        output.line(&format!("{severity}: {what}\n  at:  {place}\n  fix: {fix}"));
+    }
+    let plural = |count: usize, thing: &str| format!("{count} {thing}{}", if count == 1 { "" } else { "s" });
+    let counted = [plural(errors, "error"), plural(warnings, "warning"), plural(notes, "note")].join(", ");
+    output.line(&format!("{counted}; nothing but this machine was asked"));
+}
+
+fn trust(folders: &Folders, found: &mut Findings) {
+    let project = match Project::find(&folders.cwd) {
+        Ok(Some(project)) => project,
+        Ok(None) => return,
+        Err(error) => {
+            return found.warning(
+                error.to_string(),
+                folders.cwd.display().to_string(),
+                "correct it, then `skein trust`",
+            );
+        }
+    };
+    let place = project.root.display().to_string();
+    match TrustStore::open(&folders.data).map(|store| store.trust_of(&project)) {
+        Ok(Trust::Trusted) => {}
+        Ok(Trust::Unknown) => {
+            found.warning("the project's .skein/ or .mcp.json is not trusted and not used", place, LOOK);
+        }
+        Ok(Trust::Changed) => {
+            found.warning("the project has changed since it was trusted, and is not used", place, LOOK);
+        }
+        // The manifests cannot be read either, and that is where it is told.
+        Err(_) => {}
+    }
+}
+
+const LOOK: &str = "look at it with `skein trust`, which asks";
+
+/// The same that `skein check` says, then what the plan needs from this machine.
+fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
+    let (resolved, _) = match workspace::resolve_quietly(global, folders) {
+        Ok(resolved) => resolved,
+        Err(failure) => {
+            let place = folders.data.display().to_string();
+            return found.error(failure.problem(), place, "correct this first: nothing starts without it");
+        }
+    };
+    for Diagnostic { severity, code, at, problem, help, .. } in &resolved.diagnostics {
+        if *severity != Severity::Note {
+            found.add(*severity, format!("{problem} ({code})"), at.to_string(), help.as_str());
+        }
+    }
+    let Some(plan) = resolved.plan else { return };
+    reach::services(&plan, folders, found);
+    model(&Settings::of(plan.manifests()), folders, found);
+}
+
+fn model(settings: &Settings, folders: &Folders, found: &mut Findings) {
+    let place = if variable("SKEIN_MODEL").is_some() { "SKEIN_MODEL" } else { "the profile in your config.yaml" };
+    let Some(name) = variable("SKEIN_MODEL").or(settings.processor.clone()) else {
+        let fix = "choose one with `skein configure`; until then tools are called by name";
+        return found.add(Severity::Note, "no model is configured", "config.yaml", fix);
+    };
+    match KnownModels::of(settings, None, Keys::of(folders)).provider(&name) {
+        Err(error) => found.error(error.to_string(), place, "correct it, or run `skein configure`"),
+        Ok(provider) => {
+            if let Some(address) = provider.address() {
+                reach::address(&format!("the model {name}"), address, place, found);
+            }
+        }
+    }
+}

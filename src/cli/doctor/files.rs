@@ -1,0 +1,96 @@
+//! The files of a set-up: whose they are, who may read and write them, whether there is room, and whether the
+//! databases are whole.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use super::super::folders::Folders;
+use super::super::keys::Keys;
+use super::Findings;
+use crate::store;
+
+/// Below this a session may not be kept to its end.
+const MIN_FREE: u64 = 32 * 1024 * 1024;
+
+pub(super) fn check(folders: &Folders, found: &mut Findings) {
+    folder("configuration", &folders.config, found);
+    if folder("data", &folders.data, found) {
+        room(&folders.data, found);
+    }
+    for file in ["config.yaml", "agents", "services"].map(|name| folders.config.join(name)) {
+        others_may_not_write(&file, 0, found);
+    }
+    others_may_not_read(&Keys::of(folders).file(), "your keys", found);
+    others_may_not_read(&folders.data.join("trust.json"), "what you trust", found);
+    for name in store::FILES {
+        others_may_not_read(&folders.data.join(name), "what was said", found);
+    }
+    for error in store::examine(&folders.data) {
+        let fix = "move it away and a new one is made, or bring back a copy of it";
+        found.error(error.to_string(), folders.data.display().to_string(), fix);
+    }
+}
+
+/// Whether files can be made in a folder; one that is not there yet is made by whoever needs it.
+fn folder(which: &str, path: &Path, found: &mut Findings) -> bool {
+    let place = path.display().to_string();
+    if !path.exists() {
+        return false;
+    }
+    if !path.is_dir() {
+        found.error(format!("the {which} folder is a file"), place, "move it away");
+        return false;
+    }
+    if mode(path).is_some_and(|mode| mode & 0o022 != 0) {
+        let what = format!("others can write to the {which} folder, and so have programs started as you");
+        found.error(what, place.clone(), format!("chmod go-w {place}"));
+    }
+    // The file is gone as soon as it is there.
+    let Err(error) = tempfile::tempfile_in(path) else { return true };
+    let fix = match error.kind() {
+        ErrorKind::StorageFull => "make room on that disk".to_owned(),
+        ErrorKind::ReadOnlyFilesystem => "mount it for writing, or name another with SKEIN_DATA_DIR".to_owned(),
+        _ => format!("chmod u+rwx {place}, or make it yours"),
+    };
+    found.error(format!("nothing can be written to the {which} folder: {error}"), place, fix);
+    false
+}
+
+fn room(path: &Path, found: &mut Findings) {
+    let Ok(disk) = rustix::fs::statvfs(path) else { return };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free < MIN_FREE {
+        let what = format!("the disk of the data folder is nearly full: {} MB are left", free / 1024 / 1024);
+        found.error(what, path.display().to_string(), "make room, or name another folder with SKEIN_DATA_DIR");
+    }
+}
+
+fn mode(path: &Path) -> Option<u32> {
+    fs::metadata(path).ok().map(|metadata| metadata.permissions().mode())
+}
+
+/// Whoever can change a manifest can have a program started.
+fn others_may_not_write(path: &Path, depth: usize, found: &mut Findings) {
+    let Some(mode) = mode(path) else { return };
+    let place = path.display().to_string();
+    if mode & 0o022 != 0 {
+        found.error(
+            "others can change this, and so have programs started as you",
+            place.clone(),
+            format!("chmod go-w {place}"),
+        );
+    }
+    if depth < 4 {
+        let entries = path.read_dir().into_iter().flatten().filter_map(Result::ok);
+        entries.for_each(|entry| others_may_not_write(&entry.path(), depth + 1, found));
+    }
+}
+
+fn others_may_not_read(path: &Path, what: &str, found: &mut Findings) {
+    let place = path.display().to_string();
+    if mode(path).is_some_and(|mode| mode & 0o077 != 0) {
+        found.error(format!("others can read {what}"), place.clone(), format!("chmod 600 {place}"));
+    }
+}

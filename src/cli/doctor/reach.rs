@@ -1,0 +1,149 @@
+//! What services need from this machine: programs, variables, addresses. Only addresses of this machine are tried.
+
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::super::folders::Folders;
+use super::super::models::variable;
+use super::Findings;
+use crate::graph::Plan;
+use crate::manifest::{Layer, Runtime, Transport};
+
+/// Who listens on this machine answers at once.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) fn services(plan: &Plan, folders: &Folders, found: &mut Findings) {
+    for service in plan.services().filter(|service| service.layer != Layer::Builtin && service.enabled) {
+        let who = format!("the service {}", service.manifest.name);
+        let place = service.source.file.as_str();
+        match &service.manifest.transport {
+            Transport::Builtin(_) => {}
+            Transport::Stdio(stdio) => {
+                let texts = [&stdio.command].into_iter().chain(&stdio.args).chain(stdio.env.values()).chain(&stdio.cwd);
+                variables(&who, place, texts, found);
+                program(&who, place, &stdio.command, stdio.cwd.as_deref(), folders, found);
+            }
+            Transport::Http(http) => {
+                variables(&who, place, [&http.url].into_iter().chain(http.headers.values()), found);
+                address(&who, &filled(&http.url), place, found);
+            }
+        }
+    }
+    for agent in plan.agents() {
+        if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
+            let who = format!("the agent {}", agent.manifest.name);
+            let texts = [&acp.command].into_iter().chain(&acp.args).chain(acp.env.values()).chain(&acp.cwd);
+            variables(&who, &agent.source.file, texts, found);
+            program(&who, &agent.source.file, &acp.command, acp.cwd.as_deref(), folders, found);
+        }
+    }
+}
+
+fn variables<'a>(who: &str, place: &str, texts: impl Iterator<Item = &'a String>, found: &mut Findings) {
+    let mut names: Vec<&str> = texts
+        .flat_map(|text| text.split("${env:").skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names.into_iter().filter(|name| std::env::var_os(name).is_none()) {
+        let fix = format!("export {name} where skein is started, or take it out of the manifest");
+        found.error(format!("{who} needs the variable {name}, which is not set"), place, fix);
+    }
+}
+
+/// With what is set put in; the rest is reported already.
+fn filled(text: &str) -> String {
+    let mut parts = text.split("${env:");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| match part.split_once('}') {
+        Some((name, behind)) => text + &variable(name).unwrap_or_default() + behind,
+        None => text + part,
+    })
+}
+
+fn program(who: &str, place: &str, command: &str, cwd: Option<&str>, folders: &Folders, found: &mut Findings) {
+    let command = filled(command);
+    if command.is_empty() {
+        return;
+    }
+    if !command.contains('/') {
+        if on_path(&command).is_none() {
+            let fix = format!("install {command}, put it on the PATH, or write its whole path into the manifest");
+            found.error(format!("{who} runs `{command}`, which is not on the PATH"), place, fix);
+        }
+        return;
+    }
+    let file = folders.cwd.join(cwd.map(filled).unwrap_or_default()).join(&command);
+    if !file.is_file() {
+        found.error(format!("{who} runs `{command}`, which does not exist"), place, "correct the path in the manifest");
+    } else if !executable(&file) {
+        let fix = format!("chmod +x {}", file.display());
+        found.error(format!("{who} runs `{command}`, which cannot be executed"), place, fix);
+    }
+}
+
+pub(super) fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| executable(file))
+}
+
+fn executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+/// An address that can be one, and, if it is this machine's, answers.
+pub(super) fn address(who: &str, url: &str, place: &str, found: &mut Findings) {
+    let Some((host, port)) = host_and_port(url) else {
+        let fix = "write it as http://HOST:PORT/PATH or https://HOST/PATH, with a port below 65536";
+        return found.error(format!("the address of {who} is malformed"), place, fix);
+    };
+    let loopback = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    if !loopback {
+        return;
+    }
+    let targets: Vec<SocketAddr> = (host.as_str(), port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    if !targets.iter().any(|target| TcpStream::connect_timeout(target, PATIENCE).is_ok()) {
+        let what = format!("nothing listens on port {port} of this machine, where {who} is asked");
+        found.error(what, place, "start that server, or correct the address");
+    }
+}
+
+fn host_and_port(url: &str) -> Option<(String, u16)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let default = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, behind) = rest.split_once(']')?;
+            (host, behind.strip_prefix(':'))
+        }
+        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map_or(Some(default), |port| port.parse().ok().filter(|port| *port > 0))?;
+    let sound = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == ':') || host.contains("::");
+    sound.then(|| (host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_apart_or_refused() {
+        let taken = |url| host_and_port(url).map(|(host, port)| format!("{host} {port}"));
+        assert_eq!(taken("http://localhost:1234/v1").as_deref(), Some("localhost 1234"));
+        assert_eq!(taken("https://me:x@host.example/a?b").as_deref(), Some("host.example 443"));
+        assert_eq!(taken("http://[::1]:80/").as_deref(), Some("::1 80"));
+        for wrong in ["localhost:1234", "http://", "http://host:70000/", "http://host:0/", "ftp://host/", "http://a b/"]
+        {
+            assert_eq!(taken(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Sets values in a config file that a person wrote, and leaves every other byte of it as it is.
+//!
+//! The text is changed at the place that the marked parse tells, and the result is read again: unless it says exactly
+//! what it said before with the new values in place, the file cannot be edited safely and nothing comes back.
+
+use serde_json::{Map, Value};
+
+use super::marks::{Mark, Node, TextSpan, mark};
+use super::yaml::{Source, parse};
+
+/// `text` with each path set to its value; `None` if that cannot be done without touching anything else.
+pub fn edited(text: &str, changes: &[(Vec<&str>, Value)]) -> Option<String> {
+    let mut expected = read(text)?;
+    let mut text = text.to_owned();
+    for (path, value) in changes {
+        set(&mut expected, path, value.clone())?;
+        text = one(&text, path, value)?;
+        if read(&text)? != expected {
+            return None;
+        }
+    }
+    Some(text)
+}
+
+fn read(text: &str) -> Option<Value> {
+    parse(&Source::new("config.yaml", text)).ok().filter(Value::is_object)
+}
+
+fn set(value: &mut Value, path: &[&str], new: Value) -> Option<()> {
+    let (last, parents) = path.split_last()?;
+    let mut at = value.as_object_mut()?;
+    for key in parents {
+        at = at.entry(*key).or_insert_with(|| Value::Object(Map::new())).as_object_mut()?;
+    }
+    at.insert((*last).to_owned(), new);
+    Some(())
+}
+
+fn one(text: &str, path: &[&str], value: &Value) -> Option<String> {
+    let marks = mark(text).ok()?;
+    let mut at: &Mark = &marks.root;
+    for (depth, key) in path.iter().enumerate() {
+        let Node::Map(entries) = &at.node else { return None };
+        match entries.iter().find(|(name, ..)| name == key) {
+            Some((_, _, inner)) => at = inner,
+            None => {
+                let first = entries.first().map(|(_, span, _)| *span);
+                return insert(text, at.span, first, depth == 0, &path[depth..], value);
+            }
+        }
+    }
+    let Node::Scalar = at.node else { return None };
+    let start = offset(text, at.span.line, at.span.column)?;
+    let end = start + scalar_length(&text[start..], at.span.width)?;
+    Some(format!("{}{value}{}", &text[..start], &text[end..]))
+}
+
+/// How many bytes a scalar takes. The parser counts what follows a closing quote to a quoted one.
+fn scalar_length(text: &str, width: usize) -> Option<usize> {
+    let quote = text.chars().next()?;
+    if !matches!(quote, '"' | '\'') {
+        let plain: String = text.chars().take(width).collect();
+        return Some(plain.trim_end().len());
+    }
+    let mut inside = text.char_indices().skip(1).peekable();
+    while let Some((at, c)) = inside.next() {
+        let doubled = c == '\'' && quote == c && inside.peek().is_some_and(|(_, next)| *next == c);
+        if doubled || (c == '\\' && quote == '"') {
+            inside.next();
+        } else if c == quote {
+            return Some(at + 1);
+        }
+    }
+    None
+}
+
+/// Puts a new entry into the mapping that begins at `mapping` and whose first key stands at `first`.
+fn insert(
+    text: &str,
+    mapping: TextSpan,
+    first: Option<TextSpan>,
+    at_root: bool,
+    path: &[&str],
+    value: &Value,
+) -> Option<String> {
+    let start = offset(text, mapping.line, mapping.column)?;
+    if text[start..].starts_with('{') {
+        let inside = path.iter().rev().fold(value.to_string(), |inner, key| format!("{{{key}: {inner}}}"));
+        let entry = inside.strip_prefix('{')?.strip_suffix('}')?;
+        let comma = if first.is_some() { ", " } else { "" };
+        return Some(format!("{}{{{entry}{comma}{}", &text[..start], &text[start + 1..]));
+    }
+    let first = first?;
+    let indent = first.column - 1;
+    let mut lines = String::new();
+    for (depth, key) in path.iter().enumerate() {
+        let space = " ".repeat(indent + 2 * depth);
+        let end = if depth + 1 == path.len() { format!(" {value}") } else { String::new() };
+        lines.push_str(&format!("{space}{key}:{end}\n"));
+    }
+    if at_root {
+        let gap = if text.ends_with('\n') { "" } else { "\n" };
+        return Some(format!("{text}{gap}{lines}"));
+    }
+    let line = offset(text, first.line, 1)?;
+    text[line..].starts_with(&" ".repeat(indent)).then(|| format!("{}{lines}{}", &text[..line], &text[line..]))
+}
+
+/// Where a line and column, both counted from 1, stand in the text.
+fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
+    let mut start = 0;
+    for _ in 1..line {
+        start += text[start..].find('\n')? + 1;
+    }
+    let rest = &text[start..];
+    let inside = rest.char_indices().map(|(at, _)| at).chain([rest.len()]).nth(column - 1)?;
+    Some(start + inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn with_model(text: &str) -> Option<String> {
+        edited(text, &[(vec!["profiles", "default", "processor"], json!("openai:new"))])
+    }
+
+    #[test]
+    fn a_value_is_exchanged_and_the_rest_stays() {
+        let text =
+            "# mine\nversion: 1\nprofiles:\n  default: # the one\n    processor: openai:old # fast\n    agent: goose\n";
+        let new = with_model(text).expect("edited");
+        assert_eq!(new, text.replace("openai:old", "\"openai:new\""));
+        for quoted in ["'openai:old'", "'it''s'", "\"a\\\"b\""] {
+            let text = text.replace("openai:old", quoted);
+            assert_eq!(with_model(&text), Some(text.replace(quoted, "\"openai:new\"")), "{quoted}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_added_where_it_belongs() {
+        assert_eq!(
+            with_model("version: 1 # one\napproval: ask").as_deref(),
+            Some("version: 1 # one\napproval: ask\nprofiles:\n  default:\n    processor: \"openai:new\"\n")
+        );
+        assert_eq!(
+            with_model("version: 1\nprofiles:\n    # mine\n    work: {agent: goose}\n").as_deref(),
+            Some(
+                "version: 1\nprofiles:\n    # mine\n    default:\n      processor: \"openai:new\"\n    work: {agent: goose}\n"
+            )
+        );
+        assert_eq!(
+            with_model("version: 1\nprofiles: {default: {agent: goose}}\n").as_deref(),
+            Some("version: 1\nprofiles: {default: {processor: \"openai:new\", agent: goose}}\n")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_edited_safely_is_left() {
+        assert_eq!(with_model("version: 1\nprofiles:\n"), None, "a key without a value");
+        assert_eq!(with_model("version: 1\nprofiles: [a]\n"), None);
+        assert_eq!(with_model("not: [closed\n"), None);
+        let shared = "version: 1\nprofiles:\n  a: &x {processor: 'openai:a'}\n  default: *x\n";
+        assert_eq!(with_model(shared), None, "another profile would change with it");
+    }
+}

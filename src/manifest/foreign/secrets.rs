@@ -1,0 +1,236 @@
+//! Keeps secrets out of what is carried over: a value is copied only if it is plainly none, and otherwise becomes
+//! `${env:NAME}`. Wrong the safe way round: a harmless value that has to be set again costs a line, a copied key more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Parts of a name that say that its value is nobody else's business.
+const TELLING: [&str; 13] = [
+    "token",
+    "secret",
+    "pass",
+    "key",
+    "auth",
+    "credential",
+    "cookie",
+    "session",
+    "dsn",
+    "pwd",
+    "bearer",
+    "private",
+    "pat",
+];
+
+/// The variables so far.
+#[derive(Default)]
+pub(super) struct Secrets {
+    /// What stood in their place, to tell two services with a `TOKEN` each apart; never shown.
+    values: BTreeMap<String, Option<String>>,
+    used_by: BTreeMap<String, BTreeSet<String>>,
+    /// Variables that had a value to fall back on, which ours cannot have.
+    pub(super) without_default: BTreeSet<String>,
+}
+
+impl Secrets {
+    pub(super) fn into_variables(self) -> BTreeMap<String, BTreeSet<String>> {
+        self.used_by
+    }
+
+    /// `${env:NAME}` for a value that lies elsewhere already.
+    pub(super) fn named(&mut self, service: &str, name: &str) -> String {
+        self.values.entry(name.to_owned()).or_default();
+        self.used_by.entry(name.to_owned()).or_default().insert(service.to_owned());
+        format!("${{env:{name}}}")
+    }
+
+    /// `${env:NAME}` in the place of a value. Services that mean different things by one name get one each.
+    fn hidden(&mut self, service: &str, name: &str, value: &str) -> String {
+        let name = variable_name(name);
+        let same = |known: &Option<String>| known.as_deref().is_none_or(|known| known == value);
+        let name = match self.values.get(&name) {
+            Some(known) if !same(known) => variable_name(&format!("{service}_{name}")),
+            _ => name,
+        };
+        self.values.insert(name.clone(), Some(value.to_owned()));
+        self.named(service, &name)
+    }
+
+    /// A value of `env` or `headers`, ready for a manifest. `variable` is what it is called if it has to go.
+    pub(super) fn value(&mut self, service: &str, name: &str, variable: &str, value: &str) -> Result<String, String> {
+        let filled = self.placeholders(service, value)?;
+        let (scheme, rest) = match filled.split_once(' ') {
+            Some((scheme, rest)) if ["bearer", "basic", "token"].contains(&scheme.to_lowercase().as_str()) => {
+                (format!("{scheme} "), rest)
+            }
+            _ => (String::new(), filled.as_str()),
+        };
+        let literal = without_placeholders(rest);
+        if literal.trim().is_empty() || (!is_telling(name) && is_plain(&literal)) {
+            return Ok(filled);
+        }
+        Ok(scheme + &self.hidden(service, variable, value))
+    }
+
+    /// The arguments of a program: people write keys there, too.
+    pub(super) fn arguments(&mut self, service: &str, args: &[String]) -> Result<Vec<String>, String> {
+        let mut kept: Vec<String> = Vec::new();
+        let mut before = String::new();
+        for argument in args {
+            let filled = self.placeholders(service, argument)?;
+            let flag_says = before.starts_with('-') && !before.contains('=') && is_telling(&before);
+            before.clone_from(argument);
+            let literal = without_placeholders(&filled);
+            let assigned = assignment(&filled).filter(|(name, _)| is_telling(name));
+            let safe = literal.len() < filled.len() && literal.chars().count() < 24;
+            if safe || argument.is_empty() {
+                kept.push(filled);
+            } else if flag_says && !argument.starts_with('-') {
+                let flag = kept.last().cloned().unwrap_or_default();
+                kept.push(self.hidden(service, &format!("{service}_{flag}"), argument));
+            } else if let Some((name, value)) = assigned {
+                let variable = if name.starts_with('-') { format!("{service}_{name}") } else { name.to_owned() };
+                let separator = &filled[name.len()..=name.len()];
+                let hidden = self.hidden(service, &variable, value);
+                kept.push(format!("{name}{separator}{hidden}"));
+            } else if has_credentials(argument) || argument.split(['=', ' ']).any(is_key_shaped) {
+                kept.push(self.hidden(service, &format!("{service}_argument_{}", kept.len() + 1), argument));
+            } else {
+                kept.push(filled);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// An address: what stands before an `@`, in a query or as a part that nobody would type is hidden.
+    pub(super) fn address(&mut self, service: &str, url: &str) -> Result<String, String> {
+        let filled = self.placeholders(service, url)?;
+        let Some((scheme, rest)) = filled.split_once("://") else { return Ok(filled) };
+        let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+        let (host, path) = path.split_once('/').map_or((path, None), |(host, path)| (host, Some(path)));
+        let host = match host.rsplit_once('@') {
+            Some((user, host)) if !without_placeholders(user).trim_matches(':').is_empty() => {
+                format!("{}@{host}", self.hidden(service, &format!("{service}_user"), user))
+            }
+            _ => host.to_owned(),
+        };
+        let mut address = format!("{scheme}://{host}");
+        if let Some(path) = path {
+            for part in path.split('/') {
+                let part = if is_key_shaped(part) {
+                    self.hidden(service, &format!("{service}_path"), part)
+                } else {
+                    part.to_owned()
+                };
+                address = format!("{address}/{part}");
+            }
+        }
+        if let Some(query) = query {
+            let mut pairs = Vec::new();
+            for pair in query.split('&') {
+                pairs.push(match pair.split_once('=') {
+                    Some((name, value)) => {
+                        let value = self.value(service, name, &format!("{service}_{name}"), value)?;
+                        format!("{name}={value}")
+                    }
+                    None => pair.to_owned(),
+                });
+            }
+            address = format!("{address}?{}", pairs.join("&"));
+        }
+        Ok(address)
+    }
+
+    /// The ways in which these files name variables, in ours. What only an editor can fill in is an error.
+    pub(super) fn placeholders(&mut self, service: &str, text: &str) -> Result<String, String> {
+        let mut filled = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (inside, behind) = after.split_once('}').ok_or("a `${` has no closing brace")?;
+            let name = inside.strip_prefix("env:").unwrap_or(inside);
+            let name = match name.split_once(":-") {
+                Some((name, _)) => {
+                    self.without_default.insert(name.to_owned());
+                    name
+                }
+                None => name,
+            };
+            let ours = if let Some(id) = inside.strip_prefix("input:") {
+                self.named(service, &variable_name(id))
+            } else if inside == "userHome" {
+                "${env:HOME}".to_owned()
+            } else if is_variable(name)
+                && !["workspaceFolder", "workspaceFolderBasename", "cwd", "file"].contains(&name)
+            {
+                self.named(service, name)
+            } else {
+                return Err(format!("it uses ${{{inside}}}, which only its editor can fill in"));
+            };
+            filled.push_str(before);
+            filled.push_str(&ours);
+            rest = behind;
+        }
+        filled.push_str(rest);
+        Ok(filled)
+    }
+}
+
+/// `--flag=value`, `NAME=value` or `Header: value`; the tag of an image is none.
+fn assignment(argument: &str) -> Option<(&str, &str)> {
+    let at = argument.find(['=', ':'])?;
+    let (name, value) = (&argument[..at], &argument[at + 1..]);
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let is_header = value.starts_with(' ') || name.starts_with(|c: char| c.is_ascii_uppercase());
+    let meant = argument[at..].starts_with('=') || is_header;
+    (is_name && meant && !value.trim().is_empty()).then_some((name, value))
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// `my-server_--api-key` → `MY_SERVER_API_KEY`.
+fn variable_name(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(str::to_ascii_uppercase).collect::<Vec<_>>().join("_")
+}
+
+fn without_placeholders(text: &str) -> String {
+    let mut parts = text.split("${");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('}').map_or(part, |(_, behind)| behind))
+}
+
+fn is_telling(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    TELLING
+        .iter()
+        .any(|word| if *word == "pat" { name.split(['_', '-']).any(|part| part == "pat") } else { name.contains(word) })
+}
+
+/// Beyond doubt no secret: a switch, a number, a few short words, a path or an address that a person typed.
+fn is_plain(value: &str) -> bool {
+    if has_credentials(value) || value.len() > 200 {
+        return false;
+    }
+    let pieces = value.split(['/', ',', ';', ' ', ':', '.', '-', '_', '~', '*']);
+    let short = |piece: &str| {
+        let length = if piece.chars().any(|c| c.is_ascii_digit()) { 8 } else { 16 };
+        piece.chars().count() <= length && piece.chars().all(|c| c.is_alphanumeric())
+    };
+    pieces.into_iter().all(short)
+}
+
+/// `scheme://user:password@host`, or an address with a query.
+fn has_credentials(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(_, rest)| {
+        let host = rest.split('/').next().unwrap_or_default();
+        host.split_once('@').is_some_and(|(user, _)| user.contains(':')) || rest.contains('?')
+    })
+}
+
+/// Long, of letters and digits both, without anything that makes a path or a package's name readable.
+fn is_key_shaped(text: &str) -> bool {
+    let known = ["sk-", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "glpat-", "AKIA", "AIza"];
+    let body = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '='));
+    let mixed = text.chars().any(|c| c.is_ascii_digit()) && text.chars().any(|c| c.is_ascii_alphabetic());
+    body && ((text.len() >= 24 && mixed) || (text.len() >= 12 && known.iter().any(|start| text.starts_with(start))))
+}

@@ -1,0 +1,150 @@
+//! `skein configure`: a model, its key and an agent are chosen; what a person wrote stays, and the key is nowhere but
+//! in its file.
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::support::model::{Answer, ScriptedModel};
+use crate::support::{Sandbox, files_below, read};
+
+/// Not a real one.
+const KEY: &str = concat!("a-key", "-that-is-marked-7261");
+
+struct Said {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+fn configure(sandbox: &Sandbox, base: Option<&str>, args: &[&str], input: &str) -> Said {
+    let mut command = sandbox.command(&[&["configure"], args].concat());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.envs(base.map(|base| ("OPENAI_BASE_URL", base)));
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let said =
+        Said { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) };
+    assert!(!said.stdout.contains(KEY) && !said.stderr.contains(KEY), "{}{}", said.stdout, said.stderr);
+    said
+}
+
+/// Which files hold the key.
+fn holding_the_key(sandbox: &Sandbox) -> Vec<String> {
+    let files = files_below(&sandbox.path("")).into_iter();
+    let holding = files.filter(|file| {
+        let bytes = std::fs::read(file).unwrap_or_default();
+        bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes())
+    });
+    holding.map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_key_from_stdin_is_kept_for_its_owner_and_read_back() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["hello".to_owned()]));
+    let args = ["--provider", "openai", "--model", "scripted", "--key-stdin", "--json"];
+    let said = configure(&sandbox, Some(model.address()), &args, &format!("{KEY}\n"));
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let told: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((&told["model"], &told["tested"]), (&"openai:scripted".into(), &true.into()));
+    assert_eq!(told["key"]["in"], "file");
+    assert_eq!(told["editor"]["agent_servers"]["Skein"]["args"][0], "acp");
+    assert_eq!(model.answered(), 1, "it was really asked");
+    let mode = sandbox.path("config/keys.json").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut run = sandbox.command(&["run", "hello"]);
+    run.env("OPENAI_BASE_URL", model.address());
+    assert!(run.status().unwrap().success());
+    assert_eq!(model.answered(), 2);
+    let mut shell = sandbox.command(&["run", "--model", "offline", "--approval", "auto", "run env"]);
+    let output = shell.output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stdout).contains(KEY), "no child has it");
+    assert_eq!(holding_the_key(&sandbox), ["keys.json"]);
+}
+
+#[test]
+fn a_model_that_does_not_answer_changes_nothing() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| Answer::Status(401));
+    let args = ["--model", "openai:scripted", "--key-stdin"];
+    let said = configure(&sandbox, Some(model.address()), &args, &format!("{KEY}\n"));
+    assert_eq!(said.code, 1, "{}", said.stdout);
+    assert!(said.stderr.contains("nothing was changed") && said.stderr.contains("--no-test"), "{}", said.stderr);
+    assert!(!sandbox.path("config/config.yaml").exists() && !sandbox.path("config/keys.json").exists());
+}
+
+#[test]
+fn it_can_be_run_again_and_keeps_what_a_person_wrote() {
+    let sandbox = Sandbox::new();
+    let mine =
+        "# mine\nversion: 1\napproval: ask # careful\nprofiles:\n  default:\n    processor: 'ollama:old' # slow\n";
+    sandbox.write("config/config.yaml", mine);
+    let args = ["--model", "ollama:new", "--agent", "coding", "--mode", "backend", "--no-test"];
+    for _ in 0..2 {
+        let said = configure(&sandbox, None, &args, "");
+        assert_eq!(said.code, 0, "{}", said.stderr);
+    }
+    let now = read(sandbox.path("config/config.yaml"));
+    for kept in ["# mine\n", "approval: ask # careful\n", "processor: \"ollama:new\" # slow\n"] {
+        assert!(now.contains(kept), "{kept}: {now}");
+    }
+    assert!(now.contains("agent: \"coding\"") && now.contains("mode: \"backend\""), "{now}");
+    assert_eq!(sandbox.skein(&["check", "-q"]).code, 0);
+}
+
+#[test]
+fn a_config_that_cannot_be_edited_safely_is_left_and_it_is_said_what_to_add() {
+    let sandbox = Sandbox::new();
+    let mine = "version: 1\nprofiles:\n  a: &x {processor: 'ollama:a'}\n  default: *x\n";
+    sandbox.write("config/config.yaml", mine);
+    let said = configure(&sandbox, None, &["--model", "ollama:new", "--no-test"], "");
+    assert_eq!(said.code, 1);
+    assert!(said.stderr.contains("processor: \"ollama:new\""), "{}", said.stderr);
+    assert_eq!(read(sandbox.path("config/config.yaml")), mine);
+}
+
+#[test]
+fn the_key_may_stay_in_a_variable_of_another_name() {
+    let sandbox = Sandbox::new().with("MY_OWN_KEY", "x");
+    let args = ["--model", "openai:some", "--key-env", "MY_OWN_KEY", "--no-test"];
+    assert_eq!(configure(&sandbox, None, &args, "").code, 0);
+    let config = read(sandbox.path("config/config.yaml"));
+    assert!(config.contains("key: \"MY_OWN_KEY\""), "{config}");
+    assert_eq!(sandbox.skein(&["doctor"]).code, 0, "{}", sandbox.skein(&["doctor"]).stdout);
+}
+
+#[test]
+fn without_flags_it_asks_and_enter_alone_changes_nothing() {
+    let sandbox = Sandbox::new();
+    for command in [&["configure"][..], &["acp", "--setup"]] {
+        let run = sandbox.skein(command);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert!(run.stdout.contains("Nothing was changed."), "{}", run.stdout);
+    }
+    let said = configure(&sandbox, None, &[], "ollama\nsmall\ncoding/qa\nn\n");
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    assert!(said.stdout.contains("agent_servers"), "{}", said.stdout);
+    let config = read(sandbox.path("config/config.yaml"));
+    assert!(config.contains("ollama:small") && config.contains("mode: \"qa\""), "{config}");
+}
+
+#[test]
+fn what_there_is_not_is_refused() {
+    let sandbox = Sandbox::new();
+    for (args, expected) in [
+        (&["--model", "nobody:x", "--no-test"][..], "there is no provider `nobody`"),
+        (&["--provider", "openai", "--no-test"], "no model is named"),
+        (&["--model", "ollama:x", "--agent", "nobody", "--no-test"], "nobody"),
+        (&["--model", "ollama:x", "--key-stdin", "--no-test"], "needs no key"),
+    ] {
+        let said = configure(&sandbox, None, args, "");
+        assert_eq!(said.code, 2, "{args:?}: {}", said.stderr);
+        assert!(said.stderr.contains(expected), "{}", said.stderr);
+    }
+    assert!(!sandbox.path("config/config.yaml").exists());
+}

@@ -1,0 +1,120 @@
+//! `skein doctor`: what is wrong with a set-up is found, with its fix, and nothing is changed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::Value;
+
+use crate::support::{Run, Sandbox};
+
+fn findings(run: &Run) -> Vec<Value> {
+    let told: Value = serde_json::from_str(&run.stdout).expect("stdout is JSON");
+    told["findings"].as_array().expect("findings").clone()
+}
+
+/// The one finding that speaks of this.
+fn about(run: &Run, words: &str) -> Value {
+    let found = findings(run);
+    let one = found.iter().find(|finding| finding["what"].as_str().is_some_and(|what| what.contains(words)));
+    let one = one.unwrap_or_else(|| panic!("{words}: {found:#?}")).clone();
+    assert!(one["fix"].as_str().is_some_and(|fix| !fix.is_empty()), "{one:#}");
+    one
+}
+
+fn service(transport: &str) -> String {
+    format!("version: 1\nkind: service\nname: mine\ndescription: Mine.\ntransport: {transport}\n")
+}
+
+#[test]
+fn an_empty_set_up_has_no_error_and_says_what_to_do() {
+    let run = Sandbox::new().skein(&["doctor", "--json"]);
+    assert_eq!(run.code, 0, "{}", run.stdout);
+    assert_eq!(about(&run, "no model is configured")["severity"], "note");
+    assert_eq!(findings(&run).len(), 1, "{}", run.stdout);
+}
+
+#[test]
+fn a_program_that_is_not_there_or_cannot_be_run_is_named() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/services/mine.yaml", &service("{stdio: {command: no-such-program-anywhere}}"));
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert_eq!(run.code, 1);
+    assert_eq!(about(&run, "not on the PATH")["severity"], "error");
+    sandbox.write("project/server", "#!/bin/sh\n");
+    sandbox.write("config/services/mine.yaml", &service("{stdio: {command: ./server}}"));
+    let found = about(&sandbox.skein(&["doctor", "--json"]), "cannot be executed");
+    assert!(found["fix"].as_str().is_some_and(|fix| fix.starts_with("chmod +x")), "{found}");
+}
+
+#[test]
+fn a_variable_that_is_not_set_is_named() {
+    let sandbox = Sandbox::new().with("THERE", "x");
+    let transport = "{stdio: {command: sh, env: {A: '${env:THERE}', B: '${env:NOT_THERE}'}}}";
+    sandbox.write("config/services/mine.yaml", &service(transport));
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert_eq!(about(&run, "NOT_THERE")["severity"], "error");
+    assert!(!run.stdout.contains("variable THERE"), "{}", run.stdout);
+}
+
+#[test]
+fn only_addresses_of_this_machine_are_tried() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let sandbox = Sandbox::new();
+    let at = |url: &str| {
+        sandbox.write("config/services/mine.yaml", &service(&format!("{{http: {{url: '{url}'}}}}")));
+        sandbox.skein(&["doctor", "--json"])
+    };
+    assert_eq!(at(&format!("http://127.0.0.1:{port}/mcp")).code, 0);
+    assert_eq!(at("https://nobody.invalid/mcp").code, 0);
+    about(&at("http://127.0.0.1:99999/mcp"), "malformed");
+    drop(listener);
+    about(&at(&format!("http://127.0.0.1:{port}/mcp")), "nothing listens");
+}
+
+#[test]
+fn a_model_without_its_key_is_an_error() {
+    let sandbox = Sandbox::new().with("SKEIN_MODEL", "openai:some");
+    let run = sandbox.skein(&["doctor"]);
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.contains("OPENAI_API_KEY") && run.stdout.contains("skein configure"), "{}", run.stdout);
+}
+
+#[test]
+fn manifests_and_trust_are_looked_at() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.skein/services/mine.yaml", &service("{stdio: {command: sh}}"));
+    assert_eq!(about(&sandbox.skein(&["doctor", "--json"]), "not trusted")["severity"], "warning");
+    sandbox.write("config/services/wrong.yaml", "version: 1\nkind: service\nname: wrong\n");
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert!(about(&run, "missing")["place"].as_str().is_some_and(|place| place.contains("wrong.yaml")));
+}
+
+#[test]
+fn files_that_others_can_read_or_write_are_found() {
+    let sandbox = Sandbox::new();
+    let open = |path: &str, mode| fs::set_permissions(sandbox.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    sandbox.write("config/keys.json", "{}");
+    open("config/keys.json", 0o644);
+    sandbox.write("config/config.yaml", "version: 1\n");
+    open("config/config.yaml", 0o666);
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert_eq!(run.code, 1);
+    about(&run, "others can read your keys");
+    about(&run, "others can change this");
+    open("config/keys.json", 0o600);
+    open("config/config.yaml", 0o644);
+    assert_eq!(sandbox.skein(&["doctor"]).code, 0);
+}
+
+#[test]
+fn databases_that_are_damaged_or_not_ours_are_found_and_left() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.skein(&["run", "remember the sea"]).code, 5);
+    assert_eq!(sandbox.skein(&["doctor"]).code, 0, "{}", sandbox.skein(&["doctor"]).stdout);
+    sandbox.write("data/memory.db", "this is no database, and long enough to be looked at as one");
+    fs::set_permissions(sandbox.path("data/memory.db"), fs::Permissions::from_mode(0o600)).unwrap();
+    let before = fs::read(sandbox.path("data/memory.db")).unwrap();
+    about(&sandbox.skein(&["doctor", "--json"]), "it is not skein's");
+    assert_eq!(fs::read(sandbox.path("data/memory.db")).unwrap(), before);
+}

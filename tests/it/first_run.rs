@@ -1,0 +1,103 @@
+//! A person at a terminal for the first time: what `skein run` tells and asks. The terminal is made by Python's `pty`.
+
+use std::process::Command;
+
+use crate::support::{Sandbox, read};
+
+/// Types each answer when its question is there, and shows what the terminal showed.
+const TERMINAL: &str = "
+import json, os, pty, sys
+steps = json.loads(sys.argv[1])
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+shown, heard = b'', 0
+while True:
+    try:
+        piece = os.read(terminal, 4096)
+    except OSError:
+        break
+    if not piece:
+        break
+    shown += piece
+    if steps and steps[0][0].encode() in shown[heard:]:
+        heard = len(shown)
+        os.write(terminal, steps.pop(0)[1].encode() + b'\\n')
+sys.stdout.buffer.write(shown)
+";
+
+/// Runs the program in a terminal; `typed` are questions and what is answered to them.
+#[expect(clippy::disallowed_methods, reason = "the program under test is started from outside")]
+fn at_a_terminal(sandbox: &Sandbox, args: &[&str], typed: &[(&str, &str)]) -> String {
+    let inner = sandbox.command(args);
+    let mut command = Command::new("python3");
+    command.args(["-c", TERMINAL, &serde_json::to_string(typed).unwrap()]).arg(inner.get_program()).args(args);
+    command.current_dir(sandbox.path("project")).env_clear().env("NO_COLOR", "1");
+    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).replace('\r', "")
+}
+
+const SERVICE: &str = "version: 1\nkind: service\nname: clock\ndescription: Time.\ntransport: {stdio: {command: clock-mcp, args: [--utc], env: {CLOCK_TOKEN: '${env:T}'}}}\n";
+
+#[test]
+fn the_first_time_it_says_what_is_active_and_what_to_type_next() {
+    let sandbox = Sandbox::new();
+    let shown = at_a_terminal(&sandbox, &["run", "list"], &[]);
+    assert!(shown.contains("goose/assistant with developer, memory, todo; model: offline"), "{shown}");
+    assert!(shown.contains("`skein configure`"), "{shown}");
+    for configured in [&["run", "--model", "offline", "list"][..], &["run", "--json", "list"]] {
+        let shown = at_a_terminal(&sandbox, configured, &[]);
+        assert!(!shown.contains("skein configure"), "{shown}");
+    }
+    sandbox.write("config/config.yaml", "version: 1\n");
+    assert!(!at_a_terminal(&sandbox, &["run", "list"], &[]).contains("skein configure"));
+}
+
+#[test]
+fn a_script_is_told_nothing() {
+    assert_eq!(Sandbox::new().skein(&["run", "list"]).stderr.matches("configure").count(), 0);
+}
+
+#[test]
+fn a_project_is_asked_about_with_what_it_would_start_and_change() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.skein/services/clock.yaml", SERVICE);
+    sandbox.write("project/.skein/config.yaml", "version: 1\napproval: read-only\n");
+    let shown =
+        at_a_terminal(&sandbox, &["run", "--model", "offline", "-a", "coding", "-m", "pm", "list"], &[("[y/N]", "n")]);
+    for expected in ["service clock runs: clock-mcp --utc (sets CLOCK_TOKEN)", "approval read-only", "Use these files?"]
+    {
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+    assert!(shown.contains("is not trusted and is not used"), "{shown}");
+    let shown =
+        at_a_terminal(&sandbox, &["run", "--model", "offline", "-a", "coding", "-m", "pm", "list"], &[("[y/N]", "y")]);
+    assert!(!shown.contains("is not used"), "{shown}");
+    assert_eq!(sandbox.skein(&["trust", "--status", "--json"]).json()["trust"], "trusted");
+}
+
+#[test]
+fn a_change_asks_again_and_names_the_files() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.skein/services/clock.yaml", SERVICE);
+    assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+    sandbox.write("project/.skein/services/clock.yaml", &SERVICE.replace("--utc", "--local"));
+    sandbox.write("project/.mcp.json", "{\"mcpServers\": {}}");
+    let run = sandbox.skein(&["trust", "--yes"]);
+    for expected in ["since it was trusted:", ".skein/services/clock.yaml has changed", ".mcp.json is new"] {
+        assert!(run.stderr.contains(expected), "{expected}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_key_that_is_typed_is_not_shown() {
+    let sandbox = Sandbox::new();
+    let key = concat!("a-key", "-that-is-typed");
+    let typed = [("Provider:", "openai"), ("Model:", "some"), ("Key for", key), ("Agent", ""), ("[Y/n]", "n")];
+    let shown = at_a_terminal(&sandbox, &["configure"], &typed);
+    assert!(!shown.contains(key), "{shown}");
+    assert!(shown.contains("which only you can read"), "{shown}");
+    assert!(read(sandbox.path("config/keys.json")).contains(key));
+}

@@ -1,0 +1,107 @@
+//! `skein import`: set-ups of goose, Claude Desktop, Zed and VS Code move in, and nothing that was there is touched.
+
+use crate::support::{Sandbox, files_below, read, repository};
+
+/// The fixtures of other tools; each holds values that begin with `s3cret`.
+const FILES: [&str; 5] =
+    ["goose.yaml", "claude_desktop_config.json", "mcp.json", "zed_settings.json", "vscode_mcp.json"];
+
+fn fixture(name: &str) -> String {
+    repository(&format!("tests/fixtures/import/{name}")).to_string_lossy().into_owned()
+}
+
+/// Every file of the configuration with its text.
+fn config(sandbox: &Sandbox) -> Vec<(String, String)> {
+    let folder = sandbox.path("config");
+    if !folder.exists() {
+        return Vec::new();
+    }
+    files_below(&folder).iter().map(|file| (file.to_string_lossy().into_owned(), read(file))).collect()
+}
+
+#[test]
+fn what_is_taken_over_passes_the_check_and_holds_no_secret() {
+    let sandbox = Sandbox::new();
+    for file in FILES {
+        let run = sandbox.skein(&["import", &fixture(file)]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert!(!run.stdout.contains("s3cret") && !run.stderr.contains("s3cret"), "{}", run.stdout);
+    }
+    let check = sandbox.skein(&["check", "--json"]).json();
+    assert_eq!((&check["errors"], &check["warnings"]), (&0.into(), &0.into()), "{check:#}");
+    let services = sandbox.skein(&["services", "--json"]);
+    for name in ["github", "tracker", "filesystem", "github-tools", "database", "search", "weather", "notes", "docs"] {
+        assert!(services.stdout.contains(&format!("\"{name}\"")), "{name}: {}", services.stdout);
+    }
+    for (file, text) in config(&sandbox) {
+        assert!(!text.contains("s3cret"), "{file}: {text}");
+    }
+    assert!(sandbox.log().iter().all(|line| !line.to_string().contains("s3cret")));
+}
+
+#[test]
+fn doing_it_twice_changes_nothing() {
+    let sandbox = Sandbox::new();
+    FILES.iter().for_each(|file| assert_eq!(sandbox.skein(&["import", &fixture(file)]).code, 0));
+    let once = config(&sandbox);
+    for file in FILES {
+        let again = sandbox.skein(&["import", &fixture(file), "--json"]).json();
+        assert_eq!(again["services"], serde_json::json!([]), "{again:#}");
+        assert_eq!(again["settings"], serde_json::json!([]), "{again:#}");
+    }
+    assert_eq!(config(&sandbox), once);
+}
+
+#[test]
+fn a_dry_run_shows_and_writes_nothing() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["import", &fixture("goose.yaml"), "--dry-run"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    for expected in ["would write", "command: \"npx\"", "model anthropic:claude-sonnet-4-5", "approval smart"] {
+        assert!(run.stdout.contains(expected), "{expected}: {}", run.stdout);
+    }
+    assert_eq!(config(&sandbox), []);
+}
+
+#[test]
+fn what_the_user_has_stays_and_is_said() {
+    let sandbox = Sandbox::new();
+    let mine =
+        "version: 1 # mine\nkind: service\nname: github\ndescription: Mine.\ntransport: {stdio: {command: mine}}\n";
+    sandbox.write("config/services/own.yaml", mine);
+    sandbox.write("config/config.yaml", "version: 1\n# my models\nprofiles:\n  default: {processor: 'ollama:mine'}\n");
+    let told = sandbox.skein(&["import", &fixture("goose.yaml"), "--json"]).json();
+    assert_eq!(told["there"], serde_json::json!(["github"]));
+    assert!(told["left_out"].to_string().contains("your profile names ollama:mine already"), "{told:#}");
+    assert_eq!(read(sandbox.path("config/services/own.yaml")), mine);
+    let config = read(sandbox.path("config/config.yaml"));
+    assert!(
+        config.starts_with("version: 1\n# my models\nprofiles:\n  default: {processor: 'ollama:mine'}\n"),
+        "{config}"
+    );
+    assert!(config.contains("approval: \"smart\""), "{config}");
+}
+
+#[test]
+fn what_cannot_be_carried_over_is_listed_with_the_reason() {
+    let sandbox = Sandbox::new();
+    let told = sandbox.skein(&["import", &fixture("mcp.json")]).stdout;
+    for expected in [
+        "left out: nothing: it has neither a command nor a url",
+        "left out: memory: Skein has a built-in service of that name",
+        "variable WEATHER_TOKEN (weather) is not set",
+    ] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+}
+
+#[test]
+fn a_file_that_is_none_of_these_is_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/other.json", "{\"name\": \"a package\"}");
+    for (file, expected) in [("other.json", "none of `mcpServers`"), ("nowhere.json", "cannot be read")] {
+        let run = sandbox.skein(&["import", file]);
+        assert_eq!(run.code, 2, "{}", run.stdout);
+        assert!(run.stderr.contains(expected), "{}", run.stderr);
+    }
+}
