@@ -44,10 +44,10 @@ pub use model::{
     Transport, VERSION,
 };
 pub use permission::{PermissionRule, Then};
-pub use prompt::{Prompt, PromptValues, VARIABLES};
+pub use prompt::{Prompt, PromptValues, VARIABLES, fill_in};
 pub use schema::{Kind, generate as generate_schema};
 pub use settings::Settings;
-pub use yaml::{Path, Source};
+pub use yaml::{Path, Source, parse};
 
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::nearest;

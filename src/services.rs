@@ -43,8 +43,20 @@ pub struct PoolOptions {
     pub reaper: Option<Reaper>,
     /// Where built-in services keep what lasts.
     pub data: std::path::PathBuf,
+    /// Where built-in services find what the user keeps for all projects.
+    pub user: UserFolders,
     /// Records what services say, or answers in their place.
     pub cassette: Option<Cassette>,
+}
+
+/// Folders of the user, of Skein and of other tools. One that is empty is nowhere.
+#[derive(Debug, Clone, Default)]
+pub struct UserFolders {
+    pub home: std::path::PathBuf,
+    /// Where programs keep their settings, each in a folder of its own.
+    pub config_home: std::path::PathBuf,
+    /// Where Skein keeps its own.
+    pub config: std::path::PathBuf,
 }
 
 /// A cheap handle on the pool.
@@ -99,7 +111,8 @@ impl Pool {
             let roles = manifest.requires.roles().into_iter();
             let required: Vec<(RoleName, Lease)> =
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
-            let entry = Arc::new(Entry::new(manifest.clone(), required, &self.inner));
+            let cwd = key.session.is_some().then(|| session.cwd.clone());
+            let entry = Arc::new(Entry::new(manifest.clone(), required, cwd, &self.inner));
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
         Lease { entry, key, pool: Arc::downgrade(&self.inner) }
@@ -170,6 +183,7 @@ impl Inner {
         &self,
         manifest: &ServiceManifest,
         required: &[(RoleName, Lease)],
+        cwd: Option<&std::path::Path>,
         secrets: &Secrets,
     ) -> Result<Arc<dyn Connection>, String> {
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
@@ -187,6 +201,8 @@ impl Inner {
                     reaper: self.options.reaper.clone(),
                     environment: minimal_environment(environment.variables()),
                     data: self.options.data.clone(),
+                    user: self.options.user.clone(),
+                    cwd: cwd.map(ToOwned::to_owned),
                     settings: manifest.settings.clone().unwrap_or_default().into_iter().collect(),
                 };
                 self.registry.start(name.as_str(), &surroundings)?

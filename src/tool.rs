@@ -52,6 +52,10 @@ pub struct Catalog {
     pub prompts: Vec<Value>,
     pub resources: Vec<Value>,
     pub templates: Vec<Value>,
+    /// Prompts and resources follow from something that changes by itself, such as files: whoever needs them asks
+    /// again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub volatile: bool,
 }
 
 /// One call of one tool.

@@ -1,5 +1,7 @@
 //! Slash commands: the prompts of bound MCP services, and a few of our own.
 
+use std::collections::BTreeMap;
+
 use agent_client_protocol::v1::schema as acp;
 use serde_json::{Map, Value, json};
 
@@ -7,6 +9,9 @@ use super::connection::Open;
 use super::errors;
 use crate::broker::Binding;
 use crate::conversation::Content;
+use crate::graph::Plan;
+use crate::ids::ServiceName;
+use crate::manifest::Transport;
 use crate::tool::CallContext;
 
 const TOOLS: &str = "tools";
@@ -20,10 +25,41 @@ pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
     ];
     // A mode that cannot be entered has no commands of its own; the next prompt will say why.
     if let Ok(binding) = open.enter().await {
-        commands
-            .extend(binding.prompts().iter().map(|(name, (service, prompt))| command(name, service.as_str(), prompt)));
+        let named = named(open.plan(), binding.prompts().await);
+        commands.extend(named.iter().map(|(name, of)| command(name, of.service.as_str(), &of.prompt)));
     }
-    acp::SessionUpdate::AvailableCommandsUpdate(acp::AvailableCommandsUpdate::new(commands))
+    let update = acp::AvailableCommandsUpdate::new(commands);
+    open.told_commands(&update);
+    acp::SessionUpdate::AvailableCommandsUpdate(update)
+}
+
+/// The same if it is no longer what the client was told: prompts may come from files, which change.
+pub(super) async fn changed(open: &Open) -> Option<acp::SessionUpdate> {
+    let told = open.commands_told()?;
+    let now = update(open).await;
+    (now != acp::SessionUpdate::AvailableCommandsUpdate(told)).then_some(now)
+}
+
+/// A prompt of a service, and what the binding calls it.
+struct Named {
+    listed: String,
+    service: ServiceName,
+    prompt: Value,
+}
+
+/// The prompts by the name a user types. Those of a built-in service go by their own name where it is free; a foreign
+/// server could take a name that means something else, so its own begin with the service's.
+fn named(plan: &Plan, prompts: BTreeMap<String, (ServiceName, Value)>) -> BTreeMap<String, Named> {
+    let mut named = BTreeMap::new();
+    for (listed, (service, prompt)) in prompts {
+        let entry = plan.service(service.as_str());
+        let builtin = entry.is_some_and(|entry| matches!(entry.manifest.transport, Transport::Builtin(_)));
+        let own = prompt["name"].as_str().unwrap_or_default().to_owned();
+        let free = builtin && ![TOOLS, COMPACT].contains(&own.as_str()) && !named.contains_key(&own);
+        let name = if free { own } else { listed.clone() };
+        named.insert(name, Named { listed, service, prompt });
+    }
+    named
 }
 
 fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {
@@ -69,10 +105,12 @@ pub(super) async fn understand(open: &Open, prompt: Vec<Content>) -> Result<Mean
         COMPACT => return Ok(Meant::Compact),
         _ => {}
     }
-    let Some((_, described)) = binding.prompts().get(name) else { return Ok(Meant::Prompt(prompt)) };
-    let filled = fill_in(described, rest.trim())?;
+    let named = named(open.plan(), binding.prompts().await);
+    let Some(of) = named.get(name) else { return Ok(Meant::Prompt(prompt)) };
+    let filled = fill_in(&of.prompt, rest.trim())?;
     let context = CallContext::new(std::sync::Arc::clone(open.live.session()));
-    let said = binding.get_prompt(name, filled, context).await.map_err(|error| errors::failed(error.to_string()))?;
+    let said =
+        binding.get_prompt(&of.listed, filled, context).await.map_err(|error| errors::failed(error.to_string()))?;
     let mut content = contents(&said);
     content.extend(prompt.into_iter().skip(1));
     Ok(Meant::Prompt(content))
@@ -85,18 +123,21 @@ fn fill_in(prompt: &Value, rest: &str) -> Result<Map<String, Value>, acp::Error>
     }
     let wanted: Vec<_> = arguments(prompt).collect();
     let mut filled = Map::new();
+    let mut missing = Vec::new();
     let mut rest = rest;
     for (at, (name, needed)) in wanted.iter().enumerate() {
         let last = at + 1 == wanted.len();
         let (word, behind) = if last { (rest, "") } else { rest.split_once(char::is_whitespace).unwrap_or((rest, "")) };
-        if word.is_empty() && *needed {
-            let command = prompt["name"].as_str().unwrap_or_default();
-            return Err(errors::invalid_params(format!("/{command} needs `{name}`: write it behind the command")));
-        }
         if !word.is_empty() {
             filled.insert(name.clone(), json!(word));
+        } else if *needed {
+            missing.push(format!("`{name}`"));
         }
         rest = behind.trim_start();
+    }
+    if !missing.is_empty() {
+        let (command, missing) = (prompt["name"].as_str().unwrap_or_default(), missing.join(" and "));
+        return Err(errors::invalid_params(format!("/{command} needs {missing}: write it behind the command")));
     }
     Ok(filled)
 }

@@ -38,6 +38,8 @@ pub(super) struct Open {
     untold: Mutex<Vec<String>>,
     /// What was noted about services, told or not.
     noted: Mutex<HashSet<String>>,
+    /// The commands that the client was told last.
+    commands: Mutex<Option<acp::AvailableCommandsUpdate>>,
     turn: Mutex<Option<Turn>>,
     /// Whoever changes a session or prompts it does so in the order of the requests.
     order: Arc<tokio::sync::Mutex<()>>,
@@ -132,6 +134,7 @@ impl Connection {
             messages: Arc::new(MessageIds::after(events)),
             untold: Mutex::new(untold),
             noted: Mutex::default(),
+            commands: Mutex::default(),
             turn: Mutex::default(),
             order: Arc::default(),
         });
@@ -208,6 +211,14 @@ impl Open {
         lock(&self.untold).extend(notes.filter(|note| noted.insert(note.clone())));
         drop(noted);
         Ok(binding)
+    }
+
+    pub(super) fn told_commands(&self, update: &acp::AvailableCommandsUpdate) {
+        *lock(&self.commands) = Some(update.clone());
+    }
+
+    pub(super) fn commands_told(&self) -> Option<acp::AvailableCommandsUpdate> {
+        lock(&self.commands).clone()
     }
 
     fn untold(&self) -> Vec<String> {

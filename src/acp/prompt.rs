@@ -25,6 +25,9 @@ pub(super) async fn prompt(
         let order = place.reached().await;
         open.enter().await.map_err(|error| errors::failed(error.to_string()))?;
         connection.tell(open);
+        if let Some(update) = commands::changed(open).await {
+            updates.send(update);
+        }
         commands::understand(open, prompt).await.map(|meant| (order, meant))
     };
     let (order, meant) = tokio::select! {

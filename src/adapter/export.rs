@@ -94,10 +94,10 @@ impl ServerHandler for Export {
     fn get_info(&self) -> ServerConfig {
         let builder = ServerCapabilities::builder().enable_tools();
         let mut capabilities = builder.build();
-        if !self.binding.resources().is_empty() {
+        if self.binding.has_resources() {
             capabilities.resources = Some(Default::default());
         }
-        if !self.binding.prompts().is_empty() {
+        if self.binding.has_prompts() {
             capabilities.prompts = Some(Default::default());
         }
         let mut instructions = self.about.clone();
@@ -167,7 +167,8 @@ impl ServerHandler for Export {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let resources = self.binding.resources().iter().filter(|of| !of.template);
+        let resources = self.binding.resources().await;
+        let resources = resources.iter().filter(|of| !of.template);
         Ok(ListResourcesResult::with_all_items(resources.filter_map(|of| parsed(&of.value)).collect()))
     }
 
@@ -176,7 +177,8 @@ impl ServerHandler for Export {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let templates = self.binding.resources().iter().filter(|of| of.template);
+        let templates = self.binding.resources().await;
+        let templates = templates.iter().filter(|of| of.template);
         Ok(ListResourceTemplatesResult::with_all_items(templates.filter_map(|of| parsed(&of.value)).collect()))
     }
 
@@ -195,7 +197,8 @@ impl ServerHandler for Export {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let prompts = self.binding.prompts().iter().filter_map(|(name, (_, prompt))| {
+        let prompts = self.binding.prompts().await;
+        let prompts = prompts.iter().filter_map(|(name, (_, prompt))| {
             let mut prompt = prompt.clone();
             prompt["name"] = Value::String(self.outside_prompt(name, &prompt).to_owned());
             parsed(&prompt)
@@ -208,8 +211,8 @@ impl ServerHandler for Export {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let mut prompts = self.binding.prompts().iter();
-        let named = prompts.find(|(name, (_, prompt))| self.outside_prompt(name, prompt) == request.name);
+        let prompts = self.binding.prompts().await;
+        let named = prompts.iter().find(|(name, (_, prompt))| self.outside_prompt(name, prompt) == request.name);
         let Some((name, _)) = named else {
             let problem = format!("there is no prompt `{}` in {}", request.name, self.binding.mode());
             return Err(ErrorData::invalid_params(problem, None));

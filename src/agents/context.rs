@@ -23,7 +23,7 @@ const MEMORIES: &str = "memory://session-start";
 /// What was kept from earlier sessions and matters for the prompt it begins with, labelled as data; nothing if the
 /// mode has no memory.
 pub async fn memories(binding: &Binding, session: &Arc<Session>, prompt: &str) -> String {
-    if !binding.resources().iter().any(|of| of.service.as_str() == "memory") {
+    if !binding.resources().await.iter().any(|of| of.service.as_str() == "memory") {
         return String::new();
     }
     // The beginning of a prompt tells what it is about.

@@ -30,8 +30,8 @@ pub struct Binding {
     tools: BTreeMap<String, BoundTool>,
     unoffered: Vec<Unoffered>,
     services: BTreeMap<ServiceName, Arc<dyn ToolService>>,
-    resources: Vec<ResourceOf>,
-    prompts: BTreeMap<String, (ServiceName, Value)>,
+    /// Services in scope as a whole, with what each offered when this was frozen.
+    whole: Vec<(ServiceName, Arc<Catalog>)>,
     absent: Vec<Absent>,
     policy: Policy,
     terms: Terms,
@@ -108,8 +108,7 @@ impl Binding {
             tools: BTreeMap::new(),
             unoffered: Vec::new(),
             services: BTreeMap::new(),
-            resources: Vec::new(),
-            prompts: BTreeMap::new(),
+            whole: Vec::new(),
             absent,
             policy,
             terms: terms.clone(),
@@ -137,16 +136,7 @@ impl Binding {
                 }
             }
             if binding.admits_whole(entry, &catalog) {
-                let of = |template| {
-                    let service = service.name().clone();
-                    move |value: &Value| ResourceOf { service: service.clone(), value: value.clone(), template }
-                };
-                binding.resources.extend(catalog.resources.iter().map(of(false)));
-                binding.resources.extend(catalog.templates.iter().map(of(true)));
-                for prompt in &catalog.prompts {
-                    let name = format!("{}__{}", service.name(), prompt["name"].as_str().unwrap_or_default());
-                    binding.prompts.insert(name, (service.name().clone(), prompt.clone()));
-                }
+                binding.whole.push((service.name().clone(), Arc::clone(&catalog)));
             }
             binding.services.insert(service.name().clone(), service);
         }
@@ -235,12 +225,53 @@ impl Binding {
         &self.absent
     }
 
-    pub fn resources(&self) -> &[ResourceOf] {
-        &self.resources
+    /// True if a service has resources, or may come to have some.
+    pub fn has_resources(&self) -> bool {
+        self.whole.iter().any(|(_, seen)| seen.volatile || !seen.resources.is_empty() || !seen.templates.is_empty())
     }
 
-    pub fn prompts(&self) -> &BTreeMap<String, (ServiceName, Value)> {
-        &self.prompts
+    /// True if a service has prompts, or may come to have some.
+    pub fn has_prompts(&self) -> bool {
+        self.whole.iter().any(|(_, seen)| seen.volatile || !seen.prompts.is_empty())
+    }
+
+    /// Resources and templates of services in scope as a whole.
+    pub async fn resources(&self) -> Vec<ResourceOf> {
+        let mut resources = Vec::new();
+        for (service, catalog) in self.whole().await {
+            let of = |template| {
+                let service = service.clone();
+                move |value: &Value| ResourceOf { service: service.clone(), value: value.clone(), template }
+            };
+            resources.extend(catalog.resources.iter().map(of(false)));
+            resources.extend(catalog.templates.iter().map(of(true)));
+        }
+        resources
+    }
+
+    /// Prompts of services in scope as a whole, as `service__prompt`.
+    pub async fn prompts(&self) -> BTreeMap<String, (ServiceName, Value)> {
+        let mut prompts = BTreeMap::new();
+        for (service, catalog) in self.whole().await {
+            for prompt in &catalog.prompts {
+                let name = format!("{service}__{}", prompt["name"].as_str().unwrap_or_default());
+                prompts.insert(name, (service.clone(), prompt.clone()));
+            }
+        }
+        prompts
+    }
+
+    /// What the services in scope as a whole offer now.
+    async fn whole(&self) -> Vec<(ServiceName, Arc<Catalog>)> {
+        let mut whole = self.whole.clone();
+        for (name, catalog) in whole.iter_mut().filter(|(_, seen)| seen.volatile) {
+            let Some(service) = self.services.get(name) else { continue };
+            match service.catalog().await {
+                Ok(now) => *catalog = now,
+                Err(error) => tracing::warn!(service = %name, %error, "its lists could not be read again"),
+            }
+        }
+        whole
     }
 
     /// What bound services say about their use, labelled with who says it. Lines about tools that this mode does
@@ -432,7 +463,8 @@ impl Binding {
             let fixed = pattern.split('{').next().unwrap_or_default();
             of.template && !fixed.is_empty() && uri.starts_with(fixed)
         };
-        let found = self.resources.iter().find(listed).or_else(|| self.resources.iter().find(made_from));
+        let resources = self.resources().await;
+        let found = resources.iter().find(listed).or_else(|| resources.iter().find(made_from));
         let service = found.and_then(|of| self.services.get(&of.service));
         match service {
             Some(service) => service.read_resource(uri.to_owned(), context).await,
@@ -447,7 +479,8 @@ impl Binding {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<Value, ServiceError> {
-        let Some((owner, prompt)) = self.prompts.get(name) else {
+        let prompts = self.prompts().await;
+        let Some((owner, prompt)) = prompts.get(name) else {
             return Err(self.nothing(format!("there is no prompt `{name}`")));
         };
         let own_name = prompt["name"].as_str().unwrap_or_default().to_owned();

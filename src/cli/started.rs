@@ -57,6 +57,7 @@ pub(super) fn block_on<T>(
             environment: Environment::new(std::env::vars_os()),
             reaper: Some(reaper()?),
             data: folders.data.clone(),
+            user: folders.user(),
             cassette,
         };
         let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, Some(sockets(folders)));

@@ -175,8 +175,10 @@ fn walk_into(
             let mut entries: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
             entries.sort();
             for entry in entries {
-                let hidden = entry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-                if !hidden {
+                let name = entry.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+                // Beside manifests a user keeps what can be read in, which may hold YAML of any kind.
+                let knowledge = depth == 0 && ["skills", "recipes"].contains(&&*name);
+                if !name.starts_with('.') && !knowledge {
                     walk_into(&entry, depth + 1, above, visit);
                 }
             }

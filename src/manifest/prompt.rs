@@ -1,6 +1,8 @@
 //! A mode's prompt: Markdown with minijinja variables, checked when it is read, so that a session never meets
 //! a template that cannot be filled in.
 
+use std::collections::BTreeMap;
+
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 
 use crate::diagnostic::{Diagnostic, Place};
@@ -29,15 +31,29 @@ pub struct PromptValues<'a> {
     pub os: &'a str,
 }
 
+/// Text with variables of its own, filled in under the same limits. Whatever it uses must be among the values.
+pub fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<String, String> {
+    environment().render_str(text, values).map_err(|error| {
+        let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+        error.line().map_or_else(|| detail.clone(), |line| format!("line {line}: {detail}"))
+    })
+}
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_fuel(Some(FUEL));
+    environment
+}
+
 impl Prompt {
     /// The text with its variables filled in.
     pub fn fill_in(&self, values: &PromptValues<'_>) -> Result<String, String> {
-        let mut environment = Environment::new();
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_fuel(Some(FUEL));
         let PromptValues { agent, mode, cwd, date, os } = *values;
         let values = minijinja::context! { agent, mode, cwd, date, os };
-        environment.render_named_str(&self.file, &self.text, values).map_err(|error| format!("{}: {error}", self.file))
+        environment()
+            .render_named_str(&self.file, &self.text, values)
+            .map_err(|error| format!("{}: {error}", self.file))
     }
 
     /// Every reason why this prompt could not be filled in.
@@ -45,9 +61,7 @@ impl Prompt {
         if !self.text.contains("{{") && !self.text.contains("{%") && !self.text.contains("{#") {
             return Vec::new();
         }
-        let mut environment = Environment::new();
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_fuel(Some(FUEL));
+        let environment = environment();
         let template = match environment.template_from_named_str(&self.file, &self.text) {
             Ok(template) => template,
             Err(error) => return vec![self.template_error(&error)],
@@ -61,7 +75,7 @@ impl Prompt {
         unknown.sort();
         if unknown.is_empty() {
             // Filters and functions are looked up when a template is filled in, so it is, with stand-ins.
-            let stand_ins: std::collections::BTreeMap<_, _> = VARIABLES.iter().map(|name| (*name, *name)).collect();
+            let stand_ins: BTreeMap<_, _> = VARIABLES.iter().map(|name| (*name, *name)).collect();
             return template.render(stand_ins).err().map(|error| self.template_error(&error)).into_iter().collect();
         }
         unknown

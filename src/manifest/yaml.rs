@@ -138,7 +138,7 @@ impl fmt::Display for Path {
 }
 
 /// Reads the one document of a file. Syntax is all that can be wrong here.
-pub(super) fn parse(source: &Source) -> Result<Value, Box<Diagnostic>> {
+pub fn parse(source: &Source) -> Result<Value, Box<Diagnostic>> {
     if source.text.trim_start_matches('\u{feff}').trim().is_empty() {
         return Err(empty(source));
     }

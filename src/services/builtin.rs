@@ -4,6 +4,7 @@
 mod answer;
 pub mod developer;
 pub mod fetch;
+pub mod knowledge;
 pub mod memory;
 mod schema;
 pub mod todo;
@@ -26,7 +27,7 @@ use rmcp::{Peer, RoleServer, ServerHandler};
 use serde_json::{Map, Value};
 
 use super::connection::{CallError, Connection};
-use super::content;
+use super::{UserFolders, content};
 use crate::ids::RoleName;
 use crate::process::Reaper;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome, ToolService};
@@ -42,6 +43,10 @@ pub struct Surroundings {
     pub environment: BTreeMap<std::ffi::OsString, std::ffi::OsString>,
     /// Where it keeps what lasts.
     pub data: std::path::PathBuf,
+    /// What the user keeps for all projects.
+    pub user: UserFolders,
+    /// Where the session works that it is for; nothing if it is for all sessions.
+    pub cwd: Option<std::path::PathBuf>,
     /// What its manifest says to it alone.
     pub settings: Map<String, Value>,
 }
@@ -70,6 +75,7 @@ impl Registry {
                 })
             })
             .with_settings("fetch", |surroundings| fetch::FetchService::new(&surroundings.settings))
+            .with("knowledge", |surroundings| knowledge::KnowledgeService::new(surroundings.user.clone()))
             .with("memory", |surroundings| memory::MemoryService::new(&surroundings.data))
             .with("todo", |_| todo::TodoService::new())
     }
@@ -100,7 +106,7 @@ impl Registry {
     ) -> Self {
         let factory: Factory = Box::new(move |surroundings| {
             let handler = make(surroundings).map_err(|reason| format!("its `settings` are wrong: {reason}"))?;
-            Ok(Arc::new(Direct::new(handler)))
+            Ok(Arc::new(Direct::new(handler, surroundings.cwd.clone())))
         });
         self.factories.insert(name, factory);
         self
@@ -131,6 +137,8 @@ fn call_context(context: &RequestContext<RoleServer>) -> Result<&CallContext, an
 struct Direct<H> {
     handler: H,
     peer: Peer<RoleServer>,
+    /// Of the session it is for, which it is asked about when it lists what it offers.
+    cwd: std::path::PathBuf,
     next_id: AtomicI64,
     /// A handler's peer can only be had from a service that runs, so one runs, with nobody at the other end.
     _nobody: RunningService<RoleServer, Nobody>,
@@ -142,17 +150,21 @@ struct Nobody;
 impl ServerHandler for Nobody {}
 
 impl<H: ServerHandler> Direct<H> {
-    fn new(handler: H) -> Self {
+    fn new(handler: H, cwd: Option<std::path::PathBuf>) -> Self {
         // What is said to nobody fails at once. Nobody says anything, and never ends: the service and its peer
         // stay until they are dropped.
         let (outgoing, _) = futures::channel::mpsc::channel(1);
         let nobody = serve_directly(Nobody, (outgoing, futures::stream::pending()), None);
-        Self { handler, peer: nobody.peer().clone(), next_id: AtomicI64::new(0), _nobody: nobody }
+        let cwd = cwd.unwrap_or_else(|| "/".into());
+        Self { handler, peer: nobody.peer().clone(), cwd, next_id: AtomicI64::new(0), _nobody: nobody }
     }
 
     async fn list(&self, context: &CallContext) -> Result<Catalog, rmcp::ErrorData> {
         let offers = self.handler.get_info().capabilities;
-        let mut catalog = Catalog::default();
+        let changes = |changes: Option<bool>| changes == Some(true);
+        let volatile = offers.prompts.as_ref().is_some_and(|prompts| changes(prompts.list_changed))
+            || offers.resources.as_ref().is_some_and(|resources| changes(resources.list_changed));
+        let mut catalog = Catalog { volatile, ..Catalog::default() };
         if offers.tools.is_some() {
             let tools = self.handler.list_tools(None, self.request(context)).await?;
             catalog.tools = tools.tools.into_iter().map(content::spec).collect();
@@ -217,7 +229,7 @@ impl<H: ServerHandler> Connection for Direct<H> {
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
         Box::pin(async move {
-            let session = crate::tool::Session::new("catalog", "/".into(), Vec::new(), "/".into());
+            let session = crate::tool::Session::new("catalog", self.cwd.clone(), Vec::new(), "/".into());
             let context = CallContext::new(session);
             let listed = guarded(&context, None, self.list(&context)).await?;
             listed.map_err(|error| CallError::Refused(error.message.into_owned()))
@@ -280,6 +292,8 @@ mod tests {
                 reaper: None,
                 environment: std::collections::BTreeMap::new(),
                 data: std::path::PathBuf::new(),
+                user: super::UserFolders::default(),
+                cwd: None,
                 settings: serde_json::from_value(settings).unwrap(),
             };
             Registry::builtin().start(name, &surroundings).map(|_| "started")

@@ -3,6 +3,7 @@
 //!
 //! Invariant: a call is handed over at most once. What may have run is never sent again.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,6 +25,8 @@ pub(super) struct Entry {
     pub(super) manifest: ServiceManifest,
     /// Leases on what it requires: held as long as it is in the pool.
     pub(super) required: Vec<(RoleName, Lease)>,
+    /// Where the session works that it is for; nothing if it is for all.
+    cwd: Option<PathBuf>,
     /// Held while starting, so that many callers make one start.
     live: tokio::sync::Mutex<Option<Live>>,
     state: Mutex<State>,
@@ -55,13 +58,19 @@ struct State {
 }
 
 impl Entry {
-    pub(super) fn new(manifest: ServiceManifest, required: Vec<(RoleName, Lease)>, pool: &Arc<Inner>) -> Self {
+    pub(super) fn new(
+        manifest: ServiceManifest,
+        required: Vec<(RoleName, Lease)>,
+        cwd: Option<PathBuf>,
+        pool: &Arc<Inner>,
+    ) -> Self {
         let circuit = Circuit::new(&manifest.restart);
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         let secrets = pool.options.environment.secrets_in(&transport).and(literal_secrets(&manifest.transport));
         Self {
             manifest,
             required,
+            cwd,
             live: tokio::sync::Mutex::new(None),
             state: Mutex::new(State {
                 circuit,
@@ -178,7 +187,7 @@ impl Entry {
         }
         let limit = self.manifest.timeouts.start.duration();
         let starting = async {
-            let connection = pool.connect(&self.manifest, &self.required, &self.secrets).await?;
+            let connection = pool.connect(&self.manifest, &self.required, self.cwd.as_deref(), &self.secrets).await?;
             let catalog = connection.catalog().await;
             match catalog {
                 Ok(catalog) => {
@@ -198,11 +207,11 @@ impl Entry {
         }
     }
 
-    /// The running instance, its lists read again if it said that they changed.
+    /// The running instance, its lists read again if it said that they changed or may have.
     async fn current(&self, live: &mut Option<Live>) -> Result<Live, ServiceError> {
         let Some(running) = live.as_mut() else { return Err(self.gone("it was stopped")) };
         let generation = running.connection.generation();
-        if running.generation != generation {
+        if running.generation != generation || running.catalog.volatile {
             // Once per change: a server that announces one and does not list it would hold up every call.
             running.generation = generation;
             let limit = self.manifest.timeouts.start.duration();

@@ -4,6 +4,7 @@
 
 use rmcp::model::{CallToolResult, ContentBlock, IntoContents};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 /// Why a call changed nothing, in words for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +51,13 @@ pub(super) fn structured_error(text: impl Into<String>, data: Value) -> CallTool
     let mut result = structured(text, data);
     result.is_error = Some(true);
     result
+}
+
+/// A line that cannot stand in the text: the text would have to hold a part of its own hash. Whatever a text says, what
+/// is behind this line is not part of it.
+pub(super) fn end_of(text: &str) -> String {
+    let hash: String = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("[end {hash}]")
 }
 
 /// `1 line`, `2 lines`.

@@ -7,7 +7,7 @@ use rmcp::ServerHandler;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use super::super::connection::Connection;
+use super::super::connection::{CallError, Connection};
 use super::Direct;
 use crate::ids::ToolName;
 use crate::tool::{Activity, CallContext, Session, ToolCall, ToolOutcome, ToolSpec};
@@ -32,7 +32,11 @@ impl Harness {
             std::fs::create_dir(folder.path().join(name)).expect("a folder");
         }
         let service = make(&folder.path().join("data"));
-        Self { connection: Arc::new(Direct::new(service)), session: session("first", &folder), folder }
+        Self {
+            connection: Arc::new(Direct::new(service, Some(folder.path().join("cwd")))),
+            session: session("first", &folder),
+            folder,
+        }
     }
 
     /// The same service, called by another session.
@@ -85,8 +89,35 @@ impl Harness {
         self.connection.read_resource(uri.to_owned(), context).await.expect("a resource")
     }
 
+    /// What a resource that cannot be read, or a prompt that cannot be had, says.
+    pub(super) fn refused(error: CallError) -> String {
+        let CallError::Refused(reason) = error else { panic!("refused: {error:?}") };
+        reason
+    }
+
+    pub(super) async fn read(&self, uri: &str) -> Result<Value, String> {
+        let context = CallContext::new(Arc::clone(&self.session));
+        self.connection.read_resource(uri.to_owned(), context).await.map_err(Self::refused)
+    }
+
+    /// The text of a prompt's one message.
+    pub(super) async fn prompt(&self, name: &str, arguments: Value) -> Result<String, String> {
+        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+        let context = CallContext::new(Arc::clone(&self.session));
+        let prompt = self.connection.get_prompt(name.to_owned(), arguments, context).await.map_err(Self::refused)?;
+        Ok(prompt["messages"][0]["content"]["text"].as_str().expect("text").to_owned())
+    }
+
+    pub(super) async fn catalog(&self) -> crate::tool::Catalog {
+        self.connection.catalog().await.expect("a catalogue")
+    }
+
+    pub(super) fn instructions(&self) -> String {
+        self.connection.instructions().unwrap_or_default()
+    }
+
     pub(super) async fn tools(&self) -> Vec<ToolSpec> {
-        self.connection.catalog().await.expect("a catalogue").tools
+        self.catalog().await.tools
     }
 
     /// What the service costs in every request to a model: names, descriptions and schemas.

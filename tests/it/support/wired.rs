@@ -13,7 +13,7 @@ use skein::graph;
 use skein::manifest::{self, Approval, Layer, Root};
 use skein::process::Reaper;
 use skein::runtime::Runtime;
-use skein::services::{Environment, PoolOptions, Registry};
+use skein::services::{Environment, PoolOptions, Registry, UserFolders};
 use skein::tool::{CallContext, ServiceStatus, Session, ToolOutcome};
 use tempfile::TempDir;
 
@@ -145,6 +145,11 @@ impl Wiring {
             environment: Environment::new(inherited.chain(given).chain([marked])),
             reaper: Some(reaper),
             data: folder.path().join("data"),
+            user: UserFolders {
+                home: folder.path().join("home"),
+                config_home: folder.path().join("home/.config"),
+                config: folder.path().join("config"),
+            },
             cassette: None,
         };
         let registry = self.registry.unwrap_or_else(Registry::builtin);

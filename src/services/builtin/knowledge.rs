@@ -1,0 +1,328 @@
+//! What can be read in: skills, recipes and agent files of the project and of the user, listed by name and loaded
+//! when they are needed. As a tool, as resources, and as prompts, which editors show as slash commands.
+//!
+//! Invariant: what is loaded is text of a named origin. Nothing in it is run, and it grants nothing.
+
+mod beside;
+mod find;
+mod item;
+mod recipe;
+mod show;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::model::{
+    GetPromptRequestParams, GetPromptResponse, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, PaginatedRequestParams, Prompt, PromptArgument, PromptMessage, ReadResourceRequestParams,
+    ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use self::find::{Found, find};
+use self::item::{Item, Kind};
+use self::show::{MAX_LINE, instructions, labelled, listed, parameter, structured, uri};
+use super::answer::{self, Answer, Refusal};
+use super::{call_context, schema};
+use crate::ids::nearest;
+use crate::services::UserFolders;
+use crate::tool::Session;
+
+/// The argument of a prompt that has no parameters of its own.
+const REQUEST: &str = "request";
+
+/// The service, for one session.
+pub struct KnowledgeService {
+    tool_router: ToolRouter<Self>,
+    user: UserFolders,
+    /// What was found last, for the instructions, which are asked for without a session.
+    last: Mutex<Arc<Found>>,
+}
+
+impl std::fmt::Debug for KnowledgeService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KnowledgeService").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Load {
+    /// as listed; name/path is a file of a skill; all are listed if left out
+    name: Option<String>,
+}
+
+#[tool_router]
+impl KnowledgeService {
+    /// Looks into the user's folders, and into those of the session's project.
+    pub fn new(user: UserFolders) -> Self {
+        Self { tool_router: schema::slim(Self::tool_router()), user, last: Mutex::default() }
+    }
+
+    #[tool(
+        description = "Load a skill, recipe or agent file, or list them",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn load(&self, Parameters(request): Parameters<Load>, context: RequestContext<RoleServer>) -> Answer {
+        let found = self.found(&context).await?;
+        match request.name.as_deref().map(str::trim).filter(|name| !name.is_empty()) {
+            None => Ok(answer::structured(listed(&found), structured(&found))),
+            Some(name) => {
+                let name = name.to_owned();
+                let (text, data) = blocking(move || loaded(&found, &name)).await?;
+                Ok(answer::structured(text, data))
+            }
+        }
+    }
+
+    /// What there is now.
+    async fn found(&self, context: &RequestContext<RoleServer>) -> Result<Arc<Found>, Refusal> {
+        let (cwd, user) = (call_context(context)?.session.cwd.clone(), self.user.clone());
+        let found = blocking(move || Ok(find(&cwd, &user))).await.map(Arc::new)?;
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&found);
+        Ok(found)
+    }
+}
+
+/// Does what waits for the disk where that holds up nobody.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Refusal::new(format!("nothing was read: {error}"))))
+}
+
+#[tool_handler(router = self.tool_router)]
+impl ServerHandler for KnowledgeService {
+    fn get_info(&self) -> rmcp::model::ServerConfig {
+        let capabilities = rmcp::model::ServerCapabilities::builder()
+            .enable_tools()
+            .enable_resources()
+            .enable_resources_list_changed()
+            .enable_prompts()
+            .enable_prompts_list_changed()
+            .build();
+        let found = Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner));
+        rmcp::model::ServerConfig::new(capabilities)
+            .with_server_info(rmcp::model::Implementation::new("knowledge", env!("CARGO_PKG_VERSION")))
+            .with_instructions(instructions(&found))
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let found = self.found(&context).await.map_err(refused)?;
+        let resource = |item: &Item| {
+            let mut resource = Resource::new(uri(item), item.name.clone());
+            resource.description =
+                Some(format!("{} ({}, {})", item.description, item.kind.as_str(), item.origin.as_str()));
+            resource.mime_type = Some("text/plain".to_owned());
+            resource
+        };
+        Ok(ListResourcesResult::with_all_items(found.items.iter().map(resource).collect()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let template = |(pattern, name, description): (&str, &str, &str)| {
+            let mut template = ResourceTemplate::new(pattern, name);
+            template.description = Some(description.to_owned());
+            template.mime_type = Some("text/plain".to_owned());
+            template
+        };
+        let templates = [
+            ("skill://{name}/{+path}", "skill", "A skill, as SKILL.md, or a file beside it"),
+            ("recipe://{name}", "recipe", "A recipe, not filled in"),
+            ("agent://{name}", "agent", "An agent file"),
+        ];
+        Ok(ListResourceTemplatesResult::with_all_items(templates.into_iter().map(template).collect()))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let found = self.found(&context).await.map_err(refused)?;
+        let name = named(&found, &request.uri)
+            .ok_or_else(|| ErrorData::invalid_params(format!("there is no resource `{}`", request.uri), None))?;
+        let (text, _) = blocking(move || loaded(&found, &name)).await.map_err(refused)?;
+        let contents = ResourceContents::text(text, request.uri);
+        Ok(ReadResourceResponse::Complete(ReadResourceResult::new(vec![contents])))
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let found = self.found(&context).await.map_err(refused)?;
+        let prompt = |item: &Item| {
+            let description = answer::head(&item.description, MAX_LINE);
+            let description = format!("{} of the {}: {description}", item.kind.as_str(), item.origin.as_str());
+            Prompt::new(item.name.clone(), Some(description), Some(prompt_arguments(item)))
+        };
+        Ok(ListPromptsResult::with_all_items(found.items.iter().map(prompt).collect()))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let found = self.found(&context).await.map_err(refused)?;
+        let session = Arc::clone(&call_context(&context).map_err(refused)?.session);
+        let (name, given) = (request.name, request.arguments.unwrap_or_default());
+        let text = blocking(move || prompted(&found, &name, &given, &session)).await.map_err(refused)?;
+        let messages = vec![PromptMessage::new_text(Role::User, text)];
+        Ok(GetPromptResponse::Complete(GetPromptResult::new(messages)))
+    }
+}
+
+fn refused(refusal: Refusal) -> ErrorData {
+    ErrorData::invalid_params(refusal.0, None)
+}
+
+/// What `load` calls the thing at an address. A name that is another kind's is not there.
+fn named(found: &Found, uri: &str) -> Option<String> {
+    let (scheme, rest) = uri.split_once("://")?;
+    let (name, path) = rest.split_once('/').unwrap_or((rest, "SKILL.md"));
+    let item = found.get(name).filter(|item| item.kind.as_str() == scheme)?;
+    match item.kind {
+        Kind::Skill if path != "SKILL.md" => Some(format!("{name}/{}", decoded(path)?)),
+        Kind::Skill => Some(name.to_owned()),
+        Kind::Recipe | Kind::Agent => (rest == name).then(|| name.to_owned()),
+    }
+}
+
+/// A path without its percent signs.
+fn decoded(path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = path.as_bytes();
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        match (first, behind) {
+            (b'%', [high, low, behind @ ..]) => {
+                let digit = |byte: u8| (byte as char).to_digit(16);
+                bytes.push(u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?);
+                rest = behind;
+            }
+            _ => bytes.push(*first),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn prompt_arguments(item: &Item) -> Vec<PromptArgument> {
+    match &item.recipe {
+        Some(recipe) if !recipe.parameters.is_empty() => {
+            let argument = |of: &recipe::Parameter| {
+                PromptArgument::new(&of.key).with_description(&of.description).with_required(of.required)
+            };
+            recipe.parameters.iter().map(argument).collect()
+        }
+        Some(_) | None => {
+            vec![PromptArgument::new(REQUEST).with_description("What to do with it").with_required(false)]
+        }
+    }
+}
+
+/// The item of that name, or what stands in its way.
+fn wanted<'a>(found: &'a Found, name: &str) -> Result<&'a Item, Refusal> {
+    found.get(name).ok_or_else(|| {
+        if let Some(problem) = found.problems.iter().find(|problem| problem.name == name) {
+            return Refusal::new(format!("`{name}` cannot be used: {problem}. Tell the user"));
+        }
+        let near = nearest(name, found.items.iter().map(|item| item.name.as_str()));
+        let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+        Refusal::new(format!("there is no skill, recipe or agent file `{name}`; {near}`load` without a name lists all"))
+    })
+}
+
+/// What `load` answers to a name, as text and as data.
+fn loaded(found: &Found, name: &str) -> Result<(String, Value), Refusal> {
+    let (own, path) = name.split_once('/').map_or((name, None), |(own, path)| (own, Some(path)));
+    let item = wanted(found, own)?;
+    let data =
+        json!({"name": item.name, "kind": item.kind.as_str(), "origin": item.origin.as_str(), "file": item.shown});
+    match (path, &item.folder) {
+        (None, _) => {
+            let document = read_again(item)?;
+            let mut text = labelled(item, &item.shown, &item.file, &document.body);
+            let files = item.folder.as_deref().map(beside::list).unwrap_or_default();
+            if !files.is_empty() {
+                _ = write!(text, "\nfiles beside it, to be loaded as {}/PATH: {}", item.name, files.join(", "));
+            }
+            if let Some(recipe) = &document.recipe {
+                let keys: Vec<_> = recipe.parameters.iter().map(parameter).collect();
+                if !keys.is_empty() {
+                    _ = write!(
+                        text,
+                        "\nparameters, to be filled in where the text has {{{{ name }}}}: {}",
+                        keys.join(", ")
+                    );
+                }
+                if !recipe.undone.is_empty() {
+                    _ = write!(text, "\nit also has {}, which is not acted on", recipe.undone.join(", "));
+                }
+            }
+            Ok((text, data))
+        }
+        (Some(path), Some(folder)) => {
+            let read = beside::read(&folder.join(path), std::slice::from_ref(folder)).map_err(|reason| {
+                let files = beside::list(folder).join(", ");
+                let there = if files.is_empty() { "it has none".to_owned() } else { format!("there are: {files}") };
+                Refusal::new(format!("`{path}` is no file that can be loaded of the skill `{own}`: {reason}; {there}"))
+            });
+            let (real, text) = read?;
+            let shown = format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md"));
+            Ok((labelled(item, &shown, &real, &text), data))
+        }
+        (Some(_), None) => {
+            let kind = item.kind.as_str();
+            Err(Refusal::new(format!("`{own}` is one {kind} file, without others beside it; load `{own}`")))
+        }
+    }
+}
+
+/// The file as it is now, which may be another than when it was listed.
+fn read_again(item: &Item) -> Result<item::Document, Refusal> {
+    find::document(item.kind, &item.name, &item.file)
+        .map_err(|wrong| Refusal::new(format!("`{}` cannot be used: {}; {}", item.name, wrong.problem, wrong.help)))
+}
+
+/// What a user says who types `/name …`.
+fn prompted(found: &Found, name: &str, given: &Map<String, Value>, session: &Session) -> Result<String, Refusal> {
+    let item = wanted(found, name)?;
+    let document = read_again(item)?;
+    if let Some(recipe) = document.recipe.filter(|recipe| !recipe.parameters.is_empty()) {
+        let folder = item.file.parent().unwrap_or(Path::new("/"));
+        let roots: Vec<_> = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect();
+        let read = |path: &str| beside::read(&session.cwd.join(path), &roots).map(|(_, text)| text);
+        let filled = recipe.fill_in(given, folder, read);
+        let filled = filled.map_err(|reason| Refusal::new(format!("the recipe `{name}` was not used: {reason}")))?;
+        return Ok(format!("Do this.\n\n{}", labelled(item, &item.shown, &item.file, &filled)));
+    }
+    if let Some(key) = given.keys().find(|key| *key != REQUEST) {
+        return Err(Refusal::new(format!("`{key}` is no argument of `{name}`; it has `{REQUEST}`")));
+    }
+    let text = labelled(item, &item.shown, &item.file, &document.body);
+    Ok(match given.get(REQUEST).and_then(Value::as_str) {
+        Some(request) => format!("{text}\n\nUse it for this: {request}"),
+        None => format!("Do this.\n\n{text}"),
+    })
+}
+
+#[cfg(test)]
+#[path = "knowledge_tests.rs"]
+mod tests;

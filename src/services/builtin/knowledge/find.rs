@@ -1,0 +1,214 @@
+//! Which skills, recipes and agent files there are for a folder: those of the project, nearest first, then those of
+//! the user. Of two with one name the first is used and the other is told.
+//!
+//! Invariant: nothing is read of a project, links resolved, that does not lie in it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::item::{self, Document, Item, Kind, Origin, Problem, Wrong};
+use crate::services::UserFolders;
+use crate::store::project_root;
+
+/// A file that is larger was not written to be read by a model.
+const MAX_FILE: u64 = 256 * 1024;
+/// In one folder.
+const MAX_ENTRIES: usize = 500;
+
+/// What there is, at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Each name once, by name.
+    pub(super) items: Vec<Item>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) shadowed: Vec<Shadowed>,
+}
+
+/// One that is not used, because another has its name.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Shadowed {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) file: String,
+    pub(super) by: String,
+}
+
+impl Found {
+    pub(super) fn get(&self, name: &str) -> Option<&Item> {
+        self.items.iter().find(|item| item.name == name)
+    }
+}
+
+/// Looks for everything that can be loaded in a session that works in `cwd`.
+pub(super) fn find(cwd: &Path, user: &UserFolders) -> Found {
+    let root = project_root(cwd);
+    let real = fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
+    let mut search =
+        Search { root: root.clone(), home: user.home.clone(), seen: HashSet::new(), found: Found::default() };
+    let of_user = user_folders(user);
+    let own: HashSet<_> = of_user.iter().filter_map(|(_, folder)| fs::canonicalize(folder).ok()).collect();
+    for place in real.ancestors().take_while(|place| place.starts_with(&root)) {
+        for (kind, folder) in PROJECT {
+            let folder = place.join(folder);
+            // Whoever works in their home has their own folders there.
+            if !fs::canonicalize(&folder).is_ok_and(|real| own.contains(&real)) {
+                search.folder(kind, Origin::Project, &folder);
+            }
+        }
+    }
+    for (kind, folder) in of_user {
+        search.folder(kind, Origin::User, &folder);
+    }
+    let mut found = search.found;
+    found.items.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+const PROJECT: [(Kind, &str); 7] = [
+    (Kind::Skill, ".agents/skills"),
+    (Kind::Skill, ".claude/skills"),
+    (Kind::Skill, ".goose/skills"),
+    (Kind::Recipe, ".goose/recipes"),
+    (Kind::Agent, ".agents/agents"),
+    (Kind::Agent, ".claude/agents"),
+    (Kind::Agent, ".goose/agents"),
+];
+
+fn user_folders(user: &UserFolders) -> Vec<(Kind, PathBuf)> {
+    let UserFolders { home, config_home, config } = user;
+    let folders = [
+        (Kind::Skill, config, "skills"),
+        (Kind::Skill, home, ".agents/skills"),
+        (Kind::Skill, home, ".claude/skills"),
+        (Kind::Skill, config_home, "goose/skills"),
+        (Kind::Recipe, config, "recipes"),
+        (Kind::Recipe, config_home, "goose/recipes"),
+        (Kind::Agent, home, ".agents/agents"),
+        (Kind::Agent, home, ".claude/agents"),
+        (Kind::Agent, config_home, "goose/agents"),
+    ];
+    let known = folders.into_iter().filter(|(_, base, _)| !base.as_os_str().is_empty());
+    known.map(|(kind, base, folder)| (kind, base.join(folder))).collect()
+}
+
+struct Search {
+    root: PathBuf,
+    home: PathBuf,
+    /// Files that were read, links resolved: one that is reached in two ways is one.
+    seen: HashSet<PathBuf>,
+    found: Found,
+}
+
+impl Search {
+    fn folder(&mut self, kind: Kind, origin: Origin, folder: &Path) {
+        let Ok(entries) = fs::read_dir(folder) else { return };
+        let mut entries: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+        entries.sort();
+        if entries.len() > MAX_ENTRIES {
+            let problem = format!("it holds {} entries, of which {MAX_ENTRIES} are looked at", entries.len());
+            let file = self.shown(folder);
+            let help = "move what is not used elsewhere".to_owned();
+            self.found.problems.push(Problem { name: String::new(), file, at: None, problem, help });
+            entries.truncate(MAX_ENTRIES);
+        }
+        for entry in entries {
+            if let Some((name, file)) = candidate(kind, &entry) {
+                self.file(kind, origin, name, &file);
+            }
+        }
+    }
+
+    fn file(&mut self, kind: Kind, origin: Origin, name: String, file: &Path) {
+        let shown = self.shown(file);
+        let item = match self.located(kind, origin, file) {
+            Ok((real, _)) if !self.seen.insert(real.clone()) => return,
+            Ok((real, folder)) => document(kind, &name, &real).map(|document| {
+                let Document { name, description, recipe, .. } = document;
+                Item { kind, name, description, origin, shown: shown.clone(), file: real, folder, recipe }
+            }),
+            Err(wrong) => Err(wrong),
+        };
+        match item {
+            Ok(item) => match self.found.get(&item.name) {
+                Some(used) => {
+                    let by = used.shown.clone();
+                    self.found.shadowed.push(Shadowed { name: item.name, kind, file: shown, by });
+                }
+                None => self.found.items.push(item),
+            },
+            Err(Wrong { at, problem, help }) => {
+                self.found.problems.push(Problem { name, file: shown, at, problem, help });
+            }
+        }
+    }
+
+    /// Where a file really is and, of a skill, what it may not leave.
+    fn located(&self, kind: Kind, origin: Origin, file: &Path) -> Result<(PathBuf, Option<PathBuf>), Wrong> {
+        let real = fs::canonicalize(file)
+            .map_err(|error| Wrong::new(format!("it cannot be read: {error}"), "correct the link or remove it"))?;
+        // A link in someone's clone may lead to a key. The user's own links lead where the user wants.
+        if origin == Origin::Project && !real.starts_with(&self.root) {
+            let help = "copy it into the project, or into a folder of your own such as ~/.agents";
+            return Err(Wrong::new("it is a link that leads out of the project", help));
+        }
+        let folder = match kind {
+            Kind::Skill => file.parent().and_then(|folder| fs::canonicalize(folder).ok()),
+            Kind::Recipe | Kind::Agent => None,
+        };
+        if folder.as_ref().is_some_and(|folder| !real.starts_with(folder)) {
+            return Err(Wrong::new("it is a link that leads out of the skill's folder", "put the text itself there"));
+        }
+        Ok((real, folder))
+    }
+
+    fn shown(&self, path: &Path) -> String {
+        match (path.strip_prefix(&self.root), path.strip_prefix(&self.home)) {
+            (Ok(below), _) => below.display().to_string(),
+            (_, Ok(below)) if !self.home.as_os_str().is_empty() => format!("~/{}", below.display()),
+            _ => path.display().to_string(),
+        }
+    }
+}
+
+/// What an entry of a folder would be called, and the file to read.
+fn candidate(kind: Kind, entry: &Path) -> Option<(String, PathBuf)> {
+    let name = entry.file_name()?.to_string_lossy().into_owned();
+    if name.starts_with('.') {
+        return None;
+    }
+    let extension = entry.extension().map(|extension| extension.to_string_lossy()).unwrap_or_default();
+    let stem = entry.file_stem()?.to_string_lossy().into_owned();
+    match kind {
+        Kind::Skill => {
+            let file = entry.join("SKILL.md");
+            // A link that leads to nothing is told; a folder without the file is no skill.
+            fs::symlink_metadata(&file).is_ok().then_some((name, file))
+        }
+        Kind::Recipe => ["yaml", "yml", "json"].contains(&&*extension).then(|| (stem, entry.to_owned())),
+        Kind::Agent => (extension == "md" && stem != "README").then(|| (stem, entry.to_owned())),
+    }
+}
+
+/// Reads a file whose path, links resolved, was found to be good.
+pub(super) fn document(kind: Kind, name: &str, real: &Path) -> Result<Document, Wrong> {
+    let bytes = contents(real).map_err(|problem| Wrong::new(problem, "make it a text file that can be read"))?;
+    if bytes.len() as u64 > MAX_FILE {
+        let help = "keep what is always needed, and put the rest into files beside it";
+        return Err(Wrong::new(format!("it has more than {} kB", MAX_FILE / 1024), help));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| Wrong::new("it is not UTF-8 text", "save it as UTF-8"))?;
+    item::read(kind, name, real, &text)
+}
+
+/// What a file holds, and no more than one byte past the limit. A pipe or a device has no end.
+pub(super) fn contents(real: &Path) -> Result<Vec<u8>, String> {
+    let told = |error: std::io::Error| format!("it cannot be read: {error}");
+    if !fs::metadata(real).map_err(told)?.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(real).map_err(told)?.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(told)?;
+    Ok(bytes)
+}

@@ -1,0 +1,211 @@
+//! The text of a skill, a recipe or an agent file as something with a name and a description, or what is wrong with
+//! it, where, and what to do about that.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::recipe::Recipe;
+use crate::manifest::{self, Source};
+
+const MAX_NAME: usize = 64;
+/// Of a description, as far as it is shown.
+const MAX_DESCRIPTION: usize = 1_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Skill,
+    Recipe,
+    Agent,
+}
+
+impl Kind {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Kind::Skill => "skill",
+            Kind::Recipe => "recipe",
+            Kind::Agent => "agent",
+        }
+    }
+}
+
+/// Who brought it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Project,
+    User,
+}
+
+impl Origin {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Origin::Project => "project",
+            Origin::User => "user",
+        }
+    }
+}
+
+/// What can be loaded, without its text.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    pub(super) kind: Kind,
+    pub(super) name: String,
+    /// One line.
+    pub(super) description: String,
+    pub(super) origin: Origin,
+    /// Its file as people write it, and as it is, links resolved.
+    pub(super) shown: String,
+    pub(super) file: PathBuf,
+    /// Of a skill: what it may not leave, links resolved.
+    pub(super) folder: Option<PathBuf>,
+    pub(super) recipe: Option<Recipe>,
+}
+
+/// A file that looks like knowledge and cannot be used.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Problem {
+    /// What it would be called, going by its path.
+    pub(super) name: String,
+    pub(super) file: String,
+    /// Line and column, both counted from 1.
+    pub(super) at: Option<(usize, usize)>,
+    pub(super) problem: String,
+    pub(super) help: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some((line, column)) = self.at {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}; {}", self.problem, self.help)
+    }
+}
+
+/// What a file says.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) name: String,
+    pub(super) description: String,
+    pub(super) body: String,
+    pub(super) recipe: Option<Recipe>,
+}
+
+/// What is wrong with a text, before it is known whose it is.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub(super) at: Option<(usize, usize)>,
+    pub(super) problem: String,
+    pub(super) help: String,
+}
+
+impl Wrong {
+    pub(super) fn new(problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { at: None, problem: problem.into(), help: help.into() }
+    }
+
+    /// At the value under a key, or at what is around it.
+    pub(super) fn at(source: &Source, path: &manifest::Path, problem: impl Into<String>, help: &str) -> Self {
+        let at = source.place(path).span.map(|span| (span.line, span.column));
+        Self { at, ..Self::new(problem, help) }
+    }
+}
+
+/// Reads the text of a file whose path suggests `name`.
+pub(super) fn read(kind: Kind, name: &str, file: &Path, text: &str) -> Result<Document, Wrong> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match kind {
+        Kind::Recipe => {
+            let (recipe, description) = Recipe::read(file, text)?;
+            let body = recipe.text();
+            Ok(Document { name: checked_name(name, None)?, description, body, recipe: Some(recipe) })
+        }
+        Kind::Skill | Kind::Agent => {
+            let (front, body) = parted(text)?;
+            let source = Source::new("front matter", front);
+            let value = parsed(&source)?;
+            if !value.is_object() {
+                return Err(Wrong::at(&source, &manifest::Path::root(), "the front matter is no mapping", FRONT));
+            }
+            let given = text_of(&source, &value, "name")?;
+            let description = text_of(&source, &value, "description")?;
+            let Some(description) = description.filter(|description| !description.is_empty()) else {
+                return Err(Wrong::at(&source, &manifest::Path::root(), "it has no `description`", DESCRIBE));
+            };
+            let name = match given {
+                Some(given) => checked_name(&given, Some(&source))?,
+                None => checked_name(name, None)?,
+            };
+            Ok(Document { name, description, body: body.trim().to_owned(), recipe: None })
+        }
+    }
+}
+
+const FRONT: &str = "begin the file with a line `---`, then `name: …` and `description: …`, then a line `---`";
+const DESCRIBE: &str = "add `description: …`: it is what tells when to use it";
+
+/// The front matter and what follows. The lines of the former are counted as in the file.
+fn parted(text: &str) -> Result<(String, &str), Wrong> {
+    let mut lines = text.split_inclusive('\n');
+    if lines.next().map(str::trim_end) != Some("---") {
+        return Err(Wrong { at: Some((1, 1)), ..Wrong::new("it has no front matter", FRONT) });
+    }
+    let mut front = String::from("\n");
+    for line in lines.by_ref() {
+        if line.trim_end() == "---" {
+            // The one character that stands for the first line is counted in place of its line break.
+            let behind = text.find('\n').unwrap_or_default() + front.len() + line.len();
+            return Ok((front, &text[behind..]));
+        }
+        front.push_str(line);
+    }
+    Err(Wrong { at: Some((1, 1)), ..Wrong::new("the front matter has no end", "close it with a line `---`") })
+}
+
+pub(super) fn parsed(source: &Source) -> Result<Value, Wrong> {
+    if source.text.trim().is_empty() {
+        return Err(Wrong { at: Some((1, 1)), ..Wrong::new("it says nothing about itself", FRONT) });
+    }
+    manifest::parse(source).map_err(|found| Wrong {
+        at: found.at.span.as_ref().map(|span| (span.line, span.column)),
+        problem: found.problem,
+        help: found.help,
+    })
+}
+
+/// The text under a key, as one line.
+pub(super) fn text_of(source: &Source, value: &Value, key: &str) -> Result<Option<String>, Wrong> {
+    match &value[key] {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(one_line(text))),
+        _ => {
+            let path = manifest::Path::root().key(key);
+            Err(Wrong::at(source, &path, format!("`{key}` is not text"), "write it as text, in quotes if need be"))
+        }
+    }
+}
+
+/// A name is typed behind a slash and stands in addresses.
+fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let good =
+        name.len() <= MAX_NAME && name.chars().all(fits) && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if good {
+        return Ok(name.to_owned());
+    }
+    let problem = format!("`{}` is no name", one_line(name));
+    let help = format!("use up to {MAX_NAME} letters, digits, `-`, `_` and `.`, beginning with a letter or a digit");
+    Err(match source {
+        Some(source) => Wrong::at(source, &manifest::Path::root().key("name"), problem, &help),
+        None => Wrong::new(problem, help),
+    })
+}
+
+/// Without line breaks and what does not show, and not longer than anyone reads.
+pub(super) fn one_line(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let shown: String = words.chars().filter(|c| !c.is_control()).collect();
+    let head = super::answer::head(&shown, MAX_DESCRIPTION);
+    if head.len() < shown.len() { format!("{head}…") } else { shown }
+}

@@ -1,0 +1,146 @@
+//! Recipes as goose writes them: instructions and a prompt with parameters to fill in.
+//!
+//! Invariant: a recipe is only text here. What it says about extensions, models or other recipes is told and not done.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::item::{Wrong, one_line, parsed, text_of};
+use crate::manifest::{self, Source};
+
+/// What is understood; everything else is told.
+const KNOWN: [&str; 9] =
+    ["version", "title", "description", "instructions", "prompt", "parameters", "author", "activities", "metadata"];
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Recipe {
+    instructions: String,
+    prompt: String,
+    pub(super) parameters: Vec<Parameter>,
+    /// What it asks for and does not get.
+    pub(super) undone: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Parameter {
+    pub(super) key: String,
+    pub(super) description: String,
+    pub(super) required: bool,
+    default: String,
+    options: Vec<String>,
+    /// Its value names a file whose text is meant.
+    file: bool,
+}
+
+impl Recipe {
+    /// The recipe and its description.
+    pub(super) fn read(file: &Path, text: &str) -> Result<(Self, String), Wrong> {
+        let source = Source::new(file.display().to_string(), text);
+        let value = parsed(&source)?;
+        let root = manifest::Path::root();
+        let Some(fields) = value.as_object() else {
+            return Err(Wrong::at(&source, &root, "it is no mapping", RECIPE));
+        };
+        let whole = |key: &str| match &value[key] {
+            Value::Null => Ok(String::new()),
+            Value::String(text) => Ok(text.trim().to_owned()),
+            _ => Err(Wrong::at(&source, &root.key(key), format!("`{key}` is not text"), "write it as text, after `|`")),
+        };
+        let (instructions, prompt) = (whole("instructions")?, whole("prompt")?);
+        if instructions.is_empty() && prompt.is_empty() {
+            return Err(Wrong::at(&source, &root, "it has neither `instructions` nor a `prompt`", RECIPE));
+        }
+        let description = text_of(&source, &value, "description")?.filter(|description| !description.is_empty());
+        let Some(description) = description.or(text_of(&source, &value, "title")?) else {
+            return Err(Wrong::at(&source, &root, "it has neither a `title` nor a `description`", RECIPE));
+        };
+        let parameters = parameters(&source, &value)?;
+        let undone = fields.keys().filter(|key| !KNOWN.contains(&key.as_str())).map(|key| one_line(key)).collect();
+        Ok((Self { instructions, prompt, parameters, undone }, description))
+    }
+
+    /// Its text, not filled in.
+    pub(super) fn text(&self) -> String {
+        let parts: Vec<_> = [&self.instructions, &self.prompt].into_iter().filter(|part| !part.is_empty()).collect();
+        parts.into_iter().cloned().collect::<Vec<_>>().join("\n\n")
+    }
+
+    /// Its text with the values that were given. `folder` is where the recipe lies, `read` gives the text of a file
+    /// that a value names.
+    pub(super) fn fill_in(
+        &self,
+        given: &Map<String, Value>,
+        folder: &Path,
+        read: impl Fn(&str) -> Result<String, String>,
+    ) -> Result<String, String> {
+        let known =
+            || self.parameters.iter().map(|parameter| format!("`{}`", parameter.key)).collect::<Vec<_>>().join(", ");
+        if let Some(key) = given.keys().find(|key| self.parameters.iter().all(|known| known.key != **key)) {
+            return Err(format!("`{key}` is no parameter of it; it has {}", known()));
+        }
+        let missing: Vec<_> =
+            self.parameters.iter().filter(|wanted| wanted.required && !given.contains_key(&wanted.key)).collect();
+        if !missing.is_empty() {
+            let tell = |wanted: &&Parameter| format!("`{}` ({})", wanted.key, wanted.description);
+            return Err(format!("it needs {}", missing.iter().map(tell).collect::<Vec<_>>().join(" and ")));
+        }
+        let mut values = BTreeMap::from([("recipe_dir".to_owned(), folder.display().to_string())]);
+        for parameter in &self.parameters {
+            let value = match given.get(&parameter.key) {
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+                None => parameter.default.clone(),
+            };
+            if given.contains_key(&parameter.key)
+                && !parameter.options.is_empty()
+                && !parameter.options.contains(&value)
+            {
+                return Err(format!("`{}` is one of {}", parameter.key, parameter.options.join(", ")));
+            }
+            let value = if parameter.file && !value.is_empty() {
+                read(&value).map_err(|reason| format!("the file for `{}` cannot be read: {reason}", parameter.key))?
+            } else {
+                value
+            };
+            values.insert(parameter.key.clone(), value);
+        }
+        manifest::fill_in(&self.text(), &values).map_err(|reason| format!("its text cannot be filled in: {reason}"))
+    }
+}
+
+const RECIPE: &str = "a recipe has `title`, `description` and `instructions` or a `prompt`";
+
+fn parameters(source: &Source, value: &Value) -> Result<Vec<Parameter>, Wrong> {
+    let at = manifest::Path::root().key("parameters");
+    let listed = match &value["parameters"] {
+        Value::Null => return Ok(Vec::new()),
+        Value::Array(listed) => listed,
+        _ => return Err(Wrong::at(source, &at, "`parameters` is no list", "write each as `- key: …`")),
+    };
+    let read = |(index, parameter): (usize, &Value)| {
+        let at = at.index(index);
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let key = parameter["key"].as_str().filter(|key| !key.is_empty() && key.chars().all(word));
+        let key = key.ok_or_else(|| {
+            let help = "give it a `key` of letters, digits and `_`, as the text uses it";
+            Wrong::at(source, &at, "the parameter has no usable `key`", help)
+        })?;
+        let scalar = |value: &Value| match value {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let options = parameter["options"].as_array().map(|options| options.iter().map(scalar).collect());
+        Ok(Parameter {
+            key: key.to_owned(),
+            description: one_line(&scalar(&parameter["description"])),
+            required: parameter["requirement"] != "optional" && parameter["default"].is_null(),
+            default: scalar(&parameter["default"]),
+            options: options.unwrap_or_default(),
+            file: parameter["input_type"] == "file",
+        })
+    };
+    listed.iter().enumerate().map(read).collect()
+}
