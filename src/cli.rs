@@ -30,12 +30,14 @@ mod tools;
 mod trust;
 mod workspace;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::manifest::Approval;
+use crate::services::Registry;
 use folders::Folders;
 use output::{Failure, Output};
 
@@ -63,6 +65,21 @@ struct Global {
     /// Answer from a recording instead of starting services
     #[arg(long, value_name = "FILE", global = true, conflicts_with = "record")]
     replay: Option<PathBuf>,
+    #[arg(skip)]
+    built_in: BuiltIn,
+}
+
+/// What is compiled in: the services, and the manifests of those that do not ship with Skein.
+#[derive(Debug, Clone)]
+struct BuiltIn {
+    registry: Registry,
+    manifests: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Default for BuiltIn {
+    fn default() -> Self {
+        Self { registry: Registry::builtin(), manifests: BTreeMap::new() }
+    }
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -157,8 +174,18 @@ impl Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    main_with(Registry::builtin(), &[])
+}
+
+/// Runs the program with these built-in services. `manifests` are those of services that do not ship with Skein: the
+/// path that is shown for each, and its text.
+pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
+    let manifests = manifests.iter().map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec())).collect();
     let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+        Ok(mut cli) => {
+            cli.global.built_in = BuiltIn { registry, manifests };
+            cli
+        }
         Err(error) => {
             // Clap prints help to stdout and mistakes to stderr, and knows the exit code of each.
             let code = u8::try_from(error.exit_code()).unwrap_or(2);

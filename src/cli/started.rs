@@ -15,7 +15,7 @@ use crate::broker::BindError;
 use crate::graph::Plan;
 use crate::process::Reaper;
 use crate::runtime::Runtime;
-use crate::services::{Cassette, Environment, PoolOptions, Registry};
+use crate::services::{Cassette, Environment, PoolOptions};
 use crate::session::{SessionError, SessionOptions, Sessions};
 use crate::store::{self, StoreError};
 use crate::tool::Session;
@@ -60,7 +60,7 @@ pub(super) fn block_on<T>(
             user: folders.user(),
             cassette,
         };
-        let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, Some(sockets(folders)));
+        let runtime = Runtime::start(Arc::new(plan), global.built_in.registry.clone(), options, Some(sockets(folders)));
         let started = Started { runtime, session, interrupt: OnceLock::new() };
         let ended = async {
             let failure = interrupted.await;

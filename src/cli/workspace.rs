@@ -50,6 +50,10 @@ struct Layers {
 fn layers(global: &Global, extra: &[PathBuf], untrusted: Untrusted, folders: &Folders) -> Result<Layers, Failure> {
     let mut notes = Vec::new();
     let mut roots = vec![(Layer::Builtin, Root::Builtin)];
+    if !global.built_in.manifests.is_empty() {
+        let files = global.built_in.manifests.clone();
+        roots.push((Layer::Builtin, Root::Snapshot { files, shown: "builtin:".to_owned() }));
+    }
     if folders.config.is_dir() {
         roots.push((Layer::User, disk(&folders.config, folders)));
     }

@@ -57,9 +57,10 @@ impl std::fmt::Debug for Surroundings {
     }
 }
 
-type Factory = Box<dyn Fn(&Surroundings) -> Result<Arc<dyn Connection>, String> + Send + Sync>;
+type Factory = Arc<dyn Fn(&Surroundings) -> Result<Arc<dyn Connection>, String> + Send + Sync>;
 
 /// The built-in services by name.
+#[derive(Clone)]
 pub struct Registry {
     factories: HashMap<&'static str, Factory>,
 }
@@ -104,7 +105,7 @@ impl Registry {
         name: &'static str,
         make: impl Fn(&Surroundings) -> Result<H, String> + Send + Sync + 'static,
     ) -> Self {
-        let factory: Factory = Box::new(move |surroundings| {
+        let factory: Factory = Arc::new(move |surroundings| {
             let handler = make(surroundings).map_err(|reason| format!("its `settings` are wrong: {reason}"))?;
             Ok(Arc::new(Direct::new(handler, surroundings.cwd.clone())))
         });

@@ -54,6 +54,8 @@ mod kept;
 mod kill;
 /// Models over real HTTP that are slow, cut, wrong and hostile, in each dialect.
 mod hostile;
+/// Skills, recipes and agent files: through the program, a binding and an editor.
+mod knowledge;
 /// A scripted model behind HTTP.
 mod model;
 /// Rules about calls, and what bash really runs.

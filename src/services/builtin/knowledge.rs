@@ -301,26 +301,33 @@ fn read_again(item: &Item) -> Result<item::Document, Refusal> {
         .map_err(|wrong| Refusal::new(format!("`{}` cannot be used: {}; {}", item.name, wrong.problem, wrong.help)))
 }
 
-/// What a user says who types `/name …`.
+/// What a user says who types `/name …`: the first line is what a session may be called after.
 fn prompted(found: &Found, name: &str, given: &Map<String, Value>, session: &Session) -> Result<String, Refusal> {
     let item = wanted(found, name)?;
     let document = read_again(item)?;
-    if let Some(recipe) = document.recipe.filter(|recipe| !recipe.parameters.is_empty()) {
-        let folder = item.file.parent().unwrap_or(Path::new("/"));
-        let roots: Vec<_> = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect();
-        let read = |path: &str| beside::read(&session.cwd.join(path), &roots).map(|(_, text)| text);
-        let filled = recipe.fill_in(given, folder, read);
-        let filled = filled.map_err(|reason| Refusal::new(format!("the recipe `{name}` was not used: {reason}")))?;
-        return Ok(format!("Do this.\n\n{}", labelled(item, &item.shown, &item.file, &filled)));
-    }
-    if let Some(key) = given.keys().find(|key| *key != REQUEST) {
-        return Err(Refusal::new(format!("`{key}` is no argument of `{name}`; it has `{REQUEST}`")));
-    }
-    let text = labelled(item, &item.shown, &item.file, &document.body);
-    Ok(match given.get(REQUEST).and_then(Value::as_str) {
-        Some(request) => format!("{text}\n\nUse it for this: {request}"),
-        None => format!("Do this.\n\n{text}"),
-    })
+    let asks = |request: &str| match request {
+        "" => format!("The user asks for `/{name}`."),
+        request => format!("The user asks for `/{name}`: {request}"),
+    };
+    let (asks, text) = match document.recipe.filter(|recipe| !recipe.parameters.is_empty()) {
+        Some(recipe) => {
+            let folder = item.file.parent().unwrap_or(Path::new("/"));
+            let roots: Vec<_> = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect();
+            let read = |path: &str| beside::read(&session.cwd.join(path), &roots).map(|(_, text)| text);
+            let filled = recipe.fill_in(given, folder, read);
+            let filled =
+                filled.map_err(|reason| Refusal::new(format!("the recipe `{name}` was not used: {reason}")))?;
+            let given: Vec<_> = given.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            (asks(&given.join(", ")), filled)
+        }
+        None => {
+            if let Some(key) = given.keys().find(|key| *key != REQUEST) {
+                return Err(Refusal::new(format!("`{key}` is no argument of `{name}`; it has `{REQUEST}`")));
+            }
+            (asks(given.get(REQUEST).and_then(Value::as_str).unwrap_or_default()), document.body)
+        }
+    };
+    Ok(format!("{asks}\n\n{}", labelled(item, &item.shown, &item.file, &text)))
 }
 
 #[cfg(test)]

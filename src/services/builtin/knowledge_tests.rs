@@ -362,11 +362,16 @@ async fn a_prompt_says_what_was_typed() {
     set.write("cwd/.goose/recipes/weekly.yaml", RECIPE);
     set.write("cwd/.goose/recipes/plain.yaml", "title: Plain\nprompt: Say hello.\n");
     let text = set.knowledge.prompt("review", json!({"request": "the last commit"})).await.unwrap();
-    assert!(text.starts_with("The skill review of this project") && text.ends_with("Use it for this: the last commit"));
-    assert!(set.knowledge.prompt("review", json!({})).await.unwrap().starts_with("Do this.\n\nThe skill review"));
+    assert!(
+        text.starts_with("The user asks for `/review`: the last commit\n\nThe skill review of this project"),
+        "{text}"
+    );
+    let text = set.knowledge.prompt("review", json!({})).await.unwrap();
+    assert!(text.starts_with("The user asks for `/review`.\n\nThe skill review"), "{text}");
     let text = set.knowledge.prompt("plain", json!({"request": "in French"})).await.unwrap();
-    assert!(text.contains("\nSay hello.\n") && text.ends_with("Use it for this: in French"), "{text}");
+    assert!(text.starts_with("The user asks for `/plain`: in French\n") && text.contains("\nSay hello.\n"), "{text}");
     let text = set.knowledge.prompt("weekly", json!({"team": "{{ style }} core"})).await.unwrap();
+    assert!(text.starts_with("The user asks for `/weekly`: team = \"{{ style }} core\"\n"), "{text}");
     assert!(text.contains("\nReport on {{ style }} core in prose.\n"), "{text}");
     for (given, said) in [
         (json!({}), "the recipe `weekly` was not used: it needs `team` (Which team)"),

@@ -1,0 +1,172 @@
+//! Skills, recipes and agent files as users meet them: served alone, bound to a mode, and typed in an editor.
+
+use std::fs;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use skein::broker::{Nobody, Terms};
+use skein::manifest::Approval;
+use skein::tool::{CallContext, Session};
+
+use crate::client::Client;
+use crate::support::acp::{Acp, of_kind};
+use crate::support::model::{Answer, ScriptedModel, asked};
+use crate::support::{Sandbox, Wired, agent, arguments, mode};
+
+const REVIEW: &str = "---\nname: review\ndescription: Reviews a change\n---\nLook at the diff first.\n";
+const WEEKLY: &str = "title: Weekly\ndescription: Reports the week\nprompt: Report on {{ team }} since {{ day }}.\n\
+    parameters:\n- {key: team, requirement: required, input_type: string, description: Which team}\n\
+    - {key: day, requirement: required, input_type: string, description: Since when}\n";
+
+fn names(listed: &Value) -> Vec<&str> {
+    listed.as_array().expect("a list").iter().map(|of| of["name"].as_str().expect("a name")).collect()
+}
+
+#[test]
+fn it_can_be_started_alone() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.agents/skills/review/SKILL.md", REVIEW);
+    sandbox.write("project/.agents/skills/review/check.md", "beside");
+    sandbox.write("home/.config/goose/recipes/weekly.yaml", WEEKLY);
+    // Beside manifests, a recipe is no manifest.
+    sandbox.write("config/recipes/monthly.yaml", WEEKLY);
+    let (mut client, greeting) = Client::connect(sandbox.command(&["mcp", "--service", "knowledge"]));
+    let said = greeting["instructions"].as_str().expect("instructions");
+    assert!(said.contains("\n- review (skill of the project): Reviews a change\n"), "{said}");
+    assert_eq!(names(&client.result("tools/list", json!({}))["tools"]), ["load"]);
+    assert_eq!(names(&client.result("prompts/list", json!({}))["prompts"]), ["monthly", "review", "weekly"]);
+    assert_eq!(names(&client.result("resources/list", json!({}))["resources"]), ["monthly", "review", "weekly"]);
+    let templates = client.result("resources/templates/list", json!({}))["resourceTemplates"].clone();
+    assert_eq!(names(&templates), ["skill", "recipe", "agent"]);
+    let read = client.result("resources/read", json!({"uri": "skill://review/check.md"}));
+    assert!(read["contents"][0]["text"].as_str().is_some_and(|text| text.contains("\nbeside\n")), "{read}");
+    let loaded = client.result("tools/call", json!({"name": "load", "arguments": {"name": "review"}}));
+    assert!(loaded["content"][0]["text"].as_str().is_some_and(|text| text.contains("Look at the diff first.")));
+    let given = json!({"name": "weekly", "arguments": {"team": "core", "day": "Monday"}});
+    let prompt = client.result("prompts/get", given);
+    let text = prompt["messages"][0]["content"]["text"].as_str().expect("text");
+    assert!(text.contains("\nReport on core since Monday.\n"), "{text}");
+    let refused = client.request("prompts/get", json!({"name": "weekly", "arguments": {}}))["error"].clone();
+    let told = "it needs `team` (Which team) and `day` (Since when)";
+    assert!(refused["message"].as_str().is_some_and(|message| message.contains(told)), "{refused}");
+    // What comes and goes on disk does so in the lists.
+    sandbox.write("project/.claude/agents/critic.md", "---\ndescription: Finds fault\n---\nBe strict.\n");
+    assert_eq!(names(&client.result("prompts/list", json!({}))["prompts"]), ["critic", "monthly", "review", "weekly"]);
+    client.hang_up();
+    assert!(client.ended().success());
+}
+
+/// Text is data, so nobody has to trust a project first; what lies in `.skein/` is used only when trusted, and is not
+/// looked for here.
+#[test]
+fn a_project_that_nobody_trusts_is_offered_by_its_label() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.agents/skills/review/SKILL.md", REVIEW);
+    sandbox.write("project/.skein/skills/hidden/SKILL.md", REVIEW);
+    sandbox.write("project/.skein/config.yaml", "version: 1\nkind: config\n");
+    let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "knowledge"]));
+    let listed = client.result("tools/call", json!({"name": "load", "arguments": {}}));
+    let items = &listed["structuredContent"]["items"];
+    assert_eq!((names(items), &items[0]["origin"]), (vec!["review"], &json!("project")), "{listed}");
+}
+
+#[test]
+fn the_orchestrator_has_it_and_others_do_not() {
+    let sandbox = Sandbox::new();
+    let has = |agent: &str, mode: &str| {
+        let tools = sandbox.skein(&["tools", "-a", agent, "-m", mode, "--json"]).json()["tools"].clone();
+        tools.as_array().expect("a list").iter().any(|tool| tool["name"] == "knowledge__load" && tool["absent"].is_null())
+    };
+    assert!(has("orchestrator", "auto"));
+    assert!(!has("goose", "assistant"));
+}
+
+#[tokio::test]
+async fn each_session_has_what_its_own_folder_has() {
+    let bound = mode("all", json!(["knowledge"]), json!(["knowledge"]));
+    let wired = Wired::with_manifests(&[agent(&[bound])]);
+    let in_folder = |folder: &str| {
+        let cwd = wired.path(folder);
+        fs::create_dir_all(cwd.join(".git")).expect("a folder");
+        let skill = cwd.join(format!(".agents/skills/{folder}/SKILL.md"));
+        fs::create_dir_all(skill.parent().expect("a parent")).expect("a folder");
+        fs::write(skill, "---\ndescription: one\n---\ntext").expect("written");
+        Session::new(folder, cwd, Vec::new(), wired.path("scratch"))
+    };
+    for folder in ["one", "two"] {
+        let session = in_folder(folder);
+        let asker = Arc::new(Nobody);
+        let terms =
+            Terms { session: Arc::clone(&session), approval: Some(Approval::ReadOnly), asker, brought: Vec::new() };
+        let binding = wired.bind_terms("all", terms).await.expect("bound");
+        let context = || CallContext::new(Arc::clone(&session));
+        let listed = binding.call("knowledge__load", arguments(json!({})), context()).await.expect("an answer");
+        assert_eq!(names(&listed.structured.expect("data")["items"]), [folder]);
+        assert_eq!(binding.prompts().await.into_keys().collect::<Vec<_>>(), [format!("knowledge__{folder}")]);
+        let (_, said) = binding.instructions().remove(0);
+        assert!(said.contains(&format!("\n- {folder} (skill of the project): one")), "{said}");
+        let text = binding.get_prompt(&format!("knowledge__{folder}"), arguments(json!({})), context()).await;
+        assert!(text.expect("a prompt").to_string().contains("text"));
+        let other = if folder == "one" { "two" } else { "one" };
+        assert!(binding.read_resource(&format!("skill://{other}/SKILL.md"), context()).await.is_err());
+    }
+    wired.stop().await;
+}
+
+/// An agent of the user's own that asks for the service.
+const LIBRARIAN: &str = "version: 1\nkind: agent\nname: librarian\ndescription: Knows what to read.\n\
+    metadata: {dependencies: [knowledge]}\nmodes:\n- slug: desk\n  description: At the desk.\n  prompt: desk.md\n  \
+    tool_groups: [knowledge]\n  dependencies: [knowledge]\n";
+
+fn commands(update: &Value) -> Vec<&str> {
+    names(&update["availableCommands"])
+}
+
+#[test]
+fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/agents/librarian.yaml", LIBRARIAN);
+    sandbox.write("config/agents/desk.md", "Help.\n");
+    sandbox.write("project/.agents/skills/review/SKILL.md", REVIEW);
+    sandbox.write("project/.agents/skills/tools/SKILL.md", "---\ndescription: Named like a command\n---\nx\n");
+    sandbox.write("project/.goose/recipes/weekly.yaml", WEEKLY);
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["done".to_owned()]));
+    let command = sandbox.command(&["acp", "--agent", "librarian", "--mode", "desk"]);
+    let mut client = Acp::launch(&sandbox, model.offered_to(command));
+    client.introduce(&json!({}));
+    let mark = client.mark();
+    let session = client.session();
+    let told = client.wait_update(mark, &session, "available_commands_update");
+    assert_eq!(commands(&told), ["tools", "compact", "knowledge__tools", "review", "weekly"]);
+    let weekly = &told["availableCommands"][4];
+    assert_eq!(weekly["input"]["hint"], "team day");
+    assert_eq!(weekly["description"], "recipe of the project: Reports the week (knowledge)");
+
+    let (reason, updates) = client.prompt(&session, "/review the last commit");
+    assert_eq!(reason, "end_turn");
+    assert_eq!(of_kind(&updates, "available_commands_update"), Vec::<Value>::new(), "nothing has changed");
+    let shown = asked(&model.requests()[0]);
+    assert!(shown.contains("The user asks for `/review`: the last commit"), "{shown}");
+    assert!(shown.contains("Look at the diff first."), "{shown}");
+    client.prompt(&session, "/weekly core last Monday");
+    assert!(asked(&model.requests()[1]).contains("Report on core since last Monday."));
+    for (typed, said) in [
+        ("/weekly core", "/weekly needs `day`: write it behind the command"),
+        ("/weekly", "/weekly needs `team` and `day`: write it behind the command"),
+    ] {
+        let refused = client.begin(&session, typed);
+        let error = client.answer(&refused)["error"].clone();
+        assert!(error["message"].as_str().is_some_and(|message| message.contains(said)), "{error}");
+    }
+    assert_eq!(model.answered(), 2, "what lacks something is not sent");
+
+    // A skill that comes while the session runs is a command from the next prompt on.
+    sandbox.write("project/.agents/skills/ship/SKILL.md", "---\ndescription: Ships\n---\nTag it.\n");
+    let (_, updates) = client.prompt(&session, "/ship");
+    let told = of_kind(&updates, "available_commands_update");
+    assert_eq!(
+        told.iter().map(commands).collect::<Vec<_>>(),
+        [vec!["tools", "compact", "knowledge__tools", "review", "ship", "weekly"]]
+    );
+    assert!(asked(&model.requests()[2]).contains("Tag it."));
+}
