@@ -52,7 +52,7 @@ fn layers(global: &Global, extra: &[PathBuf], untrusted: Untrusted, folders: &Fo
     let mut roots = vec![(Layer::Builtin, Root::Builtin)];
     if !global.built_in.manifests.is_empty() {
         let files = global.built_in.manifests.clone();
-        roots.push((Layer::Builtin, Root::Snapshot { files, shown: "builtin:".to_owned() }));
+        roots.push((Layer::Builtin, Root::Snapshot { files, shown: "builtin".to_owned() }));
     }
     if folders.config.is_dir() {
         roots.push((Layer::User, disk(&folders.config, folders)));
