@@ -75,7 +75,11 @@ fn the_orchestrator_has_it_and_others_do_not() {
     let sandbox = Sandbox::new();
     let has = |agent: &str, mode: &str| {
         let tools = sandbox.skein(&["tools", "-a", agent, "-m", mode, "--json"]).json()["tools"].clone();
-        tools.as_array().expect("a list").iter().any(|tool| tool["name"] == "knowledge__load" && tool["absent"].is_null())
+        tools
+            .as_array()
+            .expect("a list")
+            .iter()
+            .any(|tool| tool["name"] == "knowledge__load" && tool["absent"].is_null())
     };
     assert!(has("orchestrator", "auto"));
     assert!(!has("goose", "assistant"));
