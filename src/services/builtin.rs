@@ -8,6 +8,7 @@ pub mod knowledge;
 pub mod memory;
 mod schema;
 pub mod todo;
+pub mod tutorial;
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -79,6 +80,7 @@ impl Registry {
             .with("knowledge", |surroundings| knowledge::KnowledgeService::new(surroundings.user.clone()))
             .with("memory", |surroundings| memory::MemoryService::new(&surroundings.data))
             .with("todo", |_| todo::TodoService::new())
+            .with("tutorial", |_| tutorial::TutorialService::new())
     }
 
     pub fn empty() -> Self {

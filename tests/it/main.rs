@@ -80,5 +80,7 @@ mod services_doc;
 mod services;
 /// `skein sessions`: what is listed, shown, exported, deleted and found.
 mod sessions;
+/// The tutorials, performed, and the examples that they show.
+mod tutorials;
 /// The test vocabulary.
 mod support;

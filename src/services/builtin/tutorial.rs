@@ -1,0 +1,133 @@
+//! Lessons on Skein itself, step by step. They are the pages in `docs/tutorials`, compiled in; a test performs every
+//! step as it is written.
+
+mod lesson;
+
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{ServerHandler, tool, tool_handler, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+pub use lesson::{Lesson, Step};
+
+use super::answer::{self, Answer, Refusal};
+use super::schema;
+use crate::ids::nearest;
+
+const PAGES: [(&str, &str); 4] = [
+    ("first-manifest", include_str!("../../../docs/tutorials/first-manifest.md")),
+    ("first-service", include_str!("../../../docs/tutorials/first-service.md")),
+    ("from-goose", include_str!("../../../docs/tutorials/from-goose.md")),
+    ("editors", include_str!("../../../docs/tutorials/editors.md")),
+];
+
+/// All lessons, in the order in which to take them.
+pub fn lessons() -> Vec<Lesson> {
+    PAGES.iter().map(|(name, page)| Lesson::read(name, page)).collect()
+}
+
+/// The service.
+pub struct TutorialService {
+    tool_router: ToolRouter<Self>,
+    lessons: Vec<Lesson>,
+}
+
+impl std::fmt::Debug for TutorialService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TutorialService").finish_non_exhaustive()
+    }
+}
+
+impl Default for TutorialService {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Load {
+    name: String,
+    /// from 1; an overview if left out
+    step: Option<usize>,
+}
+
+#[tool_router]
+impl TutorialService {
+    pub fn new() -> Self {
+        Self { tool_router: schema::slim(Self::tool_router()), lessons: lessons() }
+    }
+
+    #[tool(
+        description = "List the tutorials on Skein",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn list_tutorials(&self) -> Answer {
+        let line = |of: &Lesson| format!("- {}: {} {}", of.name, of.about, answer::count(of.steps.len(), "step"));
+        let data =
+            |of: &Lesson| json!({"name": of.name, "title": of.title, "about": of.about, "steps": of.steps.len()});
+        let text = self.lessons.iter().map(line).collect::<Vec<_>>().join("\n");
+        let data: Vec<_> = self.lessons.iter().map(data).collect();
+        Ok(answer::structured(text, json!({"tutorials": data})))
+    }
+
+    #[tool(
+        description = "Load a tutorial, or one step of it: text, files, commands, and the check of what was done",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn load_tutorial(&self, Parameters(request): Parameters<Load>) -> Answer {
+        let Load { name, step } = request;
+        let lesson = self.lessons.iter().find(|lesson| lesson.name == name).ok_or_else(|| self.unknown(&name))?;
+        let count = lesson.steps.len();
+        let Some(number) = step else {
+            let titles = lesson.steps.iter().enumerate().map(|(at, step)| format!("{}. {}", at + 1, step.title));
+            let titles: Vec<_> = titles.collect();
+            let text =
+                format!("{}\n\n{}\n\n{}\n\nLoad step 1 to begin.", lesson.title, lesson.about, titles.join("\n"));
+            let data = json!({"name": name, "title": lesson.title, "about": lesson.about, "steps": titles});
+            return Ok(answer::structured(text, data));
+        };
+        let Some(step) = number.checked_sub(1).and_then(|at| lesson.steps.get(at)) else {
+            return Err(Refusal::new(format!("`{name}` has the steps 1 to {count}; there is no step {number}")));
+        };
+        let next = if number < count {
+            format!("Step {} comes next.", number + 1)
+        } else {
+            "This is the last step.".to_owned()
+        };
+        let text = format!("{name}, step {number} of {count}: {}\n\n{}\n\n{next}", step.title, step.text);
+        let files: Vec<_> = step.files.iter().map(|(path, text)| json!({"path": path, "text": text})).collect();
+        let check = step.check.as_ref().map(|(command, expected)| json!({"command": command, "prints": expected}));
+        let data = json!({
+            "name": name, "step": number, "of": count, "title": step.title,
+            "files": files, "commands": step.commands, "check": check,
+        });
+        Ok(answer::structured(text, data))
+    }
+
+    fn unknown(&self, name: &str) -> Refusal {
+        let names: Vec<_> = self.lessons.iter().map(|lesson| lesson.name.as_str()).collect();
+        let near = nearest(name, names.iter().copied());
+        let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+        Refusal::new(format!("there is no tutorial `{name}`; {near}there are {}", names.join(", ")))
+    }
+}
+
+#[tool_handler(router = self.tool_router)]
+impl ServerHandler for TutorialService {
+    fn get_info(&self) -> rmcp::model::ServerConfig {
+        let capabilities = rmcp::model::ServerCapabilities::builder().enable_tools().build();
+        rmcp::model::ServerConfig::new(capabilities)
+            .with_server_info(rmcp::model::Implementation::new("tutorial", env!("CARGO_PKG_VERSION")))
+            .with_instructions(INSTRUCTIONS)
+    }
+}
+
+const INSTRUCTIONS: &str = "Teach one step at a time: say what it is for, have its files written and its commands run exactly as they \
+                            stand there, and go on when its check prints what it should.";
+
+#[cfg(test)]
+#[path = "tutorial_tests.rs"]
+mod tests;

@@ -1,0 +1,56 @@
+//! A page of `docs/tutorials` as a lesson. A heading begins a step; in a step, a block `file=PATH` is a file to write, a
+//! block `console` holds commands to run, and the block `console check` a command and lines that it must print once
+//! the step is done.
+
+/// A tutorial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lesson {
+    pub name: String,
+    pub title: String,
+    pub about: String,
+    pub steps: Vec<Step>,
+}
+
+/// One step of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Step {
+    pub title: String,
+    /// All of it, as Markdown.
+    pub text: String,
+    /// Paths and texts.
+    pub files: Vec<(String, String)>,
+    pub commands: Vec<String>,
+    /// The command, and what must be among the lines that it prints.
+    pub check: Option<(String, Vec<String>)>,
+}
+
+impl Lesson {
+    /// Whatever stands there is taken as it is; a test looks whether it makes sense.
+    pub fn read(name: &str, page: &str) -> Self {
+        let mut parts = page.split("\n## ");
+        let (title, about) = parts.next().unwrap_or_default().split_once('\n').unwrap_or_default();
+        let title = title.trim_start_matches("# ").to_owned();
+        let steps = parts.map(step).collect();
+        Self { name: name.to_owned(), title, about: about.trim().replace('\n', " "), steps }
+    }
+}
+
+fn step(section: &str) -> Step {
+    let (title, text) = section.split_once('\n').unwrap_or((section, ""));
+    let mut step = Step { title: title.to_owned(), text: text.trim().to_owned(), ..Step::default() };
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some(info) = line.strip_prefix("```") else { continue };
+        let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
+        if let Some((_, path)) = info.split_once(" file=") {
+            let text = block.iter().map(|line| format!("{line}\n")).collect();
+            step.files.push((path.to_owned(), text));
+        } else if info == "console" {
+            step.commands.extend(block.iter().filter_map(|line| line.strip_prefix("$ ")).map(str::to_owned));
+        } else if info == "console check" {
+            let command = block.first().and_then(|line| line.strip_prefix("$ ")).unwrap_or_default().to_owned();
+            step.check = Some((command, block.iter().skip(1).map(|line| (*line).to_owned()).collect()));
+        }
+    }
+    step
+}

@@ -1,0 +1,126 @@
+//! Every tutorial, performed: its files are written and its commands run exactly as they stand there, and the check of
+//! each step fails before the step and passes after it.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use skein::services::builtin::tutorial::{Lesson, Step, lessons};
+
+use crate::cli::code_blocks;
+use crate::support::{Sandbox, files_below, read, repository};
+
+/// A command as a user types it, in the folder of a sandbox, with the built program on the `PATH`.
+#[expect(clippy::disallowed_methods, reason = "a user's shell is started from outside")]
+fn typed(sandbox: &Sandbox, command: &str) -> Output {
+    let skein = std::path::Path::new(env!("CARGO_BIN_EXE_skein")).parent().expect("its folder").to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([skein].into_iter().chain(std::env::split_paths(&path))).expect("a PATH");
+    // Where cargo has its crates: the home of a sandbox is empty.
+    let real = std::env::var_os("HOME").map(std::path::PathBuf::from).unwrap_or_default();
+    let tool = |name: &str, folder: &str| std::env::var_os(name).unwrap_or_else(|| real.join(folder).into());
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", command])
+        .current_dir(sandbox.path("project"))
+        .env_clear()
+        .env("PATH", path)
+        .env("HOME", sandbox.path("home"))
+        .env("SKEIN_CONFIG_DIR", sandbox.path("config"))
+        .env("SKEIN_DATA_DIR", sandbox.path("data"))
+        .env("SKEIN_CLONE", repository(""))
+        .env("CARGO_HOME", tool("CARGO_HOME", ".cargo"))
+        .env("RUSTUP_HOME", tool("RUSTUP_HOME", ".rustup"))
+        .env("CARGO_NET_OFFLINE", "true")
+        .stdin(std::process::Stdio::null());
+    shell.output().expect("a shell")
+}
+
+/// Everything that a command said.
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// What is wrong after a step, if something is.
+fn checked(sandbox: &Sandbox, step: &Step) -> Result<(), String> {
+    let (command, expected) = step.check.as_ref().expect("a step has a check");
+    let output = typed(sandbox, command);
+    let said = said(&output);
+    let missing: Vec<_> = expected.iter().filter(|line| !said.contains(line.as_str())).collect();
+    if output.status.success() && missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{command}\nexits with {:?} and does not say {missing:?}:\n{said}", output.status.code()))
+}
+
+fn perform(lesson: &Lesson) {
+    let sandbox = Sandbox::new();
+    for (at, step) in lesson.steps.iter().enumerate() {
+        let place = format!("{}, step {}: {}", lesson.name, at + 1, step.title);
+        assert!(checked(&sandbox, step).is_err(), "{place}: the check passes although nothing was done");
+        for (path, text) in &step.files {
+            sandbox.write(&format!("project/{path}"), text);
+        }
+        for command in &step.commands {
+            let output = typed(&sandbox, command);
+            assert!(output.status.success(), "{place}: {command}\n{}", said(&output));
+        }
+        checked(&sandbox, step).unwrap_or_else(|problem| panic!("{place}: {problem}"));
+    }
+}
+
+fn lesson(name: &str) -> Lesson {
+    lessons().into_iter().find(|lesson| lesson.name == name).expect("a tutorial of that name")
+}
+
+#[test]
+fn the_first_manifest_works_as_written() {
+    perform(&lesson("first-manifest"));
+}
+
+#[test]
+fn the_first_service_works_as_written() {
+    perform(&lesson("first-service"));
+}
+
+#[test]
+fn the_way_from_goose_works_as_written() {
+    perform(&lesson("from-goose"));
+}
+
+#[test]
+fn the_settings_of_editors_work_as_written() {
+    perform(&lesson("editors"));
+}
+
+#[test]
+fn every_page_is_a_tutorial() {
+    let pages = files_below(&repository("docs/tutorials"));
+    let pages: BTreeSet<_> = pages.iter().map(|page| page.file_stem().expect("a name").to_string_lossy()).collect();
+    assert_eq!(pages, lessons().iter().map(|lesson| lesson.name.as_str().into()).collect());
+}
+
+/// What `first-service` shows are the examples, and what `editors` shows stands in the page on editors.
+#[test]
+fn what_a_tutorial_shows_is_what_there_is() {
+    let shown: Vec<_> = lesson("first-service").steps.into_iter().flat_map(|step| step.files).collect();
+    for (path, example) in [
+        ("server.py", "examples/words_python/server.py"),
+        (".skein/services/words.yaml", "examples/words_python/words.yaml"),
+        ("main.rs", "examples/words_builtin/main.rs"),
+        ("words.yaml", "examples/words_builtin/words.yaml"),
+    ] {
+        let (_, text) = shown.iter().find(|(known, _)| known == path).unwrap_or_else(|| panic!("{path} is shown"));
+        assert_eq!(*text, read(repository(example)), "{example}");
+    }
+    let settings = lesson("editors").steps.into_iter().flat_map(|step| step.files);
+    let (_, settings) = settings.into_iter().find(|(path, _)| path == "settings.json").expect("settings");
+    let page = code_blocks(&read(repository("docs/editors.md")));
+    assert!(page.iter().any(|(info, block)| info == "json" && *block == settings), "docs/editors.md has the same");
+}
+
+/// The promise to those who write their own.
+#[test]
+fn a_built_in_service_takes_less_than_sixty_lines() {
+    let lines = read(repository("examples/words_builtin/main.rs")).lines().count();
+    assert!(lines < 60, "{lines}");
+}
