@@ -316,7 +316,10 @@ mod tests {
         let todo = Harness::new(super::todo::TodoService::new()).schema_bytes("todo").await;
         let fetch = super::fetch::FetchService::new(&serde_json::Map::new()).unwrap();
         let fetch = Harness::new(fetch).schema_bytes("fetch").await;
-        let small = memory <= 1_100 && todo <= 600 && fetch <= 400;
-        assert!(small, "memory {memory}, todo {todo}, fetch {fetch}");
+        let knowledge = super::knowledge::KnowledgeService::new(super::UserFolders::default());
+        let knowledge = Harness::new(knowledge).schema_bytes("knowledge").await;
+        let tutorial = Harness::new(super::tutorial::TutorialService::new()).schema_bytes("tutorial").await;
+        let small = memory <= 1_100 && todo <= 600 && fetch <= 400 && knowledge <= 300 && tutorial <= 500;
+        assert!(small, "memory {memory}, todo {todo}, fetch {fetch}, knowledge {knowledge}, tutorial {tutorial}");
     }
 }

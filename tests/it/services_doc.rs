@@ -25,6 +25,8 @@ fn example(service: &str) -> (&'static str, Value) {
             "set_todos",
             json!({"items": [{"text": "write the test", "status": "completed"}, {"text": "make it pass", "status": "pending"}]}),
         ),
+        "knowledge" => ("load", json!({"name": "review"})),
+        "tutorial" => ("load_tutorial", json!({"name": "first-manifest"})),
         "fetch" => ("fetch_url", json!({"url": "http://169.254.169.254/latest/meta-data"})),
         other => panic!("a service that is ready needs an example here: {other}"),
     }
@@ -72,6 +74,10 @@ async fn the_page_on_services_is_what_they_say() {
     let project = folder.path().join("project");
     std::fs::create_dir(&project).unwrap();
     std::fs::write(project.join("greeting.txt"), "hello world\n").unwrap();
+    let skill = project.join(".agents/skills/review");
+    std::fs::create_dir_all(&skill).unwrap();
+    let text = "---\nname: review\ndescription: Reviews a change\n---\nLook at the tests first.\n";
+    std::fs::write(skill.join("SKILL.md"), text).unwrap();
     let session = Session::new("s1", project, Vec::new(), folder.path().join("scratch"));
 
     let (manifests, _) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
@@ -96,7 +102,8 @@ async fn the_page_on_services_is_what_they_say() {
          In a session that is shown in an editor which lends its files, `read_file`, `write_file`, `edit_file` and `undo_edit`\n\
          see UTF-8 text as the user does, unsaved changes included, and write through the editor; `search`, `find_files` and\n\
          `list_dir` see the disk. Where it lends terminals, `shell` runs in one, except in the background. What the editor\n\
-         fails at is done without it, unless unsaved text would be lost or a command could run twice.\n",
+         fails at is done without it, unless unsaved text would be lost or a command could run twice.\n\n\
+         What `knowledge` finds, and where, is in [knowledge](knowledge.md). The tutorials are [pages](tutorials/first-manifest.md), too.\n",
     );
     for name in &ready {
         let terms = Terms {

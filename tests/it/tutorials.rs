@@ -3,11 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
+use std::sync::Arc;
 
+use serde_json::json;
+use skein::broker::{Nobody, Terms};
+use skein::manifest::Approval;
 use skein::services::builtin::tutorial::{Lesson, Step, lessons};
 
 use crate::cli::code_blocks;
-use crate::support::{Sandbox, files_below, read, repository};
+use crate::client::Client;
+use crate::support::{Sandbox, Wired, agent, files_below, mode, read, repository};
 
 /// A command as a user types it, in the folder of a sandbox, with the built program on the `PATH`.
 #[expect(clippy::disallowed_methods, reason = "a user's shell is started from outside")]
@@ -116,6 +121,41 @@ fn what_a_tutorial_shows_is_what_there_is() {
     let (_, settings) = settings.into_iter().find(|(path, _)| path == "settings.json").expect("settings");
     let page = code_blocks(&read(repository("docs/editors.md")));
     assert!(page.iter().any(|(info, block)| info == "json" && *block == settings), "docs/editors.md has the same");
+}
+
+#[test]
+fn they_can_be_served_alone() {
+    let sandbox = Sandbox::new();
+    let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "tutorial"]));
+    let listed = client.result("tools/call", json!({"name": "list_tutorials", "arguments": {}}));
+    assert_eq!(listed["structuredContent"]["tutorials"].as_array().expect("a list").len(), lessons().len());
+    let asked = json!({"name": "load_tutorial", "arguments": {"name": "editors", "step": 2}});
+    let step = client.result("tools/call", asked);
+    assert_eq!(step["structuredContent"]["check"]["command"], "skein acp < hello.json");
+    client.hang_up();
+    assert!(client.ended().success());
+}
+
+/// They only read, so the group `read` brings them to a mode that depends on the service, and nobody is asked.
+#[tokio::test]
+async fn a_mode_that_asks_for_them_can_teach() {
+    let teacher = mode("teacher", json!(["read"]), json!(["tutorial"]));
+    let other = mode("other", json!(["read"]), json!(["developer"]));
+    let wired = Wired::with_manifests(&[agent(&[teacher, other])]);
+    let terms = Terms {
+        session: wired.session("session"),
+        approval: Some(Approval::ReadOnly),
+        asker: Arc::new(Nobody),
+        brought: Vec::new(),
+    };
+    let binding = wired.bind_terms("teacher", terms).await.expect("bound");
+    assert_eq!(binding.tools().keys().collect::<Vec<_>>(), ["tutorial__list_tutorials", "tutorial__load_tutorial"]);
+    let text = wired.said(&binding, "tutorial__load_tutorial", json!({"name": "first-service", "step": 1})).await;
+    assert!(text.starts_with("first-service, step 1 of 4: Write a server\n"), "{text}");
+    let binding = wired.bind("other").await.expect("bound");
+    assert!(binding.tools().keys().all(|name| !name.starts_with("tutorial")));
+    drop(binding);
+    wired.stop().await;
 }
 
 /// The promise to those who write their own.
