@@ -123,6 +123,15 @@ async fn files_beside_a_skill_are_listed_and_loaded() {
          (os error 2); there are: lists/check.md"
     );
     set.write("cwd/.claude/agents/critic.md", "---\ndescription: Finds fault\n---\nBe strict.");
+    fs::write(set.path("cwd/.agents/skills/review/picture.png"), b"\x89PNG\xff").unwrap();
+    set.write("cwd/.agents/skills/review/long.md", &"ä".repeat(200_000));
+    let path = "[TMP]/cwd/.agents/skills/review";
+    assert!(
+        set.load("review/picture.png").await.contains(&format!(": it is no text; its path is {path}/picture.png;"))
+    );
+    assert!(
+        set.load("review/long.md").await.contains(&format!(": it has more than 256 kB; its path is {path}/long.md;"))
+    );
     assert_eq!(set.load("critic/x").await, "`critic` is one agent file, without others beside it; load `critic`");
 }
 
@@ -404,6 +413,11 @@ async fn a_recipe_is_filled_in_within_limits() {
     assert!(text.contains("\nRead: from the file\n"), "{text}");
     let outside = set.knowledge.prompt("file", json!({"doc": "../home/key"})).await.unwrap_err();
     assert!(outside.contains("the file for `doc` cannot be read: it lies outside"), "{outside}");
+    // A recipe of somebody else must not choose what is read.
+    let chosen = "title: t\nprompt: '{{ doc }}'\nparameters:\n- {key: doc, input_type: file, requirement: optional, default: .env}\n";
+    set.write("cwd/.goose/recipes/chosen.yaml", chosen);
+    let refused = set.knowledge.refusal("load", json!({"name": "chosen"})).await;
+    assert!(refused.contains("chosen.yaml:4:64: the parameter `doc` is a file and has a default"), "{refused}");
     for (prompt, said) in [
         ("{{ other }}", "its text cannot be filled in: "),
         (

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::find::contents;
+use super::find::{MAX_FILE, contents};
 
 const MAX_LISTED: usize = 100;
 const MAX_DEPTH: usize = 6;
@@ -43,8 +43,9 @@ pub(super) fn read(path: &Path, folders: &[PathBuf]) -> Result<(PathBuf, String)
         return Err("it lies outside, links and `..` resolved".to_owned());
     }
     let bytes = contents(&real)?;
-    let size = bytes.len();
-    let text = String::from_utf8(bytes)
-        .map_err(|_| format!("it is no text ({size} bytes or more); its path is {}", real.display()))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(format!("it has more than {} kB; its path is {}", MAX_FILE / 1024, real.display()));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| format!("it is no text; its path is {}", real.display()))?;
     Ok((real, text))
 }

@@ -13,7 +13,7 @@ use crate::services::UserFolders;
 use crate::store::project_root;
 
 /// A file that is larger was not written to be read by a model.
-const MAX_FILE: u64 = 256 * 1024;
+pub(super) const MAX_FILE: u64 = 256 * 1024;
 /// In one folder.
 const MAX_ENTRIES: usize = 500;
 

@@ -127,6 +127,12 @@ fn parameters(source: &Source, value: &Value) -> Result<Vec<Parameter>, Wrong> {
             let help = "give it a `key` of letters, digits and `_`, as the text uses it";
             Wrong::at(source, &at, "the parameter has no usable `key`", help)
         })?;
+        let file = parameter["input_type"] == "file";
+        if file && !parameter["default"].is_null() {
+            let problem = format!("the parameter `{key}` is a file and has a default");
+            let help = "remove the default: only the user says which file is read";
+            return Err(Wrong::at(source, &at.key("default"), problem, help));
+        }
         let scalar = |value: &Value| match value {
             Value::Null => String::new(),
             Value::String(text) => text.clone(),
@@ -139,7 +145,7 @@ fn parameters(source: &Source, value: &Value) -> Result<Vec<Parameter>, Wrong> {
             required: parameter["requirement"] != "optional" && parameter["default"].is_null(),
             default: scalar(&parameter["default"]),
             options: options.unwrap_or_default(),
-            file: parameter["input_type"] == "file",
+            file,
         })
     };
     listed.iter().enumerate().map(read).collect()
