@@ -1,7 +1,6 @@
 //! Knowledge as a session sees it: found where other tools keep it, told with its origin, held in its folder.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use expect_test::expect;
@@ -9,6 +8,9 @@ use proptest::prelude::*;
 
 use super::super::harness::{Harness, runtime};
 use super::*;
+
+#[path = "knowledge_held_tests.rs"]
+mod held;
 
 /// A service, a project with a repository and a home, all in one folder.
 struct Set {
@@ -200,84 +202,6 @@ async fn what_is_wrong_with_a_file_is_told_with_its_place() {
     assert_eq!((&data["problems"][1]["line"], &data["problems"][1]["column"]), (&json!(3), &json!(22)));
     set.knowledge.catalog().await;
     assert!(set.knowledge.instructions().ends_with("13 files cannot be used; `load` without a name tells why."));
-}
-
-#[tokio::test]
-async fn a_skill_cannot_leave_its_folder() {
-    let set = Set::new();
-    set.skill("cwd/.agents/skills/review", "a review");
-    set.write("cwd/secret.txt", "key");
-    set.write("cwd/.agents/skills/review/in.txt", "inside");
-    set.write("cwd/.agents/skills/reviewer/near.txt", "key");
-    symlink("../../../secret.txt", set.path("cwd/.agents/skills/review/link.txt")).unwrap();
-    symlink("/", set.path("cwd/.agents/skills/review/root")).unwrap();
-    symlink("in.txt", set.path("cwd/.agents/skills/review/alias.txt")).unwrap();
-    let absolute = format!("review/{}", set.path("cwd/secret.txt").display());
-    for path in [
-        "review/../../../secret.txt",
-        "review/link.txt",
-        "review/root/etc/hostname",
-        "review/../reviewer/near.txt",
-        &absolute,
-    ] {
-        let refusal = set.knowledge.refusal("load", json!({"name": path})).await;
-        assert!(refusal.contains("it lies outside, links and `..` resolved"), "{path}: {refusal}");
-    }
-    for path in ["review/in.txt", "review/alias.txt", "review/../review/in.txt"] {
-        assert!(set.load(path).await.contains("\ninside\n"), "{path}");
-    }
-    assert!(
-        set.knowledge.read("skill://review/..%2F..%2F..%2Fsecret.txt").await.unwrap_err().contains("it lies outside")
-    );
-    // Neither can its own file be another's.
-    fs::create_dir(set.path("cwd/.agents/skills/false")).unwrap();
-    symlink("../review/SKILL.md", set.path("cwd/.agents/skills/false/SKILL.md")).unwrap();
-    let text = set.load("").await;
-    assert!(
-        text.contains(".agents/skills/false/SKILL.md: it is a link that leads out of the skill's folder"),
-        "{text}"
-    );
-}
-
-#[tokio::test]
-async fn a_project_cannot_lead_out_of_itself_and_the_user_can() {
-    let set = Set::new();
-    set.skill("elsewhere/dotfiles", "kept elsewhere");
-    set.write("elsewhere/weekly.yaml", RECIPE);
-    for folder in ["cwd/.agents/skills", "cwd/.goose/recipes", "home/.claude/skills", "cwd/shared"] {
-        fs::create_dir_all(set.path(folder)).unwrap();
-    }
-    symlink(set.path("elsewhere/dotfiles"), set.path("cwd/.agents/skills/dotfiles")).unwrap();
-    symlink(set.path("elsewhere/weekly.yaml"), set.path("cwd/.goose/recipes/weekly.yaml")).unwrap();
-    symlink("/dev/zero", set.path("home/.claude/skills/zero.md")).unwrap();
-    symlink("/nowhere", set.path("cwd/.goose/recipes/gone.yaml")).unwrap();
-    let text = set.load("").await;
-    for file in [".agents/skills/dotfiles/SKILL.md", ".goose/recipes/weekly.yaml"] {
-        let told = format!("{file}: it is a link that leads out of the project; copy it into the project");
-        assert!(text.contains(&told), "{text}");
-    }
-    assert!(text.contains(".goose/recipes/gone.yaml: it cannot be read: No such file"), "{text}");
-    symlink(set.path("elsewhere/dotfiles"), set.path("home/.claude/skills/dotfiles")).unwrap();
-    assert!(set.load("dotfiles").await.contains("of the user"));
-    // Inside the project links are fine, and what is reached in two ways is one.
-    set.skill("cwd/shared/both", "reached twice");
-    symlink("../../shared/both", set.path("cwd/.agents/skills/both")).unwrap();
-    fs::create_dir_all(set.path("cwd/.claude")).unwrap();
-    symlink("../shared", set.path("cwd/.claude/skills")).unwrap();
-    let data = set.knowledge.data("load", json!({})).await;
-    assert_eq!(data["shadowed"], json!([]));
-    assert!(set.load("both").await.contains("reached twice"));
-}
-
-#[tokio::test]
-async fn a_device_or_a_flood_is_not_read() {
-    let set = Set::new();
-    fs::create_dir_all(set.path("home/.claude/agents")).unwrap();
-    symlink("/dev/zero", set.path("home/.claude/agents/zero.md")).unwrap();
-    set.write("home/.claude/agents/flood.md", &"x".repeat(300 * 1024));
-    let text = set.load("").await;
-    assert!(text.contains("~/.claude/agents/zero.md: it is not a file"), "{text}");
-    assert!(text.contains("~/.claude/agents/flood.md: it has more than 256 kB; keep what is always needed"), "{text}");
 }
 
 #[tokio::test]
@@ -487,24 +411,5 @@ proptest! {
             set
         });
         drop(set);
-    }
-
-    /// Whatever path is asked for, nothing outside the skill is read.
-    #[test]
-    fn no_path_leads_out_of_a_skill(parts in proptest::collection::vec(
-        prop_oneof![Just(".."), Just("."), Just("in"), Just("out"), Just("secret"), Just("SKILL.md"), Just(""), Just("\0")], 1..8),
-    ) {
-        runtime().block_on(async {
-            let set = Set::new();
-            set.skill("cwd/.agents/skills/any", "any");
-            set.write("cwd/.agents/skills/any/in/secret", "public");
-            for outside in ["secret", "cwd/secret", "cwd/.agents/secret", "cwd/.agents/skills/secret"] {
-                set.write(outside, "PRIVATE");
-            }
-            symlink("../..", set.path("cwd/.agents/skills/any/out")).unwrap();
-            let name = format!("any/{}", parts.join("/"));
-            let said = set.knowledge.call("load", json!({"name": name})).await;
-            assert!(!said.all_text().contains("PRIVATE"), "{name}");
-        });
     }
 }
