@@ -2,6 +2,7 @@
 //! entered for a call; a handler that panics is caught and answered for.
 
 mod answer;
+pub mod apps;
 pub mod developer;
 pub mod fetch;
 pub mod memory;
@@ -12,7 +13,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -63,6 +64,7 @@ impl Registry {
     /// Those that ship with Skein.
     pub fn builtin() -> Self {
         Self::empty()
+            .with("apps", |surroundings| apps::AppsService::new(&surroundings.data))
             .with("developer", |surroundings| {
                 developer::Developer::new(developer::DeveloperOptions {
                     reaper: surroundings.reaper.clone(),
@@ -132,6 +134,9 @@ struct Direct<H> {
     handler: H,
     peer: Peer<RoleServer>,
     next_id: AtomicI64,
+    /// Goes up with every call of a service that says its lists may change.
+    generation: AtomicU64,
+    lists_change: bool,
     /// A handler's peer can only be had from a service that runs, so one runs, with nobody at the other end.
     _nobody: RunningService<RoleServer, Nobody>,
 }
@@ -147,7 +152,11 @@ impl<H: ServerHandler> Direct<H> {
         // stay until they are dropped.
         let (outgoing, _) = futures::channel::mpsc::channel(1);
         let nobody = serve_directly(Nobody, (outgoing, futures::stream::pending()), None);
-        Self { handler, peer: nobody.peer().clone(), next_id: AtomicI64::new(0), _nobody: nobody }
+        let resources = handler.get_info().capabilities.resources;
+        let lists_change = resources.and_then(|resources| resources.list_changed) == Some(true);
+        let peer = nobody.peer().clone();
+        let (next_id, generation) = (AtomicI64::new(0), AtomicU64::new(0));
+        Self { handler, peer, next_id, generation, lists_change, _nobody: nobody }
     }
 
     async fn list(&self, context: &CallContext) -> Result<Catalog, rmcp::ErrorData> {
@@ -215,6 +224,10 @@ impl<H: ServerHandler> Connection for Direct<H> {
         self.handler.get_info().instructions
     }
 
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
         Box::pin(async move {
             let session = crate::tool::Session::new("catalog", "/".into(), Vec::new(), "/".into());
@@ -228,7 +241,9 @@ impl<H: ServerHandler> Connection for Direct<H> {
         Box::pin(async move {
             let params = CallToolRequestParams::new(call.tool.as_str().to_owned()).with_arguments(call.arguments);
             let handler = self.handler.call_tool(params, self.request(&call.context));
-            match guarded(&call.context, Some(limit), handler).await? {
+            let answer = guarded(&call.context, Some(limit), handler).await;
+            self.generation.fetch_add(u64::from(self.lists_change), Ordering::Relaxed);
+            match answer? {
                 Ok(CallToolResponse::Complete(result)) => Ok(content::outcome(result)),
                 Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
                 Err(error) => Ok(ToolOutcome::error(error.message.into_owned())),
@@ -299,7 +314,8 @@ mod tests {
         let todo = Harness::new(super::todo::TodoService::new()).schema_bytes("todo").await;
         let fetch = super::fetch::FetchService::new(&serde_json::Map::new()).unwrap();
         let fetch = Harness::new(fetch).schema_bytes("fetch").await;
-        let small = memory <= 1_100 && todo <= 600 && fetch <= 400;
-        assert!(small, "memory {memory}, todo {todo}, fetch {fetch}");
+        let apps = Harness::with_data(super::apps::AppsService::new).schema_bytes("apps").await;
+        let small = memory <= 1_100 && todo <= 600 && fetch <= 400 && apps <= 2_900;
+        assert!(small, "memory {memory}, todo {todo}, fetch {fetch}, apps {apps}");
     }
 }

@@ -7,10 +7,10 @@ use rmcp::ServerHandler;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use super::super::connection::Connection;
+use super::super::connection::{CallError, Connection};
 use super::Direct;
 use crate::ids::ToolName;
-use crate::tool::{Activity, CallContext, Session, ToolCall, ToolOutcome, ToolSpec};
+use crate::tool::{Activity, CallContext, Catalog, Session, ToolCall, ToolOutcome, ToolSpec};
 
 pub(super) struct Harness {
     connection: Arc<dyn Connection>,
@@ -85,8 +85,21 @@ impl Harness {
         self.connection.read_resource(uri.to_owned(), context).await.expect("a resource")
     }
 
+    /// Why there is no such resource.
+    pub(super) async fn no_resource(&self, uri: &str) -> String {
+        let context = CallContext::new(Arc::clone(&self.session));
+        match self.connection.read_resource(uri.to_owned(), context).await {
+            Err(CallError::Refused(reason)) => reason,
+            other => panic!("{uri}: {other:?}"),
+        }
+    }
+
+    pub(super) async fn catalog(&self) -> Catalog {
+        self.connection.catalog().await.expect("a catalogue")
+    }
+
     pub(super) async fn tools(&self) -> Vec<ToolSpec> {
-        self.connection.catalog().await.expect("a catalogue").tools
+        self.catalog().await.tools
     }
 
     /// What the service costs in every request to a model: names, descriptions and schemas.
