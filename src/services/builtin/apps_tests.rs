@@ -1,3 +1,5 @@
+//! Apps as a model makes and changes them, called as the pool calls the service.
+
 use proptest::prelude::*;
 
 use super::super::harness::{Harness, runtime};

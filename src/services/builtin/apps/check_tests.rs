@@ -1,3 +1,5 @@
+//! What is kept, what is refused, and what is said about it.
+
 use proptest::prelude::*;
 
 use super::*;

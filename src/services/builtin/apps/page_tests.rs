@@ -1,3 +1,5 @@
+//! The file and the resource: what they hold, and what cannot get out of them.
+
 use proptest::prelude::*;
 
 use super::*;
