@@ -25,8 +25,7 @@ const OPTIONAL_END: [&str; 20] = [
 ];
 const ONCE: [&str; 3] = ["html", "head", "body"];
 /// They bring other documents into the page.
-const FOREIGN: [&str; 9] =
-    ["iframe", "frame", "frameset", "object", "embed", "applet", "portal", "fencedframe", "base"];
+const FOREIGN: [&str; 8] = ["frame", "frameset", "object", "embed", "applet", "portal", "fencedframe", "base"];
 const ADDRESSES: [&str; 8] = ["src", "href", "xlink:href", "action", "formaction", "poster", "background", "ping"];
 
 /// The page's title, if it is fit to be kept.
@@ -43,6 +42,10 @@ pub(super) fn check(html: &str, network: &[Origin]) -> Result<String, Refusal> {
         return Err(Refusal::new("the page must be one whole document that begins with `<!doctype html>`"));
     }
     let mut page = Page { html, network, ..Page::default() };
+    // Wherever it stands: browsers and this tokenizer do not read drawings alike, and no script may write one.
+    for at in html.to_ascii_lowercase().match_indices("<iframe").map(|(at, _)| at).take(1) {
+        page.problem(at, "`<iframe>` is not allowed: an app is one document without others in it".to_owned());
+    }
     let mut emitter = DefaultEmitter::<usize>::new_with_span();
     emitter.naively_switch_states(true);
     for token in Tokenizer::new_with_emitter(html, emitter) {

@@ -12,6 +12,8 @@ use super::network::Origin;
 pub(super) const MIME: &str = "text/html;profile=mcp-app";
 
 const FRAME: &str = include_str!("frame.html");
+/// Runs in a page before anything of its own.
+const GUARD: &str = include_str!("guard.js");
 const BLOCK: &str = "<script type=\"application/json\" id=\"skein-app\">";
 
 /// All there is to know about one version of an app.
@@ -56,8 +58,13 @@ impl App {
         let app = serde_json::to_string(self).unwrap_or_default().replace('<', "\\u003c");
         let limit = |name: &str, value: Option<u32>| value.map(|value| format!(" max-{name}: {value}px;"));
         let size = [limit("width", self.width), limit("height", self.height)].into_iter().flatten().collect::<String>();
-        let holes =
-            [("{policy}", policy(&self.network)), ("{title}", escaped(&self.title)), ("{size}", size), ("{app}", app)];
+        let holes = [
+            ("{policy}", policy(&self.network)),
+            ("{title}", escaped(&self.title)),
+            ("{size}", size),
+            ("{app}", app),
+            ("{guard.js}", GUARD.to_owned()),
+        ];
         let mut file = String::with_capacity(FRAME.len() + self.html.len() * 2);
         let mut rest = FRAME;
         // From hole to hole: what was filled in is not looked at again.
@@ -82,7 +89,7 @@ impl App {
         let policy = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">", policy(&self.network));
         // A page begins with its doctype, or it would not have been kept.
         let head = self.html.find('>').map_or(0, |end| end + 1);
-        format!("{}{policy}{}", &self.html[..head], &self.html[head..])
+        format!("{}{policy}<script>({GUARD})()</script>{}", &self.html[..head], &self.html[head..])
     }
 
     /// What such a host is told about it.
@@ -113,7 +120,7 @@ fn policy(network: &[Origin]) -> String {
     format!(
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:{origins}; \
          media-src data: blob:{origins}; font-src data:{origins}; connect-src{connect}; frame-src 'none'; \
-         form-action 'none'; base-uri 'none'"
+         form-action 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types default"
     )
 }
 

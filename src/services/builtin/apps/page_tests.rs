@@ -51,7 +51,8 @@ fn a_host_gets_the_page_with_its_policy_before_anything_else_and_is_told_the_sam
     let mut app = app("p", "<!DOCTYPE html>\n<html><head><title>T</title></head></html>");
     let resource = app.to_resource();
     assert!(resource.starts_with("<!DOCTYPE html><meta http-equiv=\"Content-Security-Policy\" content=\"default-src"));
-    assert!(resource.ends_with(">\n<html><head><title>T</title></head></html>"));
+    assert!(resource.contains("\"><script>(function guard() {"), "{resource}");
+    assert!(resource.ends_with("</script>\n<html><head><title>T</title></head></html>"));
     assert_eq!(
         app.meta(),
         json!({

@@ -1,0 +1,1 @@
+//! Apps through the program.
