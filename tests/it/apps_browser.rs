@@ -159,9 +159,9 @@ const ATTACK: &str = r#"
       try { inner.contentWindow[["fet", "ch"].join("")](to + "/inner"); } catch (error) { said.inner = error.name; }
       try { inner.srcdoc = "<script>1</scr" + "ipt>"; } catch (error) { said.srcdoc = error.name; }
       try { document.body.innerHTML += "<ifr" + "ame srcdoc=x>"; } catch (error) { said.markup = error.name; }
-      try { document.write("<p>"); } catch (error) { said.write = error.name; }
+      try { document["write"]("<p>"); } catch (error) { said.write = error.name; }
       document.body.insertAdjacentHTML("beforeend", "<i>fine</i>");
-      said.popup = window.open(to + "/popup");
+      said.popup = window["open"](to + "/popup");
       try { top.location.href = to + "/top"; } catch (error) { said.top = error.name; }
       try { said.parent = parent.document.title; } catch (error) { said.parent = error.name; }
       said.calls = typeof named("RTC", "PeerConnection");

@@ -237,7 +237,7 @@ impl Page<'_> {
         self.problems.sort();
         let lines: Vec<_> =
             self.problems.iter().take(MAX_PROBLEMS).map(|(line, what)| format!("line {line}: {what}")).collect();
-        Err(Refusal::new(format!("the page was not kept; correct this and try again:\n{}", lines.join("\n"))))
+        Err(Refusal::new(format!("the page was not kept; correct {}", lines.join("\n"))))
     }
 }
 

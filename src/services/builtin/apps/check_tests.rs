@@ -16,7 +16,9 @@ fn problems(body: &str) -> Vec<String> {
 fn problems_of(html: &str, network: &[Origin]) -> Vec<String> {
     match check(html, network) {
         Ok(_) => Vec::new(),
-        Err(Refusal(said)) => said.lines().skip(1).map(str::to_owned).collect(),
+        Err(Refusal(said)) => {
+            said.strip_prefix("the page was not kept; correct ").unwrap().lines().map(str::to_owned).collect()
+        }
     }
 }
 
@@ -112,6 +114,8 @@ fn whatever_comes_from_elsewhere_is_refused_and_its_place_named() {
         ("<script>await import(\"x\")</script>", "the script uses `import(`, which no app may"),
         ("<script type=\"module\">\nimport {a} from 'x'</script>", "which no app may"),
         ("<script>new RTCPeerConnection()</script>", "`RTCPeerConnection`, which no app may"),
+        ("<script>result = eval(expression)</script>", "`eval(`, which no app may"),
+        ("<script>document.write('x')</script>", "`document.write(`, which no app may"),
     ] {
         let found = problems(body);
         assert!(found.len() == 1 && found[0].contains(expected), "{body}: {found:#?}");

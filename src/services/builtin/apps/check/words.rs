@@ -19,12 +19,15 @@ static CONNECTS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r#"(?:{called}|{made})\s*(?:["'`](?P<to>[^"'`$]*)["'`])?"#)).ok()
 });
 
-/// What no origin in the metadata can allow.
+/// What no origin in the metadata can allow; some of it would only fail when the app runs.
 static NEVER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let words = r"\b(?:(?:webkit)?RTCPeerConnection|WebTransport|serviceWorker|SharedWorker)\b|\bnew\s+Worker\b";
+    let dead = r"\beval\s*\(|\bnew\s+Function\b|\bdocument\.write(?:ln)?\s*\(|\bwindow\.open\s*\(";
     let hints = r"\bdns-prefetch\b|\bpreconnect\b|\bspeculationrules\b";
-    Regex::new(&format!(r#"{words}|{hints}|\bimport\s*\(|(?m:^)\s*import\s*["'{{*]|\bfrom\s*["']\s*(?:https?:)?//"#))
-        .ok()
+    Regex::new(&format!(
+        r#"{words}|{dead}|{hints}|\bimport\s*\(|(?m:^)\s*import\s*["'{{*]|\bfrom\s*["']\s*(?:https?:)?//"#
+    ))
+    .ok()
 });
 
 static LOADS: LazyLock<Option<Regex>> =
