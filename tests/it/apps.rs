@@ -180,7 +180,7 @@ fn a_client_reads_apps_as_resources_also_those_made_since() {
     };
     let (mut maker, greeting) = connect(&["-a", "goose", "-m", "app_maker"]);
     assert!(greeting["capabilities"]["resources"].is_object(), "{greeting}");
-    assert!(uris(&mut maker).is_empty());
+    assert_eq!(uris(&mut maker), [json!("ui://apps/_view")]);
     let templates = maker.result("resources/templates/list", json!({}));
     assert_eq!(templates["resourceTemplates"][0]["uriTemplate"], "ui://apps/{name}");
     let made = maker.call("apps__create_app", json!({"name": "timer", "prd": "Counts.", "html": timer()}));
@@ -190,7 +190,7 @@ fn a_client_reads_apps_as_resources_also_those_made_since() {
     assert_eq!(read["contents"][0]["mimeType"], "text/html;profile=mcp-app");
 
     let (mut alone, _) = connect(&["--service", "apps"]);
-    assert_eq!(uris(&mut alone), [json!("ui://apps/timer")]);
+    assert_eq!(uris(&mut alone), [json!("ui://apps/_view"), json!("ui://apps/timer")]);
     let (mut other, greeting) = connect(&["-a", "coding", "-m", "security"]);
     assert!(greeting["capabilities"]["resources"].is_object(), "memory has one");
     assert!(!uris(&mut other).contains(&json!("ui://apps/timer")));

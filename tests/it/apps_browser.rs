@@ -233,6 +233,34 @@ fn a_host_that_shows_the_resource_holds_it_as_tightly() {
     assert_eq!((&seen["text"], &seen["connections"]), (&json!("Hello"), &json!(0)), "{seen:#}");
 }
 
+#[test]
+fn a_host_of_mcp_apps_shows_the_app_that_was_opened() {
+    let sandbox = Sandbox::new();
+    let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
+    let mut timer = fixture("timer");
+    timer["width"] = json!(360);
+    client.call("create_app", timer);
+    let tools = client.result("tools/list", json!({}));
+    let open = tools["tools"].as_array().expect("tools").iter().find(|tool| tool["name"] == "open_app");
+    let view = open.expect("a tool")["_meta"]["ui"]["resourceUri"].as_str().expect("an address").to_owned();
+    let view = client.result("resources/read", json!({"uri": view}));
+    let story = json!({
+        "view": view["contents"][0]["text"],
+        "result": client.call("open_app", json!({"name": "timer"})),
+        "resources": {"ui://apps/timer": client.result("resources/read", json!({"uri": "ui://apps/timer"}))},
+    });
+    sandbox.write("home/story.json", &story.to_string());
+    let seen = browse(&sandbox, "view", &[&sandbox.path("home/story.json").display().to_string(), "#time"]);
+    let expected = json!({
+        "read": ["ui://apps/timer"],
+        "text": "05:00",
+        "size": {"width": 360, "height": 560},
+        "app": {"name": "skein-apps", "version": "1"},
+        "problems": [],
+    });
+    assert_eq!(seen, expected);
+}
+
 /// A server that says `ok` to whoever asks.
 fn server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,6 +1,7 @@
 // Apps in Chromium: `node browser.mjs CHROMIUM STORY URL… [FOLDER]`. It judges nothing and prints what was seen as JSON.
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:net";
+import { AppBridge } from "@modelcontextprotocol/ext-apps/app-bridge";
 import { chromium } from "playwright-core";
 
 const [program, story, ...rest] = process.argv.slice(2);
@@ -149,6 +150,34 @@ const stories = {
     await frame.waitForFunction((count) => window.heard.size >= count, Number(expected));
     server.close();
     return { text, ...seen };
+  },
+
+  // The SDK's own host shows the view for a call, and reads what the view asks for.
+  async view(page, [file, selector]) {
+    const { view, result, resources } = JSON.parse(await readFile(file, "utf8"));
+    const bridge = new AppBridge(null, { name: "host", version: "1" }, { serverResources: {} });
+    const seen = { read: [], text: null };
+    bridge.onreadresource = async ({ uri }) => { seen.read.push(uri); return resources[uri]; };
+    const sized = new Promise((resolve) => { bridge.onsizechange = resolve; });
+    const greeted = new Promise((resolve) => { bridge.oninitialized = resolve; });
+    const transport = {
+      start: async () => {},
+      close: async () => {},
+      send: (message) => page.evaluate((message) => document.querySelector("iframe").contentWindow.postMessage(message, "*"), message),
+    };
+    await page.exposeFunction("heard", (message) => transport.onmessage(message));
+    await page.setContent(`<body style="margin: 0"><iframe sandbox="allow-scripts allow-forms" style="border: 0; width: 700px; height: 540px"></iframe>`);
+    await page.evaluate(() => addEventListener("message", (event) => window.heard(event.data)));
+    await bridge.connect(transport);
+    await page.evaluate((view) => { document.querySelector("iframe").srcdoc = view; }, view);
+    await greeted;
+    await bridge.sendToolInput({ arguments: { name: "timer" } });
+    await bridge.sendToolResult(result);
+    seen.text = await page.frameLocator("iframe").frameLocator("iframe").locator(selector).textContent();
+    seen.size = await sized;
+    seen.app = bridge.getAppVersion();
+    await bridge.teardownResource({});
+    return seen;
   },
 
   // An app that may reach one server, and tries another.

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use network::{MAX_ORIGINS, Origin};
-use page::{App, MIME, Version};
+use page::{App, MIME, VIEW, VIEW_PAGE, Version};
 use shelf::{Listing, Name, Shelf};
 
 use super::answer::{self, Answer, Refusal};
@@ -260,6 +260,7 @@ impl AppsService {
 
     #[tool(
         description = "Where to see an app: its `ui://` resource and a file for the user's browser",
+        meta = object(json!({"ui": {"resourceUri": VIEW}})).unwrap_or_default(),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn open_app(&self, Parameters(request): Parameters<OneApp>) -> Answer {
@@ -306,7 +307,12 @@ impl ServerHandler for AppsService {
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let listing = self.work(Shelf::list).await.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
-        Ok(ListResourcesResult::with_all_items(listing.apps.iter().map(resource).collect()))
+        let mut view = Resource::new(VIEW, "view");
+        view.description = Some("Shows the app that `open_app` was called with".to_owned());
+        view.mime_type = Some(MIME.to_owned());
+        view.meta = object(page::meta(&[]));
+        let apps = listing.apps.iter().map(resource);
+        Ok(ListResourcesResult::with_all_items(std::iter::once(view).chain(apps).collect()))
     }
 
     async fn list_resource_templates(
@@ -326,15 +332,20 @@ impl ServerHandler for AppsService {
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let unknown = || ErrorData::invalid_params(format!("there is no resource `{}`", request.uri), None);
-        let name = request.uri.strip_prefix(&page::uri("")).ok_or_else(unknown)?;
-        let name = Name::parse(name).map_err(|_| unknown())?;
-        let app = self.work(move |shelf| shelf.get(&name)).await;
-        let app = app.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?.ok_or_else(unknown)?;
+        let (text, meta) = if request.uri == VIEW {
+            (VIEW_PAGE.to_owned(), page::meta(&[]))
+        } else {
+            let name = request.uri.strip_prefix(&page::uri("")).ok_or_else(unknown)?;
+            let name = Name::parse(name).map_err(|_| unknown())?;
+            let app = self.work(move |shelf| shelf.get(&name)).await;
+            let app = app.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?.ok_or_else(unknown)?;
+            (app.to_resource(), app.meta())
+        };
         let contents = ResourceContents::TextResourceContents {
-            uri: app.uri(),
             mime_type: Some(MIME.to_owned()),
-            text: app.to_resource(),
-            meta: object(app.meta()),
+            text,
+            meta: object(meta),
+            uri: request.uri,
         };
         Ok(ReadResourceResponse::Complete(ReadResourceResult::new(vec![contents])))
     }

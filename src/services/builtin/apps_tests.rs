@@ -194,16 +194,19 @@ async fn an_app_is_opened_as_a_resource_or_as_a_file() {
 }
 
 #[tokio::test]
-async fn resources_are_the_apps_there_are() {
+async fn resources_are_the_apps_there_are_and_the_view_for_hosts() {
     let apps = apps();
     let uris = async |apps: &Harness| -> Vec<Value> {
         apps.catalog().await.resources.iter().map(|resource| resource["uri"].clone()).collect()
     };
-    assert!(uris(&apps).await.is_empty());
+    assert_eq!(uris(&apps).await, [json!(VIEW)]);
     apps.data("create_app", wheel()).await;
-    assert_eq!(uris(&apps).await, [json!("ui://apps/dinner-wheel")]);
+    assert_eq!(uris(&apps).await, [json!(VIEW), json!("ui://apps/dinner-wheel")]);
     apps.data("delete_app", json!({"name": "dinner-wheel"})).await;
-    assert!(uris(&apps).await.is_empty());
+    assert_eq!(uris(&apps).await, [json!(VIEW)]);
+    let open = apps.tools().await.into_iter().find(|tool| tool.name.as_str() == "open_app").unwrap();
+    assert_eq!(open.meta, Some(json!({"ui": {"resourceUri": VIEW}})));
+    assert_eq!(apps.resource(VIEW).await["contents"][0]["mimeType"], json!(MIME));
     for uri in ["ui://apps/dinner-wheel", "ui://apps/", "ui://apps/../x", "ui://other/x", "file:///etc/passwd"] {
         let said = apps.no_resource(uri).await;
         assert_eq!(said, format!("there is no resource `{uri}`"));

@@ -43,7 +43,8 @@ impl TryFrom<String> for Origin {
             Some(Host::Ipv6(address)) => address.is_loopback(),
             None => return Err(wrong("it names no host")),
         };
-        if !matches!(url.scheme(), "https" | "wss") && !(local && matches!(url.scheme(), "http" | "ws")) {
+        let secure = matches!(url.scheme(), "https" | "wss");
+        if !(secure || local && matches!(url.scheme(), "http" | "ws")) {
             return Err(wrong("only `https` and `wss` are allowed, and `http` and `ws` to this machine"));
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);

@@ -11,6 +11,11 @@ use super::network::Origin;
 /// What hosts of MCP Apps show.
 pub(super) const MIME: &str = "text/html;profile=mcp-app";
 
+/// What a host shows for a call of `open_app`: it asks the host for the app that the call was about. No app can have
+/// its name.
+pub(super) const VIEW: &str = "ui://apps/_view";
+pub(super) const VIEW_PAGE: &str = include_str!("view.html");
+
 const FRAME: &str = include_str!("frame.html");
 /// Runs in a page before anything of its own.
 const GUARD: &str = include_str!("guard.js");
@@ -94,19 +99,21 @@ impl App {
 
     /// What such a host is told about it.
     pub(super) fn meta(&self) -> Value {
-        let mut meta = json!({"ui": {
-            "csp": {
-                "connectDomains": self.network, "resourceDomains": self.network,
-                "frameDomains": [], "baseUriDomains": [],
-            },
-            "permissions": {"clipboardWrite": {}},
-            "prefersBorder": true,
-        }});
+        let mut meta = meta(&self.network);
         if self.width.is_some() || self.height.is_some() {
             meta["skein"] = json!({"width": self.width, "height": self.height});
         }
         meta
     }
+}
+
+/// Where a page may go and what it may do, as MCP Apps have it.
+pub(super) fn meta(network: &[Origin]) -> Value {
+    json!({"ui": {
+        "csp": {"connectDomains": network, "resourceDomains": network, "frameDomains": [], "baseUriDomains": []},
+        "permissions": {"clipboardWrite": {}},
+        "prefersBorder": true,
+    }})
 }
 
 pub(super) fn uri(name: &str) -> String {
