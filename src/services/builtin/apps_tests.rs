@@ -1,6 +1,7 @@
 //! Apps as a model makes and changes them, called as the pool calls the service.
 
 use proptest::prelude::*;
+use serde_json::Value;
 
 use super::super::harness::{Harness, runtime};
 use super::*;

@@ -28,6 +28,8 @@ const ONCE: [&str; 3] = ["html", "head", "body"];
 const FOREIGN: [&str; 8] = ["frame", "frameset", "object", "embed", "applet", "portal", "fencedframe", "base"];
 const ADDRESSES: [&str; 8] = ["src", "href", "xlink:href", "action", "formaction", "poster", "background", "ping"];
 
+const INSTEAD: &str = "write it into the page, or, if the user wants the network, name the origin in `network`";
+
 /// The page's title, if it is fit to be kept.
 pub(super) fn check(html: &str, network: &[Origin]) -> Result<String, Refusal> {
     if html.len() > MAX_HTML {
@@ -43,7 +45,7 @@ pub(super) fn check(html: &str, network: &[Origin]) -> Result<String, Refusal> {
     }
     let mut page = Page { html, network, ..Page::default() };
     // Wherever it stands: browsers and this tokenizer do not read drawings alike, and no script may write one.
-    for at in html.to_ascii_lowercase().match_indices("<iframe").map(|(at, _)| at).take(1) {
+    if let Some(at) = html.to_ascii_lowercase().find("<iframe") {
         page.problem(at, "`<iframe>` is not allowed: an app is one document without others in it".to_owned());
     }
     let mut emitter = DefaultEmitter::<usize>::new_with_span();
@@ -142,40 +144,29 @@ impl Page<'_> {
     }
 
     fn attribute(&mut self, element: &str, name: &str, value: &str, at: usize) {
+        if name == "style" || value.contains("url(") {
+            self.style(value, at);
+        }
         if name.starts_with("on") {
             self.script(value, at);
-        } else if name == "style" || value.contains("url(") {
-            self.style(value, at);
         } else if matches!(name, "srcset" | "imagesrcset" | "manifest") {
             self.problem(at, format!("`{name}` is not allowed: an app has no other files; use `src` with a data URI"));
         } else if ADDRESSES.contains(&name) {
             let link = matches!(element, "a" | "area" | "form" | "button") || name == "formaction" || name == "ping";
             let network = if link || element == "link" { &[] } else { self.network };
             let what = format!("{element} {name}");
-            match address(value, network) {
-                Address::Within | Address::Allowed => {}
+            let problem = match address(value, network) {
+                Address::Within | Address::Allowed => return,
                 Address::Beside => {
-                    self.problem(
-                        at,
-                        format!("`{what}` names another file or page, and an app has none: write it into the page"),
-                    );
+                    format!("`{what}` names another file or page, and an app has none: write it into the page")
                 }
                 Address::Remote(origin) if link => {
-                    let what = format!(
-                        "`{what}` leads to {origin}, and an app cannot leave its page; show the address as text"
-                    );
-                    self.problem(at, what);
+                    format!("`{what}` leads to {origin}, and an app cannot leave its page; show the address as text")
                 }
-                Address::Remote(origin) => self.remote(&format!("`{what}`"), &origin, at),
-            }
+                Address::Remote(origin) => format!("`{what}` needs {origin}: {INSTEAD}"),
+            };
+            self.problem(at, problem);
         }
-    }
-
-    fn remote(&mut self, what: &str, origin: &str, at: usize) {
-        self.problem(
-            at,
-            format!("{what} needs {origin}: write it into the page, or, if the user wants the network, name the origin in `network`"),
-        );
     }
 
     fn text(&mut self, text: &str, at: usize) {

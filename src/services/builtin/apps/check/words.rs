@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::super::network::{Address, Origin, address};
+use super::INSTEAD;
 
 /// A word that does not belong, and where it stands.
 pub(super) struct Found {
@@ -42,10 +43,10 @@ pub(super) fn in_script(code: &str, network: &[Origin]) -> Vec<Found> {
         let name = found.name("called").or_else(|| found.name("made"))?;
         let to = found.name("to").map_or("", |to| to.as_str());
         let problem = match address(to, network) {
-            Address::Remote(origin) => format!("the script goes to {origin}, which `network` does not name"),
+            Address::Remote(origin) => format!("the script goes to {origin}: {INSTEAD}"),
             _ if network.is_empty() => {
                 let name = name.as_str();
-                format!("the script uses `{name}`, and the app has no network: keep the data in the page, or, if the user wants the network, name the origins in `network`")
+                format!("the script uses `{name}`, and the app has no network: {INSTEAD}")
             }
             Address::Within | Address::Allowed | Address::Beside => return None,
         };
@@ -65,9 +66,7 @@ pub(super) fn in_style(rules: &str, network: &[Origin]) -> Vec<Found> {
         let problem = match address(to.as_str(), network) {
             Address::Within | Address::Allowed => return None,
             Address::Beside => "`url()` names another file, and an app has none: use a data URI".to_owned(),
-            Address::Remote(origin) => format!(
-                "`url()` needs {origin}: use a data URI, or, if the user wants the network, name the origin in `network`"
-            ),
+            Address::Remote(origin) => format!("`url()` needs {origin}: {INSTEAD}"),
         };
         Some(Found { at: whole.start(), problem })
     });
