@@ -181,7 +181,8 @@ pub(super) fn title(call: &ToolUse, kind: acp::ToolKind) -> String {
         .or_else(|| argument("path"))
         .or_else(|| argument("url"))
         .or_else(|| argument("pattern"))
-        .or_else(|| argument("query"));
+        .or_else(|| argument("query"))
+        .or_else(|| argument("name"));
     match (kind, about) {
         (acp::ToolKind::Execute, Some(command)) if tool == "shell" => format!("Run {command}"),
         (_, Some(about)) => format!("{}: {about}", capital(&words)),

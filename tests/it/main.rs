@@ -14,6 +14,10 @@ mod acp_sessions;
 mod acp_wire;
 /// `skein acp` with real clients: the TypeScript SDK, the Python SDK, acpx.
 mod acp_clients;
+/// Apps made and changed by a model over ACP, and served as resources.
+mod apps;
+/// Apps in a real browser: what they do, and what they cannot do.
+mod apps_browser;
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
 /// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.

@@ -316,7 +316,10 @@ fn probe_of_a_service_that_fails_says_what_to_do() {
 fn probe_of_what_cannot_be_started_is_a_usage_error() {
     let sandbox = sandbox();
     for (name, said) in [
-        ("apps", "error: the service `apps` is planned: there is nothing to start\n  help: see `skein services`\n"),
+        (
+            "computercontroller",
+            "error: the service `computercontroller` is planned: there is nothing to start\n  help: see `skein services`\n",
+        ),
         ("plaim", "error: there is no service `plaim`\n  help: did you mean `plain`?\n"),
     ] {
         let run = sandbox.skein(&["services", "--probe", name]);

@@ -17,6 +17,13 @@ use crate::support::repository;
 /// One telling call for each service.
 fn example(service: &str) -> (&'static str, Value) {
     match service {
+        "apps" => (
+            "create_app",
+            json!({
+                "name": "dinner-wheel", "prd": "Spins a wheel to decide what is for dinner.",
+                "html": "<!doctype html>\n<title>Dinner Wheel</title>\n<script src=\"https://cdn.example.com/wheel.js\"></script>",
+            }),
+        ),
         "developer" => {
             ("edit_file", json!({"path": "greeting.txt", "edits": [{"before": "hello", "after": "good morning"}]}))
         }

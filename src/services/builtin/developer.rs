@@ -8,7 +8,7 @@ mod buffers;
 mod command;
 mod diff;
 mod disk;
-mod edit;
+pub(super) mod edit;
 mod files;
 mod find;
 mod list;

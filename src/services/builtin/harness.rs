@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::super::connection::{CallError, Connection};
 use super::Direct;
 use crate::ids::ToolName;
-use crate::tool::{Activity, CallContext, Session, ToolCall, ToolOutcome, ToolSpec};
+use crate::tool::{Activity, CallContext, Catalog, Session, ToolCall, ToolOutcome, ToolSpec};
 
 pub(super) struct Harness {
     connection: Arc<dyn Connection>,
@@ -108,7 +108,7 @@ impl Harness {
         Ok(prompt["messages"][0]["content"]["text"].as_str().expect("text").to_owned())
     }
 
-    pub(super) async fn catalog(&self) -> crate::tool::Catalog {
+    pub(super) async fn catalog(&self) -> Catalog {
         self.connection.catalog().await.expect("a catalogue")
     }
 

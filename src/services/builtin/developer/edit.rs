@@ -27,7 +27,7 @@ pub(super) struct EditFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
-pub(super) struct Replacement {
+pub(in super::super) struct Replacement {
     /// Exact text, unique in the file
     #[schemars(length(min = 1))]
     before: String,
@@ -67,8 +67,8 @@ pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
     Ok(structured(written.noted(diff.text.clone()), diff.data()))
 }
 
-/// The text after all edits; each sees what the ones before it have left.
-fn apply(text: &str, edits: &[Replacement]) -> Result<String, Refusal> {
+/// The text after all edits, in a file or in an app; each sees what the ones before it have left.
+pub(in super::super) fn apply(text: &str, edits: &[Replacement]) -> Result<String, Refusal> {
     if edits.is_empty() {
         return Err(Refusal::new("there is no edit to make"));
     }
@@ -88,9 +88,7 @@ fn apply(text: &str, edits: &[Replacement]) -> Result<String, Refusal> {
 
 fn replace(text: &str, edit: &Replacement, crlf: bool) -> Result<String, Refusal> {
     if edit.before.is_empty() {
-        return Err(Refusal::new(
-            "`before` is empty; give the text to replace, or use `write_file` for the whole file",
-        ));
+        return Err(Refusal::new("`before` is empty; give the text to replace, or write the whole anew"));
     }
     if edit.before == edit.after {
         return Err(Refusal::new("`before` and `after` are the same"));

@@ -25,10 +25,10 @@ pub(super) fn describe(text: &str, wanted: &str) -> String {
     }
     let places = alike(&lines, &wanted);
     if places.is_empty() {
-        return "Nothing in the file resembles it; read the file again".to_owned();
+        return "Nothing in the text resembles it; read it again".to_owned();
     }
     let places: Vec<String> = places.into_iter().map(|start| numbered(&lines, start, wanted.len())).collect();
-    format!("Nearest lines:\n{}Copy the text exactly as it is in the file", places.join("  ...\n"))
+    format!("Nearest lines:\n{}Copy the text exactly as it is", places.join("  ...\n"))
 }
 
 fn same_but_for_space(lines: &[&str], wanted: &[&str]) -> Option<usize> {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn nothing_alike_is_said_plainly() {
-        assert!(describe("a\nb\n", "something else entirely").starts_with("Nothing in the file"));
-        assert!(describe("", "x").starts_with("Nothing in the file"));
+        assert!(describe("a\nb\n", "something else entirely").starts_with("Nothing in the text"));
+        assert!(describe("", "x").starts_with("Nothing in the text"));
     }
 }

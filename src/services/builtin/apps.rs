@@ -1,0 +1,434 @@
+//! Single-page HTML apps: written by the model that is running, checked before they are kept, every version kept.
+//!
+//! Invariant: a page gets no further than its metadata allows, however it was written; a failed call changes nothing.
+
+mod check;
+mod network;
+mod page;
+mod report;
+mod shelf;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::model::{
+    ContentBlock, ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams, ReadResourceRequestParams,
+    ReadResourceResponse, ReadResourceResult, ResourceContents, ResourceTemplate,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use url::Url;
+
+use network::{MAX_ORIGINS, Origin};
+use page::{App, MIME, VIEW, VIEW_PAGE, Version};
+use report::{about, listed, object, shown, summary};
+use shelf::{Name, Shelf};
+
+use super::answer::{self, Answer, Refusal};
+use super::developer::edit::{self, Replacement};
+use super::schema;
+use crate::clock;
+
+const MAX_PRD: usize = 20_000;
+const MAX_NOTE: usize = 500;
+/// Of a view, in CSS pixels.
+const SIZES: std::ops::RangeInclusive<u32> = 100..=4_000;
+
+/// The service. Clones share the folder.
+#[derive(Clone)]
+pub struct AppsService {
+    tool_router: Arc<ToolRouter<Self>>,
+    shelf: Shelf,
+}
+
+impl std::fmt::Debug for AppsService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AppsService").field("shelf", &self.shelf).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateApp {
+    /// Lower-case words joined by hyphens
+    #[schemars(length(max = 60), regex(pattern = r"^[a-z0-9]+(-[a-z0-9]+)*$"))]
+    name: String,
+    /// Product description: purpose, features, data, controls
+    #[schemars(length(min = 1, max = 20000))]
+    prd: String,
+    /// One whole document, everything inline
+    #[schemars(length(max = 200000))]
+    html: String,
+    /// Preferred size in pixels
+    #[schemars(range(min = 100, max = 4000))]
+    width: Option<u32>,
+    #[schemars(range(min = 100, max = 4000))]
+    height: Option<u32>,
+    /// Origins it may reach, only if the user wants that
+    #[serde(default)]
+    #[schemars(length(max = 8))]
+    network: Vec<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct UpdateApp {
+    name: String,
+    /// What changed and why, for the history
+    #[schemars(length(min = 1, max = 500))]
+    note: String,
+    /// The whole new page; or `edits`
+    #[schemars(length(max = 200000))]
+    html: Option<String>,
+    edits: Option<Vec<Replacement>>,
+    /// New product description
+    #[schemars(length(min = 1, max = 20000))]
+    prd: Option<String>,
+    #[schemars(range(min = 100, max = 4000))]
+    width: Option<u32>,
+    #[schemars(range(min = 100, max = 4000))]
+    height: Option<u32>,
+    /// Replaces the origins
+    #[schemars(length(max = 8))]
+    network: Option<Vec<String>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReadApp {
+    name: String,
+    /// An earlier one
+    #[schemars(range(min = 1))]
+    version: Option<u32>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct OneApp {
+    name: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RestoreApp {
+    name: String,
+    #[schemars(range(min = 1))]
+    version: u32,
+}
+
+#[tool_router]
+impl AppsService {
+    /// Keeps its apps below `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self { tool_router: Arc::new(schema::slim(Self::tool_router())), shelf: Shelf::new(folder.join("apps")) }
+    }
+
+    #[tool(
+        description = "Keep a new app: one self-contained HTML page",
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = false,
+            open_world_hint = false
+        )
+    )]
+    async fn create_app(&self, Parameters(request): Parameters<CreateApp>) -> Answer {
+        let name = Name::parse(&request.name)?;
+        let made = self.work(move |shelf| {
+            shelf.change(&name, |there, version| {
+                if let Some(there) = there {
+                    return Err(Refusal::new(format!(
+                        "there is an app `{}` already, \"{}\" in version {}; take another name, or change it with `update_app`",
+                        there.name, there.title, there.version()
+                    )));
+                }
+                checked(App {
+                    name: name.as_str().to_owned(),
+                    title: String::new(),
+                    width: request.width,
+                    height: request.height,
+                    network: origins(request.network)?,
+                    versions: vec![saved(version, "created")],
+                    prd: request.prd,
+                    html: request.html,
+                })
+            })
+        });
+        let app = made.await?;
+        Ok(shown(format!("created `{}`, version {}: \"{}\"", app.name, app.version(), app.title), &app, json!({})))
+    }
+
+    #[tool(
+        description = "Make a new version by exact replacements or a whole page; the name stays",
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = false,
+            open_world_hint = false
+        )
+    )]
+    async fn update_app(&self, Parameters(request): Parameters<UpdateApp>) -> Answer {
+        let name = Name::parse(&request.name)?;
+        let made = self.work(move |shelf| {
+            shelf.change(&name, |there, version| {
+                let there = there.ok_or_else(|| unknown(shelf, &name))?;
+                checked(updated(there, request, version)?)
+            })
+        });
+        let app = made.await?;
+        let text = format!("`{}` is now version {}; `restore_app` brings an earlier one back", app.name, app.version());
+        Ok(shown(text, &app, json!({})))
+    }
+
+    #[tool(
+        description = "Product description, history and page",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn read_app(&self, Parameters(request): Parameters<ReadApp>) -> Answer {
+        let name = Name::parse(&request.name)?;
+        let app = self.work(move |shelf| match request.version {
+            Some(version) => earlier(shelf, &name, version),
+            None => shelf.get(&name)?.ok_or_else(|| unknown(shelf, &name)),
+        });
+        let app = app.await?;
+        let mut result = answer::structured(about(&app), summary(&app));
+        result.content.push(ContentBlock::text(app.html));
+        Ok(result)
+    }
+
+    #[tool(
+        description = "List apps, also deleted ones",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn list_apps(&self) -> Answer {
+        let listing = self.work(Shelf::list).await?;
+        Ok(listed(&listing))
+    }
+
+    #[tool(
+        description = "Delete an app; its versions stay for `restore_app`",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn delete_app(&self, Parameters(request): Parameters<OneApp>) -> Answer {
+        let name = Name::parse(&request.name)?;
+        let gone = self.work(move |shelf| {
+            // A file that cannot be read can still be deleted.
+            if !shelf.file(&name).exists() {
+                return Err(unknown(shelf, &name));
+            }
+            let newest = shelf.newest(&name)?;
+            shelf.delete(&name).map(|()| (name, newest))
+        });
+        let (name, newest) = gone.await?;
+        let name = name.as_str();
+        let text = format!("deleted `{name}`; `restore_app` with version {newest} brings it back");
+        Ok(answer::structured(text, json!({"deleted": name, "newest_version": newest})))
+    }
+
+    #[tool(
+        description = "Make an earlier version, or a deleted app, the current one",
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = false,
+            open_world_hint = false
+        )
+    )]
+    async fn restore_app(&self, Parameters(request): Parameters<RestoreApp>) -> Answer {
+        let name = Name::parse(&request.name)?;
+        let wanted = request.version;
+        let made = self.work(move |shelf| {
+            let old = earlier(shelf, &name, wanted)?;
+            shelf.change(&name, |there, version| {
+                if there.as_ref().is_some_and(|there| there.version() == wanted) {
+                    return Err(Refusal::new(format!("`{}` is in version {wanted} already", name.as_str())));
+                }
+                let newest = shelf.version(&name, version - 1)?;
+                let mut versions = there.or(newest).map_or_else(|| old.versions.clone(), |app| app.versions);
+                versions.push(saved(version, &format!("version {wanted} restored")));
+                Ok(App { versions, ..old })
+            })
+        });
+        let app = made.await?;
+        Ok(shown(
+            format!("`{}` is now version {}, the same as version {wanted}", app.name, app.version()),
+            &app,
+            json!({}),
+        ))
+    }
+
+    #[tool(
+        description = "Where to see an app: its `ui://` resource and a file for the user's browser",
+        meta = object(json!({"ui": {"resourceUri": VIEW}})).unwrap_or_default(),
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn open_app(&self, Parameters(request): Parameters<OneApp>) -> Answer {
+        let name = Name::parse(&request.name)?;
+        let found = self.work(move |shelf| {
+            let app = shelf.get(&name)?.ok_or_else(|| unknown(shelf, &name))?;
+            Ok((app, shelf.file(&name)))
+        });
+        let (app, file) = found.await?;
+        let url = Url::from_file_path(&file)
+            .map_err(|()| Refusal::new("the data folder has no absolute path; tell the user"))?;
+        let text =
+            format!("\"{}\", version {}. Tell the user to open this in a browser: {url}", app.title, app.version());
+        Ok(shown(text, &app, json!({"file": file, "url": url.as_str()})))
+    }
+
+    /// Runs `work` where it may wait for the disk or another process.
+    async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shelf) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let shelf = self.shelf.clone();
+        let done = tokio::task::spawn_blocking(move || work(&shelf)).await;
+        done.unwrap_or_else(|error| Err(Refusal::new(format!("nothing was changed: {error}"))))
+    }
+}
+
+#[tool_handler(router = self.tool_router)]
+impl ServerHandler for AppsService {
+    fn get_info(&self) -> rmcp::model::ServerConfig {
+        let capabilities = rmcp::model::ServerCapabilities::builder()
+            .enable_tools()
+            .enable_resources()
+            .enable_resources_list_changed()
+            .build();
+        rmcp::model::ServerConfig::new(capabilities)
+            .with_server_info(rmcp::model::Implementation::new("apps", env!("CARGO_PKG_VERSION")))
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let listing = self.work(Shelf::list).await.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
+        let apps = listing.apps.iter().map(report::resource);
+        Ok(ListResourcesResult::with_all_items(std::iter::once(report::view()).chain(apps).collect()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let mut app = ResourceTemplate::new(page::uri("{name}"), "app");
+        app.description = Some("An app as it is now, also one that was made since the list".to_owned());
+        app.mime_type = Some(MIME.to_owned());
+        Ok(ListResourceTemplatesResult::with_all_items(vec![app]))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let unknown = || ErrorData::invalid_params(format!("there is no resource `{}`", request.uri), None);
+        let (text, meta) = if request.uri == VIEW {
+            (VIEW_PAGE.to_owned(), page::meta(&[]))
+        } else {
+            let name = request.uri.strip_prefix(&page::uri("")).ok_or_else(unknown)?;
+            let name = Name::parse(name).map_err(|_| unknown())?;
+            let app = self.work(move |shelf| shelf.get(&name)).await;
+            let app = app.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?.ok_or_else(unknown)?;
+            (app.to_resource(), app.meta())
+        };
+        let contents = ResourceContents::TextResourceContents {
+            mime_type: Some(MIME.to_owned()),
+            text,
+            meta: object(meta),
+            uri: request.uri,
+        };
+        Ok(ReadResourceResponse::Complete(ReadResourceResult::new(vec![contents])))
+    }
+}
+
+const INSTRUCTIONS: &str = "An app is one HTML document with everything inline. It cannot leave its page and reaches nothing \
+                            but what `network` names. localStorage works where the host allows it.";
+
+/// The app with its page checked and its title read.
+fn checked(mut app: App) -> Result<App, Refusal> {
+    if app.prd.trim().is_empty() || app.prd.len() > MAX_PRD {
+        return Err(Refusal::new(format!("`prd` has 1 to {MAX_PRD} bytes; describe the purpose and the features")));
+    }
+    if let Some(size) = [app.width, app.height].into_iter().flatten().find(|size| !SIZES.contains(size)) {
+        let (least, most) = SIZES.into_inner();
+        return Err(Refusal::new(format!(
+            "{size} is no size for an app: `width` and `height` are {least} to {most} pixels"
+        )));
+    }
+    app.title = check::check(&app.html, &app.network)?;
+    Ok(app)
+}
+
+fn updated(mut app: App, request: UpdateApp, version: u32) -> Result<App, Refusal> {
+    let note = request.note.trim();
+    if note.is_empty() || note.len() > MAX_NOTE {
+        return Err(Refusal::new(format!("`note` has 1 to {MAX_NOTE} bytes; say what changed and why")));
+    }
+    let before = app.clone();
+    app.html = match (request.html, request.edits) {
+        (Some(_), Some(_)) => return Err(Refusal::new("give either `html` or `edits`")),
+        (Some(html), None) => html,
+        (None, Some(edits)) => edit::apply(&app.html, &edits)
+            .map_err(|Refusal(reason)| Refusal(format!("`{}` was not changed: {reason}", app.name)))?,
+        (None, None) => app.html,
+    };
+    app.prd = request.prd.unwrap_or(app.prd);
+    app.width = request.width.or(app.width);
+    app.height = request.height.or(app.height);
+    if let Some(network) = request.network {
+        app.network = origins(network)?;
+    }
+    if app == before {
+        return Err(Refusal::new("nothing would change; give `html`, `edits`, `prd`, `width`, `height` or `network`"));
+    }
+    app.versions.push(saved(version, note));
+    Ok(app)
+}
+
+fn origins(network: Vec<String>) -> Result<Vec<Origin>, Refusal> {
+    if network.len() > MAX_ORIGINS {
+        return Err(Refusal::new(format!(
+            "at most {MAX_ORIGINS} origins in `network`; an app that needs more is no small app"
+        )));
+    }
+    network.into_iter().map(|origin| Origin::try_from(origin).map_err(Refusal::new)).collect()
+}
+
+fn saved(version: u32, note: &str) -> Version {
+    Version { version, saved: clock::iso(clock::now()), note: note.to_owned() }
+}
+
+fn unknown(shelf: &Shelf, name: &Name) -> Refusal {
+    let listing = shelf.list().unwrap_or_default();
+    let name = name.as_str();
+    if let Some((_, version)) = listing.deleted.iter().find(|(deleted, _)| deleted == name) {
+        return Refusal::new(format!("`{name}` was deleted; `restore_app` with version {version} brings it back"));
+    }
+    let near = crate::ids::nearest(name, listing.apps.iter().map(|app| app.name.as_str()));
+    let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    Refusal::new(format!("there is no app `{name}`{near}; `list_apps` shows those there are"))
+}
+
+fn earlier(shelf: &Shelf, name: &Name, version: u32) -> Result<App, Refusal> {
+    if let Some(app) = shelf.version(name, version)? {
+        return Ok(app);
+    }
+    match shelf.newest(name)? {
+        0 => Err(unknown(shelf, name)),
+        newest => Err(Refusal::new(format!("`{}` has no version {version}; there are 1 to {newest}", name.as_str()))),
+    }
+}
+
+#[cfg(test)]
+#[path = "apps_tests.rs"]
+mod tests;

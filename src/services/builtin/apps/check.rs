@@ -1,0 +1,276 @@
+//! What a page must be before it is kept: one whole document that needs nothing from elsewhere.
+//!
+//! A check of text finds the mistakes that models make, and says where. That a page cannot do what it must not is
+//! the content policy's work, see `page.rs`: what slips through here still reaches nothing.
+
+mod words;
+
+use html5gum::{DefaultEmitter, EndTag, StartTag, Token, Tokenizer};
+
+use super::network::{Address, Origin, address};
+use crate::services::builtin::answer::{Refusal, head};
+
+/// A page that a model writes and reads in one go.
+pub(super) const MAX_HTML: usize = 200_000;
+/// So many problems are named at once.
+const MAX_PROBLEMS: usize = 8;
+const MAX_TITLE: usize = 100;
+
+const VOID: [&str; 14] =
+    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"];
+/// Their end may be left out, or is put in by the parser; nothing is said about them.
+const OPTIONAL_END: [&str; 20] = [
+    "html", "head", "body", "p", "li", "dt", "dd", "option", "optgroup", "rt", "rp", "colgroup", "caption", "thead",
+    "tbody", "tfoot", "tr", "td", "th", "noscript",
+];
+const ONCE: [&str; 3] = ["html", "head", "body"];
+/// They bring other documents into the page.
+const FOREIGN: [&str; 8] = ["frame", "frameset", "object", "embed", "applet", "portal", "fencedframe", "base"];
+const ADDRESSES: [&str; 8] = ["src", "href", "xlink:href", "action", "formaction", "poster", "background", "ping"];
+
+const INSTEAD: &str = "write it into the page, or, if the user wants the network, name the origin in `network`";
+
+/// The page's title, if it is fit to be kept.
+pub(super) fn check(html: &str, network: &[Origin]) -> Result<String, Refusal> {
+    if html.len() > MAX_HTML {
+        return Err(Refusal::new(format!(
+            "the page has {} bytes, and an app at most {MAX_HTML}; leave out what it can do without, and draw instead of \
+             embedding pictures",
+            html.len()
+        )));
+    }
+    let start = html.trim_start();
+    if !start.get(..15).is_some_and(|start| start.eq_ignore_ascii_case("<!doctype html>")) {
+        return Err(Refusal::new("the page must be one whole document that begins with `<!doctype html>`"));
+    }
+    let mut page = Page { html, network, ..Page::default() };
+    // Wherever it stands: browsers and this tokenizer do not read drawings alike, and no script may write one.
+    if let Some(at) = html.to_ascii_lowercase().find("<iframe") {
+        page.problem(at, "`<iframe>` is not allowed: an app is one document without others in it".to_owned());
+    }
+    let mut emitter = DefaultEmitter::<usize>::new_with_span();
+    emitter.naively_switch_states(true);
+    for token in Tokenizer::new_with_emitter(html, emitter) {
+        let Ok(token) = token;
+        match token {
+            Token::StartTag(tag) => page.start(&tag),
+            Token::EndTag(tag) => page.end(&tag),
+            Token::String(text) => page.text(&String::from_utf8_lossy(&text.value), text.span.start),
+            Token::Comment(_) => {}
+            Token::Doctype(doctype) => page.doctype(doctype.span.start),
+            Token::Error(error) => page.problem(error.span.start, format!("HTML error `{}`", error.value.as_str())),
+        }
+        if page.problems.len() >= MAX_PROBLEMS {
+            break;
+        }
+    }
+    page.finish()
+}
+
+#[derive(Default)]
+struct Page<'a> {
+    html: &'a str,
+    network: &'a [Origin],
+    problems: Vec<(usize, String)>,
+    /// Elements that must be closed, and where they begin.
+    open: Vec<(String, usize)>,
+    /// How many of them are drawings or formulas, in which other rules hold.
+    drawings: usize,
+    seen: Vec<String>,
+    doctypes: usize,
+    ended: bool,
+    title: Option<String>,
+    /// Text of the element that was opened last is one of these.
+    within: Text,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Text {
+    #[default]
+    Plain,
+    Title,
+    Script,
+    Style,
+}
+
+impl Page<'_> {
+    fn problem(&mut self, at: usize, what: String) {
+        let before = self.html.as_bytes().iter().take(at);
+        let line = before.filter(|byte| **byte == b'\n').count() + 1;
+        self.problems.push((line, what));
+    }
+
+    fn doctype(&mut self, at: usize) {
+        self.doctypes += 1;
+        if self.doctypes > 1 {
+            self.problem(at, "a second document begins".to_owned());
+        }
+    }
+
+    fn start(&mut self, tag: &StartTag<usize>) {
+        let name = String::from_utf8_lossy(&tag.name).into_owned();
+        let at = tag.span.start;
+        if self.ended {
+            self.problem(at, format!("`<{name}>` stands after `</html>`"));
+        }
+        if ONCE.contains(&name.as_str()) {
+            if self.seen.contains(&name) {
+                self.problem(at, format!("a second `<{name}>` begins"));
+            }
+            self.seen.push(name.clone());
+        }
+        match forbidden(&name, tag) {
+            Some(why) => self.problem(at, why),
+            None => {
+                for (attribute, value) in &tag.attributes {
+                    let (attribute, value) =
+                        (String::from_utf8_lossy(attribute), String::from_utf8_lossy(&value.value));
+                    self.attribute(&name, &attribute, &value, at);
+                }
+            }
+        }
+        let in_drawing = self.drawings > 0;
+        self.within = match name.as_str() {
+            "script" if is_code(tag) => Text::Script,
+            "style" => Text::Style,
+            "title" if !in_drawing && self.title.is_none() => Text::Title,
+            _ => Text::Plain,
+        };
+        let closed = VOID.contains(&name.as_str()) || (tag.self_closing && (in_drawing || name == "svg"));
+        if !closed && !OPTIONAL_END.contains(&name.as_str()) {
+            self.drawings += usize::from(is_drawing(&name));
+            self.open.push((name, at));
+        }
+    }
+
+    fn attribute(&mut self, element: &str, name: &str, value: &str, at: usize) {
+        if name == "style" || value.contains("url(") {
+            self.style(value, at);
+        }
+        if name.starts_with("on") {
+            self.script(value, at);
+        } else if matches!(name, "srcset" | "imagesrcset" | "manifest") {
+            self.problem(at, format!("`{name}` is not allowed: an app has no other files; use `src` with a data URI"));
+        } else if ADDRESSES.contains(&name) {
+            let link = matches!(element, "a" | "area" | "form" | "button") || name == "formaction" || name == "ping";
+            let network = if link || element == "link" { &[] } else { self.network };
+            let what = format!("{element} {name}");
+            let problem = match address(value, network) {
+                Address::Within | Address::Allowed => return,
+                Address::Beside => {
+                    format!("`{what}` names another file or page, and an app has none: write it into the page")
+                }
+                Address::Remote(origin) if link => {
+                    format!("`{what}` leads to {origin}, and an app cannot leave its page; show the address as text")
+                }
+                Address::Remote(origin) => format!("`{what}` needs {origin}: {INSTEAD}"),
+            };
+            self.problem(at, problem);
+        }
+    }
+
+    fn text(&mut self, text: &str, at: usize) {
+        match self.within {
+            Text::Script => self.script(text, at),
+            Text::Style => self.style(text, at),
+            Text::Title => self.title = Some(text.split_whitespace().collect::<Vec<_>>().join(" ")),
+            Text::Plain if self.ended && !text.trim().is_empty() => {
+                self.problem(at, "text stands after `</html>`".to_owned());
+            }
+            Text::Plain => {}
+        }
+    }
+
+    fn script(&mut self, code: &str, at: usize) {
+        for found in words::in_script(code, self.network) {
+            self.problem(at + found.at, found.problem);
+        }
+    }
+
+    fn style(&mut self, rules: &str, at: usize) {
+        for found in words::in_style(rules, self.network) {
+            self.problem(at + found.at, found.problem);
+        }
+    }
+
+    fn end(&mut self, tag: &EndTag<usize>) {
+        let name = String::from_utf8_lossy(&tag.name).into_owned();
+        self.within = Text::Plain;
+        if name == "html" {
+            self.ended = true;
+        }
+        if OPTIONAL_END.contains(&name.as_str()) {
+            return;
+        }
+        match self.open.iter().rposition(|(open, _)| *open == name) {
+            Some(place) => {
+                let closed = self.open.split_off(place);
+                self.drawings -= closed.iter().filter(|(name, _)| is_drawing(name)).count();
+                for (inner, at) in closed.into_iter().skip(1).take(MAX_PROBLEMS) {
+                    self.problem(at, format!("`<{inner}>` is not closed before `</{name}>`"));
+                }
+            }
+            None => self.problem(tag.span.start, format!("`</{name}>` closes nothing that is open")),
+        }
+    }
+
+    fn finish(mut self) -> Result<String, Refusal> {
+        for (name, at) in std::mem::take(&mut self.open).into_iter().take(MAX_PROBLEMS) {
+            self.problem(at, format!("`<{name}>` is never closed"));
+        }
+        let title = self.title.as_deref().unwrap_or_default();
+        if title.is_empty() && self.problems.is_empty() {
+            self.problems.push((1, "the page has no `<title>`; give it the app's name".to_owned()));
+        }
+        if self.problems.is_empty() {
+            return Ok(head(title, MAX_TITLE).to_owned());
+        }
+        self.problems.sort();
+        let lines: Vec<_> =
+            self.problems.iter().take(MAX_PROBLEMS).map(|(line, what)| format!("line {line}: {what}")).collect();
+        Err(Refusal::new(format!("the page was not kept; correct {}", lines.join("\n"))))
+    }
+}
+
+/// Why an element as a whole does not belong in an app.
+fn forbidden(name: &str, tag: &StartTag<usize>) -> Option<String> {
+    let value = |key: &str| attribute(tag, key).unwrap_or_default();
+    match name {
+        _ if FOREIGN.contains(&name) => {
+            Some(format!("`<{name}>` is not allowed: an app is one document without others in it"))
+        }
+        "script" if attribute(tag, "src").is_some() => {
+            Some("`<script src>` is not allowed: write the script into the page".to_owned())
+        }
+        "script" if matches!(value("type").as_str(), "importmap" | "speculationrules") => {
+            Some("a script that makes the browser load something is not allowed".to_owned())
+        }
+        "link" if !value("rel").split_whitespace().any(|word| word == "icon") => {
+            let rel = value("rel");
+            Some(format!("`<link rel=\"{}\">` is not allowed: styles and fonts stand in the page", head(&rel, 40)))
+        }
+        "meta" if !matches!(value("http-equiv").as_str(), "" | "content-type" | "x-ua-compatible") => {
+            let equiv = value("http-equiv");
+            Some(format!("`<meta http-equiv=\"{}\">` is not allowed; leave it out", head(&equiv, 40)))
+        }
+        _ => None,
+    }
+}
+
+fn attribute(tag: &StartTag<usize>, key: &str) -> Option<String> {
+    let value = tag.attributes.get(key.as_bytes())?;
+    Some(String::from_utf8_lossy(&value.value).trim().to_ascii_lowercase())
+}
+
+fn is_drawing(name: &str) -> bool {
+    matches!(name, "svg" | "math")
+}
+
+/// Blocks of data are no code.
+fn is_code(tag: &StartTag<usize>) -> bool {
+    attribute(tag, "type").is_none_or(|kind| kind.is_empty() || kind == "module" || kind.contains("javascript"))
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

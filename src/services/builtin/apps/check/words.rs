@@ -1,0 +1,74 @@
+//! Words in scripts and styles by which a page would load something.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::super::network::{Address, Origin, address};
+use super::INSTEAD;
+
+/// A word that does not belong, and where it stands.
+pub(super) struct Found {
+    pub(super) at: usize,
+    pub(super) problem: String,
+}
+
+/// What connects, with the address it is given, if that stands right behind it.
+static CONNECTS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let called = r"\b(?P<called>fetch|sendBeacon|importScripts)\s*\(";
+    let made = r"\bnew\s+(?P<made>WebSocket|EventSource|XMLHttpRequest)\b\s*\(?";
+    Regex::new(&format!(r#"(?:{called}|{made})\s*(?:["'`](?P<to>[^"'`$]*)["'`])?"#)).ok()
+});
+
+/// What no origin in the metadata can allow; some of it would only fail when the app runs.
+static NEVER: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let words = r"\b(?:(?:webkit)?RTCPeerConnection|WebTransport|serviceWorker|SharedWorker)\b|\bnew\s+Worker\b";
+    let dead = r"\beval\s*\(|\bnew\s+Function\b|\bdocument\.write(?:ln)?\s*\(|\bwindow\.open\s*\(";
+    let hints = r"\bdns-prefetch\b|\bpreconnect\b|\bspeculationrules\b";
+    Regex::new(&format!(
+        r#"{words}|{dead}|{hints}|\bimport\s*\(|(?m:^)\s*import\s*["'{{*]|\bfrom\s*["']\s*(?:https?:)?//"#
+    ))
+    .ok()
+});
+
+static LOADS: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r#"(?i)@import\b|url\(\s*["']?(?P<to>[^"')\s]*)"#).ok());
+
+pub(super) fn in_script(code: &str, network: &[Origin]) -> Vec<Found> {
+    let never = NEVER.iter().flat_map(|never| never.find_iter(code)).map(|found| {
+        let word = found.as_str().trim();
+        Found { at: found.start(), problem: format!("the script uses `{word}`, which no app may: do without it") }
+    });
+    let connects = CONNECTS.iter().flat_map(|connects| connects.captures_iter(code)).filter_map(|found| {
+        let name = found.name("called").or_else(|| found.name("made"))?;
+        let to = found.name("to").map_or("", |to| to.as_str());
+        let problem = match address(to, network) {
+            Address::Remote(origin) => format!("the script goes to {origin}: {INSTEAD}"),
+            _ if network.is_empty() => {
+                let name = name.as_str();
+                format!("the script uses `{name}`, and the app has no network: {INSTEAD}")
+            }
+            Address::Within | Address::Allowed | Address::Beside => return None,
+        };
+        Some(Found { at: name.start(), problem })
+    });
+    never.chain(connects).collect()
+}
+
+pub(super) fn in_style(rules: &str, network: &[Origin]) -> Vec<Found> {
+    let loads = LOADS.iter().flat_map(|loads| loads.captures_iter(rules));
+    let found = loads.filter_map(|found| {
+        let whole = found.get(0)?;
+        let Some(to) = found.name("to") else {
+            let problem = "`@import` is not allowed: write the styles into the page".to_owned();
+            return Some(Found { at: whole.start(), problem });
+        };
+        let problem = match address(to.as_str(), network) {
+            Address::Within | Address::Allowed => return None,
+            Address::Beside => "`url()` names another file, and an app has none: use a data URI".to_owned(),
+            Address::Remote(origin) => format!("`url()` needs {origin}: {INSTEAD}"),
+        };
+        Some(Found { at: whole.start(), problem })
+    });
+    found.collect()
+}

@@ -1,0 +1,144 @@
+//! Where an app may go: nowhere, or to the origins that its metadata names.
+//!
+//! Invariant: an `Origin` is a scheme, a host and perhaps a port, and nothing that means more in a content policy.
+
+use serde::{Deserialize, Serialize};
+use url::{Host, Url};
+
+/// More than this is no longer a small app.
+pub(super) const MAX_ORIGINS: usize = 8;
+
+/// `https://api.example.com`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct Origin(String);
+
+impl Origin {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether an address lies there.
+    fn holds(&self, address: &Url) -> bool {
+        of(address) == self.0
+    }
+}
+
+impl From<Origin> for String {
+    fn from(origin: Origin) -> Self {
+        origin.0
+    }
+}
+
+impl TryFrom<String> for Origin {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let wrong = |why: &str| format!("`{text}` is no origin for `network`: {why}");
+        let url =
+            Url::parse(&text).map_err(|error| wrong(&format!("{error}; write it like `https://api.example.com`")))?;
+        let local = match url.host() {
+            Some(Host::Domain(name)) => name == "localhost",
+            Some(Host::Ipv4(address)) => address.is_loopback(),
+            Some(Host::Ipv6(address)) => address.is_loopback(),
+            None => return Err(wrong("it names no host")),
+        };
+        let secure = matches!(url.scheme(), "https" | "wss");
+        if !(secure || local && matches!(url.scheme(), "http" | "ws")) {
+            return Err(wrong("only `https` and `wss` are allowed, and `http` and `ws` to this machine"));
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
+        if !url.host_str().is_some_and(|host| host.chars().all(plain)) {
+            return Err(wrong("name one host, without wildcards"));
+        }
+        let origin = of(&url);
+        if text.trim_end_matches('/') != origin {
+            return Err(wrong(&format!("name the origin alone: `{origin}`")));
+        }
+        Ok(Self(origin))
+    }
+}
+
+/// As a content policy writes it.
+fn of(url: &Url) -> String {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or_default())
+}
+
+/// What an address in a page means to whoever opens it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    /// In the page itself, or nowhere.
+    Within,
+    /// At an origin that the app may reach.
+    Allowed,
+    /// Another file, which an app does not have.
+    Beside,
+    /// Elsewhere, and this is where.
+    Remote(String),
+}
+
+pub(super) fn address(text: &str, network: &[Origin]) -> Address {
+    // Browsers take these out before they look at the rest.
+    let text: String = text.trim().chars().filter(|c| !matches!(c, '\t' | '\n' | '\r')).collect();
+    if text.is_empty() || text.starts_with('#') {
+        return Address::Within;
+    }
+    let relative = if text.starts_with("//") || text.starts_with("\\\\") { format!("https:{text}") } else { text };
+    match Url::parse(&relative) {
+        Ok(url) if matches!(url.scheme(), "data" | "blob" | "javascript" | "about") => Address::Within,
+        Ok(url) if network.iter().any(|origin| origin.holds(&url)) => Address::Allowed,
+        Ok(url) if url.has_host() => Address::Remote(of(&url)),
+        Ok(url) => Address::Remote(format!("{}:", url.scheme())),
+        Err(_) => Address::Beside,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(text: &str) -> Result<Origin, String> {
+        Origin::try_from(text.to_owned())
+    }
+
+    #[test]
+    fn an_origin_is_a_scheme_and_a_host_and_nothing_that_means_more() {
+        for fine in
+            ["https://api.example.com", "wss://live.example.com:8443", "http://localhost:3000", "http://127.0.0.1"]
+        {
+            assert_eq!(origin(fine).map(String::from), Ok(fine.to_owned()));
+        }
+        assert_eq!(origin("https://a.example/").map(String::from), Ok("https://a.example".to_owned()));
+        for (wrong, why) in [
+            ("api.example.com", "write it like"),
+            ("*", "write it like"),
+            ("https://*.example.com", "wildcards"),
+            ("http://example.com", "only `https`"),
+            ("https://example.com/v1?key=1", "name the origin alone: `https://example.com`"),
+            ("https://user@example.com", "name the origin alone"),
+            ("https://example.com; script-src *", "no origin"),
+            ("data:text/plain,x", "names no host"),
+        ] {
+            let said = origin(wrong).unwrap_err();
+            assert!(said.contains(why), "{wrong}: {said}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_within_the_page_at_an_allowed_origin_or_refused() {
+        let network = [origin("https://api.example.com").unwrap()];
+        for within in ["", " #top", "data:image/png;base64,AA==", "blob:null/1", "javascript:void 0"] {
+            assert_eq!(address(within, &network), Address::Within, "{within}");
+        }
+        assert_eq!(address("https://api.example.com/v1", &network), Address::Allowed);
+        for remote in
+            ["https://api.example.com.evil.net/", "//evil.net/x", "https://api.example.com:444/", "ht\ntps://evil.net"]
+        {
+            assert!(matches!(address(remote, &network), Address::Remote(_)), "{remote}");
+        }
+        for beside in ["style.css", "/submit", "../x.js", "?q=1"] {
+            assert_eq!(address(beside, &network), Address::Beside, "{beside}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Where apps lie: `NAME.html` is the app as it is, `.versions/NAME/N.html` each version that ever was.
+//!
+//! Invariant: a file is there whole or not at all, a version is never written twice, and only one process at a time
+//! changes anything.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use super::page::App;
+use crate::services::builtin::answer::Refusal;
+
+const MAX_NAME: usize = 60;
+
+/// A name that is also a file's name and part of an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name(String);
+
+impl Name {
+    pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
+        let suggested = suggestion(text);
+        if text == suggested && !text.is_empty() {
+            return Ok(Self(suggested));
+        }
+        let instead = if suggested.is_empty() { String::new() } else { format!(", like `{suggested}`") };
+        Err(Refusal::new(format!(
+            "an app's name is lower-case words and numbers joined by hyphens, at most {MAX_NAME} characters{instead}"
+        )))
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The name that was probably meant.
+fn suggestion(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut name = words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-");
+    name.truncate(MAX_NAME);
+    name.trim_end_matches('-').to_owned()
+}
+
+/// What there is.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    pub(super) apps: Vec<App>,
+    /// With the version that can be restored.
+    pub(super) deleted: Vec<(String, u32)>,
+    /// Files that are no apps, and why.
+    pub(super) unreadable: Vec<(String, String)>,
+}
+
+/// The folder.
+#[derive(Debug, Clone)]
+pub(super) struct Shelf {
+    folder: PathBuf,
+}
+
+impl Shelf {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    pub(super) fn file(&self, name: &Name) -> PathBuf {
+        self.folder.join(format!("{}.html", name.0))
+    }
+
+    fn versions_of(&self, name: &Name) -> PathBuf {
+        self.folder.join(".versions").join(&name.0)
+    }
+
+    fn version_file(&self, name: &Name, version: u32) -> PathBuf {
+        self.versions_of(name).join(format!("{version}.html"))
+    }
+
+    /// The app as it is; `None` if there is none of that name, or it was deleted.
+    pub(super) fn get(&self, name: &Name) -> Result<Option<App>, Refusal> {
+        load(&self.file(name))
+    }
+
+    pub(super) fn version(&self, name: &Name, version: u32) -> Result<Option<App>, Refusal> {
+        load(&self.version_file(name, version))
+    }
+
+    /// The newest version that was ever kept, 0 if there is none.
+    pub(super) fn newest(&self, name: &Name) -> Result<u32, Refusal> {
+        let folder = self.versions_of(name);
+        let names = names_in(&folder).map_err(|error| broken("read", &folder, &error))?;
+        Ok(names.iter().filter_map(|name| name.strip_suffix(".html")?.parse().ok()).max().unwrap_or(0))
+    }
+
+    pub(super) fn list(&self) -> Result<Listing, Refusal> {
+        let read = |folder: &Path| names_in(folder).map_err(|error| broken("read", folder, &error));
+        let mut listing = Listing::default();
+        for file in read(&self.folder)? {
+            let Some(name) = file.strip_suffix(".html").and_then(|name| Name::parse(name).ok()) else { continue };
+            match self.get(&name) {
+                Ok(app) => listing.apps.extend(app),
+                Err(Refusal(reason)) => listing.unreadable.push((name.0, reason)),
+            }
+        }
+        for folder in read(&self.folder.join(".versions"))? {
+            let Ok(name) = Name::parse(&folder) else { continue };
+            let newest = self.newest(&name)?;
+            if newest > 0 && !self.file(&name).exists() {
+                listing.deleted.push((name.0, newest));
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Makes a new version of what `change` makes of the app as it is. If it refuses, nothing has happened.
+    pub(super) fn change(
+        &self,
+        name: &Name,
+        change: impl FnOnce(Option<App>, u32) -> Result<App, Refusal>,
+    ) -> Result<App, Refusal> {
+        let _lock = self.lock()?;
+        let next = self.newest(name)? + 1;
+        let app = change(self.get(name)?, next)?;
+        let (version, file) = (self.version_file(name, next), self.file(name));
+        let text = app.to_file();
+        make_folder(&self.versions_of(name))?;
+        write(&version, &text).map_err(|error| broken("write", &version, &error))?;
+        if let Err(error) = write(&file, &text) {
+            // A version that nobody was told of; if it stays, it does no harm.
+            drop(fs::remove_file(&version));
+            return Err(broken("write", &file, &error));
+        }
+        Ok(app)
+    }
+
+    /// Its versions stay.
+    pub(super) fn delete(&self, name: &Name) -> Result<(), Refusal> {
+        let _lock = self.lock()?;
+        let file = self.file(name);
+        fs::remove_file(&file).map_err(|error| broken("delete", &file, &error))
+    }
+
+    /// Held until it is dropped.
+    fn lock(&self) -> Result<File, Refusal> {
+        make_folder(&self.folder)?;
+        let path = self.folder.join(".lock");
+        let open = File::options().create(true).truncate(false).write(true).open(&path);
+        open.and_then(|file| file.lock().map(|()| file)).map_err(|error| broken("lock", &path, &error))
+    }
+}
+
+fn load(file: &Path) -> Result<Option<App>, Refusal> {
+    match fs::read_to_string(file) {
+        Ok(text) => match App::from_file(&text) {
+            Ok(app) => Ok(Some(app)),
+            Err(reason) => Err(broken("read", file, &io::Error::other(reason))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(broken("read", file, &error)),
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<(), Refusal> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| broken("make", folder, &error))
+}
+
+/// In one step: whoever reads sees the old file or the new one.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    let folder = file.parent().ok_or_else(|| io::Error::other("it is the root of the file system"))?;
+    let mut staged = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+    staged.write_all(text.as_bytes())?;
+    staged.as_file().sync_all()?;
+    staged.persist(file).map(drop).map_err(|error| error.error)
+}
+
+/// In order; a folder that is not there is empty.
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
+    let mut names: Vec<_> = names.filter_map(io::Result::transpose).collect::<io::Result<_>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn broken(attempt: &str, path: &Path, error: &io::Error) -> Refusal {
+    Refusal::new(format!("could not {attempt} `{}`: {error}; tell the user", path.display()))
+}
