@@ -65,7 +65,7 @@ impl SettingsFile {
         let written = match &self.old {
             None => write_new(&self.file, &self.text),
             Some(old) if *old == self.text => Ok(()),
-            Some(_) => replace(&self.file, &self.text),
+            Some(_) => self.file.metadata().and_then(|old| replace(&self.file, &self.text, old.permissions())),
         };
         written.map_err(|error| {
             let problem = format!("{} cannot be written: {error}", self.file.display());
@@ -82,13 +82,16 @@ pub(super) fn write_new(file: &Path, text: &str) -> std::io::Result<()> {
     fs::File::create_new(file)?.write_all(text.as_bytes())
 }
 
-/// Written beside and renamed: nobody ever reads half a file. A link stays one: what it leads to is exchanged.
-fn replace(file: &Path, text: &str) -> std::io::Result<()> {
-    let file = fs::canonicalize(file)?;
+/// Written beside, to the disk, and renamed: nobody ever reads half a file. A link stays one: what it leads to is
+/// exchanged.
+pub(super) fn replace(file: &Path, text: &str, permissions: fs::Permissions) -> std::io::Result<()> {
+    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let folder = file.parent().unwrap_or(Path::new("."));
-    let mut new = tempfile::Builder::new().prefix(".config").tempfile_in(folder)?;
+    fs::create_dir_all(folder)?;
+    let mut new = tempfile::Builder::new().prefix(".skein").tempfile_in(folder)?;
+    new.as_file().set_permissions(permissions)?;
     new.write_all(text.as_bytes())?;
-    new.as_file().set_permissions(file.metadata()?.permissions())?;
+    new.as_file().sync_all()?;
     new.persist(&file)?;
     Ok(())
 }
