@@ -33,7 +33,7 @@ use serde_json::Value;
 pub use approval::Approval;
 pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress};
 pub use duration::Span;
-pub use edit::edited;
+pub use edit::{edited, with_first};
 pub use files::{Found, Root};
 pub use foreign::{LeftOut, Moved, read_foreign, written_service};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};

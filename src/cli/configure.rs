@@ -101,7 +101,7 @@ pub(super) fn run(
     let changes = changes(&chosen, &plan, args.key_env.as_deref(), &models);
     let changes: Vec<Change<'_>> =
         changes.iter().map(|(path, value)| (path.iter().map(String::as_str).collect(), value.clone())).collect();
-    let file = SettingsFile::of(folders)?;
+    let file = SettingsFile::of(&folders.config)?;
     let name = file.file().to_owned();
     let file = file.with(&changes).map_err(|add| {
         let problem = format!("{} cannot be edited without losing something in it", name.display());

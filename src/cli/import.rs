@@ -155,7 +155,7 @@ impl Import {
         if changes.is_empty() {
             return Ok(());
         }
-        match SettingsFile::of(folders)?.with(&changes) {
+        match SettingsFile::of(&folders.config)?.with(&changes) {
             Ok(settings) => self.settings = Some(settings),
             Err(add) => {
                 for what in std::mem::take(&mut self.settled) {
