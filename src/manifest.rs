@@ -18,6 +18,7 @@ mod mcp_servers;
 mod migrate;
 mod model;
 mod permission;
+mod placeholder;
 mod prompt;
 mod schema;
 mod settings;
@@ -44,6 +45,7 @@ pub use model::{
     Transport, VERSION,
 };
 pub use permission::{PermissionRule, Then};
+pub use placeholder::Placeholder;
 pub use prompt::{Prompt, PromptValues, VARIABLES};
 pub use schema::{Kind, generate as generate_schema};
 pub use settings::Settings;

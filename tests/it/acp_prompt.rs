@@ -621,10 +621,9 @@ fn always_in_this_project_is_kept_in_the_users_config() {
 /// 39: a rule that cannot be kept is told; the call runs all the same.
 #[test]
 fn a_rule_that_is_not_kept_is_told_in_the_turn() {
-    for (capabilities, kind, text) in [
-        (json!({}), "agent_thought_chunk", "/content/text"),
-        (json!({"session": {"notices": {}}}), "notice", "/title"),
-    ] {
+    for (capabilities, kind, text) in
+        [(json!({}), "agent_thought_chunk", "/content/text"), (json!({"session": {"notices": {}}}), "notice", "/title")]
+    {
         let sandbox = Sandbox::new();
         // There is a config, but it is written in a way that nothing can be added to.
         sandbox.write("config/config.json", "{\"version\": 1}");
