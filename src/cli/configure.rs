@@ -112,7 +112,7 @@ pub(super) fn run(
         try_out(&chosen, &models, &keys, output)?;
     }
     let kept = match (&chosen.key_name, &chosen.key) {
-        (Some(name), Some(key)) => Some(keys.keep(name, key).map_err(|problem| unkept(&keys, &problem))?),
+        (Some(name), Some(key)) => Some(keys.keep(name, key).map_err(unkept)?),
         (Some(name), None) => Some(keys.find(name).0),
         (None, _) => None,
     };
@@ -121,8 +121,8 @@ pub(super) fn run(
     Ok(())
 }
 
-fn unkept(keys: &Keys, problem: &str) -> Failure {
-    Failure::work(format!("{} cannot be changed: {problem}", keys.file().display()), "correct this, and run it again")
+fn unkept(problem: String) -> Failure {
+    Failure::work(problem, "correct this, and run it again")
 }
 
 /// Takes a key out of wherever it is kept.
@@ -130,7 +130,7 @@ fn forget(facts: &ProviderFacts, keys: &Keys, as_json: bool, output: &mut Output
     let Some(name) = &facts.key else {
         return Err(Failure::usage(format!("{} needs no key", facts.name), "there is nothing to remove"));
     };
-    let places = keys.forget(name).map_err(|problem| unkept(keys, &problem))?;
+    let places = keys.forget(name).map_err(unkept)?;
     let places: Vec<_> = places.into_iter().map(KeptIn::as_str).collect();
     if as_json {
         output.json(&json!({"key": name, "removed_from": places}));

@@ -75,16 +75,20 @@ impl Keys {
         let metadata = match fs::metadata(&self.file) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(self.unusable(error)),
         };
         if metadata.permissions().mode() & 0o077 != 0 {
             // Whoever could read it could have changed where its keys go, too.
             tracing::warn!(file = %self.file.display(), "others can read the keys; they are not used");
-            return Err(format!("others can read it: chmod 600 {}", self.file.display()));
+            return Err(self.unusable(format!("others can read it: chmod 600 {}", self.file.display())));
         }
-        let text = fs::read_to_string(&self.file).map_err(|error| error.to_string())?;
+        let text = fs::read_to_string(&self.file).map_err(|error| self.unusable(error))?;
         // What serde says of a wrong file would quote it.
-        serde_json::from_str(&text).map_err(|_| "it is not a mapping of names to keys".to_owned())
+        serde_json::from_str(&text).map_err(|_| self.unusable("it is not a mapping of names to keys"))
+    }
+
+    fn unusable(&self, problem: impl std::fmt::Display) -> String {
+        format!("{} cannot be used: {problem}", self.file.display())
     }
 
     /// Keeps a key under the name of its variable: in the keyring, or if that cannot be used, in the file.
@@ -129,6 +133,6 @@ impl Keys {
 
     fn write(&self, kept: &BTreeMap<String, String>) -> Result<(), String> {
         let text = serde_json::to_string_pretty(kept).map_err(|error| error.to_string())?;
-        replace(&self.file, &text, fs::Permissions::from_mode(0o600)).map_err(|error| error.to_string())
+        replace(&self.file, &text, fs::Permissions::from_mode(0o600)).map_err(|error| self.unusable(error))
     }
 }
