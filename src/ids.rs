@@ -114,6 +114,10 @@ impl FromStr for ModeId {
     }
 }
 
+/// The providers of models that need no settings. Where each is, `llm` knows.
+pub const PROVIDERS: [&str; 9] =
+    ["openai", "anthropic", "google", "ollama", "openrouter", "groq", "deepseek", "mistral", "xai"];
+
 /// The known name most like `wanted`, if one is near enough to be what was meant.
 pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known

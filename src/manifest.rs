@@ -18,6 +18,7 @@ mod mcp_servers;
 mod migrate;
 mod model;
 mod permission;
+mod placeholder;
 mod prompt;
 mod schema;
 mod settings;
@@ -33,7 +34,7 @@ use serde_json::Value;
 pub use approval::Approval;
 pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress};
 pub use duration::Span;
-pub use edit::edited;
+pub use edit::{edited, with_first};
 pub use files::{Found, Root};
 pub use foreign::{LeftOut, Moved, read_foreign, written_service};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
@@ -44,6 +45,7 @@ pub use model::{
     Transport, VERSION,
 };
 pub use permission::{PermissionRule, Then};
+pub use placeholder::Placeholder;
 pub use prompt::{Prompt, PromptValues, VARIABLES, fill_in};
 pub use schema::{Kind, generate as generate_schema};
 pub use settings::Settings;

@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::calls;
+use super::wire::Wire;
 use crate::broker::{Answer, Asker, Question, RuleStore};
 use crate::conversation::ToolUse;
 use crate::graph::Plan;
@@ -24,9 +25,12 @@ const REFUSE_ALWAYS: &str = "reject-always";
 pub(super) struct ClientAsker {
     pub(super) client: ConnectionTo<Client>,
     pub(super) session: acp::SessionId,
+    pub(super) wire: Wire,
     pub(super) plan: Arc<Plan>,
     pub(super) cwd: PathBuf,
     pub(super) rules: Arc<dyn RuleStore>,
+    /// Whether it shows notices; otherwise it is told as a thought.
+    pub(super) notices: bool,
 }
 
 impl Asker for ClientAsker {
@@ -43,6 +47,7 @@ impl Asker for ClientAsker {
                         // What was consented to runs, whether or not the rule can be kept.
                         if let Some(Err(problem)) = rule.map(|rule| self.rules.keep(&rule)) {
                             tracing::warn!(problem, "a rule was not kept");
+                            self.tell(format!("Allowed in this session, but not kept for this project: {problem}"));
                         }
                         Answer::AllowAlways
                     }
@@ -60,6 +65,15 @@ impl Asker for ClientAsker {
 }
 
 impl ClientAsker {
+    fn tell(&self, text: String) {
+        let update = if self.notices {
+            acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text))
+        } else {
+            acp::SessionUpdate::AgentThoughtChunk(acp::ContentChunk::new(format!("{text}\n").into()))
+        };
+        self.wire.update(&self.session.0, update);
+    }
+
     fn request(&self, question: Question) -> acp::RequestPermissionRequest {
         let id = question.call.as_deref().unwrap_or("call");
         let arguments = Value::Object(question.arguments);

@@ -10,6 +10,7 @@ use agent_client_protocol::v1::schema as acp;
 use super::ask::ClientAsker;
 use super::connection::{Connection, Open};
 use super::editor::{self, ClientEditor};
+use super::updates::Abilities;
 use super::{Project, errors, options};
 use crate::agents::Event;
 use crate::graph::Plan;
@@ -69,8 +70,9 @@ impl Around {
             Arc::new(ClientEditor { client, session, abilities, tasks }) as Arc<dyn crate::tool::editor::Editor>
         });
         let plan = Arc::clone(self.project.broker.plan());
+        let (wire, notices) = (connection.wire.clone(), Abilities::of(&connection.client()).notices);
         let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&self.project.rules));
-        let asker = Arc::new(ClientAsker { client, session, plan, cwd, rules });
+        let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, notices });
         let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
         Host { broker, models, asker, editor, brought: self.brought.clone() }
     }

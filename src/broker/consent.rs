@@ -32,7 +32,7 @@ enum What {
 
 impl Subject {
     /// `builtin`: only of our own tools it is known what `command` and `path` mean.
-    pub(super) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, cwd: &Path) -> Self {
+    pub(crate) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, cwd: &Path) -> Self {
         let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
         let what = match (text("command"), text("path")) {
             (Some(line), _) => {

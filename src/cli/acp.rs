@@ -59,6 +59,7 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             mode: args.mode.clone(),
             model: args.model.clone().filter(|model| !model.is_empty()),
             known: Mutex::default(),
+            keys: Keys::of(folders),
         });
         // A first session needs them: they are read while the client is greeted.
         let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
@@ -97,6 +98,8 @@ struct Workspaces {
     mode: Option<String>,
     model: Option<String>,
     known: Mutex<HashMap<Traces, Project>>,
+    /// One for all: a keyring that does not answer is waited for once.
+    keys: Keys,
 }
 
 /// Whatever a plan was made from, as far as it can change.
@@ -145,7 +148,7 @@ impl Workspaces {
         };
         let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         Project {
-            models: KnownModels::of(&settings, None, Keys::of(&self.folders)),
+            models: KnownModels::of(&settings, None, self.keys.clone()),
             agent,
             mode,
             model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::keys::{KeptIn, Keys};
+use super::models::variable;
 use super::output::{Failure, Output, shown};
 use super::settings_file::{Change, SettingsFile};
 use super::{Global, agents, workspace};
@@ -37,6 +38,9 @@ pub(super) struct ConfigureArgs {
     /// Read the key from stdin and keep it
     #[arg(long)]
     key_stdin: bool,
+    /// Remove the key of this provider from the keyring and the file, and do nothing else
+    #[arg(long, value_name = "PROVIDER", conflicts_with_all = ["provider", "model", "key_env", "key_stdin", "agent"])]
+    forget_key: Option<String>,
     /// The agent that sessions begin with
     #[arg(long)]
     agent: Option<String>,
@@ -53,7 +57,8 @@ pub(super) struct ConfigureArgs {
 
 impl ConfigureArgs {
     fn asks(&self) -> bool {
-        let ConfigureArgs { provider, model, key_env, key_stdin, agent, mode: _, no_test: _, json } = self;
+        let ConfigureArgs { provider, model, key_env, key_stdin, forget_key: _, agent, mode: _, no_test: _, json } =
+            self;
         !(*key_stdin || *json || [provider, model, key_env, agent].into_iter().any(Option::is_some))
     }
 }
@@ -80,6 +85,9 @@ pub(super) fn run(
     let settings = Settings::of(plan.manifests());
     let models = models(&settings);
     let keys = Keys::of(folders);
+    if let Some(provider) = &args.forget_key {
+        return forget(&provider_facts(provider, &models)?, &keys, args.json, output);
+    }
     let asks = args.asks();
     let chosen = if asks { ask(&settings, &models, &keys, output)? } else { given(args, &settings, &models)? };
     let Some(chosen) = chosen else {
@@ -93,7 +101,7 @@ pub(super) fn run(
     let changes = changes(&chosen, &plan, args.key_env.as_deref(), &models);
     let changes: Vec<Change<'_>> =
         changes.iter().map(|(path, value)| (path.iter().map(String::as_str).collect(), value.clone())).collect();
-    let file = SettingsFile::of(folders)?;
+    let file = SettingsFile::of(&folders.config)?;
     let name = file.file().to_owned();
     let file = file.with(&changes).map_err(|add| {
         let problem = format!("{} cannot be edited without losing something in it", name.display());
@@ -103,13 +111,34 @@ pub(super) fn run(
     if test {
         try_out(&chosen, &models, &keys, output)?;
     }
-    if let (Some(name), Some(key)) = (&chosen.key_name, &chosen.key) {
-        keys.keep(name, key).map_err(|problem| {
-            Failure::work(format!("{} cannot keep the key: {problem}", keys.file().display()), "correct this")
-        })?;
-    }
+    let kept = match (&chosen.key_name, &chosen.key) {
+        (Some(name), Some(key)) => Some(keys.keep(name, key).map_err(unkept)?),
+        (Some(name), None) => Some(keys.find(name).0),
+        (None, _) => None,
+    };
     file.write()?;
-    tell(&chosen, &keys, file.file(), test, args.json, output);
+    tell(&chosen, kept, &keys, file.file(), test, args.json, output);
+    Ok(())
+}
+
+fn unkept(problem: String) -> Failure {
+    Failure::work(problem, "correct this, and run it again")
+}
+
+/// Takes a key out of wherever it is kept.
+fn forget(facts: &ProviderFacts, keys: &Keys, as_json: bool, output: &mut Output) -> Result<(), Failure> {
+    let Some(name) = &facts.key else {
+        return Err(Failure::usage(format!("{} needs no key", facts.name), "there is nothing to remove"));
+    };
+    let places = keys.forget(name).map_err(unkept)?;
+    let places: Vec<_> = places.into_iter().map(KeptIn::as_str).collect();
+    if as_json {
+        output.json(&json!({"key": name, "removed_from": places}));
+    } else if places.is_empty() {
+        output.line(&format!("No key {name} was kept."));
+    } else {
+        output.line(&format!("The key {name} is no longer in: {}.", places.join(", ")));
+    }
     Ok(())
 }
 
@@ -171,13 +200,14 @@ fn ask(settings: &Settings, models: &Models, keys: &Keys, output: &mut Output) -
     let key_name = facts.key.clone();
     let key = match &key_name {
         None => None,
-        Some(name) => match keys.kept_in(name) {
+        Some(name) => match keys.find(name).0 {
             KeptIn::Environment => {
                 output.line(&format!("{name} is set in the environment, and is used."));
                 None
             }
             kept => {
-                let leaves = if kept == KeptIn::File { "Enter alone leaves the one that is kept" } else { "not shown" };
+                let leaves =
+                    if kept == KeptIn::Nowhere { "not shown" } else { "Enter alone leaves the one that is kept" };
                 Some(hidden(&format!("Key for {} ({leaves}): ", facts.name), output)?).filter(|key| !key.is_empty())
             }
         },
@@ -198,11 +228,15 @@ fn ask(settings: &Settings, models: &Models, keys: &Keys, output: &mut Output) -
 }
 
 fn facts(model: &str, models: &Models) -> Result<ProviderFacts, Failure> {
-    let known = models.known();
-    let names = || known.iter().map(|facts| facts.name.clone()).collect::<Vec<_>>().join(", ");
     let Some((provider, _)) = model.split_once(':').filter(|(_, name)| !name.is_empty()) else {
         return Err(Failure::usage("no model is named", "give --provider and --model, or --model provider:model"));
     };
+    provider_facts(provider, models)
+}
+
+fn provider_facts(provider: &str, models: &Models) -> Result<ProviderFacts, Failure> {
+    let known = models.known();
+    let names = || known.iter().map(|facts| facts.name.clone()).collect::<Vec<_>>().join(", ");
     known.iter().find(|facts| facts.name == provider).cloned().ok_or_else(|| {
         Failure::usage(format!("there is no provider `{}`", shown(provider)), format!("there are: {}", names()))
     })
@@ -244,8 +278,10 @@ fn try_out(chosen: &Chosen, models: &Models, keys: &Keys, output: &mut Output) -
     let lookup = |name: &str| {
         // The provider asks for its own variable; the one that was chosen takes its place.
         let wanted = if Some(name) == own.as_deref() { chosen.key_name.as_deref().unwrap_or(name) } else { name };
-        let new = (Some(wanted) == chosen.key_name.as_deref()).then(|| chosen.key.clone()).flatten();
-        new.or_else(|| keys.variable(wanted))
+        if Some(wanted) == chosen.key_name.as_deref() {
+            return chosen.key.clone().or_else(|| keys.find(wanted).1);
+        }
+        variable(wanted)
     };
     let provider = models.provider(&chosen.model, lookup).map_err(|error| failed(error.to_string()))?;
     output.aside(&format!("asking {} once …\n", shown(&chosen.model)));
@@ -269,19 +305,20 @@ fn try_out(chosen: &Chosen, models: &Models, keys: &Keys, output: &mut Output) -
     answered.unwrap_or_else(|_| Err("it did not answer within a minute".to_owned())).map_err(failed)
 }
 
-fn tell(chosen: &Chosen, keys: &Keys, file: &std::path::Path, tested: bool, as_json: bool, output: &mut Output) {
+fn tell(
+    chosen: &Chosen,
+    kept: Option<KeptIn>,
+    keys: &Keys,
+    file: &std::path::Path,
+    tested: bool,
+    as_json: bool,
+    output: &mut Output,
+) {
     let program = std::env::current_exe().map_or_else(|_| "skein".to_owned(), |path| path.display().to_string());
     let editor = json!({"agent_servers": {"Skein": {"type": "custom", "command": program, "args": ["acp"]}}});
-    let kept = chosen.key_name.as_deref().map(|name| (name, keys.kept_in(name)));
+    let kept = chosen.key_name.as_deref().zip(kept);
     if as_json {
-        let key = kept.map(|(name, kept)| {
-            let place = match kept {
-                KeptIn::Environment => "environment",
-                KeptIn::File => "file",
-                KeptIn::Nowhere => "missing",
-            };
-            json!({"name": name, "in": place})
-        });
+        let key = kept.map(|(name, kept)| json!({"name": name, "in": kept.as_str()}));
         let (agent, mode) = chosen.agent.clone().unzip();
         output.json(&json!({
             "model": chosen.model, "key": key, "agent": agent, "mode": mode.flatten(), "tested": tested,
@@ -292,8 +329,10 @@ fn tell(chosen: &Chosen, keys: &Keys, file: &std::path::Path, tested: bool, as_j
     output.line(&format!("{}: sessions begin with {}.", file.display(), shown(&chosen.model)));
     match kept {
         Some((name, KeptIn::Environment)) => output.line(&format!("Its key is in the variable {name}.")),
+        Some((_, KeptIn::Keyring)) => output.line("Its key is kept in your keyring."),
         Some((_, KeptIn::File)) => {
-            output.line(&format!("Its key is kept in {}, which only you can read.", keys.file().display()));
+            let instead = keys.trouble().map(|trouble| format!("; your keyring {trouble}")).unwrap_or_default();
+            output.line(&format!("Its key is kept in {}, which only you can read{instead}.", keys.file().display()));
         }
         Some((name, KeptIn::Nowhere)) => output.line(&format!("Its key is missing: set {name}, or run this again.")),
         None => {}

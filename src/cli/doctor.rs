@@ -9,10 +9,11 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::folders::Folders;
-use super::keys::Keys;
+use super::keys::{KeptIn, Keys, Trouble};
 use super::models::{KnownModels, variable};
 use super::output::{Failure, Output, shown};
 use super::{Global, workspace};
+use crate::agents::models;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::manifest::Settings;
 use crate::session::ModelSource as _;
@@ -144,12 +145,38 @@ fn model(settings: &Settings, folders: &Folders, found: &mut Findings) {
         let fix = "choose one with `skein configure`; until then tools are called by name";
         return found.add(Severity::Note, "no model is configured", "config.yaml", fix);
     };
-    match KnownModels::of(settings, None, Keys::of(folders)).provider(&name) {
-        Err(error) => found.error(error.to_string(), place, "correct it, or run `skein configure`"),
+    let keys = Keys::of(folders);
+    match KnownModels::of(settings, None, keys.clone()).provider(&name) {
+        Err(error) => {
+            let fix = match keys.trouble() {
+                Some(Trouble::Locked) => "unlock your keyring, or run `skein configure`",
+                _ => "correct it, or run `skein configure`",
+            };
+            found.error(error.to_string(), place, fix);
+        }
         Ok(provider) => {
+            key(&name, settings, &keys, found);
             if let Some(address) = provider.address() {
                 reach::address(&format!("the model {name}"), address, place, found);
             }
+        }
+    }
+}
+
+/// Where the key of a model lies.
+fn key(model: &str, settings: &Settings, keys: &Keys, found: &mut Findings) {
+    let known = models(settings).known();
+    let provider = model.split(':').next().unwrap_or_default();
+    let Some(facts) = known.iter().find(|facts| facts.name == provider) else { return };
+    let Some(name) = &facts.key else { return };
+    let remove = format!("nothing need be done; `skein configure --forget-key {provider}` removes it");
+    match keys.find(name).0 {
+        KeptIn::Environment | KeptIn::Nowhere => {}
+        KeptIn::Keyring => found.add(Severity::Note, format!("the key {name} is in your keyring"), "keyring", remove),
+        KeptIn::File => {
+            let why = keys.trouble().map(|trouble| format!("; your keyring {trouble}")).unwrap_or_default();
+            let what = format!("the key {name} is in a file, in plain text{why}");
+            found.add(Severity::Note, what, keys.file().display().to_string(), remove);
         }
     }
 }

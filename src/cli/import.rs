@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// goose's config.yaml, a JSON file with MCP servers (Claude Desktop, .mcp.json, Zed, VS Code), or the folder
+    /// goose's config.yaml, a JSON file with MCP servers (Claude, .mcp.json, Zed, VS Code), or the folder
     /// with goose's memories; it stays as it is
     file: PathBuf,
     /// Keep memories for this project only
@@ -155,7 +155,7 @@ impl Import {
         if changes.is_empty() {
             return Ok(());
         }
-        match SettingsFile::of(folders)?.with(&changes) {
+        match SettingsFile::of(&folders.config)?.with(&changes) {
             Ok(settings) => self.settings = Some(settings),
             Err(add) => {
                 for what in std::mem::take(&mut self.settled) {
@@ -260,21 +260,19 @@ fn problem(file: &Path, text: &str) -> Option<String> {
 
 /// goose's memories, each a memory of ours.
 fn memories(args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
-    if args.dry_run {
-        let problem = "memories are read and kept in one go, so there is nothing to show before";
-        return Err(Failure::usage(problem, "leave out --dry-run: taking them over twice changes nothing"));
-    }
     let scope = if args.project { Reach::Project } else { Reach::User };
-    let imported = memory::import(&args.file, &folders.data, &project_root(&folders.cwd), scope).map_err(|error| {
+    let project = project_root(&folders.cwd);
+    let imported = memory::import(&args.file, &folders.data, &project, scope, !args.dry_run).map_err(|error| {
         Failure::work(error.to_string(), "nothing of goose's was changed; correct this and run it again")
     })?;
     if args.json {
         let left_out: Vec<_> =
             imported.left_out.iter().map(|(file, reason)| json!({"file": file, "reason": reason})).collect();
-        output.json(&json!({"kept": imported.kept, "left_out": left_out}));
+        output.json(&json!({"dry_run": args.dry_run, "kept": imported.kept, "left_out": left_out}));
         return Ok(());
     }
-    output.line(&format!("{} memories kept", imported.kept));
+    let kept = if args.dry_run { "memories would be kept" } else { "memories kept" };
+    output.line(&format!("{} {kept}", imported.kept));
     for (file, reason) in &imported.left_out {
         output.line(&format!("left out of {file}: {reason}"));
     }

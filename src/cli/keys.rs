@@ -1,81 +1,138 @@
-//! Keys of models that the environment does not have: one file in the configuration folder that only its owner can
-//! read. They go to their provider alone: into no log, no store and no child process.
+//! Keys of models that the environment does not have: in the keyring of the desktop, or where there is none in a file
+//! of the configuration folder that only its owner can read. They go to their provider alone: into no log, no store
+//! and no child process.
+
+mod keyring;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::folders::Folders;
 use super::models::variable;
+use super::settings_file::replace;
+use keyring::Keyring;
+pub(super) use keyring::Trouble;
 
-/// The file, read anew for each question: a key that was changed counts at once.
+/// The places, asked anew for each question until they have an answer: a key that is added counts at once.
 #[derive(Clone)]
 pub(super) struct Keys {
     file: PathBuf,
+    keyring: Arc<Keyring>,
 }
 
 /// Where a key is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum KeptIn {
     Environment,
+    Keyring,
     File,
     Nowhere,
 }
 
+impl KeptIn {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            KeptIn::Environment => "environment",
+            KeptIn::Keyring => "keyring",
+            KeptIn::File => "file",
+            KeptIn::Nowhere => "missing",
+        }
+    }
+}
+
 impl Keys {
     pub(super) fn of(folders: &Folders) -> Self {
-        Self { file: folders.config.join("keys.json") }
+        Self { file: folders.config.join("keys.json"), keyring: Arc::default() }
     }
 
     pub(super) fn file(&self) -> PathBuf {
         self.file.clone()
     }
 
-    /// What a variable holds, or what was kept under its name.
-    pub(super) fn variable(&self, name: &str) -> Option<String> {
-        variable(name).or_else(|| self.kept().ok()?.remove(name))
+    /// The key of that name, and where it was found. An environment that has it keeps the keyring from being asked.
+    pub(super) fn find(&self, name: &str) -> (KeptIn, Option<String>) {
+        if let Some(key) = variable(name) {
+            return (KeptIn::Environment, Some(key));
+        }
+        if let Some(key) = self.keyring.read(name) {
+            return (KeptIn::Keyring, Some(key));
+        }
+        match self.kept().ok().and_then(|mut kept| kept.remove(name)) {
+            Some(key) => (KeptIn::File, Some(key)),
+            None => (KeptIn::Nowhere, None),
+        }
     }
 
-    pub(super) fn kept_in(&self, name: &str) -> KeptIn {
-        match variable(name) {
-            Some(_) => KeptIn::Environment,
-            None if self.variable(name).is_some() => KeptIn::File,
-            None => KeptIn::Nowhere,
-        }
+    /// Why a key that may lie in the keyring was not found there; nothing if there is no keyring, or all is well.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.keyring.trouble().filter(|trouble| *trouble != Trouble::Absent)
     }
 
     fn kept(&self) -> Result<BTreeMap<String, String>, String> {
         let metadata = match fs::metadata(&self.file) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(self.unusable(error)),
         };
         if metadata.permissions().mode() & 0o077 != 0 {
             // Whoever could read it could have changed where its keys go, too.
             tracing::warn!(file = %self.file.display(), "others can read the keys; they are not used");
-            return Err(format!("others can read it: chmod 600 {}", self.file.display()));
+            return Err(self.unusable(format!("others can read it: chmod 600 {}", self.file.display())));
         }
-        let text = fs::read_to_string(&self.file).map_err(|error| error.to_string())?;
+        let text = fs::read_to_string(&self.file).map_err(|error| self.unusable(error))?;
         // What serde says of a wrong file would quote it.
-        serde_json::from_str(&text).map_err(|_| "it is not a mapping of names to keys".to_owned())
+        serde_json::from_str(&text).map_err(|_| self.unusable("it is not a mapping of names to keys"))
     }
 
-    /// Keeps a key under the name of its variable.
-    pub(super) fn keep(&self, name: &str, key: &str) -> Result<(), String> {
+    fn unusable(&self, problem: impl std::fmt::Display) -> String {
+        format!("{} cannot be used: {problem}", self.file.display())
+    }
+
+    /// Keeps a key under the name of its variable: in the keyring, or if that cannot be used, in the file.
+    pub(super) fn keep(&self, name: &str, key: &str) -> Result<KeptIn, String> {
+        match self.keyring.keep(name, key) {
+            Ok(()) => {
+                // One place is enough, and what lies in the open is the worse one.
+                self.drop_from_file(name)?;
+                Ok(KeptIn::Keyring)
+            }
+            Err(_) => {
+                let mut kept = self.kept()?;
+                kept.insert(name.to_owned(), key.to_owned());
+                self.write(&kept)?;
+                Ok(KeptIn::File)
+            }
+        }
+    }
+
+    /// Removes a key from wherever it is kept; says where that was.
+    pub(super) fn forget(&self, name: &str) -> Result<Vec<KeptIn>, String> {
+        let mut places = Vec::new();
+        if self.drop_from_file(name)? {
+            places.push(KeptIn::File);
+        }
+        match self.keyring.forget(name) {
+            Ok(true) => places.push(KeptIn::Keyring),
+            Ok(false) | Err(Trouble::Absent) => {}
+            Err(trouble) => return Err(format!("the keyring {trouble}, and may still have it")),
+        }
+        Ok(places)
+    }
+
+    fn drop_from_file(&self, name: &str) -> Result<bool, String> {
         let mut kept = self.kept()?;
-        kept.insert(name.to_owned(), key.to_owned());
-        let folder = self.file.parent().unwrap_or(Path::new("."));
-        let attempt = || -> std::io::Result<()> {
-            fs::create_dir_all(folder)?;
-            // Such a file is made for its owner alone, and is whole before it gets its name.
-            let mut file = tempfile::Builder::new().prefix(".keys").tempfile_in(folder)?;
-            file.as_file().set_permissions(fs::Permissions::from_mode(0o600))?;
-            file.write_all(&serde_json::to_vec_pretty(&kept)?)?;
-            file.persist(&self.file)?;
-            Ok(())
-        };
-        attempt().map_err(|error| error.to_string())
+        let was_there = kept.remove(name).is_some();
+        if was_there {
+            self.write(&kept)?;
+        }
+        Ok(was_there)
+    }
+
+    fn write(&self, kept: &BTreeMap<String, String>) -> Result<(), String> {
+        let text = serde_json::to_string_pretty(kept).map_err(|error| error.to_string())?;
+        replace(&self.file, &text, fs::Permissions::from_mode(0o600)).map_err(|error| self.unusable(error))
     }
 }

@@ -42,6 +42,19 @@ impl KnownModels {
         let made = self.provider(name).and_then(|_| self.upkeep());
         made.map(drop).map_err(|error| Failure::usage(error.to_string(), help))
     }
+
+    /// Only keys are looked for elsewhere than in the environment.
+    fn make(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError> {
+        let known = self.models.known();
+        let is_key = |name: &str| known.iter().any(|facts| facts.key.as_deref() == Some(name));
+        let find = |name: &str| if is_key(name) { self.keys.find(name).1 } else { variable(name) };
+        self.models.provider(name, find).map_err(|error| match (error, self.keys.trouble()) {
+            (LlmError::Unusable { model, reason }, Some(trouble)) => {
+                LlmError::Unusable { model, reason: format!("{reason}; the keyring {trouble}") }
+            }
+            (error, _) => error,
+        })
+    }
 }
 
 impl ModelSource for KnownModels {
@@ -50,7 +63,7 @@ impl ModelSource for KnownModels {
         if let Some(provider) = made.get(name) {
             return Ok(Arc::clone(provider));
         }
-        let mut provider = self.models.provider(name, |name| self.keys.variable(name))?;
+        let mut provider = self.make(name)?;
         if let Some(file) = &self.record {
             provider = Arc::new(Recorder::new(provider, file)?);
         }
@@ -59,7 +72,7 @@ impl ModelSource for KnownModels {
     }
 
     fn upkeep(&self) -> Result<Upkeep, LlmError> {
-        let fast = self.accelerator.as_deref().map(|name| self.models.provider(name, |name| self.keys.variable(name)));
+        let fast = self.accelerator.as_deref().map(|name| self.make(name));
         Ok(Upkeep { accelerator: fast.transpose()?, ..self.upkeep.clone() })
     }
 }

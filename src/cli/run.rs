@@ -231,7 +231,7 @@ async fn missed(live: &Live, output: &mut Output) -> Result<(), Failure> {
 /// Nobody has chosen anything yet, and somebody reads along. Scripts are told nothing they did not ask for.
 fn is_first(args: &RunArgs, folders: &Folders) -> bool {
     let chosen = args.model.as_ref().is_some_and(|model| !model.is_empty());
-    let configured = SettingsFile::of(folders).is_ok_and(|file| file.is_there());
+    let configured = SettingsFile::of(&folders.config).is_ok_and(|file| file.is_there());
     !chosen && !configured && std::io::stderr().is_terminal()
 }
 

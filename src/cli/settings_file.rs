@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::folders::Folders;
 use super::output::Failure;
-use crate::manifest::edited;
+use crate::manifest::{edited, with_first};
 
 /// What the file says, or would say.
 pub(super) struct SettingsFile {
@@ -23,20 +22,17 @@ pub(super) struct SettingsFile {
 pub(super) type Change<'a> = (Vec<&'a str>, Value);
 
 impl SettingsFile {
-    pub(super) fn of(folders: &Folders) -> Result<Self, Failure> {
+    /// The config in the user's configuration folder.
+    pub(super) fn of(folder: &Path) -> Result<Self, Failure> {
         // The other names that a config may have.
-        let names = ["config.yaml", "config.yml", "config.json"].map(|name| folders.config.join(name));
+        let names = ["config.yaml", "config.yml", "config.json"].map(|name| folder.join(name));
         let file = names.iter().find(|file| file.exists()).unwrap_or(&names[0]).clone();
-        match fs::read_to_string(&file) {
-            Ok(text) => Ok(Self { file, old: Some(text.clone()), text }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Ok(Self { file, old: None, text: "version: 1\n".to_owned() })
-            }
-            Err(error) => {
-                let problem = format!("{} cannot be read: {error}", file.display());
-                Err(Failure::work(problem, "make it readable, or move it away"))
-            }
-        }
+        let old = read(&file).map_err(|error| {
+            let problem = format!("{} cannot be read: {error}", file.display());
+            Failure::work(problem, "make it readable, or move it away")
+        })?;
+        let text = old.clone().unwrap_or_else(|| "version: 1\n".to_owned());
+        Ok(Self { file, old, text })
     }
 
     pub(super) fn is_there(&self) -> bool {
@@ -48,29 +44,61 @@ impl SettingsFile {
     }
 
     /// The same with these values; if that is not safe, what a person should write into it.
-    pub(super) fn with(mut self, changes: &[Change<'_>]) -> Result<Self, String> {
-        match edited(&self.text, changes) {
-            Some(text) if self.file.extension().is_none_or(|extension| extension != "json") => {
+    pub(super) fn with(self, changes: &[Change<'_>]) -> Result<Self, String> {
+        self.after(|text| edited(text, changes))
+    }
+
+    /// The same with one more item at the head of a list; if that is not safe, what a person should write into it.
+    pub(super) fn with_first(self, path: &[&str], item: &Value) -> Result<Self, String> {
+        self.after(|text| with_first(text, path, item))
+    }
+
+    fn after(mut self, edit: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let is_json = self.file.extension().is_some_and(|extension| extension == "json");
+        match edit(&self.text).filter(|_| !is_json) {
+            Some(text) => {
                 self.text = text;
                 Ok(self)
             }
-            _ => {
-                let add = edited("version: 1\n", changes).unwrap_or_default();
-                Err(add.replace("version: 1\n", ""))
-            }
+            None => Err(edit("version: 1\n").unwrap_or_default().replace("version: 1\n", "")),
         }
     }
 
     pub(super) fn write(&self) -> Result<(), Failure> {
-        let written = match &self.old {
-            None => write_new(&self.file, &self.text),
-            Some(old) if *old == self.text => Ok(()),
-            Some(_) => replace(&self.file, &self.text),
+        let problem = match self.try_write() {
+            Ok(true) => return Ok(()),
+            Ok(false) => "somebody else has changed it meanwhile".to_owned(),
+            Err(error) => error.to_string(),
         };
-        written.map_err(|error| {
-            let problem = format!("{} cannot be written: {error}", self.file.display());
-            Failure::work(problem, "check the folder's permissions")
-        })
+        let problem = format!("{} cannot be written: {problem}", self.file.display());
+        Err(Failure::work(problem, "look at the file and its folder, and run it again"))
+    }
+
+    /// False if the file is not any more what it was when it was read: nothing is written then, and nothing is lost.
+    pub(super) fn try_write(&self) -> std::io::Result<bool> {
+        let folder = self.file.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        // Held from looking until the new file has its name. It ends with the process, whatever becomes of that.
+        let lock = fs::File::open(folder)?;
+        lock.lock()?;
+        if read(&self.file)? != self.old {
+            return Ok(false);
+        }
+        match &self.old {
+            None => write_new(&self.file, &self.text)?,
+            Some(old) if *old == self.text => {}
+            Some(_) => replace(&self.file, &self.text, self.file.metadata()?.permissions())?,
+        }
+        Ok(true)
+    }
+}
+
+/// Nothing if there is no such file.
+fn read(file: &Path) -> std::io::Result<Option<String>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -79,16 +107,21 @@ pub(super) fn write_new(file: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
-    fs::File::create_new(file)?.write_all(text.as_bytes())
+    let mut new = fs::File::create_new(file)?;
+    new.write_all(text.as_bytes())?;
+    new.sync_all()
 }
 
-/// Written beside and renamed: nobody ever reads half a file. A link stays one: what it leads to is exchanged.
-fn replace(file: &Path, text: &str) -> std::io::Result<()> {
-    let file = fs::canonicalize(file)?;
+/// Written beside, to the disk, and renamed: nobody ever reads half a file. A link stays one: what it leads to is
+/// exchanged.
+pub(super) fn replace(file: &Path, text: &str, permissions: fs::Permissions) -> std::io::Result<()> {
+    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let folder = file.parent().unwrap_or(Path::new("."));
-    let mut new = tempfile::Builder::new().prefix(".config").tempfile_in(folder)?;
+    fs::create_dir_all(folder)?;
+    let mut new = tempfile::Builder::new().prefix(".skein").tempfile_in(folder)?;
+    new.as_file().set_permissions(permissions)?;
     new.write_all(text.as_bytes())?;
-    new.as_file().set_permissions(file.metadata()?.permissions())?;
+    new.as_file().sync_all()?;
     new.persist(&file)?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::folders::Folders;
 use super::output::{Failure, Output};
 use super::workspace::trust_failure;
 use crate::diagnostic::printable;
-use crate::manifest::{self, Config, Layer, Path, Root, Runtime, Transport};
+use crate::manifest::{self, Config, Layer, Mode, Path, Root, Runtime, Then, Transport};
 use crate::trust::{Project, Since, Trust, TrustStore};
 
 #[derive(Debug, Args)]
@@ -117,8 +117,11 @@ fn describe(project: &Project, store: &TrustStore, output: &mut Output) {
         }
     }
     let (builtin, _) = manifest::load(&[(Layer::Builtin, Root::Builtin)]);
-    for name in manifests.agents.keys().filter(|name| builtin.agents.contains_key(*name)) {
-        say(&format!("agent {name} replaces the built-in agent of that name"));
+    for (name, agent) in &manifests.agents {
+        if builtin.agents.contains_key(name) {
+            say(&format!("agent {name} replaces the built-in agent of that name"));
+        }
+        agent.modes.iter().for_each(|entry| say(&format!("mode {name}/{}: {}", entry.mode.slug, mode(&entry.mode))));
     }
     // A server of .mcp.json with a built-in name is left out.
     let own = manifests.services.iter().filter(|(_, entry)| entry.path == Path::root());
@@ -136,11 +139,28 @@ fn describe(project: &Project, store: &TrustStore, output: &mut Output) {
     say("Programs and scripts outside .skein/ that these name are not part of the hash.");
 }
 
+/// What a mode is told and may use.
+fn mode(mode: &Mode) -> String {
+    let groups: Vec<_> = mode.tool_groups.iter().map(|group| group.group().as_str()).collect();
+    let tools = if groups.is_empty() { "none".to_owned() } else { groups.join(", ") };
+    let prompt = mode.prompt.as_ref().map(|file| format!("; told by {file}")).unwrap_or_default();
+    let approval = mode.approval.map(|level| format!("; approval {}", level.as_str())).unwrap_or_default();
+    format!("tools {tools}{prompt}{approval}")
+}
+
 /// What a project's config would change.
 fn rules(config: &Config) -> Vec<String> {
     let mut rules = Vec::new();
     if let Some(approval) = config.approval {
         rules.push(format!("approval {}, unless yours is stricter", approval.as_str()));
+    }
+    for rule in &config.permissions {
+        let what = match rule.then {
+            Then::Deny => "calls are refused",
+            Then::Ask => "calls are asked about",
+            Then::Allow => "calls cannot be allowed by a project, and make its config wrong",
+        };
+        rules.push(format!("{what}: {rule}"));
     }
     rules.extend(config.profile.iter().map(|profile| format!("profile {profile} is used")));
     for (name, profile) in &config.profiles {

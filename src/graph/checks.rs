@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, Place};
-use crate::ids::{AgentName, ModeId, ServiceName, nearest};
+use crate::ids::{AgentName, ModeId, PROVIDERS, ServiceName, nearest};
 use crate::manifest::{ConfigEntry, Layer, Manifests, Path, Then};
 
 /// Checks everything, and resolves the tool groups of each mode on the way.
@@ -128,6 +128,11 @@ impl<'a> Checks<'a> {
                 let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
                 self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` beside it");
             }
+            for (key, model) in [("processor", &profile.processor), ("accelerator", &profile.accelerator)] {
+                if let Some((problem, help)) = model.as_deref().and_then(|model| self.wrong_model(model)) {
+                    self.found.push(Diagnostic::warning("W205", source.place(&at.key(key)), problem, help));
+                }
+            }
         }
     }
 
@@ -171,6 +176,26 @@ impl<'a> Checks<'a> {
             let at = source.key_place(&Path::root().key("models").key(name));
             self.error("E013", at, format!("`{name}` is not the name of a model"), "write `provider:model`");
         }
+    }
+
+    /// What is wrong with the name of a model, and what to do. Which models a provider has only the provider knows.
+    fn wrong_model(&self, model: &str) -> Option<(String, String)> {
+        if model == "offline" {
+            return None;
+        }
+        let own = || self.manifests.configs.iter().flat_map(|entry| entry.config.providers.keys()).map(String::as_str);
+        let known = || PROVIDERS.into_iter().chain(["replay"]).chain(own());
+        let Some((provider, _)) = model.split_once(':').filter(|(_, name)| !name.is_empty()) else {
+            return Some((format!("`{model}` is not the name of a model"), "write `provider:model`".to_owned()));
+        };
+        if known().any(|name| name == provider) {
+            return None;
+        }
+        let help = match nearest(provider, known()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are: {}; others have an address under `providers`", listed(known())),
+        };
+        Some((format!("there is no provider `{provider}`"), help))
     }
 
     /// A mode that someone refers to must exist and must not be internal.

@@ -414,3 +414,13 @@ fn content_part(content: &Content) -> ContentPart {
         Content::Resource(_) | Content::Link(_) => ContentPart::Text(content.in_words()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_known_providers_are_those_that_names_are_checked_against() {
+        assert_eq!(KNOWN.map(|known| known.name), crate::ids::PROVIDERS);
+    }
+}

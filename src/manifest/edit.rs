@@ -1,4 +1,4 @@
-//! Sets values in a config file that a person wrote, and leaves every other byte of it as it is.
+//! Sets values and adds to lists in a config file that a person wrote, and leaves every other byte of it as it is.
 //!
 //! The text is changed at the place that the marked parse tells, and the result is read again: unless it says exactly
 //! what it said before with the new values in place, the file cannot be edited safely and nothing comes back.
@@ -20,6 +20,42 @@ pub fn edited(text: &str, changes: &[(Vec<&str>, Value)]) -> Option<String> {
         }
     }
     Some(text)
+}
+
+/// `text` with `item` before all others in the list at the path, which is made if it is not there; `None` if that
+/// cannot be done without touching anything else.
+pub fn with_first(text: &str, path: &[&str], item: &Value) -> Option<String> {
+    let mut expected = read(text)?;
+    let pointer: String = path.iter().map(|key| format!("/{key}")).collect();
+    match expected.pointer_mut(&pointer) {
+        Some(list) => list.as_array_mut()?.insert(0, item.clone()),
+        None => set(&mut expected, path, Value::from(vec![item.clone()]))?,
+    }
+    let text = first(text, path, item)?;
+    (read(&text)? == expected).then_some(text)
+}
+
+fn first(text: &str, path: &[&str], item: &Value) -> Option<String> {
+    let marks = mark(text).ok()?;
+    let (mut at, mut key_line): (&Mark, usize) = (&marks.root, 0);
+    for key in path {
+        let Node::Map(entries) = &at.node else { return None };
+        let Some((_, key, inner)) = entries.iter().find(|(name, ..)| name == key) else {
+            return one(text, path, &Value::from(vec![item.clone()]));
+        };
+        (at, key_line) = (inner, key.line);
+    }
+    let Node::Seq(items) = &at.node else { return None };
+    let below = items.first().and_then(|first| text[offset(text, first.span.line, 1)?..].split_once("- "));
+    if let Some((indent, _)) = below.filter(|(indent, _)| indent.trim_matches(' ').is_empty()) {
+        // Right below the key: a comment that stands above the next item goes on to speak of that one.
+        let line = offset(text, key_line + 1, 1)?;
+        return Some(format!("{}{indent}- {item}\n{}", &text[..line], &text[line..]));
+    }
+    let start = offset(text, at.span.line, at.span.column)?;
+    let inside = text[start..].strip_prefix('[')?;
+    let comma = if items.is_empty() { "" } else { ", " };
+    Some(format!("{}[{item}{comma}{inside}", &text[..start]))
 }
 
 fn read(text: &str) -> Option<Value> {
@@ -95,7 +131,13 @@ fn insert(
     let mut lines = String::new();
     for (depth, key) in path.iter().enumerate() {
         let space = " ".repeat(indent + 2 * depth);
-        let end = if depth + 1 == path.len() { format!(" {value}") } else { String::new() };
+        let end = match value {
+            _ if depth + 1 < path.len() => String::new(),
+            Value::Array(items) if !items.is_empty() => {
+                items.iter().map(|item| format!("\n{space}  - {item}")).collect()
+            }
+            value => format!(" {value}"),
+        };
         lines.push_str(&format!("{space}{key}:{end}\n"));
     }
     if at_root {
@@ -154,6 +196,41 @@ mod tests {
             with_model("version: 1\nprofiles: {default: {agent: goose}}\n").as_deref(),
             Some("version: 1\nprofiles: {default: {processor: \"openai:new\", agent: goose}}\n")
         );
+    }
+
+    #[test]
+    fn an_item_comes_first_in_whatever_form_the_list_has() {
+        let item = json!({"tool": "a", "arguments": {"x": "it's: \"b\" # c"}});
+        let put = |text: &str| with_first(text, &["rules"], &item);
+        for (before, after) in [
+            ("version: 1 # one\n", "version: 1 # one\nrules:\n  - ITEM\n"),
+            ("version: 1", "version: 1\nrules:\n  - ITEM\n"),
+            ("rules: [] # none\nversion: 1\n", "rules: [ITEM] # none\nversion: 1\n"),
+            ("rules: [{tool: b}]\n", "rules: [ITEM, {tool: b}]\n"),
+            ("rules: [\n  {tool: b}, # mine\n]\n", "rules: [ITEM, \n  {tool: b}, # mine\n]\n"),
+            (
+                "rules: # mine\n  # b\n  - tool: b\n    x: y\nz: 1\n",
+                "rules: # mine\n  - ITEM\n  # b\n  - tool: b\n    x: y\nz: 1\n",
+            ),
+            ("rules:\n- tool: b\n", "rules:\n- ITEM\n- tool: b\n"),
+            ("{version: 1}\n", "{rules: [ITEM], version: 1}\n"),
+        ] {
+            let after = after.replace("ITEM", &item.to_string());
+            assert_eq!(put(before).as_ref(), Some(&after), "{before}");
+            assert!(put(&after).is_some_and(|twice| twice.matches("it's").count() == 2), "{after}");
+        }
+        let deeper = with_first("a:\n  b:\n    - 1\n", &["a", "b"], &json!(0));
+        assert_eq!(deeper.as_deref(), Some("a:\n  b:\n    - 0\n    - 1\n"));
+        for wrong in [
+            "rules:\n",
+            "rules: text\n",
+            "rules: {a: 1}\n",
+            "not: [closed\n",
+            "x: &x [1]\nrules: *x\n",
+            "version: 1\n...\n",
+        ] {
+            assert_eq!(put(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

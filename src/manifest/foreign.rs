@@ -58,6 +58,7 @@ pub fn read_foreign(file: &str, text: &str) -> Result<Moved, String> {
     if let Some(found) = mapping("mcpServers") {
         moved.from = "an mcpServers file";
         servers::read(found, &mut secrets, &mut moved);
+        of_projects(&value, &mut moved);
     } else if let Some(found) = mapping("context_servers") {
         moved.from = "Zed's settings";
         servers::read(found, &mut secrets, &mut moved);
@@ -75,6 +76,16 @@ pub fn read_foreign(file: &str, text: &str) -> Result<Moved, String> {
     }
     moved.variables = secrets.into_variables();
     Ok(moved)
+}
+
+/// Claude Code keeps servers of single projects in the same file. They are not for all projects, so they are only told.
+fn of_projects(value: &Value, moved: &mut Moved) {
+    for (project, held) in value.get("projects").and_then(Value::as_object).into_iter().flatten() {
+        for name in held.get("mcpServers").and_then(Value::as_object).into_iter().flat_map(|servers| servers.keys()) {
+            let reason = format!("it is for {project} alone; put it into the .mcp.json there, then `skein trust`");
+            moved.leave(name, reason);
+        }
+    }
 }
 
 fn told(found: &Diagnostic) -> String {

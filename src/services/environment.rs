@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use crate::manifest::Transport;
+use crate::manifest::{Placeholder, Transport};
 
 const MIN_SECRET: usize = 4;
 
@@ -23,25 +23,19 @@ impl Environment {
 
     /// `text` with every `${env:NAME}` replaced; a variable that is not set is an error that names it.
     pub(super) fn fill_in(&self, text: &str) -> Result<String, String> {
-        let mut filled = String::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once("${env:") {
-            let Some((name, behind)) = after.split_once('}') else { break };
+        Placeholder::fill_in(text, |Placeholder { name, default }| {
             let value = self.0.get(OsStr::new(name)).and_then(|value| value.to_str());
-            let value = value.ok_or_else(|| format!("the environment variable {name} is not set"))?;
-            filled.push_str(before);
-            filled.push_str(value);
-            rest = behind;
-        }
-        filled.push_str(rest);
-        Ok(filled)
+            // As a shell does it: a variable that is set to nothing has its default, too.
+            let value = value.filter(|value| default.is_none() || !value.is_empty()).or(default);
+            value.map(str::to_owned).ok_or_else(|| format!("the environment variable {name} is not set"))
+        })
     }
 }
 
 impl Environment {
     /// What `fill_in` puts into this text.
     pub(super) fn secrets_in(&self, text: &str) -> Secrets {
-        let names = text.split("${env:").skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name);
+        let names = Placeholder::all_in(text).map(|placeholder| placeholder.name);
         let known =
             names.filter_map(|name| Some((name.to_owned(), self.0.get(OsStr::new(name))?.to_str()?.to_owned())));
         Secrets::of(known)
@@ -111,6 +105,10 @@ mod tests {
     fn placeholders_are_filled_in_and_a_missing_one_is_named() {
         let environment = Environment::new([("TOKEN".into(), "s3cret".into())]);
         assert_eq!(environment.fill_in("Bearer ${env:TOKEN}!").as_deref(), Ok("Bearer s3cret!"));
+        assert_eq!(
+            environment.fill_in("${env:TOKEN:-x} ${env:OTHER:-a:-b}${env:OTHER:-}").as_deref(),
+            Ok("s3cret a:-b")
+        );
         assert_eq!(environment.fill_in("plain").as_deref(), Ok("plain"));
         let error = environment.fill_in("${env:TOKEN}${env:OTHER}").expect_err("not set");
         assert!(error.contains("OTHER") && !error.contains("s3cret"), "{error}");
@@ -120,7 +118,7 @@ mod tests {
     #[test]
     fn what_was_filled_in_is_hidden_again() {
         let environment = Environment::new([("TOKEN".into(), "s3cret".into()), ("ONE".into(), "1".into())]);
-        let secrets = environment.secrets_in("Bearer ${env:TOKEN} ${env:ONE} ${env:OTHER}");
+        let secrets = environment.secrets_in("Bearer ${env:TOKEN:-x} ${env:ONE} ${env:OTHER}");
         assert_eq!(secrets.hide("no s3cret for 1"), "no ${env:TOKEN} for 1");
     }
 }

@@ -77,7 +77,7 @@ impl Setup {
             let date = clock::date(clock::now());
             let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "" };
             let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;
-            Some(ModelJudge { provider, system: system.into() })
+            Some(ModelJudge::new(provider, system.into()))
         };
         match judge() {
             Some(judge) => broker.with_judge(Arc::new(judge)),

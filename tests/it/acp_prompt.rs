@@ -617,3 +617,23 @@ fn always_in_this_project_is_kept_in_the_users_config() {
     assert!(config.starts_with("# mine\nversion: 1\npermissions:\n  - {\"tool\":\"developer__shell\""), "{config}");
     assert!(!sandbox.path("project/.skein").exists());
 }
+
+/// 39: a rule that cannot be kept is told; the call runs all the same.
+#[test]
+fn a_rule_that_is_not_kept_is_told_in_the_turn() {
+    for (capabilities, kind, text) in
+        [(json!({}), "agent_thought_chunk", "/content/text"), (json!({"session": {"notices": {}}}), "notice", "/title")]
+    {
+        let sandbox = Sandbox::new();
+        // There is a config, but it is written in a way that nothing can be added to.
+        sandbox.write("config/config.json", "{\"version\": 1}");
+        let mut client = Acp::able(&sandbox, &[], &capabilities);
+        client.on("session/request_permission", |_| Some(selected("allow-in-project")));
+        let session = client.session();
+        let (reason, updates) = client.prompt(&session, "run touch made");
+        assert_eq!(reason, "end_turn");
+        let told: String = of_kind(&updates, kind).iter().filter_map(|one| one.pointer(text)?.as_str()).collect();
+        assert!(told.contains("not kept for this project") && told.contains("config.json"), "{kind}: {updates:?}");
+        assert!(sandbox.path("project/made").exists());
+    }
+}

@@ -118,3 +118,33 @@ fn databases_that_are_damaged_or_not_ours_are_found_and_left() {
     about(&sandbox.skein(&["doctor", "--json"]), "it is not skein's");
     assert_eq!(fs::read(sandbox.path("data/memory.db")).unwrap(), before);
 }
+
+#[test]
+fn a_file_where_a_folder_belongs_is_found() {
+    let sandbox = Sandbox::new();
+    sandbox.write("data", "not a folder");
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert_eq!(run.code, 1);
+    assert_eq!(about(&run, "the data folder is a file")["fix"], "move it away");
+}
+
+#[test]
+fn a_provider_that_nobody_knows_is_named_with_the_nearest_one() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/config.yaml", "version: 1\nprofiles: {default: {processor: 'opnai:gpt'}}\n");
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert_eq!(run.code, 1);
+    assert_eq!(about(&run, "(W205)")["fix"], "did you mean `openai`?");
+    let check = sandbox.skein(&["check", "-q"]);
+    assert!(check.code == 0 && check.stderr.contains("warning[W205]"), "{}", check.whole());
+}
+
+#[test]
+fn a_variable_with_a_default_is_not_missing() {
+    let sandbox = Sandbox::new();
+    let transport = "{stdio: {command: '${env:NOT_THERE:-sh}', args: ['${env:NEITHER}']}}";
+    sandbox.write("config/services/mine.yaml", &service(transport));
+    let run = sandbox.skein(&["doctor", "--json"]);
+    about(&run, "NEITHER");
+    assert_eq!(findings(&run).len(), 2, "the other is about the model: {}", run.stdout);
+}

@@ -144,7 +144,7 @@ async fn a_service_that_will_not_stop_is_made_to() {
     let wired = beside_a_healthy_one(stubborn("echo", &["--hang-on-stop"]));
     let binding = wired.bind("work").await.expect("bound");
     wired.said(&binding, "echo__spawn_grandchild", json!({})).await;
-    assert_eq!(wired.processes().len(), 3);
+    wired.until_processes(3).await;
     drop(binding);
     wired.stop().await;
 }
@@ -155,7 +155,7 @@ async fn grandchildren_go_with_a_service_that_is_stopped() {
     let binding = wired.bind("work").await.expect("bound");
     wired.said(&binding, "echo__spawn_grandchild", json!({})).await;
     wired.said(&binding, "echo__spawn_grandchild", json!({"holds_output": true})).await;
-    assert_eq!(wired.processes().len(), 4);
+    wired.until_processes(4).await;
     wired.stop().await;
 }
 
@@ -177,7 +177,7 @@ async fn grandchildren_go_with_a_service_that_is_idle() {
     let wired = Wired::with_manifests(&[manifest, agent(&[mode("work", json!(["echo"]), json!(["echo"]))])]);
     let binding = wired.bind("work").await.expect("bound");
     wired.said(&binding, "echo__spawn_grandchild", json!({})).await;
-    assert_eq!(wired.processes().len(), 2);
+    wired.until_processes(2).await;
     drop(binding);
     wired.until_processes(0).await;
     wired.stop().await;

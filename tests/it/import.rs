@@ -105,3 +105,25 @@ fn a_file_that_is_none_of_these_is_refused() {
         assert!(run.stderr.contains(expected), "{}", run.stderr);
     }
 }
+
+#[test]
+fn servers_that_claude_code_keeps_for_one_project_are_told_and_not_made_everybodys() {
+    let sandbox = Sandbox::new();
+    let servers = r#"{"mcpServers": {"clock": {"command": "clock"}}, "numStartups": 7, "projects": {"/home/me/shop": {"mcpServers": {"till": {"command": "till"}}, "history": []}, "/home/me/empty": {"mcpServers": {}}}}"#;
+    sandbox.write("home/.claude.json", servers);
+    let file = sandbox.path("home/.claude.json").display().to_string();
+    let run = sandbox.skein(&["import", &file]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    assert!(run.stdout.contains("till") && run.stdout.contains("for /home/me/shop alone"), "{}", run.stdout);
+    assert!(sandbox.path("config/services/clock.yaml").exists());
+    assert!(!sandbox.path("config/services/till.yaml").exists());
+}
+
+#[test]
+fn memories_can_be_looked_at_before_they_are_kept() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/memory/style.txt", "use tabs\n\nno semicolons\n");
+    let run = sandbox.skein(&["import", "memory", "--dry-run"]);
+    assert_eq!((run.code, run.stdout.as_str()), (0, "2 memories would be kept\n"), "{}", run.whole());
+    assert!(!sandbox.path("data/memory.db").exists());
+}

@@ -54,6 +54,8 @@ mod faults;
 mod import;
 /// `skein run` keeps its sessions.
 mod kept;
+/// Keys in the keyring of the desktop.
+mod keyring;
 /// What was acknowledged survives `kill -9`.
 mod kill;
 /// Models over real HTTP that are slow, cut, wrong and hostile, in each dialect.

@@ -379,3 +379,16 @@ fn smart_without_a_model_asks() {
     let run = shell(&sandbox, &["--approval", "smart"], "touch made");
     assert_eq!((run.code, sandbox.path("project/made").exists()), (5, false), "{}", run.whole());
 }
+
+#[test]
+fn what_a_rule_asks_about_does_not_go_to_the_judge() {
+    let wish = calls("developer__shell", &json!({"command": "touch made"}));
+    let model = Model::new([wish, says("done")].map(Answer::Stream).into());
+    let sandbox = Sandbox::new();
+    let rule = "version: 1\npermissions:\n  - {tool: developer__shell, arguments: {command: 'touch *'}, then: ask}\n";
+    sandbox.write("config/config.yaml", rule);
+    let run = model.run(&sandbox, &["-a", "coding", "-m", "backend", "--approval", "smart", "go"]);
+    assert_eq!((run.code, sandbox.path("project/made").exists()), (5, false), "{}", run.whole());
+    let asked = model.requests.lock().expect("the requests");
+    assert!(asked.iter().all(|(_, body)| !body.contains("an internal check")), "{asked:?}");
+}

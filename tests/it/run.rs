@@ -189,6 +189,8 @@ fn a_project_cannot_do_without_the_users_consent() {
     sandbox.write("project/.skein/agents/goose.md", "You run things.\n");
     let trusted = sandbox.skein(&["trust", "--yes"]);
     assert!(trusted.stderr.contains("agent goose replaces the built-in agent"), "{}", trusted.whole());
+    let mode = "mode goose/assistant: tools developer; told by goose.md; approval auto\n";
+    assert!(trusted.stderr.contains(mode), "{}", trusted.whole());
     assert_eq!(sandbox.skein(&["run", "run touch made"]).code, 5);
     assert!(!sandbox.path("project/made").exists());
     // The user's own manifest may.
@@ -331,4 +333,22 @@ fn a_service_of_the_user_that_the_profile_leaves_out_is_not_there() {
     assert!(tools().contains("first__") && tools().contains("second__"), "{}", tools());
     sandbox.write("config/config.yaml", "version: 1\nprofiles: {default: {services: [second]}}\n");
     assert!(!tools().contains("first__") && tools().contains("second__"), "{}", tools());
+}
+
+#[test]
+fn trust_shows_a_projects_rules() {
+    let sandbox = Sandbox::new();
+    let config = "version: 1
+permissions:
+  - {tool: developer__shell, arguments: {command: 'git push*'}, then: deny}
+  - {tool: developer__write_file, then: ask}
+";
+    sandbox.write("project/.skein/config.yaml", config);
+    let trusted = sandbox.skein(&["trust", "--yes"]);
+    for line in [
+        "calls are refused: developer__shell: {command: \"git push*\"}\n",
+        "calls are asked about: developer__write_file\n",
+    ] {
+        assert!(trusted.stderr.contains(line), "{}", trusted.whole());
+    }
 }

@@ -1,5 +1,6 @@
 //! What services need from this machine: programs, variables, addresses. Only addresses of this machine are tried.
 
+use std::convert::Infallible;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use super::super::folders::Folders;
 use super::super::models::variable;
 use super::Findings;
 use crate::graph::Plan;
-use crate::manifest::{Layer, Runtime, Transport};
+use crate::manifest::{Layer, Placeholder, Runtime, Transport};
 
 /// Who listens on this machine answers at once.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -42,9 +43,8 @@ pub(super) fn services(plan: &Plan, folders: &Folders, found: &mut Findings) {
 }
 
 fn variables<'a>(who: &str, place: &str, texts: impl Iterator<Item = &'a String>, found: &mut Findings) {
-    let mut names: Vec<&str> = texts
-        .flat_map(|text| text.split("${env:").skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name))
-        .collect();
+    let needed = texts.flat_map(|text| Placeholder::all_in(text)).filter(|placeholder| placeholder.default.is_none());
+    let mut names: Vec<&str> = needed.map(|placeholder| placeholder.name).collect();
     names.sort_unstable();
     names.dedup();
     for name in names.into_iter().filter(|name| std::env::var_os(name).is_none()) {
@@ -55,12 +55,11 @@ fn variables<'a>(who: &str, place: &str, texts: impl Iterator<Item = &'a String>
 
 /// With what is set put in; the rest is reported already.
 fn filled(text: &str) -> String {
-    let mut parts = text.split("${env:");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| match part.split_once('}') {
-        Some((name, behind)) => text + &variable(name).unwrap_or_default() + behind,
-        None => text + part,
-    })
+    let value = |Placeholder { name, default }: Placeholder<'_>| {
+        Ok::<_, Infallible>(variable(name).unwrap_or_else(|| default.unwrap_or_default().to_owned()))
+    };
+    let Ok(filled) = Placeholder::fill_in(text, value);
+    filled
 }
 
 fn program(who: &str, place: &str, command: &str, cwd: Option<&str>, folders: &Folders, found: &mut Findings) {

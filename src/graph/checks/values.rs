@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Checks;
 use crate::diagnostic::Diagnostic;
-use crate::manifest::{Path, Source};
+use crate::manifest::{Path, Placeholder, Source};
 
 /// Whose values they are, and where they stand.
 pub(super) struct Origin<'a> {
@@ -67,7 +67,7 @@ impl Checks<'_> {
 }
 
 fn names_a_variable(inside: &str) -> bool {
-    let name = inside.strip_prefix("env:").unwrap_or_default();
+    let name = Placeholder::of(inside.strip_prefix("env:").unwrap_or_default()).name;
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 

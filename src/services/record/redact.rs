@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::manifest::Transport;
+use crate::manifest::{Placeholder, Transport};
 use crate::services::Environment;
 
 /// Shorter values say nothing, and would be found everywhere. What comes from our own environment is more
@@ -38,7 +38,7 @@ impl Redaction {
             }
         }
         for text in texts {
-            for name in text.split("${env:").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0)) {
+            for name in Placeholder::all_in(text).map(|placeholder| placeholder.name) {
                 if let Ok(value) = environment.fill_in(&format!("${{env:{name}}}")) {
                     redaction.add(&value, &format!("[env {name}]"), SHORTEST_FROM_ENVIRONMENT);
                 }

@@ -27,6 +27,7 @@ pub(crate) struct ScriptedModel {
     address: String,
     requests: Arc<Mutex<Vec<Value>>>,
     answered: Arc<AtomicUsize>,
+    keys: Arc<Mutex<Vec<String>>>,
 }
 
 impl ScriptedModel {
@@ -35,13 +36,17 @@ impl ScriptedModel {
         let address = format!("http://{}/v1", listener.local_addr().expect("an address"));
         let requests: Arc<Mutex<Vec<Value>>> = Arc::default();
         let answered: Arc<AtomicUsize> = Arc::default();
+        let keys: Arc<Mutex<Vec<String>>> = Arc::default();
         let (kept, count, answer) = (Arc::clone(&requests), Arc::clone(&answered), Arc::new(answer));
+        let shown = Arc::clone(&keys);
         // It ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (kept, count, answer) = (Arc::clone(&kept), Arc::clone(&count), Arc::clone(&answer));
+                let shown = Arc::clone(&shown);
                 std::thread::spawn(move || {
-                    let request = receive(&stream);
+                    let (key, request) = receive(&stream);
+                    shown.lock().expect("the keys").push(key);
                     kept.lock().expect("the requests").push(request.clone());
                     // Whoever is cancelled hangs up.
                     drop(send(stream, &answer(&request)));
@@ -49,7 +54,7 @@ impl ScriptedModel {
                 });
             }
         });
-        Self { address, requests, answered }
+        Self { address, requests, answered, keys }
     }
 
     /// The program will find this model as `openai:scripted`.
@@ -69,6 +74,11 @@ impl ScriptedModel {
         self.answered.load(Ordering::SeqCst)
     }
 
+    /// What came as `authorization` with each request.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.keys.lock().expect("the keys").clone()
+    }
+
     pub(crate) fn requests(&self) -> Vec<Value> {
         self.requests.lock().expect("the requests").clone()
     }
@@ -86,14 +96,19 @@ pub(crate) fn has_result(request: &Value) -> bool {
     request["messages"].as_array().and_then(|messages| messages.last()).is_some_and(|last| last["role"] == "tool")
 }
 
-fn receive(stream: &TcpStream) -> Value {
+/// The key that came along, and the request.
+fn receive(stream: &TcpStream) -> (String, Value) {
     let mut reader = BufReader::new(stream);
     let mut length = 0;
+    let mut key = String::new();
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).expect("a line");
         if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
             length = value.trim().parse().expect("a length");
+        }
+        if let Some((_, value)) = line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
+            value.trim().clone_into(&mut key);
         }
         if line.trim().is_empty() {
             break;
@@ -101,7 +116,7 @@ fn receive(stream: &TcpStream) -> Value {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).expect("a body");
-    serde_json::from_slice(&body).expect("JSON")
+    (key, serde_json::from_slice(&body).expect("JSON"))
 }
 
 fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {

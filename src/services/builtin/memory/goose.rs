@@ -23,13 +23,13 @@ pub enum ImportError {
 }
 
 /// Reads every file of `folder` into the store in `data`; the files stay as they are. Doing it twice keeps
-/// everything once.
-pub fn import(folder: &Path, data: &Path, project: &Path, scope: Reach) -> Result<Imported, ImportError> {
+/// everything once. Without `write` it is only said what would be kept.
+pub fn import(folder: &Path, data: &Path, project: &Path, scope: Reach, write: bool) -> Result<Imported, ImportError> {
     let unreadable = |path: &Path, error: &std::io::Error| ImportError::Unreadable {
         file: path.display().to_string(),
         problem: error.to_string(),
     };
-    let store = Memories::open(&data.join("memory.db"))?;
+    let store = write.then(|| Memories::open(&data.join("memory.db"))).transpose()?;
     let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
     let mut files: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
@@ -46,7 +46,9 @@ pub fn import(folder: &Path, data: &Path, project: &Path, scope: Reach) -> Resul
                 continue;
             }
             let tags: Vec<_> = std::iter::once(category.clone()).chain(tags).collect();
-            store.remember(project, &NewMemory { text: &entry, tags: &tags, scope, source: "goose" })?;
+            if let Some(store) = &store {
+                store.remember(project, &NewMemory { text: &entry, tags: &tags, scope, source: "goose" })?;
+            }
             imported.kept += 1;
         }
     }
@@ -80,7 +82,7 @@ mod tests {
         let text =
             "# style code\nuse tabs\n\n# style code\nno semicolons\n\nplain entry\nof two lines\n\npassword: hunter2\n";
         std::fs::write(memory.join("prefs.txt"), text).unwrap();
-        let import = || import(&memory, folder.path(), Path::new("/p"), Reach::User).unwrap();
+        let import = || import(&memory, folder.path(), Path::new("/p"), Reach::User, true).unwrap();
         let first = import();
         assert_eq!((first.kept, first.left_out.len()), (3, 1));
         import();
