@@ -16,7 +16,7 @@ pub use ask::Patience;
 pub use compaction::Upkeep;
 pub use context::{Setting, memories, system_prompt};
 pub use exchange::{Ending, Exchange, Limits, TurnEnd};
-pub use history::History;
+pub use history::{History, standing};
 pub use judge::ModelJudge;
 pub use models::models;
 
@@ -61,6 +61,10 @@ pub enum Event {
     },
     TurnEnded {
         end: TurnEnd,
+    },
+    /// The user takes back what happened since: from here on only the first `events` events of the record stand.
+    Undone {
+        events: usize,
     },
 }
 

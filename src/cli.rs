@@ -6,18 +6,23 @@
 mod acp;
 mod agents;
 mod attach;
+mod chat;
 mod check;
 mod configure;
+mod consent;
+mod diff;
 mod doctor;
 mod folders;
 mod graph;
 mod import;
 mod kept_rules;
+mod keyboard;
 mod keys;
 mod logging;
 mod mcp;
 mod models;
 mod new;
+mod opening;
 mod output;
 mod permissions;
 mod progress;
@@ -29,6 +34,7 @@ mod started;
 mod tools;
 mod trust;
 mod workspace;
+mod wrap;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -114,6 +120,8 @@ enum Command {
     Acp(acp::AcpArgs),
     /// Do one thing: a prompt, a session, an answer
     Run(run::RunArgs),
+    /// Talk: a session in the terminal
+    Chat(chat::ChatArgs),
     /// Validate manifests and the graph they make; exit 6 if there is an error
     Check(check::CheckArgs),
     /// Show the service graph
@@ -153,6 +161,7 @@ impl Command {
         match self {
             Command::Acp(_) => "acp",
             Command::Run(_) => "run",
+            Command::Chat(_) => "chat",
             Command::Check(_) => "check",
             Command::Graph(_) => "graph",
             Command::Agents(_) => "agents",
@@ -224,6 +233,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
     match cli.command {
         Command::Acp(args) => acp::run(&args, global, folders, output),
         Command::Run(args) => run::run(&args, global, folders, output),
+        Command::Chat(args) => chat::run(&args, global, folders, output),
         Command::Check(args) => check::run(&args, global, folders, output),
         Command::Graph(args) => graph::run(&args, global, folders, output),
         Command::Agents(args) => agents::run(&args, global, folders, output),

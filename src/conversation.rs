@@ -103,6 +103,11 @@ impl Message {
         Self { role: Role::User, parts: content.into_iter().map(Part::Content).collect() }
     }
 
+    /// True if a person says it: results of tools are in messages of the user's, too.
+    pub fn is_prompt(&self) -> bool {
+        self.role == Role::User && self.parts.iter().any(|part| matches!(part, Part::Content(_)))
+    }
+
     /// All plain text of the message.
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {

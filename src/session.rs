@@ -6,8 +6,11 @@
 mod live;
 mod recorder;
 mod setup;
+pub mod slash;
+mod undo;
 
 pub use live::{Live, PromptError};
+pub use undo::{Changed, Undone};
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,8 +5,10 @@
 
 mod activity;
 pub mod editor;
+mod preview;
 
 pub use activity::{Activity, PlanStep, Progress, StepPriority, StepStatus};
+pub use preview::{Preview, preview, subject};
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;

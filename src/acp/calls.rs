@@ -10,13 +10,10 @@ use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::{ServiceName, ToolName};
-use crate::tool::{Activity, PlanStep, StepPriority, StepStatus, ToolOutcome};
+use crate::tool::{self, Activity, PlanStep, Preview, StepPriority, StepStatus, ToolOutcome};
 
 /// As much of a running command's output as is shown before it ends.
 const MAX_LIVE: usize = 8 << 10;
-
-/// A larger file is not read to show what would become of it.
-const MAX_PREVIEW: u64 = 256 << 10;
 
 /// What is shown of one call so far.
 #[derive(Debug, Default)]
@@ -110,31 +107,16 @@ impl Shown {
 
 /// What a person is asked to consent to, as far as the arguments show it: the whole command, or the diff of an edit.
 pub(super) fn preview(tool: &str, arguments: &Value, cwd: &Path) -> Vec<acp::ToolCallContent> {
-    if let Some(command) = arguments.get("command").and_then(Value::as_str) {
-        let lines = command.lines().map(printable).collect::<Vec<_>>().join("\n");
-        return vec![text(&format!("```sh\n{lines}\n```"))];
-    }
-    let Some(path) = arguments.get("path").and_then(Value::as_str).map(|path| cwd.join(path)) else {
-        return Vec::new();
-    };
-    let diff = |before: Option<&str>, after: &str| {
-        let diff = acp::Diff::new(path.clone(), after).old_text(before.map(str::to_owned));
-        acp::ToolCallContent::Diff(diff)
-    };
-    match tool {
-        "developer__write_file" => {
-            // What is there now is lost if it is allowed; a file that is too long to show is seen as new.
-            let small = path.metadata().is_ok_and(|file| file.is_file() && file.len() <= MAX_PREVIEW);
-            let before = small.then(|| std::fs::read_to_string(&path).ok()).flatten();
-            arguments["content"].as_str().map(|after| diff(before.as_deref(), after)).into_iter().collect()
+    let shown = |preview: Preview| match preview {
+        Preview::Command(command) => {
+            let lines = command.lines().map(printable).collect::<Vec<_>>().join("\n");
+            text(&format!("```sh\n{lines}\n```"))
         }
-        "developer__edit_file" => {
-            let edits = arguments["edits"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let pairs = edits.iter().filter_map(|edit| Some((edit["before"].as_str()?, edit["after"].as_str()?)));
-            pairs.map(|(before, after)| diff(Some(before), after)).collect()
+        Preview::Change { path, before, after } => {
+            acp::ToolCallContent::Diff(acp::Diff::new(path, after).old_text(before))
         }
-        _ => Vec::new(),
-    }
+    };
+    tool::preview(tool, arguments, cwd).into_iter().map(shown).collect()
 }
 
 pub(super) fn plan_update(steps: &[PlanStep]) -> acp::SessionUpdate {
@@ -174,17 +156,11 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
 
 /// `Run cargo test`, `Edit src/lib.rs`, `notes: add`.
 pub(super) fn title(call: &ToolUse, kind: acp::ToolKind) -> String {
-    let argument = |key: &str| call.arguments.get(key).and_then(Value::as_str).map(one_line);
-    let (service, tool) = call.name.split_once("__").unwrap_or(("", &call.name));
-    let words = tool.replace('_', " ");
-    let about = argument("command")
-        .or_else(|| argument("path"))
-        .or_else(|| argument("url"))
-        .or_else(|| argument("pattern"))
-        .or_else(|| argument("query"))
-        .or_else(|| argument("name"));
+    let (service, name) = call.name.split_once("__").unwrap_or(("", &call.name));
+    let words = name.replace('_', " ");
+    let about = tool::subject(&call.arguments).map(one_line);
     match (kind, about) {
-        (acp::ToolKind::Execute, Some(command)) if tool == "shell" => format!("Run {command}"),
+        (acp::ToolKind::Execute, Some(command)) if name == "shell" => format!("Run {command}"),
         (_, Some(about)) => format!("{}: {about}", capital(&words)),
         (_, None) if service.is_empty() => words,
         (_, None) => format!("{service}: {words}"),

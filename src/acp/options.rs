@@ -15,19 +15,9 @@ const MODE: &str = "mode";
 const MODEL: &str = "model";
 const APPROVAL: &str = "approval";
 
-/// The modes a user may choose, by agent.
-fn offered(plan: &Plan) -> impl Iterator<Item = (&crate::manifest::AgentEntry, Vec<&crate::manifest::ModeEntry>)> {
-    // What is only reached through a program of its own cannot be entered yet.
-    let agents = plan.agents().filter(|agent| agent.manifest.runtime.is_none());
-    agents.filter_map(|agent| {
-        let modes: Vec<_> = agent.modes.iter().filter(|entry| !entry.mode.internal).collect();
-        (!modes.is_empty()).then_some((agent, modes))
-    })
-}
-
 /// A mode that may be chosen, or why not.
 pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
-    let known = offered(plan).any(|(agent, modes)| {
+    let known = plan.offered().any(|(agent, modes)| {
         let name = &agent.manifest.name;
         modes.iter().any(|entry| format!("{name}/{}", entry.mode.slug) == id)
     });
@@ -36,7 +26,7 @@ pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
 }
 
 pub(super) fn modes(open: &Open) -> acp::SessionModeState {
-    let modes = offered(open.plan()).flat_map(|(agent, modes)| {
+    let modes = open.plan().offered().flat_map(|(agent, modes)| {
         modes.into_iter().map(|entry| {
             let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
             let agent_title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
@@ -53,7 +43,9 @@ pub(super) fn modes(open: &Open) -> acp::SessionModeState {
 /// Always the whole list.
 pub(super) fn options(open: &Open) -> Vec<acp::SessionConfigOption> {
     let choice = open.live.choice();
-    let groups: Vec<_> = offered(open.plan())
+    let groups: Vec<_> = open
+        .plan()
+        .offered()
         .map(|(agent, modes)| {
             let values = modes.into_iter().map(|entry| {
                 let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());

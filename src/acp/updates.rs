@@ -11,7 +11,7 @@ use agent_client_protocol::v1::schema as acp;
 use super::calls::{self, Shown};
 use super::content;
 use super::wire::{Chunk, Voice, Wire};
-use crate::agents::{Event, Notifier, Status};
+use crate::agents::{Event, Notifier, Status, standing};
 use crate::conversation::{Content, Message, Part, Role};
 use crate::graph::Plan;
 use crate::session::Live;
@@ -85,7 +85,7 @@ impl Updates {
 
     /// Everything that happened so far, for a client that does not know it.
     pub(super) fn replay(&self, events: &[Event]) {
-        for event in events {
+        for (_, event) in standing(events) {
             match event {
                 Event::Message { message } => self.replay_message(message),
                 Event::ToolEnded { id, outcome, activity, .. } => {
@@ -99,7 +99,10 @@ impl Updates {
                         }
                     }
                 }
-                Event::ToolStarted { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } => self.show(event),
+                Event::ToolStarted { .. }
+                | Event::Compacted { .. }
+                | Event::TurnEnded { .. }
+                | Event::Undone { .. } => self.show(event),
             }
         }
         // A call that was cut off by the end of the program will not end any more.
@@ -148,7 +151,7 @@ impl Updates {
                 let update = acp::CompactionUpdate::new(id, acp::CompactionStatus::Completed).summary(blocks);
                 self.send(acp::SessionUpdate::CompactionUpdate(update));
             }
-            Event::Compacted { .. } | Event::TurnEnded { .. } => {}
+            Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Undone { .. } => {}
         }
     }
 

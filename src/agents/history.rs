@@ -1,6 +1,7 @@
 //! What was said in a session, and what of it the model is shown.
 //!
-//! Invariant: nothing is ever taken out. Compaction changes only what is shown.
+//! Invariant: nothing is ever taken out of the record. Compaction changes only what is shown, and what the user takes
+//! back stands in the record as taken back.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,11 +25,14 @@ impl History {
     /// every tool use has its result.
     pub fn replayed<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut history = Self::default();
-        for event in events {
+        for (_, event) in standing(events) {
             match event {
                 Event::Message { message } => history.push(Arc::clone(message)),
                 Event::Compacted { messages, summary } => history.compact(*messages, Arc::clone(summary)),
-                Event::ToolStarted { .. } | Event::ToolEnded { .. } | Event::TurnEnded { .. } => {}
+                Event::ToolStarted { .. }
+                | Event::ToolEnded { .. }
+                | Event::TurnEnded { .. }
+                | Event::Undone { .. } => {}
             }
         }
         history.mend();
@@ -133,6 +137,18 @@ impl History {
     }
 }
 
+/// The events that were not taken back, each with its place in the record.
+pub fn standing<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<(usize, &'a Event)> {
+    let mut standing: Vec<(usize, &Event)> = Vec::new();
+    for (at, event) in events.into_iter().enumerate() {
+        match event {
+            Event::Undone { events } => standing.retain(|(at, _)| at < events),
+            _ => standing.push((at, event)),
+        }
+    }
+    standing
+}
+
 fn unknown(id: &str, name: &str) -> Part {
     let said = "skein ended before this call was done; it may have taken effect: check before you try again";
     let content = vec![Content::text(said)];
@@ -188,6 +204,18 @@ mod tests {
     fn a_record_that_is_whole_stays_as_it_is() {
         let whole = [said("a"), calls(&["1", "2"]), answers(&["1", "2"]), said("b")];
         assert_eq!(replayed(&whole), whole);
+    }
+
+    #[test]
+    fn what_was_taken_back_does_not_stand_any_more() {
+        let message = |text: &str| Event::Message { message: Arc::new(said(text)) };
+        let undone = |events| Event::Undone { events };
+        let record =
+            [message("a"), message("b"), undone(1), message("c"), message("d"), undone(4), undone(3), message("e")];
+        let left = History::replayed(&record);
+        assert_eq!(left.messages().iter().map(|message| message.text()).collect::<Vec<_>>(), ["a", "e"]);
+        let places: Vec<_> = standing(&record).iter().map(|(at, _)| *at).collect();
+        assert_eq!(places, [0, 7]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::folders::Folders;
 use super::kept_rules::UserConfig;
 use super::keys::Keys;
 use super::models::KnownModels;
+use super::opening::SpeakerArgs;
 use super::output::{Failure, Output};
 use super::started::{self, Started};
 use super::{Global, configure, workspace};
@@ -27,15 +28,8 @@ use crate::trust::Project as ProjectFiles;
 
 #[derive(Debug, Args)]
 pub(super) struct AcpArgs {
-    /// The agent that new sessions begin with
-    #[arg(long, short)]
-    agent: Option<String>,
-    /// The mode that new sessions begin in
-    #[arg(long, short)]
-    mode: Option<String>,
-    /// The model, as provider:model; `offline` calls tools by name without one
-    #[arg(long, env = "SKEIN_MODEL")]
-    model: Option<String>,
+    #[command(flatten)]
+    speaker: SpeakerArgs,
     /// Offer session/fork, which the protocol does not have for good yet
     #[arg(long)]
     unstable_fork: bool,
@@ -55,9 +49,9 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             global: global.clone(),
             folders: folders.clone(),
             broker: started.runtime.broker().clone(),
-            agent: args.agent.clone(),
-            mode: args.mode.clone(),
-            model: args.model.clone().filter(|model| !model.is_empty()),
+            agent: args.speaker.agent.clone(),
+            mode: args.speaker.mode.clone(),
+            model: args.speaker.model(),
             known: Mutex::default(),
             keys: Keys::of(folders),
         });

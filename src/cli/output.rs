@@ -5,6 +5,7 @@ use std::io::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::diagnostic::{Diagnostic, Severity, printable};
 
@@ -130,9 +131,14 @@ impl Failure {
     }
 
     pub(super) fn print(&self, output: &mut Output) {
+        output.aside(&self.rendered());
+    }
+
+    /// As it is printed; empty if there is nothing to say.
+    pub(super) fn rendered(&self) -> String {
         let red = AnsiColor::Red.on_default().bold();
         let quiet = AnsiColor::BrightBlack.on_default();
-        let text = match (self, self.told()) {
+        match (self, self.told()) {
             (_, Some((problem, help))) => {
                 // A provider's or a service's own words may be among them.
                 let (problem, help) = (shown_lines(&problem), shown_lines(&help));
@@ -140,15 +146,26 @@ impl Failure {
             }
             (Failure::Manifests { errors: 1 }, None) => format!("{red}error{red:#}: the manifests have 1 error\n"),
             (Failure::Manifests { errors }, None) => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
-            (_, None) => return,
-        };
-        output.aside(&text);
+            (_, None) => String::new(),
+        }
     }
 }
 
 /// A manifest's own words on one line, without anything that would steer a terminal.
 pub(super) fn shown(text: &str) -> String {
     printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Takes what stands on the line of the cursor away, whether or not colours are wanted.
+pub(super) fn clear_line() {
+    if can_redraw() {
+        drop(write!(std::io::stderr(), "\r\x1b[2K"));
+    }
+}
+
+/// Whether the terminal can go back on a line.
+pub(super) fn can_redraw() -> bool {
+    std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb")
 }
 
 /// Names in listings.
@@ -159,4 +176,49 @@ pub(super) const QUIET: Style = AnsiColor::BrightBlack.on_default();
 /// Many lines of somebody's words, without anything that would steer a terminal.
 pub(super) fn shown_lines(text: &str) -> String {
     text.lines().map(|line| printable(line.trim_end())).collect::<Vec<_>>().join("\n")
+}
+
+/// It makes one emoji of many.
+pub(super) const JOINER: char = '\u{200D}';
+const NON_JOINER: char = '\u{200C}';
+
+/// What may reach a terminal: no control character and nothing that turns the direction of writing. Characters that
+/// join others stay where they do: in emoji and in the scripts that need them.
+pub(super) fn tame(c: char, before: Option<char>) -> char {
+    match c {
+        '\t' => ' ',
+        JOINER | NON_JOINER if before.is_some_and(|before| !before.is_ascii()) => c,
+        c if c.is_control() => '\u{FFFD}',
+        '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{2069}' | '\u{FEFF}' => '\u{FFFD}',
+        c => c,
+    }
+}
+
+/// Code as it is, but for what would steer the terminal. A line that is too long is left to the terminal, so that it
+/// can be copied whole.
+pub(super) fn verbatim(line: &str) -> String {
+    let mut out = String::new();
+    let mut last = None;
+    for c in line.trim_end_matches('\r').chars() {
+        let c = if c == '\t' { "    ".to_owned() } else { tame(c, last).to_string() };
+        last = c.chars().next_back();
+        out.push_str(&c);
+    }
+    out
+}
+
+/// As much of a text without styles as so many columns hold.
+pub(super) fn cut(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let (mut kept, mut used) = (String::new(), 0);
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used + 1 > columns {
+            break;
+        }
+        kept.push(c);
+    }
+    kept + "…"
 }

@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 use anstyle::AnsiColor;
 use serde_json::{Value, json};
 
+use super::consent::Floor;
 use super::output::{QUIET, shown};
 use crate::agents::{Event, Notifier, Status};
 use crate::conversation::Usage;
 use crate::diagnostic::printable;
 use crate::tool::{Activity, StepStatus};
 
-const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-const FRAME: Duration = Duration::from_millis(100);
+pub(super) const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+pub(super) const FRAME: Duration = Duration::from_millis(100);
 
 /// What is printed where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(super) struct Progress {
     shows: Shows,
     began: Instant,
     unheard: AtomicBool,
+    /// Taken while somebody is asked.
+    floor: Arc<Floor>,
     state: Mutex<State>,
 }
 
@@ -52,10 +55,10 @@ struct State {
 }
 
 impl Progress {
-    pub(super) fn new(shows: Shows) -> Arc<Self> {
+    pub(super) fn new(shows: Shows, floor: Arc<Floor>) -> Arc<Self> {
         let waits_for = Some("thinking".to_owned());
         let state = Mutex::new(State { waits_for, ..State::default() });
-        let progress = Arc::new(Self { shows, began: Instant::now(), unheard: AtomicBool::new(false), state });
+        let progress = Arc::new(Self { shows, began: Instant::now(), unheard: AtomicBool::new(false), floor, state });
         if shows != Shows::Events && std::io::stderr().is_terminal() {
             let watched = Arc::downgrade(&progress);
             // A thread of its own: it must turn while everything else is busy. It ends with what it watches.
@@ -135,8 +138,10 @@ fn spin(watched: &Weak<Progress>) {
         // A line of the answer that has begun must not be drawn over.
         if let (Some(what), false) = (&state.waits_for, state.mid_line) {
             let seconds = progress.began.elapsed().as_secs();
-            drop(write!(anstream::stderr(), "\r\x1b[2K{QUIET}{frame} {what} {seconds} s{QUIET:#}"));
-            state.spinning = true;
+            let drawn = progress.floor.if_free(|| {
+                drop(write!(anstream::stderr(), "\r\x1b[2K{QUIET}{frame} {what} {seconds} s{QUIET:#}"));
+            });
+            state.spinning |= drawn.is_some();
         }
     }
 }
@@ -168,7 +173,7 @@ impl Notifier for Progress {
                 self.wait_for("thinking");
             }
             // A notice tells of it.
-            Event::Message { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } => {}
+            Event::Message { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Undone { .. } => {}
         }
     }
 

@@ -92,7 +92,7 @@ fn elsewhere(plan: &Plan, reports: &[Report]) -> BTreeMap<String, Vec<Value>> {
     unknown.map(|name| (name.to_owned(), running(name, reports))).collect()
 }
 
-fn state(status: &Value) -> String {
+pub(super) fn state(status: &Value) -> String {
     let mut text = shown(status["health"].as_str().unwrap_or_default());
     if !status["skein"].is_null() {
         text.push_str(&format!(" in skein {}", status["skein"]));

@@ -38,8 +38,28 @@ impl Started {
     }
 }
 
+/// What ends a command before its work is done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum EndedBy {
+    /// Ctrl-C, too.
+    Anything,
+    /// Ctrl-C means something else; a SIGTERM and a terminal that goes away still end it.
+    Hangup,
+}
+
 /// Runs `work` with services at hand, and ends them all before it returns.
 pub(super) fn block_on<T>(
+    plan: Plan,
+    global: &Global,
+    folders: &Folders,
+    output: &mut Output,
+    work: impl AsyncFnOnce(&Started, &mut Output) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    block_on_until(EndedBy::Anything, plan, global, folders, output, work)
+}
+
+pub(super) fn block_on_until<T>(
+    ended_by: EndedBy,
     plan: Plan,
     global: &Global,
     folders: &Folders,
@@ -52,7 +72,7 @@ pub(super) fn block_on<T>(
     let tokio = tokio::runtime::Runtime::new()
         .map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
     let result = tokio.block_on(async {
-        let interrupted = interrupted();
+        let interrupted = interrupted(ended_by);
         let options = PoolOptions {
             environment: Environment::new(std::env::vars_os()),
             reaper: Some(reaper()?),
@@ -113,11 +133,15 @@ fn cassette(global: &Global) -> Result<Option<Cassette>, Failure> {
     opened.map_err(|error| Failure::usage(error.to_string(), "name a file that --record can write or has written"))
 }
 
-/// Waits for Ctrl-C, SIGTERM or a terminal that goes away. It listens from the moment it is called: whoever
+/// Waits for SIGTERM, a terminal that goes away, or Ctrl-C. It listens from the moment it is called: whoever
 /// ends skein while it still starts things gets an orderly end, too.
-fn interrupted() -> impl Future<Output = Failure> {
+fn interrupted(ended_by: EndedBy) -> impl Future<Output = Failure> {
     use tokio::signal::unix::{SignalKind, signal};
-    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+    let mut kinds = vec![SignalKind::terminate(), SignalKind::hangup()];
+    if ended_by == EndedBy::Anything {
+        kinds.push(SignalKind::interrupt());
+    }
+    let signals: Vec<_> = kinds.into_iter().map(signal).collect();
     async move {
         let mut listening: Vec<_> = signals.into_iter().filter_map(Result::ok).collect();
         if listening.is_empty() {

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::recorder::Recorder;
+use super::recorder::{Recorder, row};
 use super::setup::Setup;
+use super::undo::{Undone, last_exchange};
 use super::{Choice, Host, Place, SessionError, Sessions};
 use crate::agents::{Ending, Event, Exchange, History, Notifier, TurnEnd};
 use crate::broker::{BindError, Binding};
@@ -209,6 +210,21 @@ impl Live {
         self.count(usage);
         self.sessions.store.flush(self.id()).await?;
         shortened.map_err(PromptError::NotCompacted)
+    }
+
+    /// Takes back the last prompt and everything that followed it, for the model and in the record. Nothing if there
+    /// is no prompt left.
+    pub async fn undo(&self) -> Result<Option<Undone>, PromptError> {
+        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+        let mut events = self.sessions.events(self.id()).await?;
+        let Some((place, undone)) = last_exchange(&events) else { return Ok(None) };
+        let event = Event::Undone { events: place };
+        self.sessions.store.append(self.id(), row(&event));
+        self.sessions.store.flush(self.id()).await?;
+        events.push(event);
+        *history = History::replayed(&events);
+        self.events.store(events.len() as u64, Ordering::Relaxed);
+        Ok(Some(undone))
     }
 
     /// Everything a turn needs, ready to begin.

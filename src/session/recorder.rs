@@ -30,13 +30,14 @@ impl Notifier for Recorder {
     }
 }
 
-fn row(event: &Event) -> NewEvent {
+pub(super) fn row(event: &Event) -> NewEvent {
     let (kind, text) = match event {
         Event::Message { message } => ("message", Some(message.text()).filter(|text| !text.trim().is_empty())),
         Event::ToolStarted { .. } => ("tool_started", None),
         Event::ToolEnded { .. } => ("tool_ended", None),
         Event::Compacted { .. } => ("compacted", None),
         Event::TurnEnded { .. } => ("turn_ended", None),
+        Event::Undone { .. } => ("undone", None),
     };
     // Events hold values that JSON can hold.
     let body = serde_json::to_string(event).unwrap_or_default();

@@ -24,6 +24,8 @@ mod architecture;
 mod broker;
 /// The built-in wiring: the table in the docs against the manifests, prompts, examples.
 mod builtin;
+/// `skein chat` on a real screen.
+mod chat;
 /// Commands as a user runs them: what they print, where, and with which exit code.
 mod cli;
 /// `skein configure`: a model, its key, an agent.

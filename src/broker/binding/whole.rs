@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::Binding;
 use crate::ids::ServiceName;
+use crate::manifest::Transport;
 use crate::tool::{CallContext, Catalog, ServiceError};
 
 /// A resource or a template, in MCP's JSON, and whose it is.
@@ -19,6 +20,12 @@ pub struct ResourceOf {
 }
 
 impl Binding {
+    /// True if the service is one of our own.
+    pub fn has_built_in(&self, service: &ServiceName) -> bool {
+        let entry = self.terms.service(&self.plan, service.as_str());
+        entry.is_some_and(|entry| matches!(entry.manifest.transport, Transport::Builtin(_)))
+    }
+
     /// True if a service has resources, or may come to have some.
     pub fn has_resources(&self) -> bool {
         self.whole.iter().any(|(_, seen)| seen.volatile || !seen.resources.is_empty() || !seen.templates.is_empty())

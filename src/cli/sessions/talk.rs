@@ -51,6 +51,7 @@ fn items(event: &StoredEvent) -> Vec<Item> {
         Event::Compacted { messages, .. } => {
             vec![Item::Remark(format!("from here on a summary stands for the first {messages} messages"))]
         }
+        Event::Undone { .. } => vec![Item::Remark("the last prompt and its answer were taken back".to_owned())],
         Event::TurnEnded { end } => ended(end.ending).map(Item::Remark).into_iter().collect(),
     }
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use serde_json::{Value, json};
 
@@ -18,8 +18,21 @@ pub(crate) enum Answer {
         tool: &'static str,
         arguments: Value,
     },
+    /// Says this, and wishes for this call.
+    SaysAndCalls {
+        text: &'static str,
+        tool: &'static str,
+        arguments: Value,
+    },
     /// Says this, and then nothing more while the connection lasts.
     Hangs(&'static str),
+    /// Says this, and then the connection breaks.
+    Breaks(&'static str),
+    /// Says the first piece, and each further one when it is told to.
+    Paced {
+        pieces: Vec<String>,
+        go: Arc<Mutex<mpsc::Receiver<()>>>,
+    },
     Status(u16),
 }
 
@@ -122,11 +135,17 @@ fn receive(stream: &TcpStream) -> (String, Value) {
 fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
     let (deltas, reason) = match answer {
         Answer::Says(pieces) => (pieces.iter().map(|piece| json!({"content": piece})).collect(), "stop"),
-        Answer::Hangs(text) => (vec![json!({"content": text})], ""),
+        Answer::Paced { pieces, .. } => (pieces.iter().map(|piece| json!({"content": piece})).collect(), "stop"),
+        Answer::Hangs(text) | Answer::Breaks(text) => (vec![json!({"content": text})], ""),
         Answer::Calls { id, tool, arguments } => {
             let function = json!({"name": tool, "arguments": arguments.to_string()});
             let call = json!({"index": 0, "id": id, "type": "function", "function": function});
             (vec![json!({"role": "assistant", "tool_calls": [call]})], "tool_calls")
+        }
+        Answer::SaysAndCalls { text, tool, arguments } => {
+            let function = json!({"name": tool, "arguments": arguments.to_string()});
+            let call = json!({"index": 0, "id": "c1", "type": "function", "function": function});
+            (vec![json!({"content": text}), json!({"tool_calls": [call]})], "tool_calls")
         }
         Answer::Status(status) => {
             let body = r#"{"error":{"message":"scripted"}}"#;
@@ -141,8 +160,15 @@ fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
         let text = format!("data: {event}\n\n");
         write!(stream, "{:x}\r\n{text}\r\n", text.len())
     };
-    for delta in deltas {
+    for (at, delta) in deltas.into_iter().enumerate() {
+        if let (Answer::Paced { go, .. }, true) = (answer, at > 0) {
+            // Without anybody to tell it, it says all.
+            go.lock().expect("the signal").recv().unwrap_or_default();
+        }
         chunk(&mut stream, &json!({"id": "c", "choices": [{"index": 0, "delta": delta}]}))?;
+    }
+    if let Answer::Breaks(_) = answer {
+        return Ok(());
     }
     if reason.is_empty() {
         // Nothing is read until the other side hangs up.

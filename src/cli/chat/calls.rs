@@ -1,0 +1,139 @@
+//! A tool call on one line: what, how long, how much it said. Diffs and plans are shown, the rest is folded away, and
+//! can be unfolded.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anstyle::AnsiColor;
+use serde_json::Value;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::super::diff;
+use super::super::output::{BOLD, QUIET, cut, shown, verbatim};
+use crate::conversation::ToolUse;
+use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, subject};
+
+/// So many lines of a diff are shown before it is folded.
+const MAX_DIFF: usize = 16;
+
+/// So much of a title is worth more than the numbers beside it.
+const ENOUGH: usize = 36;
+
+/// A call that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) call: ToolUse,
+    pub(super) outcome: ToolOutcome,
+    pub(super) activity: Vec<Activity>,
+    /// Missing if it never ran.
+    pub(super) took: Option<Duration>,
+}
+
+impl Ended {
+    /// The call as it is shown in the talk; `number` is what unfolds it.
+    pub(super) fn folded(&self, number: usize, width: usize, cwd: &Path) -> String {
+        let (green, red) = (AnsiColor::Green.on_default(), AnsiColor::Red.on_default());
+        let mark = if self.outcome.is_error { format!("{red}✗{red:#}") } else { format!("{green}●{green:#}") };
+        let mut about = Vec::new();
+        if let Some(took) = self.took.filter(|took| *took >= Duration::from_millis(100)) {
+            about.push(format!("{:.1} s", took.as_secs_f64()));
+        }
+        let text = self.outcome.all_text();
+        let changes: Vec<_> = self.activity.iter().filter(|activity| is_shown(activity)).collect();
+        if let [Activity::Changed { before, after, .. }] = changes.as_slice() {
+            about.push(counts(before.as_deref(), after));
+        } else if changes.is_empty() && !self.outcome.is_error {
+            about.push(match text.trim_end().lines().count() {
+                1 => "1 line".to_owned(),
+                count => format!("{count} lines"),
+            });
+        }
+        about.push(format!("/show {number}"));
+        let title = title(&self.call);
+        let room = |about: &str| width.saturating_sub(2 + 2 + about.width());
+        // Where there is no room for both, what was called counts more.
+        let whole = about.join(" · ");
+        let fits = title.width().min(ENOUGH) <= room(&whole);
+        let about = if fits { whole } else { about.pop().unwrap_or_default() };
+        let title = cut(&title, room(&about));
+        let mut out = format!("{mark} {title}  {QUIET}{about}{QUIET:#}\n");
+        if self.outcome.is_error {
+            let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it failed and said nothing");
+            out.push_str(&format!("  {red}{}{red:#}\n", cut(&shown(first), width.saturating_sub(2))));
+        }
+        for change in &changes {
+            if let (Activity::Changed { path, before, after }, true) = (change, changes.len() > 1) {
+                let path = path.strip_prefix(cwd).unwrap_or(path).to_string_lossy();
+                let path = cut(&shown(&path), width.saturating_sub(24));
+                out.push_str(&format!("  {path} {QUIET}{}{QUIET:#}\n", counts(before.as_deref(), after)));
+            }
+            out.push_str(&set(change, width));
+        }
+        out
+    }
+
+    /// All of it.
+    pub(super) fn unfolded(&self) -> String {
+        let mut out = format!("{BOLD}{}{BOLD:#}\n", shown(&self.call.name));
+        let mut arguments = self.call.arguments.clone();
+        if let Some(command) = arguments.get("command").and_then(Value::as_str).map(str::to_owned) {
+            command.lines().for_each(|line| out.push_str(&format!("  {}\n", verbatim(line))));
+            arguments.as_object_mut().map(|arguments| arguments.remove("command"));
+        }
+        if arguments.as_object().is_none_or(|arguments| !arguments.is_empty()) {
+            let text = format!("{arguments:#}");
+            text.lines().for_each(|line| out.push_str(&format!("  {QUIET}{}{QUIET:#}\n", verbatim(line))));
+        }
+        for activity in &self.activity {
+            if let Activity::Changed { path, before, after } = activity {
+                out.push_str(&format!("{BOLD}{}{BOLD:#}\n", shown(&path.to_string_lossy())));
+                diff::lines(before.as_deref(), after, usize::MAX)
+                    .iter()
+                    .for_each(|line| out.push_str(&format!("{line}\n")));
+            }
+        }
+        self.outcome.all_text().lines().for_each(|line| out.push_str(&format!("{}\n", verbatim(line))));
+        out
+    }
+}
+
+fn counts(before: Option<&str>, after: &str) -> String {
+    let (more, less) = diff::counts(before, after);
+    format!("{}+{more} -{less}", if before.is_none() { "new file, " } else { "" })
+}
+
+/// A diff, capped, or a plan as a list to tick off.
+fn set(activity: &Activity, width: usize) -> String {
+    match activity {
+        Activity::Changed { before, after, .. } => {
+            let lines = diff::lines(before.as_deref(), after, width.saturating_sub(1));
+            let few = if lines.len() > MAX_DIFF { MAX_DIFF - 1 } else { lines.len() };
+            let mut out: String = lines[..few].iter().map(|line| format!(" {line}\n")).collect();
+            if few < lines.len() {
+                out.push_str(&format!("      {QUIET}… {} more lines{QUIET:#}\n", lines.len() - few));
+            }
+            out
+        }
+        Activity::Plan(steps) => steps.iter().map(|line| step(line, width)).collect(),
+        _ => String::new(),
+    }
+}
+
+fn is_shown(activity: &Activity) -> bool {
+    matches!(activity, Activity::Changed { .. } | Activity::Plan(_))
+}
+
+fn step(step: &PlanStep, width: usize) -> String {
+    let text = cut(&shown(&step.text), width.saturating_sub(4));
+    match step.status {
+        StepStatus::Pending => format!("  ☐ {text}\n"),
+        StepStatus::InProgress => format!("  {BOLD}▸ {text}{BOLD:#}\n"),
+        StepStatus::Completed => format!("  {QUIET}☑ {text}{QUIET:#}\n"),
+    }
+}
+
+/// The tool as rules name it, and what it is about.
+pub(super) fn title(call: &ToolUse) -> String {
+    let about = subject(&call.arguments).map(|about| shown(&about.trim().replace('\n', " ⏎ "))).unwrap_or_default();
+    format!("{} {about}", shown(&call.name)).trim_end().to_owned()
+}

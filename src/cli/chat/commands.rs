@@ -1,0 +1,274 @@
+//! What is typed with a stroke before it: commands of our own, and the prompts of bound services.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::super::opening::{Which, mode_named};
+use super::super::output::{BOLD, Failure, QUIET, cut, shown};
+use super::super::started::{bind_failure, session_failure};
+use super::super::wrap::{Margin, Wrap, screen_width as width};
+use super::super::{opening, services};
+use super::Chat;
+use super::input::Words;
+use crate::broker::Asker;
+use crate::conversation::Content;
+use crate::ids::nearest;
+use crate::session::PromptError;
+use crate::session::slash::{self, Misused, Named};
+
+/// What a line turned out to be.
+pub(super) enum Meant {
+    /// For the model.
+    Prompt(Vec<Content>),
+    /// It was a command, and is done.
+    Done,
+    /// The next line is to begin with this.
+    Begin(String),
+    Leave,
+}
+
+/// Every command of our own: its name, what is written behind it, what it does.
+const COMMANDS: [(&str, &str, &str); 10] = [
+    ("mode", "[AGENT/]MODE", "go on in another mode, or list them"),
+    ("model", "NAME", "go on with another model, or list them"),
+    ("tools", "", "what this mode can call"),
+    ("services", "", "the services behind it, and how they are"),
+    ("show", "N", "unfold call N, or the last one"),
+    ("compact", "", "show the model the older part of this talk as a summary from now on"),
+    ("undo", "", "take back the last prompt, its answer, and if you want its changes to files"),
+    ("new", "", "begin another session"),
+    ("help", "", "this"),
+    ("quit", "", "leave; the session is kept"),
+];
+
+fn ours() -> [&'static str; COMMANDS.len()] {
+    COMMANDS.map(|(name, ..)| name)
+}
+
+impl Chat<'_> {
+    /// What can be completed at the moment.
+    pub(super) async fn words(&self) -> Words {
+        let mut commands: Vec<_> = ours().map(str::to_owned).into();
+        // A mode that cannot be entered has no commands of its own; the next prompt will say why.
+        if let Ok(binding) = self.live.binding().await {
+            commands.extend(slash::prompts(&binding, &ours()).await.into_keys());
+        }
+        Words { commands, modes: self.modes(), models: self.models(), cwd: self.folders.cwd.clone() }
+    }
+
+    fn modes(&self) -> Vec<String> {
+        let of_agent = |(agent, modes): (&crate::manifest::AgentEntry, Vec<&crate::manifest::ModeEntry>)| {
+            modes.into_iter().map(|entry| format!("{}/{}", agent.manifest.name, entry.mode.slug)).collect::<Vec<_>>()
+        };
+        self.started.runtime.broker().plan().offered().flat_map(of_agent).collect()
+    }
+
+    /// Those that the settings name, and always the one in use and the one that needs nothing.
+    fn models(&self) -> Vec<String> {
+        let mut names = self.opening.named.clone();
+        names.extend([self.opening.choice.model.clone(), self.live.choice().model, "offline".to_owned()]);
+        let mut seen = std::collections::HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        names
+    }
+
+    /// Does what a command says. What is no command is a prompt.
+    pub(super) async fn understand(&mut self, line: &str) -> Result<Meant, Failure> {
+        // Whoever wants to say something that begins so puts a space before it.
+        let Some(command) = line.strip_prefix('/') else { return self.prompt(line).map(Meant::Prompt) };
+        let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let rest = rest.trim();
+        match name {
+            "mode" if rest.is_empty() => self.list_modes(),
+            "mode" => self.set_mode(rest).await?,
+            "model" if rest.is_empty() => self.list_models(),
+            "model" => self.set_model(rest).await?,
+            "tools" => {
+                let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
+                self.screen.markdown(&slash::tools(&binding));
+            }
+            "services" => self.services().await?,
+            "show" => self.show(rest)?,
+            "compact" => self.compact().await?,
+            "undo" => return self.undo().await,
+            "new" => self.begin_anew().await?,
+            "help" => self.help().await,
+            "quit" => return Ok(Meant::Leave),
+            _ => return self.service_prompt(name, rest).await,
+        }
+        Ok(Meant::Done)
+    }
+
+    fn list_modes(&self) {
+        let now = self.live.choice().mode.to_string();
+        let plan = self.started.runtime.broker().plan();
+        let mut text = String::new();
+        for (agent, modes) in plan.offered() {
+            for entry in modes {
+                let id = format!("{}/{}", agent.manifest.name, entry.mode.slug);
+                let mark = if id == now { "●" } else { " " };
+                let what = cut(&shown(&entry.mode.description), width().saturating_sub(26));
+                text.push_str(&listed(&format!("{mark} {id}"), 25, &what));
+            }
+        }
+        self.screen.say(&text);
+    }
+
+    async fn set_mode(&self, wanted: &str) -> Result<(), Failure> {
+        let plan = self.started.runtime.broker().plan();
+        let now = self.live.choice().mode;
+        let mode = match wanted.split_once('/') {
+            Some((agent, mode)) => mode_named(plan, agent, Some(mode))?,
+            // A name alone is a mode of this agent, or else an agent.
+            None => match mode_named(plan, now.agent.as_str(), Some(wanted)) {
+                Err(_) if plan.agent(wanted).is_some() => mode_named(plan, wanted, None)?,
+                found => found?,
+            },
+        };
+        self.live.set_mode(mode.clone()).await.map_err(|error| session_failure(&error))?;
+        self.screen.remark(&format!("{mode} goes on with this talk"));
+        let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
+        for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+            self.screen.remark(&format!("the service {} is not there: {}", absent.service, absent.reason));
+        }
+        Ok(())
+    }
+
+    fn list_models(&self) {
+        let now = self.live.choice().model;
+        let line = |name: &String| match *name == now {
+            true => format!("● {BOLD}{}{BOLD:#}\n", shown(name)),
+            false => format!("  {}\n", shown(name)),
+        };
+        let known: String = self.models().iter().map(line).collect();
+        self.screen.say(&format!("{known}{QUIET}or any other, as provider:model{QUIET:#}\n"));
+    }
+
+    async fn set_model(&self, wanted: &str) -> Result<(), Failure> {
+        self.opening.models.check(wanted)?;
+        self.live.set_model(wanted.to_owned()).await.map_err(|error| session_failure(&error))?;
+        self.screen.remark(&format!("{wanted} goes on with this talk"));
+        Ok(())
+    }
+
+    async fn services(&self) -> Result<(), Failure> {
+        let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
+        let mut names: Vec<_> = binding.tools().values().map(|tool| tool.service.clone()).collect();
+        names.dedup();
+        let all = self.started.runtime.pool().status();
+        let mut text = String::new();
+        for name in names {
+            let states =
+                all.iter().filter(|(known, _)| *known == name).map(|(_, status)| services::state(&json!(status)));
+            let states = states.collect::<Vec<_>>().join("; ");
+            text.push_str(&listed(name.as_str(), 14, &states));
+        }
+        for absent in binding.absent() {
+            text.push_str(&listed(absent.service.as_str(), 14, &absent.reason));
+        }
+        self.screen.say(if text.is_empty() { "this mode has no services\n" } else { &text });
+        Ok(())
+    }
+
+    fn show(&self, which: &str) -> Result<(), Failure> {
+        let number = match which {
+            "" => None,
+            number => Some(number.parse().map_err(|_| {
+                Failure::usage(format!("`{number}` is no number of a call"), "/show 2, or /show for the last one")
+            })?),
+        };
+        let none = || Failure::usage("there is no such call here", "each call shows the number that unfolds it");
+        self.screen.say(&self.screen.unfolded(number).ok_or_else(none)?);
+        Ok(())
+    }
+
+    async fn compact(&mut self) -> Result<(), Failure> {
+        let live = Arc::clone(&self.live);
+        let shortened = self.interruptible(async |front, cancel| live.compact(front, cancel).await).await;
+        match shortened {
+            Ok(count) => {
+                self.screen.remark(&format!("the model is shown the first {count} messages in short from now on"));
+                Ok(())
+            }
+            Err(PromptError::NotCompacted(why)) => {
+                self.screen.remark(&format!("nothing was changed: {why}"));
+                Ok(())
+            }
+            Err(error) => Err(opening::prompt_failure(&error)),
+        }
+    }
+
+    /// Another session, with what was chosen in this one.
+    async fn begin_anew(&mut self) -> Result<(), Failure> {
+        let choice = self.live.choice();
+        let asker = Arc::clone(&self.asker) as Arc<dyn Asker>;
+        let (live, _) = self.opening.open(&Which::New, asker, self.started).await?;
+        live.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
+        live.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
+        let before = std::mem::replace(&mut self.live, live);
+        self.screen.remark(&format!("a new session; {} is kept", before.id()));
+        Ok(())
+    }
+
+    async fn help(&self) {
+        let mut text = String::new();
+        for (name, behind, what) in COMMANDS {
+            text.push_str(&listed(&format!("/{name} {behind}"), 20, what));
+        }
+        if let Ok(binding) = self.live.binding().await {
+            for (name, Named { service, prompt, .. }) in slash::prompts(&binding, &ours()).await {
+                let usage = format!("/{name} {}", slash::hint(&prompt).unwrap_or_default());
+                let what = prompt["description"].as_str().or(prompt["title"].as_str()).unwrap_or("a prompt");
+                text.push_str(&listed(&usage, 20, &format!("{what} ({service})")));
+            }
+        }
+        for (key, what) in [
+            ("@path", "takes a file along"),
+            ("Tab", "completes commands, modes, models and paths"),
+            ("Alt-Enter, Ctrl-J", "a new line; so does a backslash at the end"),
+            ("Ctrl-C", "cancels the turn, or clears the line"),
+            ("Ctrl-D", "leaves"),
+        ] {
+            text.push_str(&listed(key, 20, what));
+        }
+        self.screen.say(&text);
+    }
+
+    /// A prompt of a service, or a name that nobody knows.
+    async fn service_prompt(&self, name: &str, rest: &str) -> Result<Meant, Failure> {
+        let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
+        match slash::prompt(&binding, self.live.session(), &ours(), name, rest).await {
+            Ok(Some(prompt)) => Ok(Meant::Prompt(prompt)),
+            Ok(None) => {
+                let prompts = slash::prompts(&binding, &ours()).await;
+                let help = match nearest(name, ours().into_iter().chain(prompts.keys().map(String::as_str))) {
+                    Some(near) => format!("did you mean /{near}?"),
+                    None => "/help lists the commands; with a space before it, it goes to the model".to_owned(),
+                };
+                Err(Failure::usage(format!("there is no /{name}"), help))
+            }
+            Err(Misused::Arguments(problem)) => Err(Failure::usage(problem, "/help lists the commands")),
+            Err(Misused::Service(problem)) => Err(Failure::work(problem, "try again, or ask in your own words")),
+        }
+    }
+}
+
+/// A name and what there is to say about it, which hangs beside it.
+fn listed(name: &str, columns: usize, what: &str) -> String {
+    let name = shown(name);
+    let mut wrap = Wrap::default();
+    let width = width();
+    // A narrow screen has no room for two columns, and a long name none beside it.
+    if width < 3 * columns || name.width() > columns {
+        wrap.begin(Margin { first: format!("{BOLD}{name}{BOLD:#}\n    "), next: " ".repeat(4), width: 4 });
+    } else {
+        let room = " ".repeat(columns + 1 - name.width());
+        let first = format!("{BOLD}{name}{BOLD:#}{room}");
+        wrap.begin(Margin { first, next: " ".repeat(columns + 1), width: columns + 1 });
+    }
+    wrap.push(&shown(what), QUIET, width);
+    wrap.end(width);
+    wrap.take()
+}

@@ -1,0 +1,291 @@
+//! The marks inside a line of Markdown: code, emphasis, links.
+//!
+//! Invariant: a mark is decided only when what follows cannot change it any more, so that a text that arrives in
+//! pieces reads as the same text at once. A mark without its partner is the character that it is.
+
+use anstyle::{AnsiColor, Style};
+
+use super::super::output::QUIET;
+
+/// A partner that is farther away than this is none, so that a lost mark does not hold back the answer.
+const FAR: usize = 1000;
+
+/// A piece of text as it is to be shown.
+pub(super) type Piece = (String, Style);
+
+/// Where something is that was looked for in text that may still grow.
+enum Found {
+    At(usize),
+    Nowhere,
+    /// What has not come yet decides.
+    Unknown,
+}
+
+/// What begins at a place.
+enum Mark {
+    /// So many bytes that mean what they are.
+    Plain(usize),
+    /// A text without marks, and how many bytes it took.
+    Verbatim {
+        text: String,
+        style: Style,
+        taken: usize,
+    },
+    /// A text with marks, what is shown behind it, and how many bytes both took.
+    Styled {
+        inside: String,
+        style: Style,
+        behind: Option<String>,
+        taken: usize,
+    },
+    Unknown,
+}
+
+/// Reads what is settled of `text` into `out` and says how many bytes that was: all of them if the text is `whole`.
+/// `before` is the character that stands before it.
+pub(super) fn read(text: &str, before: Option<char>, style: Style, whole: bool, out: &mut Vec<Piece>) -> usize {
+    let mut at = 0;
+    while at < text.len() {
+        let last = text[..at].chars().next_back().or(before);
+        match mark(&text[at..], last, style, whole) {
+            Mark::Plain(length) => {
+                out.push((text[at..at + length].to_owned(), style));
+                at += length;
+            }
+            Mark::Verbatim { text, style, taken } => {
+                out.push((text, style));
+                at += taken;
+            }
+            Mark::Styled { inside, style: inner, behind, taken } => {
+                read(&inside, None, inner, true, out);
+                out.extend(behind.map(|behind| (behind, QUIET)));
+                at += taken;
+            }
+            Mark::Unknown => break,
+        }
+    }
+    at
+}
+
+fn mark(text: &str, before: Option<char>, style: Style, whole: bool) -> Mark {
+    match text.chars().next() {
+        Some('\\') => match text[1..].chars().next() {
+            Some(c) if c.is_ascii_punctuation() => Mark::Verbatim { text: c.to_string(), style, taken: 2 },
+            None if !whole => Mark::Unknown,
+            _ => Mark::Plain(1),
+        },
+        Some('`') => {
+            let ticks = run(text, '`');
+            match code_end(text, ticks, whole) {
+                Found::At(end) => {
+                    let style = style.fg_color(Some(AnsiColor::Cyan.into()));
+                    Mark::Verbatim { text: unpadded(&text[ticks..end]).to_owned(), style, taken: end + ticks }
+                }
+                Found::Nowhere => Mark::Plain(ticks),
+                Found::Unknown => Mark::Unknown,
+            }
+        }
+        Some(c @ ('*' | '_' | '~')) => emphasis(text, c, before, style, whole),
+        Some('[') => link(text, 0, style, whole),
+        Some('!') => match text[1..].chars().next() {
+            Some('[') => link(text, 1, style, whole),
+            None if !whole => Mark::Unknown,
+            _ => Mark::Plain(1),
+        },
+        _ => Mark::Plain(text.find(['\\', '`', '*', '_', '~', '[', '!']).unwrap_or(text.len())),
+    }
+}
+
+fn emphasis(text: &str, c: char, before: Option<char>, style: Style, whole: bool) -> Mark {
+    let marks = run(text, c);
+    let Some(next) = text[marks..].chars().next() else {
+        return if whole { Mark::Plain(marks) } else { Mark::Unknown };
+    };
+    let in_word = match c {
+        '_' => before.is_some_and(char::is_alphanumeric),
+        // As in 2*3*4.
+        '*' => marks == 1 && before.is_some_and(|c| c.is_ascii_alphanumeric()) && next.is_ascii_alphanumeric(),
+        _ => false,
+    };
+    let fits = if c == '~' { marks == 2 } else { marks <= 3 };
+    if in_word || next.is_whitespace() || !fits {
+        return Mark::Plain(marks);
+    }
+    match partner(text, c, marks, whole) {
+        Found::At(end) => {
+            let style = match (c, marks) {
+                ('~', _) => style.strikethrough(),
+                (_, 1) => style.italic(),
+                (_, 2) => style.bold(),
+                _ => style.bold().italic(),
+            };
+            Mark::Styled { inside: text[marks..end].to_owned(), style, behind: None, taken: end + marks }
+        }
+        Found::Nowhere => Mark::Plain(marks),
+        Found::Unknown => Mark::Unknown,
+    }
+}
+
+/// Where the run of marks begins that closes the one at the beginning of `text`.
+fn partner(text: &str, c: char, marks: usize, whole: bool) -> Found {
+    let mut at = marks;
+    while at < text.len() && at < FAR {
+        let rest = &text[at..];
+        let step = match rest.chars().next() {
+            Some('\\') => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            Some('`') => {
+                let ticks = run(rest, '`');
+                match code_end(rest, ticks, whole) {
+                    Found::At(end) => end + ticks,
+                    Found::Nowhere => ticks,
+                    Found::Unknown => return Found::Unknown,
+                }
+            }
+            Some(other) if other == c => {
+                let found = run(rest, c);
+                let next = rest[found..].chars().next();
+                if next.is_none() && !whole {
+                    return Found::Unknown;
+                }
+                let closes = !text[..at].ends_with(char::is_whitespace)
+                    && (c != '_' || !next.is_some_and(char::is_alphanumeric));
+                if found == marks && closes {
+                    return Found::At(at);
+                }
+                found
+            }
+            other => other.map_or(1, char::len_utf8),
+        };
+        at += step;
+    }
+    if whole || at >= FAR { Found::Nowhere } else { Found::Unknown }
+}
+
+/// Where as many ticks stand again as at the beginning of `text`.
+fn code_end(text: &str, ticks: usize, whole: bool) -> Found {
+    let mut at = ticks;
+    while let Some(next) = text.get(at..).and_then(|rest| rest.find('`')).filter(|next| at + next < FAR) {
+        at += next;
+        let found = run(&text[at..], '`');
+        if at + found == text.len() && !whole {
+            return Found::Unknown;
+        }
+        if found == ticks {
+            return Found::At(at);
+        }
+        at += found;
+    }
+    if whole || text.len() >= FAR { Found::Nowhere } else { Found::Unknown }
+}
+
+/// `[text](address)`, and with `skip` an image.
+fn link(text: &str, skip: usize, style: Style, whole: bool) -> Mark {
+    let undecided = || if whole || text.len() >= FAR { Mark::Plain(skip + 1) } else { Mark::Unknown };
+    let Some(close) = closing(&text[skip..], '[', ']') else { return undecided() };
+    let close = close + skip;
+    if close >= FAR {
+        return Mark::Plain(skip + 1);
+    }
+    match text[close + 1..].chars().next() {
+        Some('(') => {}
+        None => return undecided(),
+        Some(_) => return Mark::Plain(skip + 1),
+    }
+    let Some(end) = closing(&text[close + 1..], '(', ')') else { return undecided() };
+    let end = end + close + 1;
+    if end >= FAR {
+        return Mark::Plain(skip + 1);
+    }
+    let (label, address) = (&text[skip + 1..close], text[close + 2..end].trim());
+    // Where a link leads is always said: what it calls itself may be something else.
+    let behind = (label != address && !address.is_empty()).then(|| format!(" ({address})"));
+    Mark::Styled { inside: label.to_owned(), style: style.underline(), behind, taken: end + 1 }
+}
+
+/// Where the bracket closes that `text` begins with.
+fn closing(text: &str, open: char, close: char) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, c) in text.char_indices() {
+        if c == open {
+            depth += 1;
+        } else if c == close {
+            depth -= 1;
+            if depth == 0 {
+                return Some(at);
+            }
+        }
+    }
+    None
+}
+
+/// How often `c` stands at the beginning.
+fn run(text: &str, c: char) -> usize {
+    text.len() - text.trim_start_matches(c).len()
+}
+
+/// `` ` a ` `` has its spaces only to keep other ticks apart.
+fn unpadded(code: &str) -> &str {
+    let inner = code.strip_prefix(' ').and_then(|code| code.strip_suffix(' '));
+    inner.filter(|inner| !inner.trim().is_empty()).unwrap_or(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        let mut out = Vec::new();
+        assert_eq!(read(text, None, Style::new(), true, &mut out), text.len());
+        let names = |style: Style| {
+            let effects = style.get_effects();
+            let mut names = String::new();
+            for (effect, name) in [
+                (anstyle::Effects::BOLD, "b"),
+                (anstyle::Effects::ITALIC, "i"),
+                (anstyle::Effects::UNDERLINE, "u"),
+                (anstyle::Effects::STRIKETHROUGH, "s"),
+            ] {
+                if effects.contains(effect) {
+                    names.push_str(name);
+                }
+            }
+            names + if style.get_fg_color() == Some(AnsiColor::Cyan.into()) { "c" } else { "" }
+        };
+        let mut joined: Vec<Piece> = Vec::new();
+        for (text, style) in out {
+            match joined.last_mut() {
+                Some((before, same)) if *same == style => before.push_str(&text),
+                _ => joined.push((text, style)),
+            }
+        }
+        let pieces = joined.iter().map(|(text, style)| match names(*style) {
+            names if names.is_empty() => text.clone(),
+            names => format!("<{names}:{text}>"),
+        });
+        pieces.collect()
+    }
+
+    #[test]
+    fn marks_become_styles_and_lone_ones_stay() {
+        for (text, expected) in [
+            ("a **b** *c* ***d*** ~~e~~", "a <b:b> <i:c> <bi:d> <s:e>"),
+            ("这是**重点**内容", "这是<b:重点>内容"),
+            ("**a `*b` c**", "<b:a ><bc:*b><b: c>"),
+            ("`x` ``a`b`` `` ` ``", "<c:x> <c:a`b> <c:`>"),
+            ("snake_case_name and _this_", "snake_case_name and <i:this>"),
+            ("2*3*4, 5 * 6, a **b", "2*3*4, 5 * 6, a **b"),
+            ("[a](http://b) [c] ![d](e.png)", "<u:a> (http://b) [c] <u:d> (e.png)"),
+            ("\\*no\\* \\a", "*no* \\a"),
+            ("`open", "`open"),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lost_mark_does_not_hold_back_more_than_a_little() {
+        let text = format!("**{}", "word ".repeat(400));
+        let mut out = Vec::new();
+        assert_eq!(read(&text, None, Style::new(), false, &mut out), text.len());
+    }
+}

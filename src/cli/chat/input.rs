@@ -1,0 +1,276 @@
+//! The line that is typed: editing, history, completion of commands and paths, text of many lines.
+//!
+//! Invariant: the history has only what was typed here, in a file that nobody else can read.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::MemHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{
+    Cmd, CompletionType, Config, Context, Editor, Event, EventHandler, Helper, KeyCode, KeyEvent, Modifiers,
+};
+
+use super::super::keyboard::Keyboard;
+use super::super::output::{Failure, shown};
+
+/// So much of what was typed is kept.
+const MAX_HISTORY: usize = 1000;
+
+/// What came of a prompt.
+#[derive(Debug, PartialEq)]
+pub(super) enum Typed {
+    Line(String),
+    /// Ctrl-C, and whether it threw something away.
+    Interrupted {
+        empty: bool,
+    },
+    /// Ctrl-D, or a terminal that went away.
+    Ended,
+}
+
+/// What can be completed at the moment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Words {
+    /// Without their stroke.
+    pub(super) commands: Vec<String>,
+    pub(super) modes: Vec<String>,
+    pub(super) models: Vec<String>,
+    pub(super) cwd: PathBuf,
+}
+
+/// The line editor.
+pub(super) struct Input {
+    /// Taken while a line is read.
+    editor: Arc<Mutex<Editor<Assistant, MemHistory>>>,
+    keyboard: Arc<Keyboard>,
+    file: PathBuf,
+}
+
+/// The words, and the line as it was last seen.
+struct Assistant {
+    words: Words,
+    line: Mutex<String>,
+}
+
+impl Input {
+    pub(super) fn new(data: &Path, keyboard: Arc<Keyboard>) -> Result<Self, Failure> {
+        let failed = |error: ReadlineError| {
+            Failure::work(format!("the terminal cannot be used: {error}"), "use `skein run` instead")
+        };
+        let config = Config::builder()
+            .completion_type(CompletionType::List)
+            .completion_show_all_if_ambiguous(true)
+            .max_history_size(MAX_HISTORY)
+            .map_err(failed)?
+            .build();
+        let history = MemHistory::with_config(&config);
+        let mut editor = Editor::with_history(config, history).map_err(failed)?;
+        editor.set_helper(Some(Assistant { words: Words::default(), line: Mutex::default() }));
+        for key in [KeyEvent::ctrl('J'), KeyEvent(KeyCode::Enter, Modifiers::ALT)] {
+            editor.bind_sequence(Event::from(key), EventHandler::Simple(Cmd::Newline));
+        }
+        let file = data.join("chat_history");
+        for line in remembered(&file) {
+            editor.add_history_entry(line).map_err(failed)?;
+        }
+        Ok(Self { editor: Arc::new(Mutex::new(editor)), keyboard, file })
+    }
+
+    /// Waits for a line; `begun` stands there already, to be edited.
+    pub(super) async fn line(&self, prompt: &'static str, begun: String, words: Words) -> Typed {
+        let (editor, keyboard) = (Arc::clone(&self.editor), Arc::clone(&self.keyboard));
+        let read = tokio::task::spawn_blocking(move || {
+            let _reads = keyboard.reads();
+            let mut editor = editor.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(assistant) = editor.helper_mut() {
+                assistant.words = words;
+                assistant.see("");
+            }
+            let prompt = (prompt, format!("\x1b[1;36m{prompt}\x1b[0m"));
+            let read = editor.readline_with_initial(&prompt, (&begun, ""));
+            let empty = editor.helper().is_none_or(Assistant::saw_nothing);
+            (read, empty)
+        });
+        match read.await {
+            Ok((Ok(line), _)) => Typed::Line(line.replace("\\\n", "\n")),
+            Ok((Err(ReadlineError::Interrupted), empty)) => Typed::Interrupted { empty },
+            Ok((Err(error), _)) => {
+                if !matches!(error, ReadlineError::Eof) {
+                    tracing::warn!(%error, "the terminal cannot be read");
+                }
+                Typed::Ended
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the terminal cannot be read");
+                Typed::Ended
+            }
+        }
+    }
+
+    /// Keeps a line for the arrow keys, here and in later sessions.
+    pub(super) fn remember(&self, line: &str) {
+        let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = editor.add_history_entry(line).is_ok_and(|new| new) && append(&self.file, line).is_ok();
+        if !kept {
+            tracing::debug!("a line was not kept in the history");
+        }
+    }
+}
+
+/// One entry a line, as a JSON text: what is typed may have many lines.
+fn remembered(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let entries: Vec<String> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let skip = entries.len().saturating_sub(MAX_HISTORY);
+    if skip > MAX_HISTORY {
+        // It is made anew when it has grown to twice of what is read of it.
+        let text: String = text.lines().skip(skip).map(|line| format!("{line}\n")).collect();
+        let new = file.with_extension(std::process::id().to_string());
+        let written = private(&new).and_then(|mut opened| opened.write_all(text.as_bytes()));
+        if let Err(error) = written.and_then(|()| fs::rename(&new, file)) {
+            tracing::debug!(%error, "the history could not be made shorter");
+        }
+    }
+    entries.into_iter().skip(skip).collect()
+}
+
+fn append(file: &Path, line: &str) -> std::io::Result<()> {
+    let entry = serde_json::to_string(line)? + "\n";
+    private(file)?.write_all(entry.as_bytes())
+}
+
+fn private(file: &Path) -> std::io::Result<fs::File> {
+    fs::OpenOptions::new().create(true).append(true).mode(0o600).open(file)
+}
+
+impl Assistant {
+    fn see(&self, line: &str) {
+        line.clone_into(&mut self.line.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn saw_nothing(&self) -> bool {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+impl Helper for Assistant {}
+impl Highlighter for Assistant {}
+
+impl Hinter for Assistant {
+    type Hint = String;
+
+    /// There is no hint; the line that is being typed passes by here.
+    fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+        self.see(line);
+        None
+    }
+}
+
+impl Validator for Assistant {
+    /// A backslash at the end says that a line follows.
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        let goes_on = context.input().ends_with('\\');
+        Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+    }
+}
+
+impl Completer for Assistant {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let (from, found) = complete(&self.words, &line[..at]);
+        let pair = |(display, replacement): (String, String)| Pair { display: shown(&display), replacement };
+        Ok((from, found.into_iter().map(pair).collect()))
+    }
+}
+
+/// Where the word begins that is completed, and what it can become: how it is shown, and what is typed.
+fn complete(words: &Words, line: &str) -> (usize, Vec<(String, String)>) {
+    let from = line.rfind(char::is_whitespace).map_or(0, |space| space + 1);
+    let word = &line[from..];
+    let among = |known: &[String], stroke: &str, end: &str| {
+        let fitting = known.iter().filter(|name| name.starts_with(word.trim_start_matches('/')));
+        fitting.map(|name| (format!("{stroke}{name}"), format!("{stroke}{name}{end}"))).collect::<Vec<_>>()
+    };
+    if let Some(path) = word.strip_prefix('@') {
+        return (from, paths(&words.cwd, path));
+    }
+    match line[..from].trim() {
+        "" if word.starts_with('/') && from == 0 => (from, among(&words.commands, "/", " ")),
+        "/mode" => (from, among(&words.modes, "", "")),
+        "/model" => (from, among(&words.models, "", "")),
+        _ => (from, Vec::new()),
+    }
+}
+
+/// Files and folders below `cwd` that begin so.
+fn paths(cwd: &Path, begun: &str) -> Vec<(String, String)> {
+    let (folder, name) = begun.rsplit_once('/').map_or(("", begun), |(folder, name)| (folder, name));
+    let entries = fs::read_dir(cwd.join(folder)).into_iter().flatten().filter_map(Result::ok);
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().is_dir())))
+        // A path with a space would be two words.
+        .filter(|(entry, _)| entry.starts_with(name) && !entry.contains(char::is_whitespace))
+        .filter(|(entry, _)| !entry.starts_with('.') || name.starts_with('.'))
+        .map(|(entry, is_folder)| {
+            let before = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+            let end = if is_folder { "/" } else { "" };
+            (format!("{entry}{end}"), format!("@{before}{entry}{end}"))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_their_arguments_and_paths_are_completed() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("src")).unwrap();
+        fs::write(folder.path().join("src/main.rs"), "").unwrap();
+        fs::write(folder.path().join(".hidden"), "").unwrap();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let words = Words {
+            commands: names(&["mode", "model", "undo"]),
+            modes: names(&["coding/backend", "coding/qa"]),
+            models: names(&["offline", "openai:x"]),
+            cwd: folder.path().to_owned(),
+        };
+        let typed = |line: &str| {
+            let (from, found) = complete(&words, line);
+            (from, found.into_iter().map(|(_, typed)| typed).collect::<Vec<_>>())
+        };
+        assert_eq!(typed("/mo"), (0, names(&["/mode ", "/model "])));
+        assert_eq!(typed("/mode coding/b"), (6, names(&["coding/backend"])));
+        assert_eq!(typed("/model o"), (7, names(&["offline", "openai:x"])));
+        assert_eq!(typed("see @"), (4, names(&["@src/"])));
+        assert_eq!(typed("see @src/m"), (4, names(&["@src/main.rs"])));
+        assert_eq!(typed("plain words").1, names(&[]));
+    }
+
+    #[test]
+    fn the_history_is_private_and_keeps_lines_whole() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("chat_history");
+        append(&file, "one\ntwo").unwrap();
+        append(&file, "three").unwrap();
+        assert_eq!(remembered(&file), ["one\ntwo", "three"]);
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        (0..3 * MAX_HISTORY).for_each(|at| append(&file, &at.to_string()).unwrap());
+        assert_eq!(remembered(&file).len(), MAX_HISTORY);
+        assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), MAX_HISTORY);
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,93 @@
+//! Going on with a stored session: choosing one, and seeing where it stood.
+
+use super::super::opening::{Opening, Which};
+use super::super::output::{BOLD, Failure, Output, QUIET, cut, shown};
+use super::super::wrap::screen_width as width;
+use super::input::{Input, Typed, Words};
+use super::screen::Screen;
+use crate::agents::{Event, standing};
+use crate::clock;
+use crate::conversation::Role;
+
+/// So many sessions are offered.
+const MAX_OFFERED: usize = 20;
+/// So many exchanges are shown again.
+const RECALLED: usize = 3;
+
+/// Which of the sessions of this folder; nothing if the user leaves.
+pub(super) async fn pick(opening: &Opening<'_>, input: &Input, output: &mut Output) -> Result<Option<Which>, Failure> {
+    let found = opening.of_this_folder(MAX_OFFERED).await?;
+    if found.is_empty() {
+        return Err(Failure::NoSession {
+            problem: "no session was held in this folder yet".to_owned(),
+            help: "leave out --resume; `skein sessions list --all` shows those of other folders".to_owned(),
+        });
+    }
+    for (at, session) in found.iter().enumerate() {
+        let about = format!("{}/{} · {}", shown(&session.agent), shown(&session.mode), clock::ago(session.updated_at));
+        let room = width().saturating_sub(8 + about.chars().count());
+        let title = cut(&session.title.as_deref().map_or_else(|| "(no title)".to_owned(), shown), room.max(12));
+        output.line(&format!("{BOLD}{:>3}{BOLD:#}  {title}  {QUIET}{about}{QUIET:#}", at + 1));
+    }
+    loop {
+        match input.line("Which one? [1] ", String::new(), Words::default()).await {
+            Typed::Ended | Typed::Interrupted { .. } => return Ok(None),
+            Typed::Line(line) => {
+                let number = if line.trim().is_empty() { Ok(1) } else { line.trim().parse::<usize>() };
+                match number.ok().and_then(|number| found.get(number.checked_sub(1)?)) {
+                    Some(session) => return Ok(Some(Which::Id(session.id.clone()))),
+                    None => output.note(&format!("write a number from 1 to {}, or leave with Ctrl-D", found.len())),
+                }
+            }
+        }
+    }
+}
+
+/// One prompt and what came of it.
+#[derive(Default)]
+struct Exchange {
+    prompt: String,
+    answer: String,
+    calls: usize,
+}
+
+/// Shows the last exchanges again, so that one knows where one is.
+pub(super) fn recall(events: &[Event], screen: &Screen) {
+    let mut exchanges: Vec<Exchange> = Vec::new();
+    for (_, event) in standing(events) {
+        match event {
+            Event::Message { message } if message.is_prompt() => {
+                exchanges.push(Exchange { prompt: message.text(), ..Exchange::default() });
+            }
+            Event::Message { message } if message.role == Role::Assistant => {
+                if let (Some(last), false) = (exchanges.last_mut(), message.text().trim().is_empty()) {
+                    last.answer = message.text();
+                }
+            }
+            Event::ToolEnded { .. } => exchanges.last_mut().into_iter().for_each(|last| last.calls += 1),
+            _ => {}
+        }
+    }
+    let skipped = exchanges.len().saturating_sub(RECALLED);
+    if skipped > 0 {
+        screen.remark(&format!("… {skipped} earlier"));
+    }
+    let last = exchanges.len().saturating_sub(1);
+    for (at, exchange) in exchanges.iter().enumerate().skip(skipped) {
+        let mut lines = exchange.prompt.lines();
+        let first = cut(&shown(lines.next().unwrap_or_default()), width().saturating_sub(4));
+        let more = if lines.next().is_some() { " …" } else { "" };
+        screen.say(&format!("\n{BOLD}› {first}{more}{BOLD:#}\n"));
+        if exchange.calls > 0 {
+            screen.remark(&format!("{} {}", exchange.calls, if exchange.calls == 1 { "call" } else { "calls" }));
+        }
+        // The last answer is what one goes on from; of those before a line will do.
+        match at == last {
+            true => screen.markdown(&exchange.answer),
+            false => {
+                let line = exchange.answer.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                screen.remark(&cut(&shown(line.trim_start_matches(['#', ' '])), width()));
+            }
+        }
+    }
+}

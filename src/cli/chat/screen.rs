@@ -1,0 +1,270 @@
+//! What a person sees of a turn while it runs: the answer as it arrives, a line for each call, a sign of life.
+//!
+//! Invariant: only the sign of life is ever drawn over. Everything else is printed once, below what is there, so that
+//! it can be scrolled, selected and copied.
+
+use std::io::{Write as _, stdout};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use anstyle::AnsiColor;
+
+use super::super::consent::Floor;
+use super::super::output::{QUIET, can_redraw, cut, shown};
+use super::super::progress::{FRAME, FRAMES};
+use super::super::wrap::{paragraph, screen_width as width};
+use super::calls::{Ended, title};
+use super::markdown::Markdown;
+use crate::agents::{Event, Notifier, Status};
+use crate::conversation::{ToolUse, Usage};
+use crate::tool::Activity;
+
+/// A sign of life is shorter than any screen, so that one that shrinks does not break it.
+const LONGEST_SIGN: usize = 38;
+
+pub(super) struct Screen {
+    floor: Arc<Floor>,
+    cwd: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    markdown: Markdown,
+    /// What waits while a question stands.
+    held: String,
+    /// A sign of life stands on the last line.
+    signed: bool,
+    /// What is waited for; nothing outside of turns and while words come.
+    waits_for: Option<&'static str>,
+    began: Instant,
+    /// Calls that have not ended, and since when they run, if nobody is asked about them any more.
+    running: Vec<(ToolUse, Option<Instant>)>,
+    ended: Vec<Ended>,
+    usage: Usage,
+    context: u64,
+    above: Above,
+}
+
+/// What was printed last: text and calls are kept apart by an empty line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Above {
+    Text,
+    Calls,
+    Else,
+}
+
+/// What a turn took.
+pub(super) struct Taken {
+    pub(super) usage: Usage,
+    /// How full the model's window is.
+    pub(super) context: u64,
+    pub(super) time: Duration,
+}
+
+impl Screen {
+    pub(super) fn new(floor: Arc<Floor>, cwd: PathBuf) -> Arc<Self> {
+        let state = State {
+            markdown: Markdown::default(),
+            held: String::new(),
+            signed: false,
+            waits_for: None,
+            began: Instant::now(),
+            running: Vec::new(),
+            ended: Vec::new(),
+            usage: Usage::default(),
+            context: 0,
+            above: Above::Else,
+        };
+        let screen = Arc::new(Self { floor, cwd, state: Mutex::new(state) });
+        if can_redraw() {
+            let watched = Arc::downgrade(&screen);
+            // A thread of its own: it must turn while everything else is busy. It ends with what it watches.
+            drop(std::thread::Builder::new().name("spinner".to_owned()).spawn(move || turn(&watched)));
+        }
+        screen
+    }
+
+    pub(super) fn begin(&self) {
+        let mut state = self.state();
+        (state.began, state.usage, state.context) = (Instant::now(), Usage::default(), 0);
+        state.waits_for = Some("thinking");
+    }
+
+    /// Waits until no question stands.
+    pub(super) fn settle(&self) {
+        self.floor.wait();
+    }
+
+    /// Ends what was begun, and says what it took.
+    pub(super) fn end(&self) -> Taken {
+        let mut state = self.state();
+        state.waits_for = None;
+        state.running.clear();
+        self.end_answer(&mut state);
+        self.print(&mut state, "");
+        Taken { usage: state.usage, context: state.context, time: state.began.elapsed() }
+    }
+
+    /// Text of our own, with styles.
+    pub(super) fn say(&self, text: &str) {
+        let mut state = self.state();
+        self.end_answer(&mut state);
+        state.above = Above::Else;
+        self.print(&mut state, text);
+    }
+
+    /// A remark beside the talk.
+    pub(super) fn remark(&self, text: &str) {
+        self.say(&paragraph(&shown(text), 0, QUIET, width()));
+    }
+
+    /// Markdown that is there as a whole.
+    pub(super) fn markdown(&self, text: &str) {
+        let mut markdown = Markdown::default();
+        let set = markdown.push(text, width()) + &markdown.end(width());
+        self.say(&set);
+    }
+
+    /// All of a call that was folded: the last one, or the one of that number. Nothing if there is none.
+    pub(super) fn unfolded(&self, number: Option<usize>) -> Option<String> {
+        let state = self.state();
+        let number = number.unwrap_or(state.ended.len());
+        state.ended.get(number.checked_sub(1)?).map(Ended::unfolded)
+    }
+
+    fn answer(&self, text: &str) {
+        let mut state = self.state();
+        let set = state.markdown.push(text, width());
+        if !set.is_empty() {
+            self.part(&mut state, Above::Text);
+        }
+        state.waits_for = (state.markdown.is_at_margin() && state.markdown.holds_back()).then_some("writing");
+        self.print(&mut state, &set);
+    }
+
+    /// Parts what comes from what is there, if it is of another kind.
+    fn part(&self, state: &mut State, comes: Above) {
+        let above = std::mem::replace(&mut state.above, comes);
+        if above != comes && above != Above::Else {
+            self.print(state, "\n");
+        }
+    }
+
+    fn end_answer(&self, state: &mut State) {
+        let set = state.markdown.end(width());
+        if !set.is_empty() {
+            self.part(state, Above::Text);
+        }
+        self.print(state, &set);
+    }
+
+    /// Prints below everything else, or keeps it until the question that stands is answered.
+    fn print(&self, state: &mut State, text: &str) {
+        state.held.push_str(text);
+        let printed = self.floor.if_free(|| {
+            let mut out = anstream::stdout();
+            clear(&mut state.signed);
+            // What cannot be shown must not end the work; the session has it.
+            drop(out.write_all(state.held.as_bytes()).and_then(|()| out.flush()));
+        });
+        if printed.is_some() {
+            state.held.clear();
+        } else {
+            // Whoever asks has taken the sign away.
+            state.signed = false;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Notifier for Screen {
+    fn log(&self, event: Event) {
+        match event {
+            Event::ToolStarted { call } => {
+                let mut state = self.state();
+                self.end_answer(&mut state);
+                state.waits_for = Some("working");
+                state.running.push((call, None));
+            }
+            Event::ToolEnded { id, outcome, activity, .. } => {
+                let mut state = self.state();
+                self.end_answer(&mut state);
+                let Some(at) = state.running.iter().position(|(call, _)| call.id == id) else { return };
+                let (call, began) = state.running.remove(at);
+                let ended = Ended { call, outcome, activity, took: began.map(|began| began.elapsed()) };
+                let folded = ended.folded(state.ended.len() + 1, width(), &self.cwd);
+                state.ended.push(ended);
+                if state.running.is_empty() {
+                    state.waits_for = Some("thinking");
+                }
+                self.part(&mut state, Above::Calls);
+                self.print(&mut state, &folded);
+            }
+            // The answer is at its end, also when it is only the one before the next call.
+            Event::Message { .. } => self.end_answer(&mut self.state()),
+            Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Undone { .. } => {}
+        }
+    }
+
+    fn status(&self, status: Status) {
+        match status {
+            Status::Text(text) => self.answer(&text),
+            Status::Usage { turn, context } => {
+                let mut state = self.state();
+                (state.usage, state.context) = (turn, context);
+            }
+            Status::Notice(text) => {
+                // An answer that was cut off goes on below the notice.
+                let yellow = AnsiColor::Yellow.on_default();
+                let mut state = self.state();
+                let notice =
+                    format!("{}{yellow}!{yellow:#} {QUIET}{}{QUIET:#}\n", state.markdown.interrupt(), shown(&text));
+                state.waits_for = Some("waiting");
+                self.print(&mut state, &notice);
+            }
+            // It waits for nobody's consent any more, so its time begins now.
+            Status::ToolActivity { id, activity: Activity::Running } => {
+                let mut state = self.state();
+                let found = state.running.iter_mut().filter(|(call, _)| call.id == id);
+                found.for_each(|(_, began)| *began = Some(Instant::now()));
+            }
+            Status::Thought(_) | Status::ToolActivity { .. } => {}
+        }
+    }
+}
+
+fn clear(signed: &mut bool) {
+    if std::mem::take(signed) {
+        drop(write!(stdout(), "\r\x1b[2K"));
+    }
+}
+
+fn turn(watched: &Weak<Screen>) {
+    for frame in FRAMES.iter().cycle() {
+        std::thread::sleep(FRAME);
+        let Some(screen) = watched.upgrade() else { return };
+        let mut state = screen.state();
+        if !state.held.is_empty() {
+            screen.print(&mut state, "");
+        }
+        // A line of the answer that has begun must not be drawn over.
+        let (Some(what), true) = (state.waits_for, state.markdown.is_at_margin()) else { continue };
+        let seconds = state.began.elapsed().as_secs();
+        let what = match state.running.as_slice() {
+            [] => what.to_owned(),
+            [(call, _)] => title(call),
+            [(call, _), more @ ..] => format!("{} and {} more", shown(&call.name), more.len()),
+        };
+        let sign = format!("{} {seconds} s", cut(&what, LONGEST_SIGN.min(width()) - 12));
+        let drawn = screen.floor.if_free(|| {
+            let mut out = anstream::stdout().lock();
+            drop(write!(stdout(), "\r\x1b[2K"));
+            drop(write!(out, "{QUIET}{frame} {sign}{QUIET:#}").and_then(|()| out.flush()));
+        });
+        state.signed |= drawn.is_some();
+    }
+}

@@ -1,0 +1,240 @@
+//! The person at the terminal, asked for consent: what a call would do, in full, and one key for an answer.
+//!
+//! Invariant: nothing that a model or a tool wrote steers the terminal while it is asked about, and nothing is printed
+//! into a question.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use super::diff;
+use super::folders::Folders;
+use super::kept_rules::UserConfig;
+use super::keyboard::{Key, Keyboard};
+use super::output::{BOLD, QUIET, clear_line, shown, verbatim};
+use super::wrap::{Margin, Wrap, paragraph, screen_width};
+use crate::broker::{Answer, Asker, Question, RuleStore as _};
+use crate::manifest::PermissionRule;
+use crate::tool::{Preview, preview};
+
+/// So many lines are shown unless all are asked for.
+const MAX_LINES: usize = 40;
+
+/// A question that is taken back is off the screen after this time at the latest.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Who may print: while a question stands, nobody else.
+#[derive(Debug, Default)]
+pub(super) struct Floor {
+    taken: Mutex<bool>,
+    /// Told when it is free again.
+    free: Condvar,
+}
+
+impl Floor {
+    /// Does `work` if no question stands, and none comes while it is done.
+    pub(super) fn if_free<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let taken = self.taken();
+        (!*taken).then(work)
+    }
+
+    /// Waits until a question that nobody needs an answer to any more is off the screen.
+    pub(super) fn wait(&self) {
+        drop(self.free.wait_timeout_while(self.taken(), PATIENCE, |taken| *taken));
+    }
+
+    fn set(&self, taken: bool) {
+        *self.taken() = taken;
+        self.free.notify_all();
+    }
+
+    fn taken(&self) -> MutexGuard<'_, bool> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks at the terminal, one question at a time.
+pub(super) struct AtTerminal {
+    keyboard: Arc<Keyboard>,
+    floor: Arc<Floor>,
+    rules: UserConfig,
+    cwd: PathBuf,
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// Nobody waits for an answer any more when it is dropped.
+struct Awaited(Arc<AtomicBool>);
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl AtTerminal {
+    pub(super) fn new(keyboard: Arc<Keyboard>, floor: Arc<Floor>, folders: &Folders) -> Self {
+        let rules = UserConfig { folder: folders.config.clone() };
+        Self { keyboard, floor, rules, cwd: folders.cwd.clone(), turn: tokio::sync::Mutex::default() }
+    }
+}
+
+impl Asker for AtTerminal {
+    fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+        Box::pin(async move {
+            let _turn = self.turn.lock().await;
+            let awaited = Awaited(Arc::default());
+            let (keyboard, floor, given_up) =
+                (Arc::clone(&self.keyboard), Arc::clone(&self.floor), Arc::clone(&awaited.0));
+            let (cwd, rule) = (self.cwd.clone(), question.rule.clone());
+            floor.set(true);
+            // It is the reader that leaves the floor, also when nobody waits for the answer: only then the question is
+            // over on the screen.
+            let asked = tokio::task::spawn_blocking(move || {
+                let said = answer(&question, &cwd, &keyboard, &given_up);
+                floor.set(false);
+                said
+            });
+            match asked.await {
+                Ok(Ok(Said::Yes)) => Answer::Allow,
+                Ok(Ok(Said::Always)) => Answer::AllowAlways,
+                Ok(Ok(Said::InProject)) => rule.map_or(Answer::Allow, |rule| self.keep(&rule)),
+                Ok(Ok(Said::No)) => Answer::Refuse,
+                Ok(Err(_)) | Err(_) => Answer::Unheard,
+            }
+        })
+    }
+}
+
+impl AtTerminal {
+    /// The call was consented to, whether or not the rule can be kept.
+    fn keep(&self, rule: &PermissionRule) -> Answer {
+        let told = match self.rules.keep(rule) {
+            Ok(()) => format!("kept in your config: {}", shown(&rule.to_string())),
+            Err(problem) => format!("not kept, but allowed in this session: {}", shown(&problem)),
+        };
+        clear_line();
+        if let Err(error) = writeln!(anstream::stderr(), "  {QUIET}{told}{QUIET:#}") {
+            tracing::warn!(%error, "the terminal cannot be written to");
+        }
+        Answer::AllowAlways
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Said {
+    Yes,
+    Always,
+    InProject,
+    No,
+}
+
+/// Shows what would happen and waits for a key that means something.
+fn answer(
+    question: &Question,
+    cwd: &std::path::Path,
+    keyboard: &Keyboard,
+    given_up: &AtomicBool,
+) -> std::io::Result<Said> {
+    let mut stderr = anstream::stderr();
+    keyboard.forget();
+    let lines = described(&question.tool, &question.arguments, cwd);
+    let folded = lines.len() > MAX_LINES;
+    let yellow = AnsiColor::Yellow.on_default().bold();
+    clear_line();
+    writeln!(stderr, "{yellow}?{yellow:#} {BOLD}{}{BOLD:#} wants to run:", shown(&question.tool))?;
+    let few = if folded { MAX_LINES - 1 } else { lines.len() };
+    lines[..few].iter().try_for_each(|line| writeln!(stderr, "{line}"))?;
+    if folded {
+        writeln!(stderr, "    {QUIET}… {} more lines{QUIET:#}", lines.len() - few)?;
+    }
+    let always = format!("always would cover {}", shown(&question.always.to_string()));
+    write!(stderr, "{}", paragraph(&always, 2, QUIET, screen_width()))?;
+    let keys = keys(question.rule.is_some(), folded);
+    write!(stderr, "{keys}")?;
+    stderr.flush()?;
+    loop {
+        let (said, word) = match keyboard.key(given_up)? {
+            Some(Key::Letter('y' | 'Y')) => (Said::Yes, "yes"),
+            Some(Key::Letter('a' | 'A')) => (Said::Always, "always"),
+            Some(Key::Letter('p' | 'P')) if question.rule.is_some() => (Said::InProject, "always"),
+            Some(Key::Letter('s' | 'S')) if folded => {
+                writeln!(stderr)?;
+                lines.iter().try_for_each(|line| writeln!(stderr, "{line}"))?;
+                write!(stderr, "{keys}")?;
+                stderr.flush()?;
+                continue;
+            }
+            Some(Key::Letter('n' | 'N') | Key::Escape) => (Said::No, "no"),
+            // A key that means nothing here must not mean consent, and not a refusal either.
+            Some(Key::Letter(_) | Key::Enter) => continue,
+            None => {
+                writeln!(stderr)?;
+                return Ok(Said::No);
+            }
+        };
+        writeln!(stderr, "{BOLD}→ {word}{BOLD:#}")?;
+        return Ok(said);
+    }
+}
+
+/// What can be pressed.
+fn keys(can_keep: bool, folded: bool) -> String {
+    let (mut wrap, width, plain) = (Wrap::default(), screen_width(), Style::new());
+    wrap.begin(Margin { first: "  ".to_owned(), next: "  ".to_owned(), width: 2 });
+    let all = [
+        ("y", "yes", true),
+        ("n", "no", true),
+        ("a", "always in session", true),
+        ("p", "always in project", can_keep),
+        ("s", "show all", folded),
+    ];
+    for (at, (key, meaning, _)) in all.iter().filter(|(_, _, offered)| *offered).enumerate() {
+        if at > 0 {
+            wrap.push(" · ", plain, width);
+        }
+        wrap.push(key, BOLD, width);
+        // It stays with its key.
+        wrap.push(&format!("\u{a0}{}", meaning.replace(' ', "\u{a0}")), plain, width);
+    }
+    wrap.flush(width);
+    wrap.take().replace('\u{a0}', " ") + " "
+}
+
+/// What the call would do: the command as it is, the diff of an edit, or else its arguments.
+fn described(tool: &str, arguments: &Map<String, Value>, cwd: &std::path::Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = arguments.clone();
+    for preview in preview(tool, &Value::Object(arguments.clone()), cwd) {
+        match preview {
+            Preview::Command(command) => {
+                rest.remove("command");
+                let cyan = AnsiColor::Cyan.on_default();
+                lines.extend(command.lines().map(|line| format!("    {cyan}{}{cyan:#}", verbatim(line))));
+            }
+            Preview::Change { path, before, after } => {
+                // An edit that says more than its two texts is shown in its own words, too.
+                let says_more = |edit: &Value| edit.as_object().is_some_and(|edit| edit.len() > 2);
+                if !arguments.get("edits").and_then(Value::as_array).is_some_and(|edits| edits.iter().any(says_more)) {
+                    rest.remove("edits");
+                }
+                ["path", "content"].iter().for_each(|key| drop(rest.remove(*key)));
+                let shown_path = path.strip_prefix(cwd).unwrap_or(&path).to_string_lossy().into_owned();
+                lines.push(format!("    {}", shown(&shown_path)));
+                lines.extend(
+                    diff::lines(before.as_deref(), &after, usize::MAX).into_iter().map(|line| format!("    {line}")),
+                );
+            }
+        }
+    }
+    if !rest.is_empty() {
+        let json = serde_json::to_string_pretty(&rest).unwrap_or_default();
+        lines.extend(json.lines().map(|line| format!("    {}", verbatim(line))));
+    }
+    lines
+}

@@ -1,0 +1,236 @@
+//! Opening a session in the terminal: which agent, mode and model, which of the stored sessions, and who is asked.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::folders::Folders;
+use super::keys::Keys;
+use super::models::KnownModels;
+use super::output::{Failure, Output};
+use super::permissions::RuleFlags;
+use super::settings_file::SettingsFile;
+use super::started::{self, LISTED, Started, session_failure, store_failure};
+use super::{Global, agents, workspace};
+use crate::agents::{Event, Limits};
+use crate::broker::Asker;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::manifest::Settings;
+use crate::session::{Choice, Host, Live, Place, PromptError, Sessions};
+use crate::store::{self, ListFilter, StoredSession, Within};
+
+/// Who answers.
+#[derive(Debug, Clone, Args)]
+pub(super) struct SpeakerArgs {
+    /// The agent; that of the profile, or else `goose`
+    #[arg(long, short)]
+    pub(super) agent: Option<String>,
+    /// Its mode; the default one if left out
+    #[arg(long, short)]
+    pub(super) mode: Option<String>,
+    /// The model, as provider:model, or replay:FILE; the profile's if left out, or else `offline`, which calls
+    /// tools by name
+    #[arg(long, env = "SKEIN_MODEL")]
+    model: Option<String>,
+}
+
+impl SpeakerArgs {
+    /// A model that is set to nothing is not set.
+    pub(super) fn model(&self) -> Option<String> {
+        self.model.clone().filter(|model| !model.is_empty())
+    }
+
+    fn names_mode(&self) -> bool {
+        self.agent.is_some() || self.mode.is_some()
+    }
+}
+
+/// What every command that holds a talk in the terminal takes.
+#[derive(Debug, Args)]
+pub(super) struct TalkArgs {
+    #[command(flatten)]
+    pub(super) speaker: SpeakerArgs,
+    /// Write what the model says to a file that `--model replay:FILE` plays
+    #[arg(long, value_name = "FILE")]
+    record_model: Option<PathBuf>,
+    /// Go on with the newest session of this folder
+    #[arg(long = "continue", short, conflicts_with = "resume")]
+    pub(super) continues: bool,
+    #[command(flatten)]
+    rules: RuleFlags,
+}
+
+/// Which session it is to be.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Which {
+    New,
+    Newest,
+    /// Its id, or the beginning of it.
+    Id(String),
+}
+
+/// Everything that is known before services run.
+pub(super) struct Opening<'a> {
+    args: &'a TalkArgs,
+    folders: &'a Folders,
+    pub(super) sessions: Sessions,
+    pub(super) models: Arc<KnownModels>,
+    pub(super) choice: Choice,
+    /// The models that the settings name.
+    pub(super) named: Vec<String>,
+}
+
+impl<'a> Opening<'a> {
+    /// Reads manifests and settings, and checks what the command line names.
+    pub(super) fn prepare(
+        args: &'a TalkArgs,
+        limits: Limits,
+        global: &Global,
+        folders: &'a Folders,
+        output: &mut Output,
+    ) -> Result<(Self, Plan), Failure> {
+        let plan = workspace::plan(global, folders, output)?;
+        let settings = Settings::of(plan.manifests());
+        let mode = chosen_mode(&args.speaker, &settings, &plan)?;
+        let models = KnownModels::of(&settings, args.record_model.clone(), Keys::of(folders));
+        let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
+        let model = args.speaker.model().or(settings.processor).unwrap_or_else(|| "offline".to_owned());
+        models.check(&model)?;
+        let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
+        let sessions = started::sessions(store, limits, folders);
+        let choice = Choice { mode, model, approval: global.approval.map(Into::into) };
+        Ok((Self { args, folders, sessions, models, choice, named }, plan))
+    }
+
+    /// A new session, or the one to go on with and all that happened in it. What the command line names counts more
+    /// than what the session had.
+    pub(super) async fn open(
+        &self,
+        which: &Which,
+        asker: Arc<dyn Asker>,
+        started: &Started,
+    ) -> Result<(Arc<Live>, Vec<Event>), Failure> {
+        let broker = started.runtime.broker().with_rules(self.args.rules.rules());
+        let models = Arc::clone(&self.models) as Arc<_>;
+        let host = Host { broker, models, asker, editor: None, brought: Vec::new() };
+        let id = match which {
+            Which::New => {
+                let place = Place { cwd: self.folders.cwd.clone(), roots: Vec::new() };
+                let created = self.sessions.create(place, self.choice.clone(), |_| host).await;
+                return Ok((created.map_err(|error| session_failure(&error))?, Vec::new()));
+            }
+            Which::Newest => self.of_this_folder(1).await?.into_iter().next().ok_or_else(none_here)?.id,
+            Which::Id(prefix) => {
+                let found = self.sessions.store().resolve(prefix).await.map_err(|error| store_failure(&error))?;
+                found.ok_or_else(|| Failure::no_session(prefix, LISTED))?
+            }
+        };
+        let stored = self.sessions.store().find(&id).await.map_err(|error| store_failure(&error))?;
+        if let Some(stored) = stored.filter(|stored| stored.cwd != self.folders.cwd) {
+            // The manifests and the trust of this folder are not those of that one.
+            let cwd = stored.cwd.display();
+            return Err(Failure::usage(
+                format!("the session works in {cwd}"),
+                format!("go on with it there: cd {cwd}"),
+            ));
+        }
+        let opened = self.sessions.open(&id, Vec::new(), self.choice.clone(), |_| host).await;
+        let opened = opened.map_err(|error| session_failure(&error))?;
+        if self.args.speaker.names_mode() {
+            opened.live.set_mode(self.choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
+        }
+        if self.args.speaker.model().is_some() {
+            opened.live.set_model(self.choice.model.clone()).await.map_err(|error| session_failure(&error))?;
+        }
+        Ok((opened.live, opened.events))
+    }
+
+    /// The sessions that were held here, the newest first.
+    pub(super) async fn of_this_folder(&self, limit: usize) -> Result<Vec<StoredSession>, Failure> {
+        let filter = ListFilter { within: Within::Folder(self.folders.cwd.clone()), limit: Some(limit), after: None };
+        self.sessions.store().list(filter).await.map_err(|error| store_failure(&error))
+    }
+
+    /// Nobody has chosen anything yet.
+    pub(super) fn is_first(&self) -> bool {
+        let configured = SettingsFile::of(&self.folders.config).is_ok_and(|file| file.is_there());
+        self.args.speaker.model().is_none() && !configured
+    }
+}
+
+/// The mode that the command line names, or else the profile, or else goose's own.
+fn chosen_mode(args: &SpeakerArgs, settings: &Settings, plan: &Plan) -> Result<ModeId, Failure> {
+    let (agent, mode) = if args.names_mode() {
+        (args.agent.as_deref(), args.mode.as_deref())
+    } else {
+        (settings.agent.as_ref().map(|agent| agent.as_str()), settings.mode.as_ref().map(|mode| mode.as_str()))
+    };
+    mode_named(plan, agent.unwrap_or("goose"), mode)
+}
+
+/// A mode that can be entered here, or why not.
+pub(super) fn mode_named(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<ModeId, Failure> {
+    let agent = agents::find(plan, agent)?;
+    let id = agents::mode_of(agent, mode)?;
+    agents::offered(plan, &id)?;
+    if agent.manifest.runtime.is_some() {
+        let problem = format!("`{}` is an external agent, which this skein cannot run yet", agent.manifest.name);
+        return Err(Failure::usage(problem, "choose another agent"));
+    }
+    Ok(id)
+}
+
+/// Tells which services the mode does without.
+pub(super) async fn missed(live: &Live, output: &mut Output) -> Result<(), Failure> {
+    let binding = live.binding().await.map_err(|error| started::bind_failure(&error))?;
+    for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+        output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
+    }
+    Ok(())
+}
+
+/// What is active, for whoever has chosen nothing yet, and what to type next: `words` show how a tool is named.
+pub(super) async fn welcome(live: &Live, words: &str, output: &mut Output) -> Result<(), Failure> {
+    let binding = live.binding().await.map_err(|error| started::bind_failure(&error))?;
+    let mut services: Vec<_> = binding.tools().values().map(|tool| tool.service.to_string()).collect();
+    services.dedup();
+    let choice = live.choice();
+    let services = if services.is_empty() { "no services".to_owned() } else { services.join(", ") };
+    output.aside(&format!("{} with {services}; model: {}\n", choice.mode, choice.model));
+    output.aside(&format!("Without a model, name a tool: {words}.\n"));
+    output.aside("Next: `skein configure` for a model, `skein import FILE`, `skein agents`.\n");
+    Ok(())
+}
+
+fn none_here() -> Failure {
+    Failure::NoSession {
+        problem: "no session was held in this folder yet".to_owned(),
+        help: "leave out --continue".to_owned(),
+    }
+}
+
+/// What to do about a model that failed.
+pub(super) fn help(why: &str) -> &'static str {
+    if why.contains("it answered 401") || why.contains("it answered 403") {
+        return "the provider refused the key: check the variable it is in (docs/models.md)";
+    }
+    if why.contains("it answered 4") {
+        return "check the model's name and its address (docs/models.md)";
+    }
+    "go on with -c when it works again; the log may tell more"
+}
+
+pub(super) fn prompt_failure(error: &PromptError) -> Failure {
+    match error {
+        PromptError::Bind(error) => started::bind_failure(error),
+        PromptError::Store(error) => store_failure(error),
+        PromptError::Record(error) => session_failure(error),
+        PromptError::Model(_) => Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
+        PromptError::Prompt(_) => {
+            Failure::work(error.to_string(), "correct the mode's prompt; `skein check` tells more")
+        }
+        PromptError::Busy | PromptError::NotCompacted(_) => Failure::work(error.to_string(), "wait for its end"),
+    }
+}

@@ -1,0 +1,146 @@
+//! Commands that every front door has: `/tools`, and the prompts of bound MCP services as `/name one two three`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::broker::Binding;
+use crate::conversation::Content;
+use crate::ids::ServiceName;
+use crate::tool::{CallContext, Session};
+
+/// Why a command came to nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Misused {
+    /// It was not written as it is meant.
+    Arguments(String),
+    /// Its service did not answer it.
+    Service(String),
+}
+
+/// A prompt of a service, and what the binding calls it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Named {
+    listed: String,
+    pub service: ServiceName,
+    pub prompt: Value,
+}
+
+/// The prompts by the name a user types. Those of a built-in service go by their own name unless it is `taken`; a
+/// foreign server could take a name that means something else, so its own begin with the service's.
+pub async fn prompts(binding: &Binding, taken: &[&str]) -> BTreeMap<String, Named> {
+    let mut named = BTreeMap::new();
+    for (listed, (service, prompt)) in binding.prompts().await {
+        let own = prompt["name"].as_str().unwrap_or_default().to_owned();
+        let free = binding.has_built_in(&service) && !taken.contains(&own.as_str()) && !named.contains_key(&own);
+        let name = if free { own } else { listed.clone() };
+        named.insert(name, Named { listed, service, prompt });
+    }
+    named
+}
+
+/// What the command says to the model; nothing if no service has a prompt of that name.
+pub async fn prompt(
+    binding: &Binding,
+    session: &Arc<Session>,
+    taken: &[&str],
+    name: &str,
+    rest: &str,
+) -> Result<Option<Vec<Content>>, Misused> {
+    let prompts = prompts(binding, taken).await;
+    let Some(of) = prompts.get(name) else { return Ok(None) };
+    let filled = fill_in(&of.prompt, rest).map_err(Misused::Arguments)?;
+    let context = CallContext::new(Arc::clone(session));
+    let said = binding.get_prompt(&of.listed, filled, context).await;
+    said.map(|said| Some(contents(&said))).map_err(|error| Misused::Service(error.to_string()))
+}
+
+/// What is to be written behind the command.
+pub fn hint(prompt: &Value) -> Option<String> {
+    let names: Vec<_> =
+        arguments(prompt).map(|(name, needed)| if needed { name } else { format!("[{name}]") }).collect();
+    (!names.is_empty()).then(|| names.join(" "))
+}
+
+fn arguments(prompt: &Value) -> impl Iterator<Item = (String, bool)> {
+    let arguments = prompt["arguments"].as_array().map(Vec::as_slice).unwrap_or_default();
+    arguments.iter().filter_map(|argument| Some((argument["name"].as_str()?.to_owned(), argument["required"] == true)))
+}
+
+/// Each argument a word, the last one all the rest. A JSON object names them.
+fn fill_in(prompt: &Value, rest: &str) -> Result<Map<String, Value>, String> {
+    if let Ok(Value::Object(named)) = serde_json::from_str(rest) {
+        return Ok(named);
+    }
+    let wanted: Vec<_> = arguments(prompt).collect();
+    let mut filled = Map::new();
+    let mut missing = Vec::new();
+    let mut rest = rest;
+    for (at, (name, needed)) in wanted.iter().enumerate() {
+        let last = at + 1 == wanted.len();
+        let (word, behind) = if last { (rest, "") } else { rest.split_once(char::is_whitespace).unwrap_or((rest, "")) };
+        if !word.is_empty() {
+            filled.insert(name.clone(), json!(word));
+        } else if *needed {
+            missing.push(format!("`{name}`"));
+        }
+        rest = behind.trim_start();
+    }
+    if !missing.is_empty() {
+        let (command, missing) = (prompt["name"].as_str().unwrap_or_default(), missing.join(" and "));
+        return Err(format!("/{command} needs {missing}: write it behind the command"));
+    }
+    Ok(filled)
+}
+
+/// What an MCP prompt says, as one prompt of the user.
+fn contents(said: &Value) -> Vec<Content> {
+    let messages = said["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let content = messages.iter().map(|message| {
+        let content = &message["content"];
+        let text = |key: &str| content[key].as_str().unwrap_or_default().to_owned();
+        match content["type"].as_str() {
+            Some("text") => Content::Text(text("text")),
+            Some("image") => Content::Image { mime: text("mimeType"), data: text("data") },
+            Some("resource") => Content::Resource(content["resource"].clone()),
+            Some("resource_link") => Content::Link(content.clone()),
+            _ => Content::Text(content.to_string()),
+        }
+    });
+    content.collect()
+}
+
+/// The tools of the mode, and what it does without, in Markdown.
+pub fn tools(binding: &Binding) -> String {
+    let mut text = format!("**{}**, approval `{}`\n\n", binding.mode(), binding.approval().as_str());
+    if binding.tools().is_empty() {
+        text.push_str("This mode has no tools.\n");
+    }
+    for (name, tool) in binding.tools() {
+        let description = tool.spec.description.lines().next().unwrap_or_default();
+        text.push_str(&format!("- `{name}`: {description}\n"));
+    }
+    for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+        text.push_str(&format!("\nThe service {} is not there: {}\n", absent.service, absent.reason));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_fill_the_arguments_in_order_and_the_last_takes_the_rest() {
+        let prompt = json!({"name": "mail", "arguments": [{"name": "to", "required": true}, {"name": "text"}]});
+        assert_eq!(
+            json!(fill_in(&prompt, "ann see you at noon").unwrap()),
+            json!({"to": "ann", "text": "see you at noon"})
+        );
+        assert_eq!(json!(fill_in(&prompt, "ann").unwrap()), json!({"to": "ann"}));
+        assert_eq!(json!(fill_in(&prompt, r#"{"text": "x"}"#).unwrap()), json!({"text": "x"}));
+        assert!(fill_in(&prompt, "").unwrap_err().contains("/mail needs `to`"));
+        assert_eq!(hint(&prompt).as_deref(), Some("to [text]"));
+    }
+}

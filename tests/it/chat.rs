@@ -1,0 +1,491 @@
+//! `skein chat` on a real screen, which tmux draws, with a scripted model over HTTP.
+
+use std::sync::{Arc, Mutex, mpsc};
+
+use serde_json::{Value, json};
+
+use crate::support::model::{Answer, ScriptedModel, asked, has_result};
+use crate::support::tmux::{Terminal, eventually};
+use crate::support::{Sandbox, read, repository};
+
+const SIZE: (u16, u16) = (80, 40);
+/// Stands below every turn that ended.
+const TOOK: &str = "out · openai";
+
+fn says(text: &str) -> Answer {
+    Answer::Says(text.split_inclusive(' ').map(str::to_owned).collect())
+}
+
+fn calls(tool: &'static str, arguments: Value) -> Answer {
+    Answer::Calls { id: "c1", tool, arguments }
+}
+
+/// A model that runs this command when it is asked anything, and then says that it has.
+fn runs(command: &'static str) -> ScriptedModel {
+    ScriptedModel::new(move |request| {
+        if has_result(request) {
+            says("I have seen it.")
+        } else {
+            calls("developer__shell", json!({"command": command}))
+        }
+    })
+}
+
+fn talking(sandbox: &Sandbox, model: &ScriptedModel, size: (u16, u16), more: &[&str]) -> Terminal {
+    let mut args = vec!["chat"];
+    args.extend(more);
+    let terminal = Terminal::start(sandbox, Some(model), size, &args);
+    terminal.shows("›");
+    terminal
+}
+
+/// The first screen in docs/chat.md, as the program shows it. How long it took depends on the machine.
+#[test]
+fn the_screen_in_the_docs_is_what_is_shown() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/greet.py", "import sys\nprint('hello')\n");
+    let model = ScriptedModel::new(|request| {
+        let results =
+            request["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool").count();
+        let edits = json!([{"before": "print('hello')", "after": "print('hello', sys.argv[1])"}]);
+        match results {
+            0 => Answer::SaysAndCalls {
+                text: "I look at the file first.",
+                tool: "developer__read_file",
+                arguments: json!({"path": "greet.py"}),
+            },
+            1 => Answer::Calls {
+                id: "c2",
+                tool: "developer__edit_file",
+                arguments: json!({"path": "greet.py", "edits": edits}),
+            },
+            _ => says("**Done.** Run it with a name: `python3 greet.py Ann`"),
+        }
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &["-a", "coding", "-m", "backend"]);
+    terminal.enter("make it greet by name");
+    terminal.shows("wants to run:");
+    terminal.press(&["y"]);
+    terminal.shows(TOOK);
+    terminal.shows_times("›", 2);
+    let timeless = |text: &str| {
+        let lines = text.trim_end().lines().map(|line| match line.split_once(" s · ") {
+            Some((before, rest)) if before.parse::<f64>().is_ok() => format!("[time] · {rest}"),
+            _ => line.trim_end().to_owned(),
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let document = read(repository("docs/chat.md"));
+    let documented = document.split("```text screen\n").nth(1).unwrap().split("\n```\n\nThe screen").next().unwrap();
+    assert_eq!(timeless(&terminal.screen()), timeless(documented));
+}
+
+/// From the line on in which `from` stands, as far as something is there.
+fn part(screen: &str, from: &str) -> String {
+    let lines: Vec<_> = screen.lines().map(str::trim_end).skip_while(|line| !line.contains(from)).collect();
+    lines.join("\n").trim_end().to_owned()
+}
+
+#[test]
+fn it_needs_a_terminal() {
+    let run = Sandbox::new().skein(&["chat"]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("stdin is no terminal") && run.stderr.contains("skein run"), "{}", run.stderr);
+}
+
+#[test]
+fn with_nothing_configured_it_says_what_is_active_and_what_to_type() {
+    let sandbox = Sandbox::new();
+    let terminal = Terminal::start(&sandbox, None, SIZE, &["chat"]);
+    terminal.shows("›");
+    let screen = terminal.screen();
+    assert!(screen.contains("goose/assistant with developer, memory, todo; model: offline"), "{screen}");
+    assert!(screen.contains("list, read FILE, search TEXT, run COMMAND; /help"), "{screen}");
+    assert!(screen.contains("`skein configure` for a model"), "{screen}");
+    sandbox.write("project/a.txt", "alpha\n");
+    terminal.enter("read a.txt");
+    terminal.shows("● developer__read_file a.txt");
+    terminal.press(&["C-d"]);
+    terminal.shows("[exit 0]");
+}
+
+const MARKDOWN: &str = "# A plan\n\nRead **all** of `src/main.rs`, then 日本語のテキスト and 👩‍👩‍👧 that are wrapped by columns.\n\n- one\n- two items that do not fit on the line of a narrow screen\n\n| what | cost |\n|---|--:|\n| reading | 2 |\n| writing it all down | 15 |\n\n```sh\ncargo test --all --quiet --locked --no-fail-fast\n```\n> quoted \u{1b}[31mred\u{7}\n";
+
+#[test]
+fn markdown_is_set_for_the_width_of_the_screen() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| says(MARKDOWN));
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.enter("plan it");
+    terminal.shows(TOOK);
+    expect_test::expect![[r"
+        A plan
+
+        Read all of src/main.rs, then 日本語のテキスト and 👩‍👩‍👧 that are wrapped by
+        columns.
+
+        • one
+        • two items that do not fit on the line of a narrow screen
+
+        what                 cost
+        ───────────────────  ────
+        reading                 2
+        writing it all down    15
+
+        ```sh
+        cargo test --all --quiet --locked --no-fail-fast
+        ```
+        │ quoted �[31mred�"]]
+    .assert_eq(part(&terminal.screen(), "A plan").split("\n\n0.").next().unwrap());
+    assert!(terminal.styled().contains("\u{1b}[1mall"), "bold is bold: {}", terminal.styled());
+}
+
+#[test]
+fn a_narrow_screen_hangs_and_wraps_wide_characters_at_its_edge() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| {
+        says("x日本語の長い文章は、二列ずつ数えて折り返します。\n- 項目も同じように折り返して字下げします\n")
+    });
+    let terminal = talking(&sandbox, &model, (26, 30), &[]);
+    terminal.enter("go");
+    terminal.shows(TOOK);
+    expect_test::expect![[r"
+        x日本語の長い文章は、二列
+        ずつ数えて折り返します。
+        • 項目も同じように折り返し
+          て字下げします"]]
+    .assert_eq(part(&terminal.screen(), "x日").split("\n\n0.").next().unwrap());
+}
+
+#[test]
+fn a_screen_that_is_resized_while_words_come_wraps_the_rest_anew() {
+    let (go, wait) = mpsc::channel();
+    let wait = Arc::new(Mutex::new(wait));
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(move |_| Answer::Paced {
+        pieces: vec!["one two three ".into(), "four five six seven eight nine ten eleven twelve thirteen ".into()],
+        go: Arc::clone(&wait),
+    });
+    let terminal = talking(&sandbox, &model, (60, 20), &[]);
+    terminal.enter("count");
+    terminal.shows("one two three");
+    terminal.resize(30, 20);
+    go.send(()).unwrap();
+    terminal.shows(" 7 out");
+    let screen = part(&terminal.screen(), "one two");
+    assert!(
+        screen.starts_with("one two three four five six\nseven eight nine ten eleven\ntwelve thirteen\n"),
+        "{screen}"
+    );
+}
+
+#[test]
+fn calls_are_folded_and_can_be_unfolded() {
+    let sandbox = Sandbox::new();
+    let model = runs("seq 1 30; echo \u{1b}[2Jend");
+    let terminal = talking(&sandbox, &model, SIZE, &["--approval", "auto"]);
+    terminal.enter("count");
+    terminal.shows(TOOK);
+    let screen = terminal.screen();
+    assert!(screen.contains("● developer__shell seq 1 30; echo"), "{screen}");
+    assert!(screen.contains("lines · /show 1"), "{screen}");
+    assert!(!screen.contains("29\n"), "{screen}");
+    terminal.enter("/show 1");
+    terminal.shows("\u{FFFD}[2Jend");
+    terminal.shows("29\n30\n");
+    terminal.enter("/show 7");
+    terminal.shows("there is no such call here");
+}
+
+#[test]
+fn an_edit_is_shown_as_a_diff_and_undo_takes_it_back() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/greet.py", "import sys\nprint('hello')\n");
+    let model = ScriptedModel::new(|request| match (asked(request).contains("greet"), has_result(request)) {
+        (true, false) => calls(
+            "developer__write_file",
+            json!({"path": "greet.py", "content": "import sys\nprint('hello', sys.argv[1])\n", "overwrite": true}),
+        ),
+        _ => says("Done."),
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &["-a", "coding", "-m", "backend", "--approval", "auto"]);
+    terminal.enter("hello");
+    terminal.shows(TOOK);
+    terminal.enter("greet by name");
+    terminal.shows_times(TOOK, 2);
+    let screen = terminal.whole();
+    for expected in
+        ["● developer__write_file greet.py  +1 -1", "   2 - print('hello')", "   2 + print('hello', sys.argv[1])"]
+    {
+        assert!(screen.contains(expected), "{expected}: {screen}");
+    }
+    assert!(terminal.styled().contains("\u{1b}[32m+ print"), "{}", terminal.styled());
+    let before = model.requests().len();
+    terminal.enter("/undo");
+    terminal.shows("Put this file back as before?");
+    terminal.press(&["y"]);
+    terminal.shows("→ yes");
+    eventually("the file is as before", || read(sandbox.path("project/greet.py")) == "import sys\nprint('hello')\n");
+    // The prompt stands there again, to be edited.
+    terminal.shows_times("› greet by name", 2);
+    terminal.press(&["C-c"]);
+    terminal.enter("and now?");
+    terminal.shows_times(TOOK, 3);
+    let last = model.requests().pop().unwrap();
+    assert!(model.requests().len() > before && !last.to_string().contains("greet by name"), "{last}");
+    assert!(last.to_string().contains("hello"), "{last}");
+    let shown = sandbox.skein(&["sessions", "list", "--json"]).json()[0]["id"].as_str().unwrap().to_owned();
+    let shown = sandbox.skein(&["sessions", "show", &shown]).stdout;
+    assert!(shown.contains("greet by name") && shown.contains("taken back"), "{shown}");
+}
+
+#[test]
+fn one_key_answers_a_question_and_what_was_typed_before_does_not() {
+    let sandbox = Sandbox::new();
+    let model = runs("echo ran >> log.txt");
+    let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask"]);
+    let log = || std::fs::read_to_string(sandbox.path("project/log.txt")).unwrap_or_default().lines().count();
+    terminal.enter("run it");
+    terminal.shows("wants to run:");
+    terminal.shows("    echo ran >> log.txt");
+    terminal.press(&["x", "Enter", "n"]);
+    terminal.shows("→ no");
+    terminal.shows("✗ developer__shell echo ran");
+    terminal.shows("the user refused");
+    assert_eq!(log(), 0);
+    terminal.enter("again");
+    terminal.shows_times("wants to run:", 2);
+    terminal.press(&["y"]);
+    terminal.shows_times(TOOK, 2);
+    assert_eq!(log(), 1);
+    terminal.enter("again");
+    terminal.shows_times("wants to run:", 3);
+    terminal.press(&["a"]);
+    terminal.shows_times(TOOK, 3);
+    terminal.enter("again");
+    terminal.shows_times(TOOK, 4);
+    assert_eq!(log(), 3);
+    assert!(!sandbox.path("config/config.yaml").exists());
+}
+
+#[test]
+fn consent_for_the_project_is_kept_in_the_config() {
+    let sandbox = Sandbox::new();
+    let model = runs("touch made.txt");
+    let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask"]);
+    terminal.enter("run it");
+    terminal.shows("p always in project");
+    terminal.press(&["p"]);
+    terminal.shows("kept in your config");
+    terminal.shows(TOOK);
+    assert!(read(sandbox.path("config/config.yaml")).contains("touch made.txt"));
+    terminal.press(&["C-d"]);
+    terminal.shows("[exit 0]");
+}
+
+#[test]
+fn ctrl_c_cancels_a_turn_and_a_question_and_never_the_program() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| match asked(request) {
+        text if text.contains("hang") => Answer::Hangs("I begin and "),
+        text if text.contains("sleep") && !has_result(request) => {
+            calls("developer__shell", json!({"command": "echo $$ > pid; exec sleep 1000"}))
+        }
+        _ => says("Fine."),
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask"]);
+    terminal.press(&["C-c"]);
+    terminal.shows("Ctrl-D or /quit leaves");
+    terminal.enter("hang");
+    terminal.shows("I begin and");
+    terminal.press(&["C-c"]);
+    terminal.shows_times("cancelled", 1);
+    terminal.enter("sleep");
+    terminal.shows("wants to run:");
+    terminal.press(&["C-c"]);
+    terminal.shows_times("cancelled", 2);
+    terminal.enter("sleep");
+    terminal.shows_times("wants to run:", 2);
+    terminal.press(&["y"]);
+    eventually("the command runs", || {
+        std::fs::read_to_string(sandbox.path("project/pid")).is_ok_and(|pid| pid.ends_with('\n'))
+    });
+    let pid = read(sandbox.path("project/pid"));
+    terminal.press(&["C-c"]);
+    terminal.shows_times("cancelled", 3);
+    eventually("the command is gone", || !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists());
+    terminal.enter("and now?");
+    terminal.shows("Fine.");
+    terminal.enter("/quit");
+    terminal.shows("[exit 0]");
+}
+
+#[test]
+fn commands_switch_list_and_help() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, (80, 60), &["-a", "coding", "-m", "backend"]);
+    for (line, expected) in [
+        ("/mode", "● coding/backend"),
+        ("/mode qa", "coding/qa goes on with this talk"),
+        ("/mode goose/nobody", "has no mode `nobody`"),
+        ("/mode goose", "goose/assistant goes on with this talk"),
+        ("/model", "● openai:scripted"),
+        ("/model offline", "offline goes on with this talk"),
+        ("/model openai:scripted", "openai:scripted goes on with this talk"),
+        ("/model nobody:x", "error:"),
+        ("/tools", "• developer__shell:"),
+        ("/services", "developer      healthy"),
+        ("/compact", "nothing was changed:"),
+        ("/undo", "there is nothing left to take back"),
+        ("/help", "/compact"),
+        ("/tols", "did you mean /tools?"),
+        ("/new", "a new session;"),
+    ] {
+        terminal.enter(line);
+        terminal.shows(expected);
+    }
+    assert!(model.requests().is_empty(), "no command goes to the model");
+    terminal.enter(" /etc is a folder");
+    terminal.shows("Fine.");
+    assert!(asked(&model.requests()[0]).contains("/etc is a folder"));
+}
+
+#[test]
+fn a_talk_is_made_shorter() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| {
+        let long = "word ".repeat(2000);
+        if asked(request).contains("more") { says(&long) } else { says("A summary.") }
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    for turn in 1..=4 {
+        terminal.enter("more");
+        terminal.shows_times(TOOK, turn);
+    }
+    terminal.enter("/compact");
+    terminal.shows("messages in short from now on");
+}
+
+#[test]
+fn text_of_many_lines_is_pasted_and_typed_as_one_prompt() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.paste("first line\nsecond line\n");
+    terminal.shows("second line");
+    assert!(model.requests().is_empty(), "a paste sends nothing");
+    terminal.enter("third");
+    terminal.shows(TOOK);
+    assert!(asked(&model.requests()[0]).contains(r"first line\nsecond line\nthird"), "{:?}", model.requests()[0]);
+    terminal.press(&["a", "C-j", "b", "M-Enter", "c"]);
+    terminal.enter("\\");
+    terminal.enter("d");
+    terminal.shows_times(TOOK, 2);
+    assert!(asked(&model.requests()[1]).contains(r"a\nb\nc\nd"), "{:?}", model.requests()[1]);
+    // The arrow brings it back, whole, also in a later session.
+    terminal.press(&["C-d"]);
+    terminal.shows("[exit 0]");
+    drop(terminal);
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.press(&["Up", "Enter"]);
+    terminal.shows(TOOK);
+    assert!(asked(&model.requests()[2]).contains(r"a\nb\nc\nd"), "{:?}", model.requests()[2]);
+}
+
+#[test]
+fn commands_and_paths_are_completed() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes/todo.txt", "buy bread");
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.press(&["/", "m", "o", "d", "e", "Space", "c", "o", "d", "Tab", "q", "Tab", "Enter"]);
+    terminal.shows("coding/qa goes on with this talk");
+    terminal.press(&["s", "e", "e", "Space", "@", "n", "Tab", "t", "Tab", "Enter"]);
+    terminal.shows("Fine.");
+    assert!(model.requests()[0].to_string().contains("buy bread"), "{}", model.requests()[0]);
+}
+
+#[test]
+fn an_answer_that_breaks_off_goes_on_below_a_notice() {
+    let sandbox = Sandbox::new();
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    let model = ScriptedModel::new(move |_| match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+        0 => Answer::Breaks("The capital of France "),
+        _ => says("is Paris."),
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.enter("capital?");
+    terminal.shows(TOOK);
+    let screen = terminal.whole();
+    assert_eq!(screen.matches("capital of France").count(), 1, "{screen}");
+    assert!(screen.contains("asking again") && screen.contains("Paris."), "{screen}");
+}
+
+#[test]
+fn a_terminal_that_goes_away_leaves_a_session_to_go_on_with() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| match asked(request) {
+        text if text.contains("hang") && !has_result(request) => {
+            calls("developer__shell", json!({"command": "echo made > made.txt"}))
+        }
+        text if text.contains("hang") => Answer::Hangs("Now I wait "),
+        _ => says("We were **waiting**."),
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &["--approval", "auto"]);
+    terminal.enter("hang on");
+    terminal.shows("Now I wait");
+    terminal.hang_up();
+    eventually("the turn is stored", || {
+        let found = sandbox.skein(&["sessions", "list", "--json"]).json();
+        let id = found[0]["id"].as_str().unwrap_or_default().to_owned();
+        sandbox.skein(&["sessions", "show", &id]).stdout.contains("cancelled")
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &["-c"]);
+    let screen = terminal.screen();
+    for expected in ["› hang on", "1 call", "Now I wait"] {
+        assert!(screen.contains(expected), "{expected}: {screen}");
+    }
+    terminal.enter("where were we?");
+    terminal.shows(TOOK);
+    let last = model.requests().pop().unwrap().to_string();
+    assert!(last.contains("hang on") && last.contains("made.txt"), "{last}");
+}
+
+#[test]
+fn a_session_is_picked_from_those_of_the_folder() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = Terminal::start(&sandbox, Some(&model), SIZE, &["chat", "--resume"]);
+    terminal.shows("no session was held in this folder yet");
+    terminal.shows("[exit 4]");
+    drop(terminal);
+    for prompt in ["about apples", "about pears"] {
+        let terminal = talking(&sandbox, &model, SIZE, &[prompt]);
+        terminal.shows(TOOK);
+        terminal.press(&["C-d"]);
+        terminal.shows("[exit 0]");
+    }
+    let terminal = Terminal::start(&sandbox, Some(&model), SIZE, &["chat", "--resume"]);
+    terminal.shows("Which one?");
+    let screen = terminal.screen();
+    assert!(screen.contains("  1  about pears") && screen.contains("  2  about apples"), "{screen}");
+    terminal.enter("9");
+    terminal.shows("from 1 to 2");
+    terminal.enter("2");
+    terminal.shows("› about apples");
+    terminal.enter("go on");
+    terminal.shows(TOOK);
+    let last = model.requests().pop().unwrap().to_string();
+    assert!(last.contains("about apples") && !last.contains("about pears"), "{last}");
+}
+
+#[test]
+fn no_colour_means_none() {
+    let sandbox = Sandbox::new().with("NO_COLOR", "1");
+    let model = ScriptedModel::new(|_| says("**bold** and `code`"));
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.enter("go");
+    terminal.shows(TOOK);
+    assert!(!terminal.styled().contains('\u{1b}'), "{}", terminal.styled());
+}
