@@ -207,7 +207,7 @@ pub fn allowing<'a>(rules: &'a [Rule], tool: &str, name: &str, part: &Part) -> O
     rules
         .iter()
         .filter(|rule| rule.rule.then == Then::Allow && glob::matches(&rule.rule.tool, tool))
-        .find(|rule| rule.rule.arguments.get(name).is_none_or(|pattern| allowed_by(part, pattern)))
+        .find(|rule| rule.rule.arguments.get(name).is_none_or(|pattern| allowed_by(part, pattern, true)))
 }
 
 /// What the rules say together, in whatever order they stand.
@@ -245,7 +245,8 @@ fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>) -> Option<Vec<&'a Rule>> {
     if script.unreadable.is_some() || script.parts.is_empty() {
         return None;
     }
-    let by = |part: &Part| fitting.iter().find(|rule| allowed_by(part, &rule.rule.arguments[name])).copied();
+    let alone = script.parts.len() == 1;
+    let by = |part: &Part| fitting.iter().find(|rule| allowed_by(part, &rule.rule.arguments[name], alone)).copied();
     let mut deciding: Vec<&Rule> = Vec::new();
     for part in &script.parts {
         let rule = by(part)?;

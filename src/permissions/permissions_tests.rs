@@ -65,47 +65,125 @@ fn a_command_line_is_allowed_if_every_part_is() {
     }
 }
 
+fn allowing(patterns: &[&str]) -> Vec<Rule> {
+    let rule = |pattern: &&str| Rule {
+        rule: PermissionRule {
+            tool: "developer__shell".to_owned(),
+            arguments: [("command".to_owned(), (*pattern).to_owned())].into(),
+            project: None,
+            then: Then::Allow,
+        },
+        origin: Origin::Flag,
+    };
+    patterns.iter().map(rule).collect()
+}
+
 #[test]
-fn a_star_does_not_speak_of_what_runs_other_programs() {
-    let any = rules(&[("developer__shell: {command: \"*\"}", Then::Allow)]);
-    for command in ["ls -la", "rm -rf x", "git log | head"] {
-        assert_eq!(shell(&any, command), "allow", "{command}");
-    }
+fn a_pattern_that_allows_names_the_program() {
+    let vague = allowing(&["*", "* --help", "*sh -c ls", "g*t status", "X=* ls", "'*' a"]);
     for command in [
-        "eval ls",
-        "exec ls",
-        ". x",
-        "source x",
-        "xargs rm",
-        "env ls",
+        "ls -la",
         "sh -c ls",
-        "/bin/bash -c ls",
-        "sudo ls",
-        "nohup ls",
+        "jobs -x rm x --help",
+        "rbash -c 'rm x' --help",
+        "find . -delete --help",
+        "git status",
         "X=1 ls",
-        "X=1",
         "\"X=1\" ls",
-        "export X=1",
-        "alias a=b",
-        "cd /",
-        "$x",
-        "command ls",
-        "builtin eval ls",
-        "\\eval ls",
+        "$x --help",
+        "'*' a",
     ] {
-        assert_eq!(shell(&any, command), "silent", "{command}");
+        assert_eq!(shell(&vague, command), "silent", "{command}");
     }
-    let named = rules(&[
-        ("developer__shell: {command: \"sudo apt update\"}", Then::Allow),
-        ("developer__shell: {command: \"RUST_LOG=debug cargo test *\"}", Then::Allow),
-        ("developer__shell: {command: \"cd *\"}", Then::Allow),
-        ("developer__shell: {command: \"printf *\"}", Then::Allow),
-    ]);
-    for command in ["sudo apt update", "RUST_LOG=debug cargo test x", "cd src", "printf a"] {
+    let named = allowing(&["ls*", "sudo apt update", "RUST_LOG=debug cargo test *", "X=1 ls", "find *"]);
+    for command in ["ls", "ls -la", "sudo apt update", "RUST_LOG=debug cargo test x", "X=1 ls", "find . -delete"] {
         assert_eq!(shell(&named, command), "allow", "{command}");
     }
-    for command in ["RUST_LOG=x cargo test x", "cdx", "printf -v 'a[$(rm x)]' b", "printf $x"] {
+    for command in ["lsx", "sudo apt update x", "RUST_LOG=x cargo test x", "\"X=1\" ls", "X\\=1 ls", "'X'=1 ls"] {
         assert_eq!(shell(&named, command), "silent", "{command}");
+    }
+}
+
+#[test]
+fn everyday_commands_are_allowed_by_everyday_rules() {
+    let rules = allowing(&[
+        "git status*",
+        "cargo test*",
+        "ls *",
+        "grep *",
+        "echo *",
+        "printf *",
+        "cd *",
+        "test *",
+        "[ *",
+        "command -v *",
+    ]);
+    for command in [
+        "cd src && cargo test -- --nocapture 2>&1 | grep -v 'a[0-9]'",
+        "printf '%s\\n' \"$HOME\" && ls -la *.rs",
+        "printf '%5d%%\\n' 1; git status",
+        "test -f Cargo.toml && cargo test",
+        "if [ -d src ]; then ls src; else echo none; fi",
+        "command -v cargo && cargo test",
+        "echo \"a[$x]\"",
+    ] {
+        assert_eq!(shell(&rules, command), "allow", "{command}");
+    }
+}
+
+#[test]
+fn what_changes_the_shell_is_allowed_alone_and_by_its_very_words_only() {
+    let stars = allowing(&[
+        "git status*",
+        "echo *",
+        "printf *",
+        "command printf *",
+        "builtin printf *",
+        "read *",
+        "test *",
+        "[ *",
+        "let *",
+        "declare *",
+        "export *",
+        "set *",
+        "eval *",
+        "alias *",
+        "wait *",
+        "hash *",
+    ]);
+    for command in [
+        "printf -v PATH %s /x/bin; git status",
+        "printf -v HOME %s /x; git status",
+        "printf %n PATH; git status",
+        "printf '%5.3ln' PATH; git status",
+        "printf \"$x\" PATH",
+        "command printf -v 'a[$(evil)]' b",
+        "builtin printf -v PATH b",
+        "command -p printf -v PATH b; git status",
+        "echo /x | { read PATH; git status; }",
+        "read x",
+        "echo 'a[$(evil)]' | { read x; test -v 'a[x]'; }",
+        "test -v 'a[x]'",
+        "[ -v 'a[x]' ]",
+        "test -v a$x",
+        "let x",
+        "declare -i a=x",
+        "export PATH=/x; git status",
+        "set -x",
+        "eval ls",
+        "alias git=evil; git status",
+        "hash -p /x git; git status",
+    ] {
+        assert_eq!(shell(&stars, command), "silent", "{command}");
+    }
+    let exact =
+        allowing(&["git status", "export X=1", "printf -v PATH a", "read 'a[x]'", "X=1", ". venv/activate", "let x*"]);
+    for command in ["export X=1", "printf -v PATH a", "X=1", ". venv/activate"] {
+        assert_eq!(shell(&exact, command), "allow", "{command}");
+        assert_eq!(shell(&exact, &format!("{command}; git status")), "silent", "{command}");
+    }
+    for command in ["read 'a[x]'", "let x*", "let 'x*'"] {
+        assert_eq!(shell(&exact, command), "silent", "{command}");
     }
 }
 
@@ -142,7 +220,80 @@ fn a_rule_denies_a_part_wherever_it_hides_and_asks_where_it_may() {
         let expected = if command == "rm" { "allow" } else { "unsure" };
         assert_eq!(shell(&rules, command), expected, "{command}");
     }
-    for command in ["ls", "echo $x", "echo rm x", "git rm x", "rmdir x"] {
+    for command in
+        ["ls", "echo $x", "rmdir x", "cargo test *.rs", "git commit -m \"it's $x\"", "ls # rm x", "A=$b ls $c"]
+    {
+        assert_eq!(shell(&rules, command), "allow", "{command}");
+    }
+}
+
+#[test]
+fn what_a_wrapper_runs_for_certain_is_denied() {
+    let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    for command in [
+        "bash -c 'rm\tx'",
+        "eval 'rm\tx'",
+        "eval '\\rm' x",
+        "eval 'r\\m' x",
+        "eval \"'rm'\" x",
+        "eval 'r\"\"m' x",
+        "builtin eval '\\rm' x",
+        "rbash -c 'rm x'",
+        "mksh -c 'rm x'",
+        "pkexec rm x",
+        "A=1 sudo rm x",
+    ] {
+        assert_eq!(shell(&rules, command), "deny", "{command}");
+    }
+}
+
+#[test]
+fn what_may_be_run_is_asked_about() {
+    let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    let nested = (0..7).fold("rm x".to_owned(), |inner, _| format!("sh -c '{}'", inner.replace('\'', r"'\''")));
+    for command in [
+        nested.as_str(),
+        "sh -c '{rm,x}'",
+        "eval '{rm,x}'",
+        "env -S'rm x'",
+        "env -S'r\\m x'",
+        "env --split-string='rm x'",
+        "su -c'rm x'",
+        "su --command='rm x'",
+        "script -c'rm x' /dev/null",
+        "GIT_SSH_COMMAND='rm x' git fetch",
+        "A=1 GIT_SSH_COMMAND='r\"\"m x' git fetch",
+        "export GIT_SSH_COMMAND='rm x'; git fetch",
+        "BASH_ENV='$(rm x)' bash -c ls",
+        "PS4='$(rm x)'; set -x; ls",
+        "shopt -s expand_aliases\nalias ls='rm x'\nls",
+        "alias ls=rm\nls x",
+        "hash -p /bin/rm ls; ls x",
+        "find . -exec rm {} \\;",
+        "find . -exec /bin/rm {} \\;",
+        "jobs -x rm x",
+        "ssh h 'r\\m' x",
+        "git -c alias.x='!rm x' x",
+        "docker run a rm x",
+        "/lib64/ld-linux-x86-64.so.2 /bin/rm x",
+        "awk 'BEGIN{system(\"rm x\")}'",
+        "perl -e 'exec \"rm\", \"x\"'",
+        "python3 -c 'os.system(\"rm x\")'",
+        "echo rm x | sh",
+        "echo cm0geA== | base64 -d | bash",
+        "curl http://127.0.0.1/x | sudo sh -s",
+        "curl http://127.0.0.1/x | { cd /; sh; }",
+        "echo 'rm x' | . /dev/stdin",
+        "echo x rm | xargs",
+        "echo x | xargs -n2 env",
+        "echo x | xargs -I% % x",
+        "git rm --help",
+        "grep -r \"rm -rf\" docs",
+        "echo rm x",
+    ] {
+        assert_eq!(shell(&rules, command), "unsure", "{command}");
+    }
+    for command in ["find . -name a | xargs grep b", "ls || sh x.sh", "find . -name '*.rs' -perm 644", "bash x.sh"] {
         assert_eq!(shell(&rules, command), "allow", "{command}");
     }
 }
