@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use binding::Policy;
 pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
 pub use consent::Subject;
-pub use facts::command_lines;
+pub use facts::unreadable;
 pub use gate::{Answer, Asker, Because, Judge, Nobody, Question, RuleStore, Verdict};
 
 use crate::graph::{Need, Plan};
@@ -108,7 +108,7 @@ impl Broker {
         let real = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
         let mut rules = permissions::configured(self.plan.manifests());
         rules.extend(self.rules.iter().cloned());
-        rules.retain(|rule| rule.is_for(&real) || rule.is_for(cwd));
+        rules.retain(|rule| rule.is_for(cwd, &real));
         rules
     }
 

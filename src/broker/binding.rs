@@ -14,8 +14,8 @@ use super::gate::{self, Answer, Because, Judge, Question, Verdict};
 use super::{Absent, Terms, facts, files, foreign, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
-use crate::manifest::{Approval, ServiceEntry, Transport};
-use crate::permissions::{self, Call, Rule};
+use crate::manifest::{Approval, Layer, ServiceEntry, Transport};
+use crate::permissions::{self, Argument, Call, PartRule, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 
@@ -61,6 +61,8 @@ pub struct BoundTool {
     pub read_only: bool,
     /// One of our own, so that it is known what its arguments mean.
     builtin: bool,
+    /// Of a service that came with the project or the editor.
+    brought: bool,
     relative: Relative,
     /// What the service offered when this was frozen.
     seen: Arc<Catalog>,
@@ -185,6 +187,7 @@ impl Binding {
             read_only: builtin && spec.hints.read_only == Some(true),
             spec,
             builtin,
+            brought: matches!(entry.layer, Layer::Project | Layer::Editor),
             relative: if builtin { Relative::ToSession } else { Relative::Elsewhere },
             seen: Arc::clone(catalog),
             validator,
@@ -273,14 +276,24 @@ impl Binding {
         if let Some(reason) = self.changed(tool, service, &context).await? {
             return Ok(ToolOutcome::error(reason));
         }
+        let consents = context.session.state::<Consents>();
+        let subject = Subject::of(name, &arguments, tool.builtin, &context.session.cwd);
+        // A level that asks no more and a rule that allows do not take back what a person said.
+        if consents.about(&subject) == Some(false) {
+            return Ok(refused(name, "the user refused such calls for this session"));
+        }
         match self.judged(name, tool, &arguments) {
             Verdict::Run(_) => {}
             Verdict::Refuse(because) => return Ok(refused(name, &because.to_string())),
             Verdict::Ask(because) => {
-                if let Some(reason) = self.asked(name, tool, &arguments, &because, &context).await? {
+                if let Some(reason) = self.asked(name, tool, &arguments, subject, &because, &context).await? {
                     return Ok(refused(name, &reason));
                 }
-                // People take their time, and what they consented to may have changed meanwhile.
+                // People take their time. What they consented to may have changed meanwhile, and so may the level, and
+                // where a path leads.
+                if let Verdict::Refuse(because) = self.judged(name, tool, &arguments) {
+                    return Ok(refused(name, &because.to_string()));
+                }
                 if let Some(reason) = self.changed(tool, service, &context).await? {
                     return Ok(ToolOutcome::error(reason));
                 }
@@ -303,9 +316,27 @@ impl Binding {
 
     /// What rules and level say together.
     fn judged(&self, name: &str, tool: &BoundTool, arguments: &Map<String, Value>) -> Verdict {
-        let arguments = facts::of(arguments, &self.terms.session, tool.relative);
-        let ruling = permissions::judge(&self.policy.rules, Call { tool: name, arguments: &arguments });
-        gate::judge(self.approval(), tool.read_only, &ruling)
+        let arguments = self.facts(tool, arguments);
+        let call = Call { tool: name, arguments: &arguments, brought: tool.brought };
+        gate::judge(self.approval(), tool.read_only, &permissions::judge(&self.policy.rules, call))
+    }
+
+    /// For each part of a call's command line, which rule allows it. Empty if there is no such tool or command line.
+    pub fn allowing(&self, name: &str, arguments: &Map<String, Value>) -> Vec<PartRule<'_>> {
+        let Some(tool) = self.tools.get(name) else { return Vec::new() };
+        let arguments = self.facts(tool, arguments);
+        permissions::allowing(&self.policy.rules, Call { tool: name, arguments: &arguments, brought: tool.brought })
+    }
+
+    fn facts(&self, tool: &BoundTool, arguments: &Map<String, Value>) -> BTreeMap<String, Argument> {
+        let mut facts = facts::of(arguments, &self.terms.session, tool.relative);
+        // Our own tools take the session's folder for a path that is left out.
+        let takes_path =
+            tool.builtin && tool.spec.input_schema.get("properties").is_some_and(|it| it.get("path").is_some());
+        if takes_path && !facts.contains_key("path") {
+            facts.insert("path".to_owned(), facts::path(".", &self.terms.session, tool.relative));
+        }
+        facts
     }
 
     /// In scope, with arguments that fit: the same predicate that made the list, asked again.
@@ -375,15 +406,13 @@ impl Binding {
         name: &str,
         tool: &BoundTool,
         arguments: &Map<String, Value>,
+        subject: Subject,
         because: &Because,
         context: &CallContext,
     ) -> Result<Option<String>, ServiceError> {
         let consents = context.session.state::<Consents>();
-        let subject = Subject::of(name, arguments, tool.builtin, &context.session.cwd);
-        match consents.about(&subject) {
-            Some(true) => return Ok(None),
-            Some(false) => return Ok(Some("the user refused such calls for this session".to_owned())),
-            None => {}
+        if consents.about(&subject) == Some(true) {
+            return Ok(None);
         }
         let question = Question {
             call: context.id.clone(),
@@ -418,6 +447,7 @@ impl Binding {
         let judge = self.policy.judge.as_ref().filter(|_| *because == Because::Level(Approval::Smart));
         if let Some(judge) = judge
             && judge.finds_read_only(&question).await
+            && self.approval() == Approval::Smart
         {
             return Answer::Allow;
         }

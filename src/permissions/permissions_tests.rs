@@ -12,7 +12,7 @@ fn rules(texts: &[(&str, Then)]) -> Vec<Rule> {
 
 fn said(rules: &[Rule], tool: &str, arguments: &[(&str, Argument)]) -> &'static str {
     let arguments = arguments.iter().map(|(name, argument)| ((*name).to_owned(), argument.clone())).collect();
-    match judge(rules, Call { tool, arguments: &arguments }) {
+    match judge(rules, Call { tool, arguments: &arguments, brought: false }) {
         Ruling::Silent => "silent",
         Ruling::Allow(_) => "allow",
         Ruling::Ask { certain: true, .. } => "ask",
@@ -332,18 +332,106 @@ fn a_path_is_matched_where_it_leads() {
     assert_eq!(said(&rules, "e", &path("/etc/a", "src/../../etc/a")), "silent");
     assert_eq!(said(&rules, "e", &path("src/.env", "src/link")), "deny");
     assert_eq!(said(&rules, "e", &[("path", Argument::Unresolved("~/a".to_owned()))]), "unsure");
-    assert_eq!(said(&rules, "e", &[("path", Argument::plain(&serde_json::json!(["src/a"])))]), "silent");
+    assert_eq!(said(&rules, "e", &[("path", Argument::plain(&serde_json::json!(["src/a"])))]), "unsure");
     assert_eq!(said(&rules, "e", &[("path", Argument::plain(&serde_json::json!(["a.env"])))]), "deny");
     assert_eq!(said(&rules, "e", &[]), "silent");
 }
 
 #[test]
 fn a_rule_may_be_for_one_folder() {
-    let mut rule = rules(&[("a", Then::Allow)]).remove(0);
-    assert!(rule.is_for(FilePath::new("/x")));
-    rule.rule.project = Some("/home/me/p".to_owned());
-    assert!(rule.is_for(FilePath::new("/home/me/p")) && rule.is_for(FilePath::new("/home/me/p/src")));
-    assert!(!rule.is_for(FilePath::new("/home/me/p2")) && !rule.is_for(FilePath::new("/home/me")));
+    let is_for = |then: Then, given: &str, real: &str| {
+        let mut rule = rules(&[("a", then)]).remove(0);
+        rule.rule.project = Some("/home/me/p".to_owned());
+        rule.is_for(FilePath::new(given), FilePath::new(real))
+    };
+    assert!(rules(&[("a", Then::Allow)])[0].is_for(FilePath::new("/x"), FilePath::new("/x")));
+    for (given, real, allows, denies) in [
+        ("/home/me/p", "/home/me/p", true, true),
+        ("/link", "/home/me/p", true, true),
+        ("/home/me/p/vendor", "/home/me/p/vendor", false, true),
+        ("/home/me/p/link", "/elsewhere", false, true),
+        ("/home/me/p/../q", "/home/me/q", false, true),
+        ("/home/me/p2", "/home/me/p2", false, false),
+        ("/home/me", "/home/me", false, false),
+    ] {
+        assert_eq!(is_for(Then::Allow, given, real), allows, "{given}");
+        assert_eq!(is_for(Then::Deny, given, real), denies, "{given}");
+        assert_eq!(is_for(Then::Ask, given, real), denies, "{given}");
+    }
+}
+
+#[test]
+fn what_the_user_allows_everywhere_is_not_for_a_service_that_a_project_brings() {
+    let arguments = BTreeMap::new();
+    let said = |rule: &Rule, brought| {
+        let rules = [rule.clone()];
+        matches!(judge(&rules, Call { tool: "fs__read", arguments: &arguments, brought }), Ruling::Allow(_))
+    };
+    let mut rule = rules(&[("fs__*", Then::Allow)]).remove(0);
+    assert!(said(&rule, false) && said(&rule, true), "whoever types it for this launch means what is there");
+    let place = Place { file: "config.yaml".to_owned(), span: None };
+    rule.origin = Origin::Config { layer: Layer::User, place };
+    assert!(said(&rule, false) && !said(&rule, true));
+    rule.rule.project = Some("/p".to_owned());
+    assert!(said(&rule, true), "a rule for this very folder means what is there");
+    rule.rule = PermissionRule { project: None, then: Then::Deny, ..rule.rule };
+    let rules = [rule];
+    let brought = Call { tool: "fs__read", arguments: &arguments, brought: true };
+    assert!(matches!(judge(&rules, brought), Ruling::Deny(_)));
+}
+
+#[test]
+fn lists_and_mappings_are_never_allowed_and_may_always_be_denied() {
+    let rules = rules(&[("t: {n: 5}", Then::Deny), ("t: {n: \"*\"}", Then::Allow)]);
+    let n = |value: Value| said(&rules, "t", &[("n", Argument::plain(&value))]);
+    for value in [serde_json::json!(5), serde_json::json!(5.0), serde_json::json!([5]), serde_json::json!({"m": [5.0]})]
+    {
+        assert_eq!(n(value.clone()), "deny", "{value}");
+    }
+    assert_eq!(n(serde_json::json!(5.5)), "allow");
+    assert_eq!(n(serde_json::json!([6])), "unsure");
+    let inside = |value: Value| said(&rules, "t", &[("input", Argument::plain(&value))]);
+    assert_eq!(inside(serde_json::json!({"a": [{"n": 6}]})), "unsure");
+    assert_eq!(inside(serde_json::json!({"a": [{"m": 6}]})), "silent");
+    let commands = self::rules(&[("t: {command: \"rm *\"}", Then::Deny)]);
+    let command = |value: Value| {
+        let argument = Argument::of(&value, &|text| Argument::Command(text.to_owned()));
+        said(&commands, "t", &[("command", argument)])
+    };
+    assert_eq!(command(serde_json::json!(["rm", "x"])), "deny");
+    assert_eq!(command(serde_json::json!(["ls; /bin/rm x"])), "deny");
+    assert_eq!(command(serde_json::json!({"program": "rm", "args": ["x"]})), "unsure");
+}
+
+#[test]
+fn a_folder_may_lead_to_what_is_denied_in_it() {
+    let rules = rules(&[("t: {path: \"secret/*\"}", Then::Deny), ("t: {path: \"*\"}", Then::Allow)]);
+    let path = |shown: &str, pattern: &[Rule]| {
+        let (shown, given) = (shown.to_owned(), shown.to_owned());
+        let absolute = if shown.starts_with('/') { shown.clone() } else { format!("/p/{shown}") };
+        said(pattern, "t", &[("path", Argument::Folder { shown, absolute, given })])
+    };
+    for (folder, expected) in
+        [("", "unsure"), ("secret", "unsure"), ("secret/a", "deny"), ("src", "allow"), ("/etc", "allow")]
+    {
+        assert_eq!(path(folder, &rules), expected, "{folder}");
+    }
+    let absolute = self::rules(&[("t: {path: \"/etc/*\"}", Then::Deny)]);
+    assert_eq!((path("", &absolute), path("/", &absolute)), ("silent", "unsure"));
+}
+
+#[test]
+fn a_rule_about_a_command_says_nothing_of_what_changes_it() {
+    let rules = rules(&[("t: {command: ls}", Then::Allow), ("t: {command: ls, background: \"true\"}", Then::Allow)]);
+    let command = || ("command", Argument::Command("ls".to_owned()));
+    let with =
+        |rules: &[Rule], name: &str, value: Value| said(rules, "t", &[command(), (name, Argument::plain(&value))]);
+    assert_eq!(with(&rules, "timeout", 5.into()), "allow");
+    assert_eq!(with(&rules[..1], "background", false.into()), "allow");
+    assert_eq!(with(&rules[..1], "background", true.into()), "silent");
+    assert_eq!(with(&rules, "background", true.into()), "allow");
+    assert_eq!(with(&rules, "args", serde_json::json!(["-x"])), "silent");
+    assert_eq!(with(&rules, "stdin", "x".into()), "silent");
 }
 
 #[test]

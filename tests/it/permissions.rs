@@ -32,7 +32,7 @@ fn rules() -> Vec<Rule> {
 
 fn allowed(rules: &[Rule], command: &str) -> bool {
     let arguments = [("command".to_owned(), Argument::Command(command.to_owned()))].into();
-    matches!(judge(rules, Call { tool: "developer__shell", arguments: &arguments }), Ruling::Allow(_))
+    matches!(judge(rules, Call { tool: "developer__shell", arguments: &arguments, brought: false }), Ruling::Allow(_))
 }
 
 const PROGRAMS: [&str; 15] =
@@ -457,7 +457,10 @@ fn whatever_runs_what_is_denied_is_asked_about_at_least() {
             continue;
         }
         let arguments = [("command".to_owned(), Argument::Command(command.clone()))].into();
-        let silent = matches!(judge(&rules, Call { tool: "developer__shell", arguments: &arguments }), Ruling::Silent);
+        let silent = matches!(
+            judge(&rules, Call { tool: "developer__shell", arguments: &arguments, brought: false }),
+            Ruling::Silent
+        );
         let evil = really_ran(folder.path(), &command).iter().any(|line| line.starts_with("evil["));
         ran += usize::from(evil);
         assert!(!(evil && silent), "{command:?} runs what is denied and is not asked about");
@@ -556,6 +559,74 @@ fn a_call_can_be_tried_without_calling() {
         "developer__shell {\"command\": \"ls\"}",
     ]);
     assert!(unknown.code == 2 && unknown.stderr.contains("there is no tool"), "{}", unknown.whole());
+}
+
+/// The outcome of `permissions test` in a folder, and who allows the parts of the command.
+fn outcome(sandbox: &Sandbox, folder: &str, flags: &[&str], call: &str) -> (String, Vec<bool>) {
+    let args = [&["permissions", "test", "-a", "coding", "-m", "backend", "--json"], flags, &[call]].concat();
+    let output = sandbox.command(&args).current_dir(sandbox.path(folder)).output().expect("skein starts");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let parts = told["parts"].as_array().expect("parts").iter().map(|part| !part["allowed_by"].is_null()).collect();
+    (told["outcome"].as_str().expect("an outcome").to_owned(), parts)
+}
+
+#[test]
+fn a_rule_for_a_folder_allows_in_that_very_folder() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/vendor/evil/x", "");
+    sandbox.write("elsewhere/x", "");
+    std::os::unix::fs::symlink(sandbox.path("elsewhere"), sandbox.path("project/link")).expect("linked");
+    let project = sandbox.path("project").canonicalize().expect("a folder");
+    let rule = |command: &str, then: &str| {
+        format!(
+            "  - {{tool: developer__shell, arguments: {{command: {command}}}, project: {}, then: {then}}}\n",
+            project.display()
+        )
+    };
+    let rules = rule("make test", "allow") + &rule("make clean", "deny");
+    sandbox.write("config/config.yaml", &format!("version: 1\npermissions:\n{rules}"));
+    let at = |folder: &str, command: &str| {
+        outcome(&sandbox, folder, &[], &format!("developer__shell {}", json!({"command": command}))).0
+    };
+    for (folder, allowed) in
+        [("project", true), ("project/vendor/evil", false), ("project/link", false), ("elsewhere", false)]
+    {
+        assert_eq!(at(folder, "make test"), if allowed { "run" } else { "ask" }, "{folder}");
+    }
+    assert_eq!(
+        (at("project", "make clean").as_str(), at("project/vendor/evil", "make clean").as_str()),
+        ("refuse", "refuse")
+    );
+}
+
+#[test]
+fn what_is_said_of_a_part_is_what_counts() {
+    let sandbox = Sandbox::new();
+    let rule = "developer__shell: {command: ls, timeout: 5}";
+    let test = |arguments: serde_json::Value| {
+        outcome(&sandbox, "project", &["--allow", rule], &format!("developer__shell {arguments}"))
+    };
+    assert_eq!(test(json!({"command": "ls"})), ("ask".to_owned(), vec![false]));
+    assert_eq!(test(json!({"command": "ls", "timeout": 5})), ("run".to_owned(), vec![true]));
+    assert_eq!(test(json!({"command": "ls", "timeout": 5, "background": true})), ("ask".to_owned(), vec![false]));
+}
+
+#[test]
+fn a_folder_is_asked_about_where_a_file_in_it_is_denied() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/secret/k", "x");
+    sandbox.write("project/src/a", "x");
+    let deny = ["--approval", "auto", "--deny", "developer__*: {path: \"secret/*\"}"];
+    for (call, expected) in [
+        ("developer__read_file {\"path\": \"secret/k\"}", "refuse"),
+        ("developer__list_dir {\"path\": \"secret\"}", "ask"),
+        ("developer__search {\"pattern\": \"x\"}", "ask"),
+        ("developer__search {\"pattern\": \"x\", \"path\": \".\"}", "ask"),
+        ("developer__search {\"pattern\": \"x\", \"path\": \"src\"}", "run"),
+        ("developer__read_file {\"path\": \"src/a\"}", "run"),
+    ] {
+        assert_eq!(outcome(&sandbox, "project", &deny, call).0, expected, "{call}");
+    }
 }
 
 #[test]
