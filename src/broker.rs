@@ -9,6 +9,7 @@ mod facts;
 mod files;
 mod foreign;
 mod gate;
+mod idle;
 mod names;
 
 use std::path::Path;
@@ -185,7 +186,12 @@ impl Broker {
         let approval = terms.approval.unwrap_or_else(|| self.approval(mode));
         let policy =
             Policy { approval: Mutex::new(approval), rules: self.rules(&terms.session.cwd), judge: self.judge.clone() };
-        Ok(Binding::freeze(Arc::clone(&self.plan), id.clone(), scope.clone(), bound, absent, policy, terms))
+        let plan = Arc::clone(&self.plan);
+        let binding = Binding::freeze(plan, id.clone(), scope.clone(), bound, absent, policy, terms);
+        for problem in binding.idle_rules() {
+            tracing::warn!("{problem}");
+        }
+        Ok(binding)
     }
 }
 

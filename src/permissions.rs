@@ -216,6 +216,11 @@ impl Rule {
         }
     }
 
+    /// Whether it is about this tool at all.
+    pub fn names_tool(&self, tool: &str) -> bool {
+        glob::matches(&self.rule.tool, tool)
+    }
+
     /// A service that a project or an editor brings may have the name of one of the user's. It is not what the user had in mind
     /// when they allowed something everywhere.
     fn counts_for(&self, call: Call<'_>) -> bool {
@@ -225,7 +230,7 @@ impl Rule {
 
     /// For a rule that denies or asks.
     fn concerned(&self, call: Call<'_>) -> Match {
-        if !glob::matches(&self.rule.tool, call.tool) {
+        if !self.names_tool(call.tool) {
             return Match::No;
         }
         let matched = self.rule.arguments.iter().map(|(name, pattern)| match call.arguments.get(name) {
@@ -239,7 +244,7 @@ impl Rule {
     /// For a rule that allows: everything it names fits, but for command lines, which are looked at later.
     fn fits_but_for_commands(&self, call: Call<'_>) -> bool {
         self.counts_for(call)
-            && glob::matches(&self.rule.tool, call.tool)
+            && self.names_tool(call.tool)
             && self.rule.arguments.iter().all(|(name, pattern)| match call.arguments.get(name) {
                 Some(Argument::Command(_)) => true,
                 Some(argument) => argument.allowed(pattern),

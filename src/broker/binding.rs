@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 use super::consent::{Consents, Subject};
 use super::files::Relative;
 use super::gate::{self, Answer, Because, Judge, Question, Verdict};
-use super::{Absent, Terms, facts, files, foreign, names, stricter};
+use super::{Absent, Terms, facts, files, foreign, idle, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
 use crate::manifest::{Approval, Layer, ServiceEntry, Transport};
-use crate::permissions::{self, Argument, Call, PartRule, Rule};
+use crate::permissions::{self, Call, PartRule, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 
@@ -60,10 +60,10 @@ pub struct BoundTool {
     /// Believed of built-in services only.
     pub read_only: bool,
     /// One of our own, so that it is known what its arguments mean.
-    builtin: bool,
+    pub(super) builtin: bool,
     /// Of a service that came with the project or the editor.
     brought: bool,
-    relative: Relative,
+    pub(super) relative: Relative,
     /// What the service offered when this was frozen.
     seen: Arc<Catalog>,
     validator: OnceLock<Result<Validator, String>>,
@@ -233,6 +233,11 @@ impl Binding {
         &self.unoffered
     }
 
+    /// Rules that seem to be misspelt, in words.
+    pub fn idle_rules(&self) -> Vec<String> {
+        idle::problems(&self.policy.rules, &self.tools)
+    }
+
     /// Services that the mode names and that are not there.
     pub fn absent(&self) -> &[Absent] {
         &self.absent
@@ -316,7 +321,7 @@ impl Binding {
 
     /// What rules and level say together.
     fn judged(&self, name: &str, tool: &BoundTool, arguments: &Map<String, Value>) -> Verdict {
-        let arguments = self.facts(tool, arguments);
+        let arguments = facts::of_call(arguments, tool, &self.terms.session);
         let call = Call { tool: name, arguments: &arguments, brought: tool.brought };
         gate::judge(self.approval(), tool.read_only, &permissions::judge(&self.policy.rules, call))
     }
@@ -324,19 +329,8 @@ impl Binding {
     /// For each part of a call's command line, which rule allows it. Empty if there is no such tool or command line.
     pub fn allowing(&self, name: &str, arguments: &Map<String, Value>) -> Vec<PartRule<'_>> {
         let Some(tool) = self.tools.get(name) else { return Vec::new() };
-        let arguments = self.facts(tool, arguments);
+        let arguments = facts::of_call(arguments, tool, &self.terms.session);
         permissions::allowing(&self.policy.rules, Call { tool: name, arguments: &arguments, brought: tool.brought })
-    }
-
-    fn facts(&self, tool: &BoundTool, arguments: &Map<String, Value>) -> BTreeMap<String, Argument> {
-        let mut facts = facts::of(arguments, &self.terms.session, tool.relative);
-        // Our own tools take the session's folder for a path that is left out.
-        let takes_path =
-            tool.builtin && tool.spec.input_schema.get("properties").is_some_and(|it| it.get("path").is_some());
-        if takes_path && !facts.contains_key("path") {
-            facts.insert("path".to_owned(), facts::path(".", &self.terms.session, tool.relative));
-        }
-        facts
     }
 
     /// In scope, with arguments that fit: the same predicate that made the list, asked again.

@@ -4,11 +4,26 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::binding::BoundTool;
 use super::files::{self, Relative};
 use crate::permissions::{self, Argument};
 use crate::tool::Session;
 
-pub(super) fn of(arguments: &Map<String, Value>, session: &Session, relative: Relative) -> BTreeMap<String, Argument> {
+/// Those of a call. Our own tools take the session's folder for a path that is left out.
+pub(super) fn of_call(
+    arguments: &Map<String, Value>,
+    tool: &BoundTool,
+    session: &Session,
+) -> BTreeMap<String, Argument> {
+    let mut facts = of(arguments, session, tool.relative);
+    let properties = tool.spec.input_schema.get("properties").filter(|_| tool.builtin);
+    if properties.is_some_and(|properties| properties.get("path").is_some()) && !facts.contains_key("path") {
+        facts.insert("path".to_owned(), path(".", session, tool.relative));
+    }
+    facts
+}
+
+fn of(arguments: &Map<String, Value>, session: &Session, relative: Relative) -> BTreeMap<String, Argument> {
     let seen = |(name, value): (&String, &Value)| {
         let (is_command, is_path) = (files::names_command(name), files::names_path(name));
         let text = |text: &str| match (is_command, is_path) {
@@ -32,7 +47,7 @@ pub fn unreadable(arguments: &Map<String, Value>) -> Option<&'static str> {
     commands.find_map(|(_, value)| permissions::read(value.as_str()?).unreadable)
 }
 
-pub(super) fn path(given: &str, session: &Session, relative: Relative) -> Argument {
+fn path(given: &str, session: &Session, relative: Relative) -> Argument {
     match files::resolve(given, &session.cwd, relative) {
         Ok(real) => {
             let (shown, absolute) = (files::below(&real, session), real.to_string_lossy().into_owned());

@@ -154,9 +154,13 @@ fn test(args: &TestArgs, plan: Plan, global: &Global, folders: &Folders, output:
             Failure::usage(shown(&problem), format!("`skein tools -a {} -m {}` lists the tools", id.agent, id.mode))
         })?;
         let command = CommandLine { parts: binding.allowing(tool, &arguments), unreadable: unreadable(&arguments) };
+        let idle = binding.idle_rules();
         if args.json {
-            output.json(&told_json(tool, &id, &verdict, &command));
+            let mut told = told_json(tool, &id, &verdict, &command);
+            told["idle_rules"] = json!(idle);
+            output.json(&told);
         } else {
+            idle.iter().for_each(|problem| output.note(&shown(problem)));
             tell(&verdict, &command, output);
         }
         Ok(())

@@ -267,9 +267,13 @@ fn in_words(pattern: &str, words: &[Word], depth: usize) -> Found {
 fn in_wrapped(pattern: &str, words: &[Word], depth: usize) -> Found {
     let joining = words.iter().position(|word| is_one_of(&JOINING, word));
     let joined = joining.map(|at| in_script(pattern, &plain(&words[at + 1..]), depth + 1));
+    let mut all = words.to_vec();
+    if ["xargs", "parallel"].contains(&base(&words[0].text)) {
+        all.push(Word::unknown());
+    }
     let further = (1..words.len()).map(|from| {
         let script = in_script(pattern, &words[from].text, depth + 1);
-        as_it_stands(pattern, &words[from..]).max(script)
+        as_it_stands(pattern, &all[from..]).max(script)
     });
     further.chain(joined).max().unwrap_or(Found::No)
 }

@@ -242,6 +242,8 @@ fn what_a_wrapper_runs_for_certain_is_denied() {
         "mksh -c 'rm x'",
         "pkexec rm x",
         "A=1 sudo rm x",
+        "find . | xargs rm",
+        "xargs -a f rm",
     ] {
         assert_eq!(shell(&rules, command), "deny", "{command}");
     }

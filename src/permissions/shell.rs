@@ -43,6 +43,11 @@ pub(super) struct Word {
 }
 
 impl Word {
+    /// One of which nothing is known.
+    pub(super) fn unknown() -> Self {
+        Self { text: UNKNOWN.to_string(), bare: None, plain: 0 }
+    }
+
     pub(super) fn is_known(&self) -> bool {
         !self.text.contains(UNKNOWN)
     }

@@ -612,6 +612,27 @@ fn what_is_said_of_a_part_is_what_counts() {
 }
 
 #[test]
+fn a_rule_that_is_misspelt_is_told() {
+    let sandbox = Sandbox::new();
+    let idle = |rule: &str| {
+        let args = ["permissions", "test", "-a", "coding", "-m", "backend", "--json", "--deny", rule];
+        let run = sandbox.skein(&[&args[..], &["developer__shell {\"command\": \"ls\"}"]].concat());
+        run.json()["idle_rules"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert!(idle("developer__shell: {comand: \"rm *\"}").contains("did you mean `command`?"));
+    assert!(idle("developer__shel").contains("did you mean `developer__shell`?"));
+    for rule in ["developer__shell: {command: \"rm *\"}", "developer__*: {path: \"x\"}", "mail__send"] {
+        assert_eq!(idle(rule), "", "{rule}");
+    }
+}
+
+#[test]
 fn a_folder_is_asked_about_where_a_file_in_it_is_denied() {
     let sandbox = Sandbox::new();
     sandbox.write("project/secret/k", "x");
