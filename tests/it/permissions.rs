@@ -696,6 +696,22 @@ fn smart_runs_what_a_judge_finds_read_only_and_asks_otherwise() {
 }
 
 #[test]
+fn a_project_does_not_choose_the_judge() {
+    let verdict = r#"{"verdict":"read_only","reason":"It prints."}"#;
+    for (file, judge) in [("project/.skein/config.yaml", "scripted"), ("config/config.yaml", "chosen")] {
+        let wish = calls("developer__shell", &json!({"command": "echo answer"}));
+        let model = Model::new([wish, says(verdict), says("done")].map(Answer::Stream).into());
+        let sandbox = Sandbox::new();
+        sandbox.write(file, "version: 1\nprofiles: {default: {accelerator: 'openai:chosen'}}\n");
+        sandbox.write("project/.skein/keep", "");
+        sandbox.skein(&["trust", "--yes"]);
+        let run = model.run(&sandbox, &["-a", "coding", "-m", "backend", "--approval", "smart", "go"]);
+        assert_eq!(run.code, 0, "{}", run.whole());
+        assert_eq!(model.request(1)["model"], judge, "{file}");
+    }
+}
+
+#[test]
 fn smart_without_a_model_asks() {
     let sandbox = Sandbox::new();
     let run = shell(&sandbox, &["--approval", "smart"], "touch made");
