@@ -33,11 +33,12 @@ fn matches_from(pattern: &str, text: &str, mut starts: impl FnMut(&[char], usize
     let text: Vec<char> = text.chars().collect();
     // Which beginnings of the pattern match the text so far.
     let mut reached = vec![false; pattern.len() + 1];
+    let mut next = reached.clone();
     for at in 0..=text.len() {
         reached[0] |= starts(&text, at);
         skip_stars(&pattern, &mut reached);
         let Some(c) = text.get(at).copied() else { break };
-        let mut next = vec![false; pattern.len() + 1];
+        next.fill(false);
         for (at, wanted) in pattern.iter().enumerate().filter(|(at, _)| reached[*at]) {
             if *wanted == '*' {
                 next[at] = true;
@@ -45,7 +46,7 @@ fn matches_from(pattern: &str, text: &str, mut starts: impl FnMut(&[char], usize
                 next[at + 1] = true;
             }
         }
-        reached = next;
+        std::mem::swap(&mut reached, &mut next);
     }
     reached[pattern.len()]
 }

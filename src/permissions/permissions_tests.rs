@@ -303,8 +303,15 @@ fn what_may_be_run_is_asked_about() {
 #[test]
 fn a_very_long_command_is_judged_at_once_and_asked_about() {
     let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
-    for (word, expected) in [("sudo ", "unsure"), ("! ", "allow"), ("$x ", "unsure"), ("$(", "unsure"), ("a;", "allow")]
-    {
+    for (word, expected) in [
+        ("sudo ", "unsure"),
+        ("! ", "allow"),
+        ("$x ", "unsure"),
+        ("$(", "unsure"),
+        ("a;", "allow"),
+        ("a=", "allow"),
+        ("eval ", "unsure"),
+    ] {
         assert_eq!(shell(&rules, &word.repeat(20_000)), expected, "{word}");
     }
 }
