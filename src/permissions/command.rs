@@ -216,7 +216,7 @@ pub(super) fn concerned(pattern: &str, command: &str) -> Match {
 fn in_script(pattern: &str, command: &str, depth: usize) -> Found {
     let script = shell::read_at(command, depth);
     let least = Found::Unclear.when(script.unreadable.is_some());
-    let parts = script.parts.iter().map(|part| in_part(pattern, &part.words, depth).max(unseen(part)));
+    let parts = script.parts.iter().map(|part| in_part(pattern, command, &part.words, depth).max(unseen(part)));
     parts.max().unwrap_or(Found::No).max(least)
 }
 
@@ -241,23 +241,23 @@ fn runs_what_it_reads(arguments: &[Word]) -> bool {
         || arguments.iter().any(|word| replaces(word) || is_one_of(&WRAPPERS, word))
 }
 
-fn in_part(pattern: &str, words: &[Word], depth: usize) -> Found {
+fn in_part(pattern: &str, script: &str, words: &[Word], depth: usize) -> Found {
     let command = command_of(words);
     let found = as_it_stands(pattern, words).max(as_it_stands(pattern, command)).max(hidden(pattern, words));
     let runs_others = command.first().is_some_and(|first| is_one_of(&WRAPPERS, first) || !first.is_known());
     if depth >= MAX_DEPTH || command.len() > MAX_WRAPPED {
         return found.max(Found::Hidden.when(runs_others && command.len() > 1));
     }
-    if runs_others {
-        return found.max(in_wrapped(pattern, command, depth)).max(in_words(pattern, words, depth));
-    }
-    found.max(in_words(pattern, words, depth))
+    let wrapped = if runs_others { in_wrapped(pattern, command, depth) } else { Found::No };
+    found.max(wrapped).max(in_words(pattern, script, words, depth))
 }
 
-/// Words, and values within words, that would be scripts if the program took them for such.
-fn in_words(pattern: &str, words: &[Word], depth: usize) -> Found {
+/// Words of a script, and values within words, that would be scripts if the program took them for such.
+fn in_words(pattern: &str, script: &str, words: &[Word], depth: usize) -> Found {
     let texts = words.iter().map(|word| word.text.as_str()).filter(|text| text.contains(is_special));
     let scripts = texts.flat_map(|text| [Some(text), text.split_once('=').map(|(_, value)| value)]).flatten();
+    // A script of one word was just looked at.
+    let scripts = scripts.filter(|inner| *inner != script);
     let found = scripts.map(|script| in_script(pattern, script, depth + 1)).max();
     Found::Hidden.when(found >= Some(Found::Hidden))
 }
