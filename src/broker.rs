@@ -9,6 +9,7 @@ mod facts;
 mod files;
 mod foreign;
 mod gate;
+mod idle;
 mod names;
 
 use std::path::Path;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use binding::Policy;
 pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
 pub use consent::Subject;
-pub use facts::command_lines;
+pub use facts::unreadable;
 pub use gate::{Answer, Asker, Because, Judge, Nobody, Question, RuleStore, Verdict};
 
 use crate::graph::{Need, Plan};
@@ -108,7 +109,7 @@ impl Broker {
         let real = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
         let mut rules = permissions::configured(self.plan.manifests());
         rules.extend(self.rules.iter().cloned());
-        rules.retain(|rule| rule.is_for(&real) || rule.is_for(cwd));
+        rules.retain(|rule| rule.is_for(cwd, &real));
         rules
     }
 
@@ -185,7 +186,12 @@ impl Broker {
         let approval = terms.approval.unwrap_or_else(|| self.approval(mode));
         let policy =
             Policy { approval: Mutex::new(approval), rules: self.rules(&terms.session.cwd), judge: self.judge.clone() };
-        Ok(Binding::freeze(Arc::clone(&self.plan), id.clone(), scope.clone(), bound, absent, policy, terms))
+        let plan = Arc::clone(&self.plan);
+        let binding = Binding::freeze(plan, id.clone(), scope.clone(), bound, absent, policy, terms);
+        for problem in binding.idle_rules() {
+            tracing::warn!("{problem}");
+        }
+        Ok(binding)
     }
 }
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use command::allowed_by;
 pub use command::narrowest;
+use glob::UNKNOWN;
 pub use shell::{Part, Script, read};
 
 use crate::diagnostic::Place;
@@ -65,23 +66,37 @@ pub enum Argument {
     Path { shown: String, absolute: String, given: String },
     /// A path of which nobody can tell where it leads.
     Unresolved(String),
+    /// A folder, through which a call may reach whatever lies in it.
+    Folder { shown: String, absolute: String, given: String },
     /// Text, numbers and the like.
     Text(String),
-    /// Lists and mappings; no rule that allows matches them.
-    Other(Vec<String>),
+    /// Lists and mappings, with all that is in them, the names of a mapping included. What a tool makes of them only it
+    /// knows, so no rule that allows matches them, and one that denies may always mean them.
+    Other(Vec<Argument>),
 }
 
 impl Argument {
     /// What is neither a command nor a path.
     pub fn plain(value: &Value) -> Self {
+        Self::of(value, &|text| Self::Text(text.to_owned()))
+    }
+
+    /// `text`: what a text is, also within lists and mappings.
+    pub fn of(value: &Value, text: &dyn Fn(&str) -> Self) -> Self {
         match value {
-            Value::String(text) => Self::Text(text.clone()),
-            Value::Null | Value::Bool(_) | Value::Number(_) => Self::Text(value.to_string()),
-            Value::Array(_) | Value::Object(_) => {
-                let mut leaves = vec![value.to_string()];
-                collect(value, &mut leaves);
-                Self::Other(leaves)
+            Value::String(it) => text(it),
+            Value::Null | Value::Bool(_) => Self::Text(value.to_string()),
+            Value::Number(number) => Self::Text(plain_number(number)),
+            Value::Array(items) => {
+                let mut inner: Vec<_> = items.iter().map(|item| Self::of(item, text)).collect();
+                // `["rm", "x"]` is one command to some.
+                let words: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+                inner.push(text(&words.join(" ")));
+                Self::Other(inner)
             }
+            Value::Object(object) => Self::Other(
+                object.iter().flat_map(|(key, value)| [Self::Text(key.clone()), Self::of(value, text)]).collect(),
+            ),
         }
     }
 
@@ -91,31 +106,46 @@ impl Argument {
         match self {
             Self::Command(command) => command::concerned(pattern, command),
             Self::Path { shown, absolute, given } => any(&[shown, absolute, given]),
+            Self::Folder { shown, absolute, given } => {
+                let below = |folder: &str| match folder {
+                    "" => !pattern.starts_with('/') && glob::may_match(pattern, &UNKNOWN.to_string()),
+                    folder => glob::may_match(pattern, &format!("{}/{UNKNOWN}", folder.trim_end_matches('/'))),
+                };
+                let reached = if below(shown) || below(absolute) { Match::Maybe } else { Match::No };
+                any(&[shown, absolute, given]).max(reached)
+            }
             Self::Unresolved(given) => any(&[given]).max(Match::Maybe),
             Self::Text(text) => any(&[text]),
-            Self::Other(leaves) => any(&leaves.iter().collect::<Vec<_>>()),
+            Self::Other(inner) => {
+                inner.iter().map(|inner| inner.concerned(pattern)).max().unwrap_or(Match::No).max(Match::Maybe)
+            }
         }
     }
 
     /// Whether a rule that allows speaks of it. Command lines are looked at part by part, elsewhere.
     fn allowed(&self, pattern: &str) -> bool {
         match self {
-            Self::Path { shown, absolute, .. } => glob::matches(pattern, shown) || glob::matches(pattern, absolute),
-            Self::Text(text) => !text.contains(glob::UNKNOWN) && glob::matches(pattern, text),
+            Self::Path { shown, absolute, .. } | Self::Folder { shown, absolute, .. } => {
+                glob::matches(pattern, shown) || glob::matches(pattern, absolute)
+            }
+            Self::Text(text) => !text.contains(UNKNOWN) && glob::matches(pattern, text),
             Self::Command(_) | Self::Unresolved(_) | Self::Other(_) => false,
         }
     }
+
+    /// Whether there is an argument of this name deeper in it.
+    fn holds(&self, name: &str) -> bool {
+        let Self::Other(inner) = self else { return false };
+        inner.iter().any(|inner| inner.holds(name) || matches!(inner, Self::Text(text) if text == name))
+    }
 }
 
-fn collect(value: &Value, leaves: &mut Vec<String>) {
-    match value {
-        Value::String(text) => leaves.push(text.clone()),
-        Value::Array(items) => items.iter().for_each(|item| collect(item, leaves)),
-        Value::Object(object) => object.iter().for_each(|(key, value)| {
-            leaves.push(key.clone());
-            collect(value, leaves);
-        }),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+/// `5.0` and `5` are one number, whoever writes it.
+fn plain_number(number: &serde_json::Number) -> String {
+    let whole = number.as_f64().filter(|it| it.fract() == 0.0 && it.abs() < 1e15);
+    match whole {
+        Some(whole) if number.is_f64() => format!("{whole:.0}"),
+        _ => number.to_string(),
     }
 }
 
@@ -139,6 +169,8 @@ pub struct Call<'a> {
     /// As the model sees it.
     pub tool: &'a str,
     pub arguments: &'a BTreeMap<String, Argument>,
+    /// The tool's service came with the project or the editor.
+    pub brought: bool,
 }
 
 /// What the rules say about a call.
@@ -174,18 +206,36 @@ pub fn configured(manifests: &Manifests) -> Vec<Rule> {
 }
 
 impl Rule {
-    /// True unless it is for sessions in another folder; both paths with links resolved.
-    pub fn is_for(&self, folder: &FilePath) -> bool {
-        self.rule.project.as_ref().is_none_or(|project| folder.starts_with(project))
+    /// True unless it is for sessions in another folder. A rule that allows is for its very folder, with links resolved:
+    /// what lies below may be someone else's. The others hold below it, too, and however the folder is called.
+    pub fn is_for(&self, given: &FilePath, real: &FilePath) -> bool {
+        let Some(project) = self.rule.project.as_ref().map(FilePath::new) else { return true };
+        match self.rule.then {
+            Then::Allow => real == project,
+            Then::Ask | Then::Deny => real.starts_with(project) || given.starts_with(project),
+        }
+    }
+
+    /// Whether it is about this tool at all.
+    pub fn names_tool(&self, tool: &str) -> bool {
+        glob::matches(&self.rule.tool, tool)
+    }
+
+    /// A service that a project or an editor brings may have the name of one of the user's. It is not what the user had in mind
+    /// when they allowed something everywhere.
+    fn counts_for(&self, call: Call<'_>) -> bool {
+        let meant = self.rule.project.is_some() || matches!(self.origin, Origin::Flag);
+        self.rule.then != Then::Allow || !call.brought || meant
     }
 
     /// For a rule that denies or asks.
     fn concerned(&self, call: Call<'_>) -> Match {
-        if !glob::matches(&self.rule.tool, call.tool) {
+        if !self.names_tool(call.tool) {
             return Match::No;
         }
         let matched = self.rule.arguments.iter().map(|(name, pattern)| match call.arguments.get(name) {
             Some(argument) => argument.concerned(pattern),
+            None if call.arguments.values().any(|argument| argument.holds(name)) => Match::Maybe,
             None => Match::No,
         });
         matched.min().unwrap_or(Match::Yes)
@@ -193,7 +243,8 @@ impl Rule {
 
     /// For a rule that allows: everything it names fits, but for command lines, which are looked at later.
     fn fits_but_for_commands(&self, call: Call<'_>) -> bool {
-        glob::matches(&self.rule.tool, call.tool)
+        self.counts_for(call)
+            && self.names_tool(call.tool)
             && self.rule.arguments.iter().all(|(name, pattern)| match call.arguments.get(name) {
                 Some(Argument::Command(_)) => true,
                 Some(argument) => argument.allowed(pattern),
@@ -202,12 +253,25 @@ impl Rule {
     }
 }
 
-/// The rule that allows a part of the command line in the argument `name`, if the call's other arguments fit.
-pub fn allowing<'a>(rules: &'a [Rule], tool: &str, name: &str, part: &Part) -> Option<&'a Rule> {
-    rules
-        .iter()
-        .filter(|rule| rule.rule.then == Then::Allow && glob::matches(&rule.rule.tool, tool))
-        .find(|rule| rule.rule.arguments.get(name).is_none_or(|pattern| allowed_by(part, pattern)))
+/// A part of a command line, and the rule that allows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PartRule<'a> {
+    pub argument: String,
+    pub command: String,
+    pub allowed_by: Option<&'a Rule>,
+}
+
+/// For each part of the call's command line the rule that allows it.
+pub fn allowing<'a>(rules: &'a [Rule], call: Call<'_>) -> Vec<PartRule<'a>> {
+    let fitting = fitting(rules, call);
+    let Some((name, command)) = command_line(call) else { return Vec::new() };
+    let script = shell::read(command);
+    let told = script.parts.iter().zip(by_parts(&fitting, call, name, &script));
+    told.map(|(part, allowed_by)| PartRule { argument: name.clone(), command: part.to_string(), allowed_by }).collect()
+}
+
+fn fitting<'a>(rules: &'a [Rule], call: Call<'_>) -> Vec<&'a Rule> {
+    rules.iter().filter(|rule| rule.rule.then == Then::Allow && rule.fits_but_for_commands(call)).collect()
 }
 
 /// What the rules say together, in whatever order they stand.
@@ -224,9 +288,17 @@ pub fn judge<'a>(rules: &'a [Rule], call: Call<'_>) -> Ruling<'a> {
     if let Some(rule) = concerned(Then::Deny, Match::Maybe).or_else(|| concerned(Then::Ask, Match::Maybe)) {
         return Ruling::Ask { rule, certain: false };
     }
-    let allowing = rules.iter().filter(|rule| rule.rule.then == Then::Allow && rule.fits_but_for_commands(call));
-    let fitting: Vec<&Rule> = allowing.collect();
-    allow(&fitting, call).map_or(Ruling::Silent, Ruling::Allow)
+    allow(&fitting(rules, call), call).map_or(Ruling::Silent, Ruling::Allow)
+}
+
+/// The only one; which of several runs which program only the tool knows.
+fn command_line(call: Call<'_>) -> Option<(&String, &String)> {
+    let mut commands = call.arguments.iter().filter_map(|(name, argument)| match argument {
+        Argument::Command(command) => Some((name, command)),
+        _ => None,
+    });
+    let only = commands.next()?;
+    commands.next().is_none().then_some(only)
 }
 
 /// The rules that together allow a call, one for each part of its command line.
@@ -235,25 +307,38 @@ fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>) -> Option<Vec<&'a Rule>> {
     if let Some(whole) = fitting.iter().find(|rule| !rule.rule.arguments.keys().any(is_command)) {
         return Some(vec![*whole]);
     }
-    let mut commands = call.arguments.iter().filter_map(|(name, argument)| match argument {
-        Argument::Command(command) => Some((name, command)),
-        _ => None,
-    });
-    // Which of several command lines runs which program only the tool knows.
-    let ((name, command), None) = (commands.next()?, commands.next()) else { return None };
+    let (name, command) = command_line(call)?;
     let script = shell::read(command);
     if script.unreadable.is_some() || script.parts.is_empty() {
         return None;
     }
-    let by = |part: &Part| fitting.iter().find(|rule| allowed_by(part, &rule.rule.arguments[name])).copied();
     let mut deciding: Vec<&Rule> = Vec::new();
-    for part in &script.parts {
-        let rule = by(part)?;
+    for rule in by_parts(fitting, call, name, &script) {
+        let rule = rule?;
         if !deciding.contains(&rule) {
             deciding.push(rule);
         }
     }
     Some(deciding)
+}
+
+/// Arguments that change what a command does: a rule about the command alone says nothing of them.
+const BESIDE_A_COMMAND: [&str; 8] =
+    ["args", "arguments", "parameters", "params", "stdin", "input", "env", "environment"];
+
+fn by_parts<'a>(fitting: &[&'a Rule], call: Call<'_>, name: &str, script: &Script) -> Vec<Option<&'a Rule>> {
+    let matters = |(name, argument): &(&String, &Argument)| match name.as_str() {
+        "background" => **argument != Argument::Text("false".to_owned()),
+        name => BESIDE_A_COMMAND.contains(&name),
+    };
+    let beside: Vec<_> = call.arguments.iter().filter(matters).map(|(name, _)| name).collect();
+    let alone = script.parts.len() == 1;
+    let allows = |rule: &Rule, part: &Part| {
+        let arguments = &rule.rule.arguments;
+        let names_all = beside.iter().all(|name| arguments.contains_key(*name));
+        arguments.get(name).is_none_or(|pattern| names_all && allowed_by(part, pattern, alone))
+    };
+    script.parts.iter().map(|part| fitting.iter().find(|rule| allows(rule, part)).copied()).collect()
 }
 
 #[cfg(test)]

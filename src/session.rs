@@ -37,6 +37,10 @@ pub trait ModelSource: Send + Sync {
 
     /// What keeps a talk going when the model's window is full, or it fails.
     fn upkeep(&self) -> Result<Upkeep, LlmError>;
+
+    /// Who judges calls at the level `smart` of a session with this model: only ever a model that the user chose. None
+    /// if there is no such model, or it cannot be used.
+    fn judge(&self, model: &str) -> Option<Arc<dyn Provider>>;
 }
 
 #[derive(Debug)]

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
 
 use crate::broker::{Judge, Question};
 use crate::conversation::{Content, Message};
@@ -88,11 +89,21 @@ impl ModelJudge {
     }
 }
 
-/// Exactly one object, with the verdict and its reason and nothing else.
+/// What a judge says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    verdict: String,
+    #[serde(rename = "reason", default)]
+    _reason: String,
+}
+
+/// Exactly one object, with the verdict and its reason, once each, and nothing else.
 fn is_read_only(answer: &str) -> bool {
-    let Ok(Value::Object(object)) = serde_json::from_str(answer.trim()) else { return false };
-    let known = object.keys().all(|key| key == "verdict" || key == "reason");
-    known && object.get("verdict").and_then(Value::as_str) == Some("read_only")
+    let answer = answer.trim();
+    let said = serde_json::from_str::<Said>(answer).is_ok_and(|said| said.verdict == "read_only");
+    // A list would do for a struct, too.
+    said && answer.starts_with('{')
 }
 
 #[cfg(test)]
@@ -100,7 +111,7 @@ mod tests {
     use std::sync::Mutex;
 
     use futures::stream::{self, BoxStream};
-    use serde_json::Map;
+    use serde_json::{Map, Value};
 
     use super::*;
     use crate::broker::Subject;
@@ -225,6 +236,9 @@ mod tests {
             r#"Sure: {"verdict":"read_only"}"#,
             r#"["read_only"]"#,
             r#"{"verdict":["read_only"]}"#,
+            r#"{"verdict":"writes","verdict":"read_only"}"#,
+            r#"{"verdict":"read_only","verdict":"read_only"}"#,
+            r#"{"verdict":"read_only","reason":["It lists."]}"#,
         ] {
             assert!(!is_read_only(answer), "{answer}");
         }

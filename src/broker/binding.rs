@@ -15,11 +15,11 @@ pub use whole::ResourceOf;
 use super::consent::{Consents, Subject};
 use super::files::Relative;
 use super::gate::{self, Answer, Because, Judge, Question, Verdict};
-use super::{Absent, Terms, facts, files, foreign, names, stricter};
+use super::{Absent, Terms, facts, files, foreign, idle, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
-use crate::manifest::{Approval, ServiceEntry, Transport};
-use crate::permissions::{self, Call, Rule};
+use crate::manifest::{Approval, Layer, ServiceEntry, Transport};
+use crate::permissions::{self, Call, PartRule, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 
@@ -64,8 +64,10 @@ pub struct BoundTool {
     /// Believed of built-in services only.
     pub read_only: bool,
     /// One of our own, so that it is known what its arguments mean.
-    builtin: bool,
-    relative: Relative,
+    pub(super) builtin: bool,
+    /// Of a service that came with the project or the editor.
+    brought: bool,
+    pub(super) relative: Relative,
     /// What the service offered when this was frozen.
     seen: Arc<Catalog>,
     validator: OnceLock<Result<Validator, String>>,
@@ -171,6 +173,7 @@ impl Binding {
             read_only: builtin && spec.hints.read_only == Some(true),
             spec,
             builtin,
+            brought: matches!(entry.layer, Layer::Project | Layer::Editor),
             relative: if builtin { Relative::ToSession } else { Relative::Elsewhere },
             seen: Arc::clone(catalog),
             validator,
@@ -216,6 +219,11 @@ impl Binding {
         &self.unoffered
     }
 
+    /// Rules that seem to be misspelt, in words.
+    pub fn idle_rules(&self) -> Vec<String> {
+        idle::problems(&self.policy.rules, &self.tools)
+    }
+
     /// Services that the mode names and that are not there.
     pub fn absent(&self) -> &[Absent] {
         &self.absent
@@ -251,14 +259,24 @@ impl Binding {
         if let Some(reason) = self.changed(tool, service, &context).await? {
             return Ok(ToolOutcome::error(reason));
         }
+        let consents = context.session.state::<Consents>();
+        let subject = Subject::of(name, &arguments, tool.builtin, &context.session.cwd);
+        // A level that asks no more and a rule that allows do not take back what a person said.
+        if consents.about(&subject) == Some(false) {
+            return Ok(refused(name, "the user refused such calls for this session"));
+        }
         match self.judged(name, tool, &arguments) {
             Verdict::Run(_) => {}
             Verdict::Refuse(because) => return Ok(refused(name, &because.to_string())),
             Verdict::Ask(because) => {
-                if let Some(reason) = self.asked(name, tool, &arguments, &because, &context).await? {
+                if let Some(reason) = self.asked(name, tool, &arguments, subject, &because, &context).await? {
                     return Ok(refused(name, &reason));
                 }
-                // People take their time, and what they consented to may have changed meanwhile.
+                // People take their time. What they consented to may have changed meanwhile, and so may the level, and
+                // where a path leads.
+                if let Verdict::Refuse(because) = self.judged(name, tool, &arguments) {
+                    return Ok(refused(name, &because.to_string()));
+                }
                 if let Some(reason) = self.changed(tool, service, &context).await? {
                     return Ok(ToolOutcome::error(reason));
                 }
@@ -281,9 +299,16 @@ impl Binding {
 
     /// What rules and level say together.
     fn judged(&self, name: &str, tool: &BoundTool, arguments: &Map<String, Value>) -> Verdict {
-        let arguments = facts::of(arguments, &self.terms.session, tool.relative);
-        let ruling = permissions::judge(&self.policy.rules, Call { tool: name, arguments: &arguments });
-        gate::judge(self.approval(), tool.read_only, &ruling)
+        let arguments = facts::of_call(arguments, tool, &self.terms.session);
+        let call = Call { tool: name, arguments: &arguments, brought: tool.brought };
+        gate::judge(self.approval(), tool.read_only, &permissions::judge(&self.policy.rules, call))
+    }
+
+    /// For each part of a call's command line, which rule allows it. Empty if there is no such tool or command line.
+    pub fn allowing(&self, name: &str, arguments: &Map<String, Value>) -> Vec<PartRule<'_>> {
+        let Some(tool) = self.tools.get(name) else { return Vec::new() };
+        let arguments = facts::of_call(arguments, tool, &self.terms.session);
+        permissions::allowing(&self.policy.rules, Call { tool: name, arguments: &arguments, brought: tool.brought })
     }
 
     /// In scope, with arguments that fit: the same predicate that made the list, asked again.
@@ -353,15 +378,13 @@ impl Binding {
         name: &str,
         tool: &BoundTool,
         arguments: &Map<String, Value>,
+        subject: Subject,
         because: &Because,
         context: &CallContext,
     ) -> Result<Option<String>, ServiceError> {
         let consents = context.session.state::<Consents>();
-        let subject = Subject::of(name, arguments, tool.builtin, &context.session.cwd);
-        match consents.about(&subject) {
-            Some(true) => return Ok(None),
-            Some(false) => return Ok(Some("the user refused such calls for this session".to_owned())),
-            None => {}
+        if consents.about(&subject) == Some(true) {
+            return Ok(None);
         }
         let question = Question {
             call: context.id.clone(),
@@ -396,6 +419,7 @@ impl Binding {
         let judge = self.policy.judge.as_ref().filter(|_| *because == Because::Level(Approval::Smart));
         if let Some(judge) = judge
             && judge.finds_read_only(&question).await
+            && self.approval() == Approval::Smart
         {
             return Answer::Allow;
         }

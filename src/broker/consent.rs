@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::files;
+use super::files::{self, Relative};
 use crate::diagnostic::printable;
 use crate::manifest::{PermissionRule, Then};
 use crate::permissions;
@@ -52,7 +52,9 @@ impl Subject {
     pub(super) fn rule(&self, session: &Session) -> Option<PermissionRule> {
         let (argument, pattern) = match &self.what {
             What::Command { line, background: false } => ("command", permissions::narrowest(line)?),
-            What::File { shown, .. } => ("path", files::resolve(shown, &session.cwd).ok()?.to_str()?.to_owned()),
+            What::File { shown, .. } => {
+                ("path", files::resolve(shown, &session.cwd, Relative::ToSession).ok()?.to_str()?.to_owned())
+            }
             What::Command { background: true, .. } | What::Exactly(_) => return None,
         };
         let project = std::fs::canonicalize(&session.cwd).ok()?.to_str()?.to_owned();

@@ -1,41 +1,64 @@
 //! The arguments of a call as rules look at them: which are command lines, and where paths lead.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::binding::BoundTool;
 use super::files::{self, Relative};
-use crate::permissions::{self, Argument, Script};
+use crate::permissions::{self, Argument};
 use crate::tool::Session;
 
-pub(super) fn of(arguments: &Map<String, Value>, session: &Session, relative: Relative) -> BTreeMap<String, Argument> {
+/// Those of a call. Our own tools take the session's folder for a path that is left out.
+pub(super) fn of_call(
+    arguments: &Map<String, Value>,
+    tool: &BoundTool,
+    session: &Session,
+) -> BTreeMap<String, Argument> {
+    let mut facts = of(arguments, session, tool.relative);
+    let properties = tool.spec.input_schema.get("properties").filter(|_| tool.builtin);
+    if properties.is_some_and(|properties| properties.get("path").is_some()) && !facts.contains_key("path") {
+        facts.insert("path".to_owned(), path(".", session, tool.relative));
+    }
+    facts
+}
+
+fn of(arguments: &Map<String, Value>, session: &Session, relative: Relative) -> BTreeMap<String, Argument> {
     let seen = |(name, value): (&String, &Value)| {
-        let argument = match value {
-            Value::String(text) if files::names_command(name) => Argument::Command(text.clone()),
-            Value::String(text) if files::names_path(name) => path(text, session, relative),
-            _ => Argument::plain(value),
+        let (is_command, is_path) = (files::names_command(name), files::names_path(name));
+        let text = |text: &str| match (is_command, is_path) {
+            (true, _) => Argument::Command(text.to_owned()),
+            (false, true) => path(text, session, relative),
+            (false, false) => Argument::Text(text.to_owned()),
+        };
+        let argument = match Argument::of(value, &text) {
+            // A number is neither a command nor a path, whatever the tool makes of it.
+            number @ Argument::Text(_) if is_command || is_path => Argument::Other(vec![number]),
+            argument => argument,
         };
         (name.clone(), argument)
     };
     arguments.iter().map(seen).collect()
 }
 
-/// The command lines among a call's arguments, split.
-pub fn command_lines(arguments: &Map<String, Value>) -> Vec<(String, Script)> {
-    let named = arguments.iter().filter(|(name, _)| files::names_command(name));
-    named.filter_map(|(name, value)| Some((name.clone(), permissions::read(value.as_str()?)))).collect()
+/// Why a command line among a call's arguments cannot be read, if there is such a one.
+pub fn unreadable(arguments: &Map<String, Value>) -> Option<&'static str> {
+    let mut commands = arguments.iter().filter(|(name, _)| files::names_command(name));
+    commands.find_map(|(_, value)| permissions::read(value.as_str()?).unreadable)
 }
 
 fn path(given: &str, session: &Session, relative: Relative) -> Argument {
-    let elsewhere = relative == Relative::Elsewhere && !Path::new(given).is_absolute();
-    match files::resolve(given, &session.cwd) {
-        Ok(real) if !elsewhere => Argument::Path {
-            shown: files::below(&real, session),
-            absolute: real.to_string_lossy().into_owned(),
-            given: given.to_owned(),
-        },
-        Ok(_) | Err(_) => Argument::Unresolved(given.to_owned()),
+    match files::resolve(given, &session.cwd, relative) {
+        Ok(real) => {
+            let (shown, absolute) = (files::below(&real, session), real.to_string_lossy().into_owned());
+            let given = given.to_owned();
+            if real.is_dir() {
+                Argument::Folder { shown, absolute, given }
+            } else {
+                Argument::Path { shown, absolute, given }
+            }
+        }
+        Err(_) => Argument::Unresolved(given.to_owned()),
     }
 }
 
@@ -68,5 +91,17 @@ mod tests {
         assert_eq!(seen(Relative::Elsewhere, "file_path", "a".into()), Argument::Unresolved("a".to_owned()));
         assert_eq!(seen(Relative::ToSession, "command", "ls".into()), Argument::Command("ls".to_owned()));
         assert_eq!(seen(Relative::ToSession, "timeout", 5.into()), Argument::Text("5".to_owned()));
+        assert!(
+            matches!(seen(Relative::ToSession, "path", "src".into()), Argument::Folder { shown, .. } if shown == "src")
+        );
+        for own in ["/proc/self/cwd/src/a", "/proc/../proc/self/root", "/dev/fd/3", "/proc/thread-self/x"] {
+            assert_eq!(seen(Relative::Elsewhere, "path", own.into()), Argument::Unresolved(own.to_owned()));
+        }
+        let five = || Argument::Other(vec![Argument::Text("5".to_owned())]);
+        assert_eq!(seen(Relative::ToSession, "path", 5.into()), five());
+        assert_eq!(seen(Relative::ToSession, "command", 5.into()), five());
+        let listed = seen(Relative::ToSession, "commands", json!(["rm", "x"]));
+        let command = |text: &str| Argument::Command(text.to_owned());
+        assert_eq!(listed, Argument::Other(vec![command("rm"), command("x"), command("rm x")]));
     }
 }

@@ -51,6 +51,10 @@ const PATH_WORDS: [&str; 35] = [
 /// A tool with such an argument can reach any file through it.
 const COMMAND_WORDS: [&str; 8] = ["command", "commands", "cmd", "script", "code", "shell", "argv", "program"];
 
+/// What leads each process to something of its own.
+const OF_A_PROCESS: [&str; 6] =
+    ["/proc/self", "/proc/thread-self", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
+
 /// Where the service that is called looks for a relative path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Relative {
@@ -91,10 +95,7 @@ pub(super) fn check(
         return Err("this mode may use the tool on certain files only, and the call names none".to_owned());
     }
     for path in paths {
-        if relative == Relative::Elsewhere && !Path::new(path).is_absolute() {
-            return Err(format!("`{path}` is relative, and the service may mean another folder: write it absolute"));
-        }
-        let real = resolve(path, &session.cwd)?;
+        let real = resolve(path, &session.cwd, relative)?;
         let shown = below(&real, session);
         if !patterns.iter().any(|pattern| pattern.is_match(&shown)) {
             let patterns: Vec<_> = patterns.iter().map(|pattern| format!("`{pattern}`")).collect();
@@ -154,9 +155,12 @@ fn ends_in(name: &str, words: &[&str]) -> bool {
 }
 
 /// Absolute, with `..` and links resolved as the system would; what does not exist yet is taken as written.
-pub(super) fn resolve(path: &str, cwd: &Path) -> Result<PathBuf, String> {
+pub(super) fn resolve(path: &str, cwd: &Path, relative: Relative) -> Result<PathBuf, String> {
     if path.contains('\0') {
         return Err("a path holds a NUL character".to_owned());
+    }
+    if relative == Relative::Elsewhere && !Path::new(path).is_absolute() {
+        return Err(format!("`{path}` is relative, and the service may mean another folder: write it absolute"));
     }
     // What a service makes of these only it knows: `~` may be a home, `%2e` a dot.
     if path.starts_with('~') || path.contains("://") || path.to_ascii_lowercase().starts_with("file:") {
@@ -171,6 +175,9 @@ pub(super) fn resolve(path: &str, cwd: &Path) -> Result<PathBuf, String> {
             }
             Component::Normal(part) => {
                 real.push(part);
+                if relative == Relative::Elsewhere && OF_A_PROCESS.iter().any(|own| real == Path::new(own)) {
+                    return Err(format!("`{path}` means something else to the service than to skein"));
+                }
                 // One component at a time: `link/..` must leave where the link leads, not where it stands.
                 if let Ok(resolved) = std::fs::canonicalize(&real) {
                     real = resolved;

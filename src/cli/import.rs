@@ -1,6 +1,8 @@
 //! `skein import`: takes over what another tool keeps: goose's `config.yaml` and memories, and JSON files with MCP
 //! servers. Files of the other tool are only read, and nothing of the user's is changed but by adding to it.
 
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -168,7 +170,7 @@ impl Import {
 
     fn write(&self) -> Result<(), Failure> {
         for (file, text, _) in &self.services {
-            super::settings_file::write_new(file, text).map_err(|error| {
+            write_private(file, text).map_err(|error| {
                 let problem = format!("{} cannot be written: {error}", file.display());
                 Failure::work(problem, "correct this and run it again; what was written before it stays")
             })?;
@@ -255,7 +257,17 @@ fn problem(file: &Path, text: &str) -> Option<String> {
     let root = Root::Snapshot { files: [(name, text.as_bytes().to_vec())].into(), shown: String::new() };
     let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
     let found = graph::resolve(manifests, found).diagnostics;
-    found.into_iter().find(|found| found.severity == Severity::Error).map(|found| found.problem)
+    // The problem itself may quote a value, and a value may be a secret.
+    let error = found.into_iter().find(|found| found.severity == Severity::Error)?;
+    Some(format!("what it would become is not valid ({} in docs/diagnostics.md)", error.code))
+}
+
+/// For the user alone: what looked harmless here may not be.
+fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
 }
 
 /// goose's memories, each a memory of ours.

@@ -16,6 +16,9 @@ use crate::session::ModelSource;
 pub(super) struct KnownModels {
     models: Models,
     accelerator: Option<String>,
+    /// The accelerator, if it is the user's own.
+    judge: Option<String>,
+    projects_processor: Option<String>,
     upkeep: Upkeep,
     keys: Keys,
     /// A file to write the answers to.
@@ -28,6 +31,8 @@ impl KnownModels {
         Arc::new(Self {
             models: models(settings),
             accelerator: variable("SKEIN_ACCELERATOR").or_else(|| settings.accelerator.clone()),
+            judge: variable("SKEIN_ACCELERATOR").or_else(|| settings.users_accelerator.clone()),
+            projects_processor: settings.projects_processor.clone(),
             upkeep: Upkeep { moderator: settings.moderator, ..Upkeep::default() },
             keys,
             record,
@@ -74,6 +79,14 @@ impl ModelSource for KnownModels {
     fn upkeep(&self) -> Result<Upkeep, LlmError> {
         let fast = self.accelerator.as_deref().map(|name| self.make(name));
         Ok(Upkeep { accelerator: fast.transpose()?, ..self.upkeep.clone() })
+    }
+
+    fn judge(&self, model: &str) -> Option<Arc<dyn Provider>> {
+        match &self.judge {
+            Some(fast) => self.make(fast).ok(),
+            None if self.projects_processor.as_deref() == Some(model) => None,
+            None => self.provider(model).ok(),
+        }
     }
 }
 

@@ -9,11 +9,11 @@ use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
 use super::started::{self, Started};
 use super::{Global, agents, workspace};
-use crate::broker::{Because, Nobody, Terms, Verdict, command_lines};
+use crate::broker::{Because, Nobody, Terms, Verdict, unreadable};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{PermissionRule, Settings, Then};
-use crate::permissions::{self, Origin, Rule, Script};
+use crate::permissions::{self, Origin, PartRule, Rule};
 
 #[derive(Debug, Args)]
 pub(super) struct PermissionsArgs {
@@ -153,12 +153,15 @@ fn test(args: &TestArgs, plan: Plan, global: &Global, folders: &Folders, output:
         let verdict = binding.would(tool, &arguments).map_err(|problem| {
             Failure::usage(shown(&problem), format!("`skein tools -a {} -m {}` lists the tools", id.agent, id.mode))
         })?;
-        let rules = broker.rules(&folders.cwd);
-        let scripts = command_lines(&arguments);
+        let command = CommandLine { parts: binding.allowing(tool, &arguments), unreadable: unreadable(&arguments) };
+        let idle = binding.idle_rules();
         if args.json {
-            output.json(&told_json(tool, &id, &verdict, &scripts, &rules));
+            let mut told = told_json(tool, &id, &verdict, &command);
+            told["idle_rules"] = json!(idle);
+            output.json(&told);
         } else {
-            tell(tool, &verdict, &scripts, &rules, output);
+            idle.iter().for_each(|problem| output.note(&shown(problem)));
+            tell(&verdict, &command, output);
         }
         Ok(())
     })
@@ -172,37 +175,37 @@ fn outcome(verdict: &Verdict) -> (&'static str, &Because) {
     }
 }
 
-fn tell(tool: &str, verdict: &Verdict, scripts: &[(String, Script)], rules: &[Rule], output: &mut Output) {
+/// What there is to say about the command line of a call.
+struct CommandLine<'a> {
+    parts: Vec<PartRule<'a>>,
+    unreadable: Option<&'static str>,
+}
+
+fn tell(verdict: &Verdict, command: &CommandLine<'_>, output: &mut Output) {
     let (outcome, because) = outcome(verdict);
     output.line(&format!("{BOLD}{outcome}{BOLD:#}: {}", shown(&because.to_string())));
-    for (name, script) in scripts {
-        for part in &script.parts {
-            let by = permissions::allowing(rules, tool, name, part);
-            let by = by.map_or_else(|| "no rule allows it".to_owned(), ToString::to_string);
-            output.line(&format!("  {}  {QUIET}{}{QUIET:#}", shown(&part.to_string()), shown(&by)));
-        }
-        if let Some(why) = script.unreadable {
-            output.line(&format!("  {QUIET}no rule can allow it as a whole: {why}{QUIET:#}"));
-        }
+    for part in &command.parts {
+        let by = part.allowed_by.map_or_else(|| "no rule allows it".to_owned(), ToString::to_string);
+        output.line(&format!("  {}  {QUIET}{}{QUIET:#}", shown(&part.command), shown(&by)));
+    }
+    if let Some(why) = command.unreadable {
+        output.line(&format!("  {QUIET}no rule can allow it as a whole: {why}{QUIET:#}"));
     }
 }
 
-fn told_json(tool: &str, id: &ModeId, verdict: &Verdict, scripts: &[(String, Script)], rules: &[Rule]) -> Value {
+fn told_json(tool: &str, id: &ModeId, verdict: &Verdict, command: &CommandLine<'_>) -> Value {
     let (outcome, because) = outcome(verdict);
     let deciding: Vec<_> = match because {
         Because::Rules(rules) => rules.iter().map(rule_json).collect(),
         Because::Unsure(rule) => vec![rule_json(rule)],
         Because::Level(_) | Because::ReadOnly(_) => Vec::new(),
     };
-    let part = |name: &str, part: &permissions::Part| {
-        let by = permissions::allowing(rules, tool, name, part).map(rule_json);
-        json!({"argument": name, "command": part.to_string(), "allowed_by": by})
+    let part = |part: &PartRule<'_>| {
+        let by = part.allowed_by.map(rule_json);
+        json!({"argument": part.argument, "command": part.command, "allowed_by": by})
     };
-    let parts: Vec<_> =
-        scripts.iter().flat_map(|(name, script)| script.parts.iter().map(move |it| part(name, it))).collect();
-    let unreadable = scripts.iter().find_map(|(_, script)| script.unreadable);
     json!({
         "tool": tool, "mode": id.to_string(), "outcome": outcome, "because": because.to_string(), "rules": deciding,
-        "parts": parts, "unreadable": unreadable,
+        "parts": command.parts.iter().map(part).collect::<Vec<_>>(), "unreadable": command.unreadable,
     })
 }

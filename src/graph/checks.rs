@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::{AgentName, ModeId, PROVIDERS, ServiceName, nearest};
-use crate::manifest::{ConfigEntry, Layer, Manifests, Path, Then};
+use crate::manifest::{ConfigEntry, Layer, Manifests, Path, Then, Transport};
 
 /// Checks everything, and resolves the tool groups of each mode on the way.
 pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {
@@ -139,6 +139,11 @@ impl<'a> Checks<'a> {
     /// Whoever writes a project must not decide what runs unasked.
     fn permissions(&mut self, entry: &ConfigEntry) {
         for (index, rule) in entry.config.permissions.iter().enumerate() {
+            if let Some(near) = self.misspelt_tool(&rule.tool) {
+                let at = entry.source.place(&Path::root().key("permissions").index(index).key("tool"));
+                let problem = format!("there is no tool `{}`, so the rule speaks of nothing", rule.tool);
+                self.found.push(Diagnostic::warning("W206", at, problem, near));
+            }
             if rule.then == Then::Allow && entry.layer == Layer::Project {
                 self.error(
                     "E123",
@@ -148,6 +153,25 @@ impl<'a> Checks<'a> {
                 );
             }
         }
+    }
+
+    /// What to write instead of the tool of a rule, if no service that is known can have it. Of services that are not built
+    /// in nobody knows the tools before they run, and a `*` may mean what is yet to come.
+    fn misspelt_tool(&self, rule: &str) -> Option<String> {
+        let (service, tool) = rule.split_once("__").filter(|_| !rule.contains('*'))?;
+        let Some(entry) = self.manifests.services.values().find(|entry| entry.manifest.name.as_str() == service) else {
+            let near = nearest(service, self.manifests.services.keys().map(|name| name.as_str()))?;
+            return Some(format!("did you mean `{near}__{tool}`?"));
+        };
+        let tools: BTreeSet<_> = entry.manifest.groups.values().flatten().map(|tool| tool.as_str()).collect();
+        let known = matches!(entry.manifest.transport, Transport::Builtin(_)) && !tools.is_empty();
+        if !known || tools.contains(tool) {
+            return None;
+        }
+        Some(match nearest(tool, tools.iter().copied()) {
+            Some(near) => format!("did you mean `{service}__{near}`?"),
+            None => format!("tools of `{service}`: {}", listed(tools.into_iter())),
+        })
     }
 
     /// Where keys go, and what is said to cost nothing, is for the user to say.

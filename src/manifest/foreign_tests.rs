@@ -103,12 +103,53 @@ fn arguments_that_only_look_like_keys_stay() {
         let text = serde_json::json!({"mcpServers": {"x": {"command": "x", "args": args}}}).to_string();
         stdio(&read_foreign("x.json", &text).expect("read"), "x").args.clone()
     };
-    let harmless = ["ghcr.io/acme/auth-server:latest", "keycloak-mcp:1.2", "@acme/key-value@1.0", "--port=8080"];
+    let harmless = [
+        "ghcr.io/acme/auth-server:latest",
+        "keycloak-mcp:1.2",
+        "@acme/key-value@1.0",
+        "--port=8080",
+        "git+ssh://git@forge/x",
+    ];
     assert_eq!(of(&harmless), harmless);
     let hidden = of(&["--header", "Authorization: Bearer s3cret", "--api-key=s3cret", "API_KEY=s3cret"]);
     let expected =
         ["--header", "Authorization:${env:AUTHORIZATION}", "--api-key=${env:X_API_KEY}", "API_KEY=${env:API_KEY}"];
     assert_eq!(hidden, expected);
+}
+
+#[test]
+fn a_secret_is_found_in_whatever_way_it_is_written() {
+    let jwt = ["eyJhbGciOiJIUzI1NiJ9", "eyJzdWIiOiJ4In0", "S3CRETabcdefghijklmn0"].join(".");
+    for server in [
+        serde_json::json!({"command": "x", "args": [jwt]}),
+        serde_json::json!({"command": "sh", "args": ["-c", "export API_KEY='S3CRET'; npx server"]}),
+        serde_json::json!({"command": "x", "args": ["Server=h;Password=S3CRET;"]}),
+        serde_json::json!({"command": "x", "args": ["{\"apiKey\":\"S3CRET\"}"]}),
+        serde_json::json!({"command": "x", "args": ["--apikey:S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["/token:S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["access_token:S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--user", "me:S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["-k", "S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--token", "${T}S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--token=${T}S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--secret", "-S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--header=Authorization: Bearer S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["postgres://S3CRET@h/db"]}),
+        serde_json::json!({"command": "x", "args": ["https://h/#S3CRET"]}),
+        serde_json::json!({"command": "x --token=S3CRET"}),
+        serde_json::json!({"command": "x", "cwd": "/tmp/token=S3CRET"}),
+        serde_json::json!({"url": "https://h/mcp?S3CRET"}),
+        serde_json::json!({"url": "https://h/mcp#token=S3CRET"}),
+        serde_json::json!({"url": "https://S3CRET@h/mcp"}),
+        serde_json::json!({"url": "wss:S3CRET"}),
+        serde_json::json!({"url": "https://h/mcp", "headers": {"A": "x ${bad-S3CRET}"}}),
+    ] {
+        let text = serde_json::json!({"mcpServers": {"x": server}}).to_string();
+        let moved = read_foreign("x.json", &text).expect("read");
+        let written: Vec<_> = moved.services.iter().map(|service| written_service(service, "x")).collect();
+        let told = format!("{written:?} {:?} {:?}", moved.left_out, moved.variables);
+        assert!(!told.contains("S3CRET"), "{text}: {told}");
+    }
 }
 
 #[test]

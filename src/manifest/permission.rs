@@ -19,7 +19,7 @@ pub struct PermissionRule {
     /// be anything.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub arguments: BTreeMap<String, String>,
-    /// Only for sessions in this folder and below it, as an absolute path.
+    /// Only for sessions in this folder, as an absolute path; a rule that denies or asks also holds below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^/"))]
     pub project: Option<String>,

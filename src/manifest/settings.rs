@@ -16,6 +16,10 @@ const DEFAULT: &str = "default";
 pub struct Settings {
     pub processor: Option<String>,
     pub accelerator: Option<String>,
+    /// The accelerator of the user alone: who judges calls is not up to a project.
+    pub users_accelerator: Option<String>,
+    /// The processor if it is the project's choice.
+    pub projects_processor: Option<String>,
     pub moderator: Moderator,
     /// The user's services that are enabled; all of them if `None`.
     pub services: Option<Vec<ServiceName>>,
@@ -57,8 +61,11 @@ impl Settings {
         let (agent, mode) =
             if project.agent.is_some() { (project.agent, project.mode) } else { (user.agent, user.mode) };
         let services = both(user.services, project.services);
+        let chosen = project.processor.filter(|name| is_model(name));
         Self {
-            processor: project.processor.filter(|name| is_model(name)).or(user.processor),
+            users_accelerator: user.accelerator.clone(),
+            projects_processor: chosen.clone().filter(|name| user.processor.as_ref() != Some(name)),
+            processor: chosen.or(user.processor),
             accelerator: project.accelerator.filter(|name| is_model(name)).or(user.accelerator),
             moderator: project.moderator.or(user.moderator).unwrap_or(Moderator::Summarize),
             services,
@@ -127,6 +134,7 @@ mod tests {
         let settings = settings(USER, own);
         assert_eq!(settings.processor.as_deref(), Some("groq:d"));
         assert_eq!(settings.accelerator.as_deref(), Some("openai:b"), "the rest is the user's");
+        assert_eq!(settings.projects_processor, settings.processor, "and it is known whose it is");
         assert_eq!((settings.agent.as_ref().map(AgentName::as_str), settings.mode), (Some("coding"), None));
         let services: Vec<_> = settings.services.iter().flatten().map(ServiceName::as_str).collect();
         assert_eq!(services, ["y"], "a project switches none on");

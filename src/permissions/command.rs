@@ -1,63 +1,89 @@
 //! A pattern for a command line, held against one of its parts.
+//!
+//! Invariant: a pattern that allows names the program and speaks of the part as it stands. One that denies speaks of
+//! whatever the part may run: for certain where that is known, and otherwise so that it is asked about.
 
 use super::Match;
 use super::glob::{self, UNKNOWN};
-use super::shell::{self, Part, Word};
+use super::shell::{self, Part, Word, text};
 
-/// Programs and builtins that run what their arguments name, or change what later parts mean. A pattern speaks of
-/// them only if it names them: `*` does not.
-const WRAPPERS: [&str; 75] = [
+/// Builtins of bash that assign, evaluate, or change what later commands mean. A `*` allows none of them, and nothing
+/// allows one beside other parts.
+const CHANGING: [&str; 29] = [
     ".",
     "alias",
-    "bash",
     "bind",
-    "break",
+    "compgen",
+    "complete",
+    "compopt",
+    "declare",
+    "enable",
+    "eval",
+    "export",
+    "fc",
+    "getopts",
+    "hash",
+    "history",
+    "jobs",
+    "let",
+    "local",
+    "mapfile",
+    "read",
+    "readarray",
+    "readonly",
+    "set",
+    "shopt",
+    "source",
+    "trap",
+    "typeset",
+    "unalias",
+    "unset",
+    "wait",
+];
+
+/// Programs and builtins that are known to run what their arguments name, or to take them for a script.
+const WRAPPERS: [&str; 60] = [
+    ".",
+    "ash",
+    "at",
+    "bash",
+    "batch",
+    "bind",
     "builtin",
     "busybox",
-    "cd",
+    "choom",
     "chroot",
     "chrt",
     "command",
     "compgen",
     "complete",
-    "continue",
+    "csh",
     "dash",
-    "declare",
-    "disown",
     "doas",
-    "enable",
     "env",
     "eval",
     "exec",
-    "export",
+    "fakeroot",
     "fc",
     "fish",
     "flock",
-    "getopts",
-    "hash",
     "ionice",
     "ksh",
-    "let",
-    "local",
-    "mapfile",
+    "linux32",
+    "linux64",
+    "mksh",
     "nice",
     "nohup",
     "nsenter",
     "parallel",
-    "popd",
-    "printf",
-    "pushd",
-    "read",
-    "readarray",
-    "readonly",
-    "return",
+    "pkexec",
+    "prlimit",
+    "rbash",
     "runuser",
     "script",
-    "set",
+    "setarch",
     "setsid",
     "sh",
-    "shift",
-    "shopt",
     "source",
     "ssh",
     "stdbuf",
@@ -66,80 +92,91 @@ const WRAPPERS: [&str; 75] = [
     "sudo",
     "systemd-run",
     "taskset",
-    "test",
+    "tcsh",
     "time",
     "timeout",
+    "toybox",
     "trap",
-    "typeset",
-    "ulimit",
-    "umask",
-    "unalias",
-    "unset",
+    "unbuffer",
     "unshare",
-    "wait",
     "watch",
     "xargs",
+    "yash",
     "zsh",
-    "[",
-    "exit",
 ];
-/// Builtins that calculate with, or assign to, what their arguments name: `a[$(rm x)]` runs `rm`.
-const EVALUATING: [&str; 16] = [
-    "[",
-    "declare",
-    "export",
-    "getopts",
-    "let",
-    "local",
-    "mapfile",
-    "printf",
-    "read",
-    "readarray",
-    "readonly",
-    "return",
-    "test",
-    "typeset",
-    "unset",
-    "wait",
+/// Those that read what they run from a pipe.
+const READING: [&str; 17] = [
+    ".", "ash", "at", "bash", "batch", "csh", "dash", "fish", "ksh", "mksh", "parallel", "rbash", "sh", "source",
+    "tcsh", "yash", "zsh",
 ];
+/// Those that make one script of all their arguments.
+const JOINING: [&str; 4] = ["eval", "parallel", "ssh", "watch"];
+/// Those after which a name may stand for another program.
+const RENAMING: [&str; 3] = ["alias", "enable", "hash"];
 
 /// Words behind a wrapper that are looked at as a command each. Nobody types more, and each takes time.
 const MAX_WRAPPED: usize = 200;
+/// How deep scripts within words are followed.
+const MAX_DEPTH: usize = 4;
 
-/// `X=1`, `X+=1` and `X[1]=1`, quoted or not.
-fn assigns(word: &Word) -> bool {
-    let Some((name, _)) = word.text.split_once('=') else { return false };
+/// Where the value begins, if the word is `X=1`, `X+=1` or `X[1]=1`, quoted or not.
+fn assigns(word: &Word) -> Option<usize> {
+    let (name, _) = word.text.split_once('=')?;
+    let end = name.len() + 1;
     let name = name.strip_suffix('+').unwrap_or(name);
     let name = name.split(['[', UNKNOWN]).next().unwrap_or(name);
-    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    let sound = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    sound.then_some(end)
 }
 
-/// Whether a pattern that allows covers a part of a command line that could be read.
-pub(super) fn allowed_by(part: &Part, pattern: &str) -> bool {
-    let assignments = part.words.iter().take_while(|word| assigns(word)).count();
-    let program = part.words.get(assignments);
-    let head = &part.words[..part.words.len().min(assignments + 1)];
-    if head.iter().any(|word| !word.is_known()) {
+/// Whether a pattern that allows covers a part of a command line that could be read. `alone`: there is no other part.
+pub(super) fn allowed_by(part: &Part, pattern: &str, alone: bool) -> bool {
+    let words = command_of(&part.words);
+    let (assigned, _) = part.words.split_at(part.words.len() - words.len());
+    let head = &part.words[..part.words.len().min(assigned.len() + 1)];
+    let quoted = |word: &Word| assigns(word).is_some_and(|end| !word.is_typed_up_to(end));
+    if head.iter().any(|word| !word.is_known()) || assigned.iter().any(quoted) {
         return false;
     }
-    let name = program.map_or("", |word| word.text.as_str());
-    let evaluated = |word: &Word| word.text.contains(['$', '`', UNKNOWN]);
-    if EVALUATING.contains(&name) && part.words.iter().any(evaluated) {
-        return false;
+    if changes_the_shell(words) {
+        return alone && !words.iter().any(is_evaluated) && pattern == part.text() && !pattern.contains('*');
     }
-    if assignments > 0 || wraps(name) {
-        let head = Part { words: head.to_vec() }.text();
-        let named = pattern.strip_prefix(&head).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
-        if !named || head.contains('*') {
-            return false;
+    let head = text(head);
+    let named = pattern.strip_prefix(&head).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '*']));
+    named && !head.contains('*') && glob::matches(pattern, &part.text())
+}
+
+/// What comes after the assignments: whether a later command may mean something else after it, or an argument of it
+/// be run. `a[$(rm x)]` is run by whoever looks up a variable of that name, and `a[x]` if `x` holds such a thing.
+fn changes_the_shell(words: &[Word]) -> bool {
+    let Some((program, arguments)) = words.split_first() else { return true };
+    match program.text.as_str() {
+        "command" | "builtin" => {
+            let options = arguments.iter().take_while(|word| word.text.starts_with('-')).count();
+            changes_the_shell(&arguments[options..]) && !arguments.is_empty()
         }
+        "test" | "[" => arguments.iter().any(is_evaluated),
+        "printf" => arguments.first().is_some_and(|format| {
+            !format.is_known() || format.text.starts_with('-') || counts_into_a_variable(&format.text)
+        }),
+        name => CHANGING.contains(&name),
     }
-    glob::matches(pattern, &part.text())
 }
 
-fn wraps(name: &str) -> bool {
-    WRAPPERS.contains(&base(name))
+fn is_evaluated(word: &Word) -> bool {
+    word.text != "[" && word.text.contains(['$', '`', '[', UNKNOWN])
+}
+
+/// `%n` of printf assigns the number of characters so far.
+fn counts_into_a_variable(format: &str) -> bool {
+    format.split('%').skip(1).any(|conversion| {
+        conversion.trim_start_matches(|c: char| c.is_ascii_digit() || "#'-+ .*hjlLqtzZ".contains(c)).starts_with('n')
+    })
+}
+
+fn is_one_of(names: &[&str], word: &Word) -> bool {
+    names.contains(&base(&word.text))
 }
 
 /// The last part of a path.
@@ -147,48 +184,125 @@ fn base(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
+/// What a pattern that denies or asks finds in a command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    No,
+    /// Something that nobody can read, or whose value nobody knows.
+    Unclear,
+    /// What it speaks of, or a program that takes commands from elsewhere, where it may or may not be run.
+    Hidden,
+    Yes,
+}
+
+impl Found {
+    fn when(self, so: bool) -> Self {
+        if so { self } else { Found::No }
+    }
+}
+
 /// Whether a pattern that denies or asks speaks of a command line: of the whole, of a part, or of what a part runs.
 pub(super) fn concerned(pattern: &str, command: &str) -> Match {
     if glob::matches(pattern, command) || glob::matches(pattern, command.trim()) {
         return Match::Yes;
     }
-    in_script(pattern, command, 0)
-}
-
-fn in_script(pattern: &str, command: &str, depth: usize) -> Match {
-    let script = shell::read_at(command, depth);
-    let least = if script.unreadable.is_some() { Match::Maybe } else { Match::No };
-    let parts = script.parts.iter().map(|part| in_part(pattern, &part.words, depth));
-    parts.max().unwrap_or(Match::No).max(least)
-}
-
-fn in_part(pattern: &str, words: &[Word], depth: usize) -> Match {
-    let Some(first) = words.first() else { return Match::No };
-    let mut found = as_it_stands(pattern, words);
-    if assigns(first) || wraps(&first.text) || !first.is_known() {
-        if words.len() > MAX_WRAPPED {
-            return found.max(Match::Maybe);
-        }
-        let further = (1..words.len()).map(|from| as_it_stands(pattern, &words[from..]));
-        found = found.max(further.max().unwrap_or(Match::No));
-        // `sh -c "rm x"`: each word may be a command line. Such words are seldom, and seldom deep.
-        if depth < 3 {
-            let inner = words[1..].iter().filter(|word| word.text.contains([' ', ';', '&', '|', '\n', '(', '`', '$']));
-            let inner = inner.map(|word| in_script(pattern, &word.text, depth + 1));
-            found = found.max(inner.max().unwrap_or(Match::No));
-        }
+    match in_script(pattern, command, 0) {
+        Found::Yes => Match::Yes,
+        Found::Unclear | Found::Hidden => Match::Maybe,
+        Found::No => Match::No,
     }
-    found
+}
+
+fn in_script(pattern: &str, command: &str, depth: usize) -> Found {
+    let script = shell::read_at(command, depth);
+    let least = Found::Unclear.when(script.unreadable.is_some());
+    let parts = script.parts.iter().map(|part| in_part(pattern, command, &part.words, depth).max(unseen(part)));
+    parts.max().unwrap_or(Found::No).max(least)
+}
+
+/// The words after the assignments.
+fn command_of(words: &[Word]) -> &[Word] {
+    &words[words.iter().take_while(|word| assigns(word).is_some()).count()..]
+}
+
+/// Programs that a pipe may tell what to run, and builtins that give a name another meaning.
+fn unseen(part: &Part) -> Found {
+    let Some((program, arguments)) = command_of(&part.words).split_first() else { return Found::No };
+    let shell = is_one_of(&WRAPPERS, program) && part.words.iter().any(|word| is_one_of(&READING, word));
+    let told = shell || base(&program.text) == "xargs" && runs_what_it_reads(arguments);
+    let renames = is_one_of(&RENAMING, program) && !arguments.is_empty();
+    Found::Hidden.when(part.piped && told).max(Found::Unclear.when(renames))
+}
+
+/// Of the arguments of `xargs`: whether a program, and not only arguments for one, may come out of the pipe.
+fn runs_what_it_reads(arguments: &[Word]) -> bool {
+    let replaces = |word: &Word| ["-I", "-i", "-J", "--replace"].iter().any(|flag| word.text.starts_with(flag));
+    arguments.iter().all(|word| word.text.starts_with('-'))
+        || arguments.iter().any(|word| replaces(word) || is_one_of(&WRAPPERS, word))
+}
+
+fn in_part(pattern: &str, script: &str, words: &[Word], depth: usize) -> Found {
+    let command = command_of(words);
+    let found = as_it_stands(pattern, words).max(as_it_stands(pattern, command)).max(hidden(pattern, words));
+    let runs_others = command.first().is_some_and(|first| is_one_of(&WRAPPERS, first) || !first.is_known());
+    if depth >= MAX_DEPTH || command.len() > MAX_WRAPPED {
+        return found.max(Found::Hidden.when(runs_others && command.len() > 1));
+    }
+    let wrapped = if runs_others { in_wrapped(pattern, command, depth) } else { Found::No };
+    found.max(wrapped).max(in_words(pattern, script, words, depth))
+}
+
+/// Words of a script, and values within words, that would be scripts if the program took them for such.
+fn in_words(pattern: &str, script: &str, words: &[Word], depth: usize) -> Found {
+    let texts = words.iter().map(|word| word.text.as_str()).filter(|text| text.contains(is_special));
+    let scripts = texts.flat_map(|text| [Some(text), text.split_once('=').map(|(_, value)| value)]).flatten();
+    // A script of one word was just looked at.
+    let scripts = scripts.filter(|inner| *inner != script);
+    let found = scripts.map(|script| in_script(pattern, script, depth + 1)).max();
+    Found::Hidden.when(found >= Some(Found::Hidden))
+}
+
+/// Behind a program that runs what its arguments name: from each word on there may be a command, and each word may
+/// be a script.
+fn in_wrapped(pattern: &str, words: &[Word], depth: usize) -> Found {
+    let joining = words.iter().position(|word| is_one_of(&JOINING, word));
+    let joined = joining.map(|at| in_script(pattern, &plain(&words[at + 1..]), depth + 1));
+    let mut all = words.to_vec();
+    if ["xargs", "parallel"].contains(&base(&words[0].text)) {
+        all.push(Word::unknown());
+    }
+    let further = (1..words.len()).map(|from| {
+        let script = in_script(pattern, &words[from].text, depth + 1);
+        as_it_stands(pattern, &all[from..]).max(script)
+    });
+    further.chain(joined).max().unwrap_or(Found::No)
+}
+
+/// What may mean something in a script, of a shell or of another language.
+fn is_special(c: char) -> bool {
+    c.is_ascii() && !c.is_ascii_alphanumeric() && !"_-./:+@%~".contains(c)
+}
+
+/// Whether the pattern matches behind other words, or within one: `find . -exec rm x`, `awk '{system("rm x")}'`.
+fn hidden(pattern: &str, words: &[Word]) -> Found {
+    let plain = plain(words);
+    let bare = plain.replace(is_special, " ");
+    let bare = bare.split_whitespace().collect::<Vec<_>>().join(" ");
+    Found::Hidden.when([text(words), plain, bare].iter().any(|text| glob::matches_within(pattern, text)))
+}
+
+fn plain(words: &[Word]) -> String {
+    words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ")
 }
 
 /// Words as one command, with its program's path and without.
-fn as_it_stands(pattern: &str, words: &[Word]) -> Match {
-    let quoted = Part { words: words.to_vec() }.text();
-    let plain = words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+fn as_it_stands(pattern: &str, words: &[Word]) -> Found {
+    let quoted = text(words);
+    let plain = plain(words);
     let program = words.first().map_or("", |word| word.text.as_str());
     let short = format!("{}{}", base(program), plain.strip_prefix(program).unwrap_or_default());
     if [&quoted, &plain, &short].iter().any(|text| glob::matches(pattern, text)) {
-        return Match::Yes;
+        return Found::Yes;
     }
     // An expansion may turn out to be nothing, and the blanks around it vanish with it.
     let vanishing = |text: &str| {
@@ -197,7 +311,7 @@ fn as_it_stands(pattern: &str, words: &[Word]) -> Match {
     };
     let unknown = plain.contains(UNKNOWN);
     let texts = [quoted.clone(), plain.clone(), short.clone(), vanishing(&plain), vanishing(&short)];
-    if unknown && texts.iter().any(|text| glob::may_match(pattern, text)) { Match::Maybe } else { Match::No }
+    Found::Unclear.when(unknown && texts.iter().any(|text| glob::may_match(pattern, text)))
 }
 
 /// The narrowest pattern that still covers this command line, for a rule that is kept: the command itself, if it is a
@@ -207,5 +321,5 @@ pub fn narrowest(command: &str) -> Option<String> {
     let [part] = script.parts.as_slice() else { return None };
     let text = part.text();
     let sound = script.unreadable.is_none() && !text.contains(['*', UNKNOWN]);
-    (sound && allowed_by(part, &text)).then_some(text)
+    (sound && allowed_by(part, &text, true)).then_some(text)
 }

@@ -6,13 +6,39 @@ pub(super) const UNKNOWN: char = '\0';
 
 /// True if the pattern matches whatever the unknown characters turn out to be: only a `*` takes them.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
+    matches_from(pattern, text, |_, at| at == 0)
+}
+
+/// True if the pattern matches what is left of the text from the beginning of one of its words on, or from that of a
+/// program's name within a word: `rm` of `/bin/rm` and of `-crm`.
+pub(super) fn matches_within(pattern: &str, text: &str) -> bool {
+    let mut word = 0;
+    matches_from(pattern, text, |text, at| {
+        if text[..at].last() == Some(&' ') {
+            word = at;
+        }
+        match &text[word..at] {
+            [] => true,
+            ['/', .., last] => *last == '/',
+            ['/'] => true,
+            ['-', option] => option.is_ascii_alphabetic(),
+            _ => false,
+        }
+    })
+}
+
+/// `starts` says where a match may begin.
+fn matches_from(pattern: &str, text: &str, mut starts: impl FnMut(&[char], usize) -> bool) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
+    let text: Vec<char> = text.chars().collect();
     // Which beginnings of the pattern match the text so far.
     let mut reached = vec![false; pattern.len() + 1];
-    reached[0] = true;
-    skip_stars(&pattern, &mut reached);
-    for c in text.chars() {
-        let mut next = vec![false; pattern.len() + 1];
+    let mut next = reached.clone();
+    for at in 0..=text.len() {
+        reached[0] |= starts(&text, at);
+        skip_stars(&pattern, &mut reached);
+        let Some(c) = text.get(at).copied() else { break };
+        next.fill(false);
         for (at, wanted) in pattern.iter().enumerate().filter(|(at, _)| reached[*at]) {
             if *wanted == '*' {
                 next[at] = true;
@@ -20,8 +46,7 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
                 next[at + 1] = true;
             }
         }
-        skip_stars(&pattern, &mut next);
-        reached = next;
+        std::mem::swap(&mut reached, &mut next);
     }
     reached[pattern.len()]
 }

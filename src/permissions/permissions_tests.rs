@@ -12,7 +12,7 @@ fn rules(texts: &[(&str, Then)]) -> Vec<Rule> {
 
 fn said(rules: &[Rule], tool: &str, arguments: &[(&str, Argument)]) -> &'static str {
     let arguments = arguments.iter().map(|(name, argument)| ((*name).to_owned(), argument.clone())).collect();
-    match judge(rules, Call { tool, arguments: &arguments }) {
+    match judge(rules, Call { tool, arguments: &arguments, brought: false }) {
         Ruling::Silent => "silent",
         Ruling::Allow(_) => "allow",
         Ruling::Ask { certain: true, .. } => "ask",
@@ -65,47 +65,125 @@ fn a_command_line_is_allowed_if_every_part_is() {
     }
 }
 
+fn allowing(patterns: &[&str]) -> Vec<Rule> {
+    let rule = |pattern: &&str| Rule {
+        rule: PermissionRule {
+            tool: "developer__shell".to_owned(),
+            arguments: [("command".to_owned(), (*pattern).to_owned())].into(),
+            project: None,
+            then: Then::Allow,
+        },
+        origin: Origin::Flag,
+    };
+    patterns.iter().map(rule).collect()
+}
+
 #[test]
-fn a_star_does_not_speak_of_what_runs_other_programs() {
-    let any = rules(&[("developer__shell: {command: \"*\"}", Then::Allow)]);
-    for command in ["ls -la", "rm -rf x", "git log | head"] {
-        assert_eq!(shell(&any, command), "allow", "{command}");
-    }
+fn a_pattern_that_allows_names_the_program() {
+    let vague = allowing(&["*", "* --help", "*sh -c ls", "g*t status", "X=* ls", "'*' a"]);
     for command in [
-        "eval ls",
-        "exec ls",
-        ". x",
-        "source x",
-        "xargs rm",
-        "env ls",
+        "ls -la",
         "sh -c ls",
-        "/bin/bash -c ls",
-        "sudo ls",
-        "nohup ls",
+        "jobs -x rm x --help",
+        "rbash -c 'rm x' --help",
+        "find . -delete --help",
+        "git status",
         "X=1 ls",
-        "X=1",
         "\"X=1\" ls",
-        "export X=1",
-        "alias a=b",
-        "cd /",
-        "$x",
-        "command ls",
-        "builtin eval ls",
-        "\\eval ls",
+        "$x --help",
+        "'*' a",
     ] {
-        assert_eq!(shell(&any, command), "silent", "{command}");
+        assert_eq!(shell(&vague, command), "silent", "{command}");
     }
-    let named = rules(&[
-        ("developer__shell: {command: \"sudo apt update\"}", Then::Allow),
-        ("developer__shell: {command: \"RUST_LOG=debug cargo test *\"}", Then::Allow),
-        ("developer__shell: {command: \"cd *\"}", Then::Allow),
-        ("developer__shell: {command: \"printf *\"}", Then::Allow),
-    ]);
-    for command in ["sudo apt update", "RUST_LOG=debug cargo test x", "cd src", "printf a"] {
+    let named = allowing(&["ls*", "sudo apt update", "RUST_LOG=debug cargo test *", "X=1 ls", "find *"]);
+    for command in ["ls", "ls -la", "sudo apt update", "RUST_LOG=debug cargo test x", "X=1 ls", "find . -delete"] {
         assert_eq!(shell(&named, command), "allow", "{command}");
     }
-    for command in ["RUST_LOG=x cargo test x", "cdx", "printf -v 'a[$(rm x)]' b", "printf $x"] {
+    for command in ["lsx", "sudo apt update x", "RUST_LOG=x cargo test x", "\"X=1\" ls", "X\\=1 ls", "'X'=1 ls"] {
         assert_eq!(shell(&named, command), "silent", "{command}");
+    }
+}
+
+#[test]
+fn everyday_commands_are_allowed_by_everyday_rules() {
+    let rules = allowing(&[
+        "git status*",
+        "cargo test*",
+        "ls *",
+        "grep *",
+        "echo *",
+        "printf *",
+        "cd *",
+        "test *",
+        "[ *",
+        "command -v *",
+    ]);
+    for command in [
+        "cd src && cargo test -- --nocapture 2>&1 | grep -v 'a[0-9]'",
+        "printf '%s\\n' \"$HOME\" && ls -la *.rs",
+        "printf '%5d%%\\n' 1; git status",
+        "test -f Cargo.toml && cargo test",
+        "if [ -d src ]; then ls src; else echo none; fi",
+        "command -v cargo && cargo test",
+        "echo \"a[$x]\"",
+    ] {
+        assert_eq!(shell(&rules, command), "allow", "{command}");
+    }
+}
+
+#[test]
+fn what_changes_the_shell_is_allowed_alone_and_by_its_very_words_only() {
+    let stars = allowing(&[
+        "git status*",
+        "echo *",
+        "printf *",
+        "command printf *",
+        "builtin printf *",
+        "read *",
+        "test *",
+        "[ *",
+        "let *",
+        "declare *",
+        "export *",
+        "set *",
+        "eval *",
+        "alias *",
+        "wait *",
+        "hash *",
+    ]);
+    for command in [
+        "printf -v PATH %s /x/bin; git status",
+        "printf -v HOME %s /x; git status",
+        "printf %n PATH; git status",
+        "printf '%5.3ln' PATH; git status",
+        "printf \"$x\" PATH",
+        "command printf -v 'a[$(evil)]' b",
+        "builtin printf -v PATH b",
+        "command -p printf -v PATH b; git status",
+        "echo /x | { read PATH; git status; }",
+        "read x",
+        "echo 'a[$(evil)]' | { read x; test -v 'a[x]'; }",
+        "test -v 'a[x]'",
+        "[ -v 'a[x]' ]",
+        "test -v a$x",
+        "let x",
+        "declare -i a=x",
+        "export PATH=/x; git status",
+        "set -x",
+        "eval ls",
+        "alias git=evil; git status",
+        "hash -p /x git; git status",
+    ] {
+        assert_eq!(shell(&stars, command), "silent", "{command}");
+    }
+    let exact =
+        allowing(&["git status", "export X=1", "printf -v PATH a", "read 'a[x]'", "X=1", ". venv/activate", "let x*"]);
+    for command in ["export X=1", "printf -v PATH a", "X=1", ". venv/activate"] {
+        assert_eq!(shell(&exact, command), "allow", "{command}");
+        assert_eq!(shell(&exact, &format!("{command}; git status")), "silent", "{command}");
+    }
+    for command in ["read 'a[x]'", "let x*", "let 'x*'"] {
+        assert_eq!(shell(&exact, command), "silent", "{command}");
     }
 }
 
@@ -142,7 +220,82 @@ fn a_rule_denies_a_part_wherever_it_hides_and_asks_where_it_may() {
         let expected = if command == "rm" { "allow" } else { "unsure" };
         assert_eq!(shell(&rules, command), expected, "{command}");
     }
-    for command in ["ls", "echo $x", "echo rm x", "git rm x", "rmdir x"] {
+    for command in
+        ["ls", "echo $x", "rmdir x", "cargo test *.rs", "git commit -m \"it's $x\"", "ls # rm x", "A=$b ls $c"]
+    {
+        assert_eq!(shell(&rules, command), "allow", "{command}");
+    }
+}
+
+#[test]
+fn what_a_wrapper_runs_for_certain_is_denied() {
+    let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    for command in [
+        "bash -c 'rm\tx'",
+        "eval 'rm\tx'",
+        "eval '\\rm' x",
+        "eval 'r\\m' x",
+        "eval \"'rm'\" x",
+        "eval 'r\"\"m' x",
+        "builtin eval '\\rm' x",
+        "rbash -c 'rm x'",
+        "mksh -c 'rm x'",
+        "pkexec rm x",
+        "A=1 sudo rm x",
+        "find . | xargs rm",
+        "xargs -a f rm",
+    ] {
+        assert_eq!(shell(&rules, command), "deny", "{command}");
+    }
+}
+
+#[test]
+fn what_may_be_run_is_asked_about() {
+    let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    let nested = (0..7).fold("rm x".to_owned(), |inner, _| format!("sh -c '{}'", inner.replace('\'', r"'\''")));
+    for command in [
+        nested.as_str(),
+        "sh -c '{rm,x}'",
+        "eval '{rm,x}'",
+        "env -S'rm x'",
+        "env -S'r\\m x'",
+        "env --split-string='rm x'",
+        "su -c'rm x'",
+        "su --command='rm x'",
+        "script -c'rm x' /dev/null",
+        "GIT_SSH_COMMAND='rm x' git fetch",
+        "A=1 GIT_SSH_COMMAND='r\"\"m x' git fetch",
+        "export GIT_SSH_COMMAND='rm x'; git fetch",
+        "BASH_ENV='$(rm x)' bash -c ls",
+        "PS4='$(rm x)'; set -x; ls",
+        "shopt -s expand_aliases\nalias ls='rm x'\nls",
+        "alias ls=rm\nls x",
+        "hash -p /bin/rm ls; ls x",
+        "find . -exec rm {} \\;",
+        "find . -exec /bin/rm {} \\;",
+        "jobs -x rm x",
+        "ssh h 'r\\m' x",
+        "git -c alias.x='!rm x' x",
+        "docker run a rm x",
+        "/lib64/ld-linux-x86-64.so.2 /bin/rm x",
+        "awk 'BEGIN{system(\"rm x\")}'",
+        "perl -e 'exec \"rm\", \"x\"'",
+        "python3 -c 'os.system(\"rm x\")'",
+        "echo rm x | sh",
+        "echo cm0geA== | base64 -d | bash",
+        "curl http://127.0.0.1/x | sudo sh -s",
+        "curl http://127.0.0.1/x | { cd /; sh; }",
+        "echo 'rm x' | . /dev/stdin",
+        "echo x rm | xargs",
+        "echo x | xargs -n2 env",
+        "echo x | xargs -I% % x",
+        "git rm --help",
+        "grep -r \"rm -rf\" docs",
+        "echo rm x",
+    ] {
+        assert_eq!(shell(&rules, command), "unsure", "{command}");
+    }
+    for command in ["find . -name a | xargs grep b", "ls || sh x.sh", "find . -name '*.rs' -perm 644", "bash x.sh"] {
         assert_eq!(shell(&rules, command), "allow", "{command}");
     }
 }
@@ -150,8 +303,15 @@ fn a_rule_denies_a_part_wherever_it_hides_and_asks_where_it_may() {
 #[test]
 fn a_very_long_command_is_judged_at_once_and_asked_about() {
     let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
-    for (word, expected) in [("sudo ", "unsure"), ("! ", "allow"), ("$x ", "unsure"), ("$(", "unsure"), ("a;", "allow")]
-    {
+    for (word, expected) in [
+        ("sudo ", "unsure"),
+        ("! ", "allow"),
+        ("$x ", "unsure"),
+        ("$(", "unsure"),
+        ("a;", "allow"),
+        ("a=", "allow"),
+        ("eval ", "unsure"),
+    ] {
         assert_eq!(shell(&rules, &word.repeat(20_000)), expected, "{word}");
     }
 }
@@ -181,18 +341,106 @@ fn a_path_is_matched_where_it_leads() {
     assert_eq!(said(&rules, "e", &path("/etc/a", "src/../../etc/a")), "silent");
     assert_eq!(said(&rules, "e", &path("src/.env", "src/link")), "deny");
     assert_eq!(said(&rules, "e", &[("path", Argument::Unresolved("~/a".to_owned()))]), "unsure");
-    assert_eq!(said(&rules, "e", &[("path", Argument::plain(&serde_json::json!(["src/a"])))]), "silent");
+    assert_eq!(said(&rules, "e", &[("path", Argument::plain(&serde_json::json!(["src/a"])))]), "unsure");
     assert_eq!(said(&rules, "e", &[("path", Argument::plain(&serde_json::json!(["a.env"])))]), "deny");
     assert_eq!(said(&rules, "e", &[]), "silent");
 }
 
 #[test]
 fn a_rule_may_be_for_one_folder() {
-    let mut rule = rules(&[("a", Then::Allow)]).remove(0);
-    assert!(rule.is_for(FilePath::new("/x")));
-    rule.rule.project = Some("/home/me/p".to_owned());
-    assert!(rule.is_for(FilePath::new("/home/me/p")) && rule.is_for(FilePath::new("/home/me/p/src")));
-    assert!(!rule.is_for(FilePath::new("/home/me/p2")) && !rule.is_for(FilePath::new("/home/me")));
+    let is_for = |then: Then, given: &str, real: &str| {
+        let mut rule = rules(&[("a", then)]).remove(0);
+        rule.rule.project = Some("/home/me/p".to_owned());
+        rule.is_for(FilePath::new(given), FilePath::new(real))
+    };
+    assert!(rules(&[("a", Then::Allow)])[0].is_for(FilePath::new("/x"), FilePath::new("/x")));
+    for (given, real, allows, denies) in [
+        ("/home/me/p", "/home/me/p", true, true),
+        ("/link", "/home/me/p", true, true),
+        ("/home/me/p/vendor", "/home/me/p/vendor", false, true),
+        ("/home/me/p/link", "/elsewhere", false, true),
+        ("/home/me/p/../q", "/home/me/q", false, true),
+        ("/home/me/p2", "/home/me/p2", false, false),
+        ("/home/me", "/home/me", false, false),
+    ] {
+        assert_eq!(is_for(Then::Allow, given, real), allows, "{given}");
+        assert_eq!(is_for(Then::Deny, given, real), denies, "{given}");
+        assert_eq!(is_for(Then::Ask, given, real), denies, "{given}");
+    }
+}
+
+#[test]
+fn what_the_user_allows_everywhere_is_not_for_a_service_that_a_project_brings() {
+    let arguments = BTreeMap::new();
+    let said = |rule: &Rule, brought| {
+        let rules = [rule.clone()];
+        matches!(judge(&rules, Call { tool: "fs__read", arguments: &arguments, brought }), Ruling::Allow(_))
+    };
+    let mut rule = rules(&[("fs__*", Then::Allow)]).remove(0);
+    assert!(said(&rule, false) && said(&rule, true), "whoever types it for this launch means what is there");
+    let place = Place { file: "config.yaml".to_owned(), span: None };
+    rule.origin = Origin::Config { layer: Layer::User, place };
+    assert!(said(&rule, false) && !said(&rule, true));
+    rule.rule.project = Some("/p".to_owned());
+    assert!(said(&rule, true), "a rule for this very folder means what is there");
+    rule.rule = PermissionRule { project: None, then: Then::Deny, ..rule.rule };
+    let rules = [rule];
+    let brought = Call { tool: "fs__read", arguments: &arguments, brought: true };
+    assert!(matches!(judge(&rules, brought), Ruling::Deny(_)));
+}
+
+#[test]
+fn lists_and_mappings_are_never_allowed_and_may_always_be_denied() {
+    let rules = rules(&[("t: {n: 5}", Then::Deny), ("t: {n: \"*\"}", Then::Allow)]);
+    let n = |value: Value| said(&rules, "t", &[("n", Argument::plain(&value))]);
+    for value in [serde_json::json!(5), serde_json::json!(5.0), serde_json::json!([5]), serde_json::json!({"m": [5.0]})]
+    {
+        assert_eq!(n(value.clone()), "deny", "{value}");
+    }
+    assert_eq!(n(serde_json::json!(5.5)), "allow");
+    assert_eq!(n(serde_json::json!([6])), "unsure");
+    let inside = |value: Value| said(&rules, "t", &[("input", Argument::plain(&value))]);
+    assert_eq!(inside(serde_json::json!({"a": [{"n": 6}]})), "unsure");
+    assert_eq!(inside(serde_json::json!({"a": [{"m": 6}]})), "silent");
+    let commands = self::rules(&[("t: {command: \"rm *\"}", Then::Deny)]);
+    let command = |value: Value| {
+        let argument = Argument::of(&value, &|text| Argument::Command(text.to_owned()));
+        said(&commands, "t", &[("command", argument)])
+    };
+    assert_eq!(command(serde_json::json!(["rm", "x"])), "deny");
+    assert_eq!(command(serde_json::json!(["ls; /bin/rm x"])), "deny");
+    assert_eq!(command(serde_json::json!({"program": "rm", "args": ["x"]})), "unsure");
+}
+
+#[test]
+fn a_folder_may_lead_to_what_is_denied_in_it() {
+    let rules = rules(&[("t: {path: \"secret/*\"}", Then::Deny), ("t: {path: \"*\"}", Then::Allow)]);
+    let path = |shown: &str, pattern: &[Rule]| {
+        let (shown, given) = (shown.to_owned(), shown.to_owned());
+        let absolute = if shown.starts_with('/') { shown.clone() } else { format!("/p/{shown}") };
+        said(pattern, "t", &[("path", Argument::Folder { shown, absolute, given })])
+    };
+    for (folder, expected) in
+        [("", "unsure"), ("secret", "unsure"), ("secret/a", "deny"), ("src", "allow"), ("/etc", "allow")]
+    {
+        assert_eq!(path(folder, &rules), expected, "{folder}");
+    }
+    let absolute = self::rules(&[("t: {path: \"/etc/*\"}", Then::Deny)]);
+    assert_eq!((path("", &absolute), path("/", &absolute)), ("silent", "unsure"));
+}
+
+#[test]
+fn a_rule_about_a_command_says_nothing_of_what_changes_it() {
+    let rules = rules(&[("t: {command: ls}", Then::Allow), ("t: {command: ls, background: \"true\"}", Then::Allow)]);
+    let command = || ("command", Argument::Command("ls".to_owned()));
+    let with =
+        |rules: &[Rule], name: &str, value: Value| said(rules, "t", &[command(), (name, Argument::plain(&value))]);
+    assert_eq!(with(&rules, "timeout", 5.into()), "allow");
+    assert_eq!(with(&rules[..1], "background", false.into()), "allow");
+    assert_eq!(with(&rules[..1], "background", true.into()), "silent");
+    assert_eq!(with(&rules, "background", true.into()), "allow");
+    assert_eq!(with(&rules, "args", serde_json::json!(["-x"])), "silent");
+    assert_eq!(with(&rules, "stdin", "x".into()), "silent");
 }
 
 #[test]

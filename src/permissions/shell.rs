@@ -27,6 +27,8 @@ pub struct Script {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Part {
     pub(super) words: Vec<Word>,
+    /// A pipe stands before it, so it may read what another part writes.
+    pub(super) piped: bool,
 }
 
 /// A word without its quotes.
@@ -36,11 +38,29 @@ pub(super) struct Word {
     pub(super) text: String,
     /// As it was typed, if nothing in it was quoted or expanded.
     bare: Option<String>,
+    /// How much of the text stands before the first quote or expansion.
+    plain: usize,
 }
 
 impl Word {
+    /// One of which nothing is known.
+    pub(super) fn unknown() -> Self {
+        Self { text: UNKNOWN.to_string(), bare: None, plain: 0 }
+    }
+
     pub(super) fn is_known(&self) -> bool {
         !self.text.contains(UNKNOWN)
+    }
+
+    /// Bash takes `X=1` for an assignment only if nothing up to the `=` is quoted.
+    pub(super) fn is_typed_up_to(&self, end: usize) -> bool {
+        end <= self.plain
+    }
+
+    /// `2` of `2>x`. What does not fit into a C int bash takes for an argument.
+    fn numbers_a_file(&self) -> bool {
+        let digits = self.bare.as_ref().filter(|bare| bare.chars().all(|c| c.is_ascii_digit()));
+        digits.is_some_and(|digits| digits.parse::<i32>().is_ok())
     }
 
     /// Quoted if it would otherwise look like several words.
@@ -56,8 +76,12 @@ impl Word {
 impl Part {
     /// One space between words; a word with blanks or quotes in it stands in single quotes.
     pub(super) fn text(&self) -> String {
-        self.words.iter().map(Word::shown).collect::<Vec<_>>().join(" ")
+        text(&self.words)
     }
+}
+
+pub(super) fn text(words: &[Word]) -> String {
+    words.iter().map(Word::shown).collect::<Vec<_>>().join(" ")
 }
 
 /// With `…` for what an expansion will make of it.
@@ -73,7 +97,7 @@ pub fn read(command: &str) -> Script {
 }
 
 pub(super) fn read_at(command: &str, depth: usize) -> Script {
-    let mut reader = Reader { chars: command.chars().collect(), at: 0, script: Script::default(), depth };
+    let mut reader = Reader { chars: command.chars().collect(), at: 0, script: Script::default(), depth, piped: false };
     if command.contains(odd) {
         reader.unreadable("it holds a character that does not belong into a command");
     }
@@ -92,6 +116,8 @@ struct Reader {
     at: usize,
     script: Script,
     depth: usize,
+    /// Whether there was a pipe: whatever follows may read from it, also within a group.
+    piped: bool,
 }
 
 impl Reader {
@@ -128,7 +154,13 @@ impl Reader {
                     self.at += 1;
                     self.redirection(&mut part);
                 }
-                '\n' | ';' | '&' | '|' => {
+                '|' => {
+                    let or = self.chars.get(self.at + 1) == Some(&'|');
+                    self.at += if or { 2 } else { 1 };
+                    self.end(&mut part);
+                    self.piped |= !or;
+                }
+                '\n' | ';' | '&' => {
                     self.at += 1;
                     self.end(&mut part);
                 }
@@ -160,9 +192,11 @@ impl Reader {
                 '<' | '>' => self.redirection(&mut part),
                 _ => {
                     let word = self.word();
-                    let numbers_a_file =
-                        word.bare.as_ref().is_some_and(|bare| bare.chars().all(|c| c.is_ascii_digit()));
-                    if !(numbers_a_file && matches!(self.peek(), Some('<' | '>'))) {
+                    let redirected = matches!(self.peek(), Some('<' | '>'));
+                    if redirected && c == '{' {
+                        self.unreadable("it keeps the number of a file in a variable");
+                    }
+                    if !(redirected && word.numbers_a_file()) {
                         part.words.push(word);
                     }
                 }
@@ -197,7 +231,7 @@ impl Reader {
         }
         words.drain(..reserved);
         if !words.is_empty() {
-            self.script.parts.push(Part { words });
+            self.script.parts.push(Part { words, piped: self.piped });
         }
     }
 
@@ -234,6 +268,7 @@ impl Reader {
     fn word(&mut self) -> Word {
         let mut text = String::new();
         let mut bare = Some(String::new());
+        let mut plain = None;
         while let Some(c) = self.peek() {
             match c {
                 ' ' | '\t' | '\n' | ';' | '&' | '|' | '(' | ')' | '<' | '>' => break,
@@ -243,6 +278,7 @@ impl Reader {
                 }
                 '\'' | '"' | '\\' | '$' | '`' => {
                     bare = None;
+                    plain = plain.or(Some(text.len()));
                     self.at += 1;
                     self.quoted(c, &mut text);
                 }
@@ -262,7 +298,8 @@ impl Reader {
         if let Some(name) = bare.as_deref().filter(|bare| matches!(*bare, "{" | "}" | "[" | "[[")) {
             name.clone_into(&mut text);
         }
-        Word { bare: bare.filter(|_| !text.contains(UNKNOWN)), text }
+        let plain = plain.unwrap_or(text.len());
+        Word { bare: bare.filter(|_| !text.contains(UNKNOWN)), text, plain }
     }
 
     /// After a character that quotes or expands.

@@ -21,6 +21,8 @@ fn every_simple_command_is_a_part() {
         ("a # b; c\nd", &["a", "d"]),
         ("a 2>&1 >/dev/null | b 2>/dev/null", &["a", "b"]),
         ("a &>/dev/null", &["a"]),
+        ("a 2147483647>/dev/null", &["a"]),
+        ("a 99999999999>/dev/null", &["a 99999999999"]),
         ("a \\\n  b", &["a b"]),
     ] {
         assert_eq!(parts(command), expected, "{command}");
@@ -58,6 +60,8 @@ fn what_is_not_certainly_understood_is_unreadable() {
         "cat < file",
         "cat <<EOF\nrm x\nEOF",
         "cat <<< x",
+        "ls {fd}>/dev/null",
+        "ls a {fd}</dev/null",
         "diff <(a) <(b)",
         "tee >(rm x)",
         ">/dev/null if x",

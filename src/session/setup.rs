@@ -63,8 +63,8 @@ impl Setup {
         self.binding.get()
     }
 
-    /// With a judge for `smart`, if there is a model that can be one. A project's own `goose/judge` is not heard: it
-    /// would loosen what the user decides.
+    /// With a judge for `smart`, if there is a model that can be one. Neither a project's own `goose/judge` nor a model
+    /// of its choice is heard: that would loosen what the user decides.
     fn broker(&self) -> Broker {
         let broker = &self.host.broker;
         let judge = || -> Option<ModelJudge> {
@@ -72,8 +72,8 @@ impl Setup {
             if entry.layer == Layer::Project {
                 return None;
             }
-            let fast = self.host.models.upkeep().ok().and_then(|upkeep| upkeep.accelerator);
-            let provider = fast.or_else(|| self.provider().ok()).filter(|provider| provider.name() != "offline")?;
+            let provider =
+                self.host.models.judge(&self.choice.model).filter(|provider| provider.name() != "offline")?;
             let date = clock::date(clock::now());
             let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "" };
             let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use futures::future::BoxFuture;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use skein::broker::{Answer, Asker, BindError, Binding, Nobody, Question, Terms};
 use skein::manifest::Approval;
 use skein::services::{Pool, Registry};
-use skein::tool::ServiceError;
+use skein::tool::{CallContext, ServiceError};
 
 use crate::support::{Fake, Wired, Wiring, agent, arguments, echo, mode, service, until, with};
 
@@ -335,6 +335,63 @@ async fn each_level_of_approval_does_what_it_says() {
         }
     }
     assert_eq!(wired.text("touched"), "xxx", "it ran where the table says so");
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_refused_for_good_stays_refused_at_every_level() {
+    let wired = with_a_builtin();
+    let session = wired.session("session");
+    let bind = async |approval, answer| {
+        let asker = Recording::new(answer);
+        let terms = Terms { session: Arc::clone(&session), approval: Some(approval), asker, brought: Vec::new() };
+        wired.bind_terms("work", terms).await.expect("bound")
+    };
+    let call = async |binding: &Binding, with: Value| {
+        let context = CallContext::new(Arc::clone(&session));
+        binding.call("notes__write_note", arguments(with), context).await.expect("not cancelled")
+    };
+    let asking = bind(Approval::Ask, Answer::RefuseAlways).await;
+    assert!(call(&asking, json!({})).await.refused);
+    let auto = bind(Approval::Auto, Answer::Allow).await;
+    let outcome = call(&auto, json!({})).await;
+    assert!(outcome.refused && outcome.all_text().contains("for this session"), "{}", outcome.all_text());
+    assert!(!call(&auto, json!({"text": "another"})).await.is_error, "it was about that call only");
+    wired.stop().await;
+}
+
+/// Consents, and meanwhile the level became stricter.
+struct Tightened {
+    binding: OnceLock<Arc<Binding>>,
+    level: Approval,
+}
+
+impl Asker for Tightened {
+    fn ask(&self, _: Question) -> BoxFuture<'_, Answer> {
+        Box::pin(async {
+            self.binding.get().expect("bound").tighten(self.level);
+            Answer::Allow
+        })
+    }
+}
+
+#[tokio::test]
+async fn consent_does_not_open_a_level_that_became_stricter_meanwhile() {
+    let wired = with_a_builtin();
+    for (level, runs) in [(Approval::Ask, true), (Approval::ReadOnly, false), (Approval::Deny, false)] {
+        let asker = Arc::new(Tightened { binding: OnceLock::new(), level });
+        let session = wired.session("session");
+        let terms = Terms {
+            session,
+            approval: Some(Approval::Ask),
+            asker: Arc::clone(&asker) as Arc<dyn Asker>,
+            brought: Vec::new(),
+        };
+        let binding = Arc::new(wired.bind_terms("work", terms).await.expect("bound"));
+        assert!(asker.binding.set(Arc::clone(&binding)).is_ok());
+        let outcome = wired.call(&binding, "notes__write_note", json!({})).await;
+        assert_eq!(!outcome.is_error, runs, "{level:?}: {}", outcome.all_text());
+    }
     wired.stop().await;
 }
 

@@ -47,6 +47,15 @@ fn a_program_that_is_not_there_or_cannot_be_run_is_named() {
 }
 
 #[test]
+fn what_a_variable_holds_is_not_told() {
+    let sandbox = Sandbox::new().with("PLACE", "/no/such/hunter2");
+    sandbox.write("config/services/mine.yaml", &service("{stdio: {command: '${env:PLACE}/server'}}"));
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert!(about(&run, "does not exist")["what"].as_str().is_some_and(|it| it.contains("${env:PLACE}/server")));
+    assert!(!run.whole().contains("hunter2"), "{}", run.whole());
+}
+
+#[test]
 fn a_variable_that_is_not_set_is_named() {
     let sandbox = Sandbox::new().with("THERE", "x");
     let transport = "{stdio: {command: sh, env: {A: '${env:THERE}', B: '${env:NOT_THERE}'}}}";

@@ -62,23 +62,24 @@ fn filled(text: &str) -> String {
     filled
 }
 
+/// `command` is told as it is written: what a variable holds may be a secret.
 fn program(who: &str, place: &str, command: &str, cwd: Option<&str>, folders: &Folders, found: &mut Findings) {
-    let command = filled(command);
-    if command.is_empty() {
+    let program = filled(command);
+    if program.is_empty() {
         return;
     }
-    if !command.contains('/') {
-        if on_path(&command).is_none() {
+    if !program.contains('/') {
+        if on_path(&program).is_none() {
             let fix = format!("install {command}, put it on the PATH, or write its whole path into the manifest");
             found.error(format!("{who} runs `{command}`, which is not on the PATH"), place, fix);
         }
         return;
     }
-    let file = folders.cwd.join(cwd.map(filled).unwrap_or_default()).join(&command);
+    let file = folders.cwd.join(cwd.map(filled).unwrap_or_default()).join(&program);
     if !file.is_file() {
         found.error(format!("{who} runs `{command}`, which does not exist"), place, "correct the path in the manifest");
     } else if !executable(&file) {
-        let fix = format!("chmod +x {}", file.display());
+        let fix = format!("chmod +x {command}");
         found.error(format!("{who} runs `{command}`, which cannot be executed"), place, fix);
     }
 }

@@ -98,10 +98,10 @@ fn service(key: &str, value: &Value, secrets: &mut Secrets, moved: &mut Moved) -
                 env.insert(variable.to_owned(), secrets.named(name.as_str(), variable));
             }
             Transport::Stdio(StdioTransport {
-                command: secrets.placeholders(name.as_str(), command)?,
+                command: secrets.text(name.as_str(), "command", command)?,
                 args: secrets.arguments(name.as_str(), &strings(value.get("args"))?)?,
                 env,
-                cwd: text("cwd").map(str::to_owned),
+                cwd: text("cwd").map(|cwd| secrets.text(name.as_str(), "cwd", cwd)).transpose()?,
             })
         }
         "streamable_http" => Transport::Http(HttpTransport {

@@ -76,14 +76,14 @@ impl Secrets {
         let mut before = String::new();
         for argument in args {
             let filled = self.placeholders(service, argument)?;
-            let flag_says = before.starts_with('-') && !before.contains('=') && is_telling(&before);
-            before.clone_from(argument);
             let literal = without_placeholders(&filled);
-            let assigned = assignment(&filled).filter(|(name, _)| is_telling(name));
-            let safe = literal.len() < filled.len() && literal.chars().count() < 24;
-            if safe || argument.is_empty() {
+            let assigned =
+                assignment(&filled).filter(|(name, value)| is_telling(name) && !literal_of(value).is_empty());
+            let flag_says = announces(&before, argument);
+            before.clone_from(argument);
+            if literal.trim().is_empty() {
                 kept.push(filled);
-            } else if flag_says && !argument.starts_with('-') {
+            } else if flag_says {
                 let flag = kept.last().cloned().unwrap_or_default();
                 kept.push(self.hidden(service, &format!("{service}_{flag}"), argument));
             } else if let Some((name, value)) = assigned {
@@ -91,19 +91,31 @@ impl Secrets {
                 let separator = &filled[name.len()..=name.len()];
                 let hidden = self.hidden(service, &variable, value);
                 kept.push(format!("{name}{separator}{hidden}"));
-            } else if has_credentials(argument) || argument.split(['=', ' ']).any(is_key_shaped) {
-                kept.push(self.hidden(service, &format!("{service}_argument_{}", kept.len() + 1), argument));
             } else {
-                kept.push(filled);
+                kept.push(self.text(service, &format!("argument_{}", kept.len() + 1), argument)?);
             }
         }
         Ok(kept)
     }
 
-    /// An address: what stands before an `@`, in a query or as a part that nobody would type is hidden.
+    /// A program, a folder, an argument that no flag explains: the whole goes if anything in it may be a secret.
+    pub(super) fn text(&mut self, service: &str, what: &str, text: &str) -> Result<String, String> {
+        let filled = self.placeholders(service, text)?;
+        let literal = without_placeholders(&filled);
+        let secret = has_credentials(&literal) || tells(&literal) || literal.split(BORDERS).any(is_key_shaped);
+        Ok(if secret { self.hidden(service, &format!("{service}_{what}"), text) } else { filled })
+    }
+
+    /// An address: what stands before an `@`, in a query, behind a `#` or as a part that nobody would type is hidden.
     pub(super) fn address(&mut self, service: &str, url: &str) -> Result<String, String> {
         let filled = self.placeholders(service, url)?;
-        let Some((scheme, rest)) = filled.split_once("://") else { return Ok(filled) };
+        let (scheme, rest) = filled
+            .split_once("://")
+            .filter(|(scheme, _)| {
+                ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) || scheme.contains('$')
+            })
+            .ok_or("its address begins with neither http:// nor https://")?;
+        let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(rest, fragment)| (rest, Some(fragment)));
         let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
         let (host, path) = path.split_once('/').map_or((path, None), |(host, path)| (host, Some(path)));
         let host = match host.rsplit_once('@') {
@@ -115,7 +127,7 @@ impl Secrets {
         let mut address = format!("{scheme}://{host}");
         if let Some(path) = path {
             for part in path.split('/') {
-                let part = if is_key_shaped(part) {
+                let part = if part.split(BORDERS).any(is_key_shaped) {
                     self.hidden(service, &format!("{service}_path"), part)
                 } else {
                     part.to_owned()
@@ -131,12 +143,19 @@ impl Secrets {
                         let value = self.value(service, name, &format!("{service}_{name}"), value)?;
                         format!("{name}={value}")
                     }
-                    None => pair.to_owned(),
+                    None if literal_of(pair).is_empty() => pair.to_owned(),
+                    None => self.hidden(service, &format!("{service}_query"), pair),
                 });
             }
             address = format!("{address}?{}", pairs.join("&"));
         }
-        Ok(address)
+        match fragment {
+            Some(part) if !literal_of(part).is_empty() => {
+                Ok(format!("{address}#{}", self.hidden(service, &format!("{service}_fragment"), part)))
+            }
+            Some(part) => Ok(format!("{address}#{part}")),
+            None => Ok(address),
+        }
     }
 
     /// The ways in which these files name variables, in ours. What only an editor can fill in is an error.
@@ -161,8 +180,10 @@ impl Secrets {
                 && !["workspaceFolder", "workspaceFolderBasename", "cwd", "file"].contains(&name)
             {
                 self.named(service, name)
-            } else {
+            } else if is_variable(inside) {
                 return Err(format!("it uses ${{{inside}}}, which only its editor can fill in"));
+            } else {
+                return Err("it uses a `${…}` that only its editor can fill in".to_owned());
             };
             filled.push_str(before);
             filled.push_str(&ours);
@@ -219,17 +240,55 @@ fn is_plain(value: &str) -> bool {
     pieces.into_iter().all(short)
 }
 
-/// `scheme://user:password@host`, or an address with a query.
+/// An address with something before an `@`, in a query or behind a `#`. Everybody is called `git` at a forge.
 fn has_credentials(text: &str) -> bool {
     text.split_once("://").is_some_and(|(_, rest)| {
-        let host = rest.split('/').next().unwrap_or_default();
-        host.split_once('@').is_some_and(|(user, _)| user.contains(':')) || rest.contains('?')
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (_, query) = rest.split_once(['?', '#']).unwrap_or_default();
+        let given = |pair: &str| pair.split_once('=').map_or(!pair.is_empty(), |(_, value)| !value.is_empty());
+        host.rsplit_once('@').is_some_and(|(user, _)| !matches!(user, "" | ":" | "git")) || query.split('&').any(given)
     })
+}
+
+/// What ends a word in an argument of whatever syntax.
+const BORDERS: [char; 18] =
+    ['=', ':', ';', ',', '"', '\'', '{', '}', '#', '?', '&', '@', '.', ' ', '(', ')', '\t', '\n'];
+
+/// Whether a telling name stands somewhere with something behind it: `export API_KEY='x'`, `{"token":"x"}`. The tag of an
+/// image and the version of a package are nothing.
+fn tells(text: &str) -> bool {
+    let mut rest = text;
+    while let Some(at) = rest.find(BORDERS) {
+        let (name, behind) = rest.split_at(at);
+        let name = if behind.starts_with('=') { name.rsplit('/').next().unwrap_or(name) } else { name };
+        let name = name.trim_start_matches(['-', '/']);
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+        let is_tag = behind.starts_with([':', '@'])
+            && (behind[1..] == *"latest" || behind[1..].chars().all(|c| c.is_ascii_digit() || c == '.'));
+        if is_name && is_telling(name) && !is_tag && !behind.trim_matches(BORDERS).is_empty() {
+            return true;
+        }
+        rest = behind.trim_start_matches(BORDERS);
+    }
+    false
+}
+
+/// Whether a flag says that what comes next is a secret.
+fn announces(flag: &str, next: &str) -> bool {
+    let is_flag = next.starts_with("--") || (next.starts_with('-') && next.chars().count() <= 2);
+    let telling = flag.starts_with('-') && !flag.contains('=') && (is_telling(flag) || flag == "-k");
+    let user = matches!(flag, "-u" | "--user") && next.contains(':');
+    !is_flag && (telling || user)
+}
+
+/// What is written out, without blanks around it.
+fn literal_of(text: &str) -> String {
+    without_placeholders(text).trim().to_owned()
 }
 
 /// Long, of letters and digits both, without anything that makes a path or a package's name readable.
 fn is_key_shaped(text: &str) -> bool {
-    let known = ["sk-", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "glpat-", "AKIA", "AIza"];
+    let known = ["sk-", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "glpat-", "AKIA", "AIza", "eyJ"];
     let body = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '='));
     let mixed = text.chars().any(|c| c.is_ascii_digit()) && text.chars().any(|c| c.is_ascii_alphabetic());
     body && ((text.len() >= 24 && mixed) || (text.len() >= 12 && known.iter().any(|start| text.starts_with(start))))

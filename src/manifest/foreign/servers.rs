@@ -52,10 +52,10 @@ impl Server<'_> {
         let from = from.unwrap_or(&empty);
         let transport = match (command, self.text("url").or(self.text("serverUrl"))) {
             (Some(command), None) => Transport::Stdio(StdioTransport {
-                command: secrets.placeholders(name.as_str(), command)?,
+                command: secrets.text(name.as_str(), "command", command)?,
                 args: secrets.arguments(name.as_str(), &strings(from.get("args"))?)?,
                 env: environment(name.as_str(), from.get("env"), secrets, moved)?,
-                cwd: self.text("cwd").map(|cwd| secrets.placeholders(name.as_str(), cwd)).transpose()?,
+                cwd: self.text("cwd").map(|cwd| secrets.text(name.as_str(), "cwd", cwd)).transpose()?,
             }),
             (None, Some(_)) if self.text("type") == Some("sse") => return Err(SSE.to_owned()),
             (None, Some(url)) => Transport::Http(HttpTransport {
