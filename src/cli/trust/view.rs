@@ -1,0 +1,144 @@
+//! What a project would have Skein use, in lines that a person decides by: the programs, whom they replace, what of the
+//! user's environment they are given, and the rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::folders::Folders;
+use super::super::output::Output;
+use crate::diagnostic::printable;
+use crate::manifest::{
+    self, AgentEntry, Config, Layer, Manifests, Mode, Path, Placeholder, Root, Runtime, ServiceEntry, Then, Transport,
+};
+use crate::trust::{Project, Since, TrustStore};
+
+/// The files, and above all the programs they would start. What a project says is shown without anything
+/// that would steer the terminal: it must not be able to hide what one is asked to trust.
+pub(super) fn describe(project: &Project, store: &TrustStore, folders: &Folders, output: &mut Output) {
+    let root = Root::Snapshot { files: project.files.clone(), shown: String::new() };
+    let (manifests, _) = manifest::load(&[(Layer::Project, root)]);
+    let (builtin, _) = manifest::load(&[(Layer::Builtin, Root::Builtin)]);
+    let user = Root::Disk { path: folders.config.clone(), shown: String::new() };
+    let (user, _) = manifest::load(&[(Layer::User, user)]);
+
+    let mut lines = vec![format!("{} asks Skein to use:", project.root.display())];
+    lines.extend(project.files.iter().map(|(path, content)| format!("  {} ({} bytes)", path.display(), content.len())));
+    lines.extend(changes(project, store));
+    for service in manifests.services.values() {
+        lines.extend(of_service(service, &builtin, &user));
+    }
+    for agent in manifests.agents.values() {
+        lines.extend(of_agent(agent, &builtin, &user));
+    }
+    lines.extend(manifests.configs.iter().flat_map(|entry| rules(&entry.config)));
+    lines.push("Programs and scripts outside .skein/ that these name are not part of the hash.".to_owned());
+    lines.iter().for_each(|line| output.aside(&format!("{}\n", printable(line))));
+}
+
+/// What is another since the project was trusted, if it ever was.
+fn changes(project: &Project, store: &TrustStore) -> Vec<String> {
+    let changes = store.changes(project);
+    let head = (!changes.is_empty()).then(|| "since it was trusted:".to_owned());
+    let became = |(file, since): (String, Since)| match since {
+        Since::Added => format!("  {file} is new"),
+        Since::Changed => format!("  {file} has changed"),
+        Since::Removed => format!("  {file} is gone"),
+    };
+    head.into_iter().chain(changes.into_iter().map(became)).collect()
+}
+
+fn of_service(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
+    let name = &service.manifest.name;
+    let transport = &service.manifest.transport;
+    let mut lines = Vec::new();
+    match transport {
+        Transport::Builtin(_) => {}
+        Transport::Stdio(stdio) => {
+            lines.push(format!("service {name} runs: {}", program(&stdio.command, &stdio.args, &stdio.env)));
+        }
+        Transport::Http(http) => lines.push(format!("service {name} connects to: {}", http.url)),
+    }
+    lines.extend(given(&format!("service {name}"), transport));
+    // A server of .mcp.json with a built-in name is left out.
+    if builtin.services.contains_key(name.as_str()) && service.path == Path::root() {
+        lines.push(format!("service {name} changes the built-in service of that name"));
+    }
+    if user.services.contains_key(name.as_str()) {
+        lines.push(format!("service {name} replaces your service of that name"));
+    }
+    lines
+}
+
+fn of_agent(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
+    let name = &agent.manifest.name;
+    let mut lines = Vec::new();
+    for (others, whose) in [(builtin, "the built-in"), (user, "your")] {
+        if others.agents.contains_key(name.as_str()) {
+            lines.push(format!("agent {name} replaces {whose} agent of that name"));
+        }
+    }
+    lines.extend(agent.modes.iter().map(|entry| format!("mode {name}/{}: {}", entry.mode.slug, mode(&entry.mode))));
+    if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
+        lines.push(format!("agent {name} runs: {}", program(&acp.command, &acp.args, &acp.env)));
+        lines.extend(given(&format!("agent {name}"), acp));
+    }
+    lines
+}
+
+/// A command line, with the names of the variables it is given: `LD_PRELOAD` says as much as a program.
+fn program(command: &str, args: &[String], env: &BTreeMap<String, String>) -> String {
+    let mut text = [&[command.to_owned()], args].concat().join(" ");
+    if !env.is_empty() {
+        let names: Vec<_> = env.keys().map(String::as_str).collect();
+        text.push_str(&format!(" (sets {})", names.join(", ")));
+    }
+    text
+}
+
+/// Which of the user's variables something is given: a key may be among them, and an address is where it goes.
+fn given(whom: &str, transport: &impl serde::Serialize) -> Option<String> {
+    let text = serde_json::to_string(transport).unwrap_or_default();
+    let names: BTreeSet<_> = Placeholder::all_in(&text).map(|placeholder| placeholder.name).collect();
+    let names: Vec<_> = names.into_iter().collect();
+    (!names.is_empty()).then(|| format!("{whom} is given your variables: {}", names.join(", ")))
+}
+
+/// What a mode is told and may use.
+fn mode(mode: &Mode) -> String {
+    let groups: Vec<_> = mode.tool_groups.iter().map(|group| group.group().as_str()).collect();
+    let tools = if groups.is_empty() { "none".to_owned() } else { groups.join(", ") };
+    let prompt = mode.prompt.as_ref().map(|file| format!("; told by {file}")).unwrap_or_default();
+    let approval = mode.approval.map(|level| format!("; approval {}", level.as_str())).unwrap_or_default();
+    format!("tools {tools}{prompt}{approval}")
+}
+
+/// What a project's config would change.
+fn rules(config: &Config) -> Vec<String> {
+    let mut rules = Vec::new();
+    if let Some(approval) = config.approval {
+        rules.push(format!("approval {}, unless yours is stricter", approval.as_str()));
+    }
+    for rule in &config.permissions {
+        let what = match rule.then {
+            Then::Deny => "calls are refused",
+            Then::Ask => "calls are asked about",
+            Then::Allow => "calls cannot be allowed by a project, and make its config wrong",
+        };
+        rules.push(format!("{what}: {rule}"));
+    }
+    rules.extend(config.profile.iter().map(|profile| format!("profile {profile} is used")));
+    for (name, profile) in &config.profiles {
+        let models = [("model", &profile.processor), ("accelerator", &profile.accelerator)];
+        for (what, model) in models {
+            rules.extend(model.iter().map(|model| format!("profile {name}: {what} {model}")));
+        }
+        if let Some(agent) = &profile.agent {
+            let mode = profile.mode.as_ref().map(|mode| format!("/{mode}")).unwrap_or_default();
+            rules.push(format!("profile {name}: sessions begin with {agent}{mode}"));
+        }
+        if let Some(services) = &profile.services {
+            let names: Vec<_> = services.iter().map(|service| service.as_str()).collect();
+            rules.push(format!("profile {name}: of your services only {} stay on", names.join(", ")));
+        }
+    }
+    rules
+}
