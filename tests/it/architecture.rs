@@ -136,7 +136,8 @@ fn crates_stay_inside_their_fences() {
     let mut fences = BTreeMap::new();
     for row in table(&architecture(), &["crate", "only in"]) {
         for name in listed(&row[0]) {
-            fences.insert(name, listed(&row[1]));
+            let uses = pattern(&format!(r"(?:^|[^\w:]){name}::|\buse {name}\b"));
+            fences.insert(name, (uses, listed(&row[1])));
         }
     }
     for needed in ["serde_yaml", "saphyr_parser", "jsonschema", "petgraph", "clap", "rmcp", "rusqlite", "genai"] {
@@ -144,10 +145,11 @@ fn crates_stay_inside_their_fences() {
     }
     for file in rust_files("src") {
         let (path, module, code) = (below_source(&file), module_of(&file), without_tests(&code(&file)));
-        for (name, allowed) in &fences {
+        for (name, (uses, allowed)) in &fences {
             let inside = allowed.contains(&module) || allowed.contains(&path);
-            let uses = pattern(&format!(r"(?:^|[^\w:]){name}::|\buse {name}\b")).is_match(&code);
-            assert!(inside || !uses, "src/{path} uses {name}, which belongs in {allowed:?} alone");
+            // The plain search spares most files the slow one.
+            let used = code.contains(name) && uses.is_match(&code);
+            assert!(inside || !used, "src/{path} uses {name}, which belongs in {allowed:?} alone");
         }
     }
 }
