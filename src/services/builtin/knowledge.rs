@@ -9,7 +9,6 @@ mod item;
 mod recipe;
 mod show;
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,7 +27,7 @@ use serde_json::{Map, Value, json};
 
 use self::find::{Found, find};
 use self::item::{Item, Kind};
-use self::show::{MAX_LINE, instructions, labelled, listed, parameter, structured, uri};
+use self::show::{MAX_LINE, extras, instructions, labelled, listed, parameter, structured, uri};
 use super::answer::{self, Answer, Refusal};
 use super::{call_context, schema};
 use crate::ids::nearest;
@@ -241,10 +240,11 @@ fn prompt_arguments(item: &Item) -> Vec<PromptArgument> {
 fn wanted<'a>(found: &'a Found, name: &str) -> Result<&'a Item, Refusal> {
     found.get(name).ok_or_else(|| {
         if let Some(problem) = found.problems.iter().find(|problem| problem.name == name) {
-            return Refusal::new(format!("`{name}` cannot be used: {problem}. Tell the user"));
+            return Refusal::new(format!("`{}` cannot be used: {problem}. Tell the user", item::named(name)));
         }
         let near = nearest(name, found.items.iter().map(|item| item.name.as_str()));
         let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+        let name = item::named(name);
         Refusal::new(format!("there is no skill, recipe or agent file `{name}`; {near}`load` without a name lists all"))
     })
 }
@@ -258,35 +258,21 @@ fn loaded(found: &Found, name: &str) -> Result<(String, Value), Refusal> {
     match (path, &item.folder) {
         (None, _) => {
             let document = read_again(item)?;
-            let mut text = labelled(item, &item.shown, &item.file, &document.body);
             let files = item.folder.as_deref().map(beside::list).unwrap_or_default();
-            if !files.is_empty() {
-                _ = write!(text, "\nfiles beside it, to be loaded as {}/PATH: {}", item.name, files.join(", "));
-            }
-            if let Some(recipe) = &document.recipe {
-                let keys: Vec<_> = recipe.parameters.iter().map(parameter).collect();
-                if !keys.is_empty() {
-                    _ = write!(
-                        text,
-                        "\nparameters, to be filled in where the text has {{{{ name }}}}: {}",
-                        keys.join(", ")
-                    );
-                }
-                if !recipe.undone.is_empty() {
-                    _ = write!(text, "\nit also has {}, which is not acted on", recipe.undone.join(", "));
-                }
-            }
+            let extras = extras(item, &files, document.recipe.as_ref());
+            let text = labelled(item, &item.shown, &item.file, &document.body, &extras);
             Ok((text, data))
         }
         (Some(path), Some(folder)) => {
+            // A refusal has no label, so it does not tell the names of files.
             let read = beside::read(&folder.join(path), std::slice::from_ref(folder)).map_err(|reason| {
-                let files = beside::list(folder).join(", ");
-                let there = if files.is_empty() { "it has none".to_owned() } else { format!("there are: {files}") };
-                Refusal::new(format!("`{path}` is no file that can be loaded of the skill `{own}`: {reason}; {there}"))
+                let path = item::named(path);
+                let look = format!("`load` with the name `{own}` lists what there is");
+                Refusal::new(format!("`{path}` is no file that can be loaded of the skill `{own}`: {reason}; {look}"))
             });
             let (real, text) = read?;
-            let shown = format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md"));
-            Ok((labelled(item, &shown, &real, &text), data))
+            let shown = item::named(&format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md")));
+            Ok((labelled(item, &shown, &real, &text, ""), data))
         }
         (Some(_), None) => {
             let kind = item.kind.as_str();
@@ -327,7 +313,7 @@ fn prompted(found: &Found, name: &str, given: &Map<String, Value>, session: &Ses
             (asks(given.get(REQUEST).and_then(Value::as_str).unwrap_or_default()), document.body)
         }
     };
-    Ok(format!("{asks}\n\n{}", labelled(item, &item.shown, &item.file, &text)))
+    Ok(format!("{asks}\n\n{}", labelled(item, &item.shown, &item.file, &text, "")))
 }
 
 #[cfg(test)]

@@ -102,9 +102,10 @@ async fn what_other_tools_keep_is_found_and_told_with_its_origin() {
 
         Report on {{ team }} in {{ style }}.
 
-        [end #]
         parameters, to be filled in where the text has {{ name }}: team, style (optional)
-        it also has extensions, which is not acted on"]]
+        it also has extensions, which is not acted on
+
+        [end #]"]]
     .assert_eq(&set.load("weekly").await);
 }
 
@@ -115,14 +116,14 @@ async fn files_beside_a_skill_are_listed_and_loaded() {
     set.write("cwd/.agents/skills/review/lists/check.md", "1. Look");
     set.write("cwd/.agents/skills/review/.hidden", "no");
     let text = set.load("review").await;
-    assert!(text.ends_with("\nfiles beside it, to be loaded as review/PATH: lists/check.md"), "{text}");
+    assert!(text.ends_with("\nfiles beside it, to be loaded as review/PATH: lists/check.md\n\n[end #]"), "{text}");
     let text = set.load("review/lists/check.md").await;
     assert!(text.starts_with("The skill review of this project"), "{text}");
     assert!(text.contains(".agents/skills/review/lists/check.md\n") && text.contains("\n1. Look\n"), "{text}");
     assert_eq!(
         set.load("review/nothing").await,
         "`nothing` is no file that can be loaded of the skill `review`: it cannot be read: No such file or directory \
-         (os error 2); there are: lists/check.md"
+         (os error 2); `load` with the name `review` lists what there is"
     );
     set.write("cwd/.claude/agents/critic.md", "---\ndescription: Finds fault\n---\nBe strict.");
     fs::write(set.path("cwd/.agents/skills/review/picture.png"), b"\x89PNG\xff").unwrap();
@@ -188,7 +189,7 @@ async fn what_is_wrong_with_a_file_is_told_with_its_place() {
         cannot be used: .agents/skills/open/SKILL.md:1:1: the front matter has no end; close it with a line `---`
         cannot be used: .agents/skills/tab/SKILL.md:3:1: not valid YAML: a tab cannot indent; indent with spaces
         cannot be used: .agents/skills/undescribed/SKILL.md:2:1: it has no `description`; add `description: …`: it is what tells when to use it
-        cannot be used: .goose/recipes/key.yaml:4:3: the parameter has no usable `key`; give it a `key` of letters, digits and `_`, as the text uses it
+        cannot be used: .goose/recipes/key.yaml:4:3: the parameter has no usable `key`; give it a `key` of up to 64 letters, digits and `_`, as the text uses it
         cannot be used: .goose/recipes/latin.yaml: it is not UTF-8 text; save it as UTF-8
         cannot be used: .goose/recipes/nothing.json:1:1: it has neither `instructions` nor a `prompt`; a recipe has `title`, `description` and `instructions` or a `prompt`
         cannot be used: .goose/recipes/twice.yaml:3:1: the key `prompt` stands twice in one mapping; keep one of the two entries"#]]

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::item::{self, Document, Item, Kind, Origin, Problem, Wrong};
+use super::item::{self, Document, Item, Kind, Origin, Problem, Wrong, named};
 use crate::services::UserFolders;
 use crate::store::project_root;
 
@@ -163,12 +163,13 @@ impl Search {
         Ok((real, folder))
     }
 
+    /// A path as people write it.
     fn shown(&self, path: &Path) -> String {
-        match (path.strip_prefix(&self.root), path.strip_prefix(&self.home)) {
-            (Ok(below), _) => below.display().to_string(),
-            (_, Ok(below)) if !self.home.as_os_str().is_empty() => format!("~/{}", below.display()),
-            _ => path.display().to_string(),
-        }
+        named(&match (path.strip_prefix(&self.root), path.strip_prefix(&self.home)) {
+            (Ok(below), _) => below.to_string_lossy(),
+            (_, Ok(below)) if !self.home.as_os_str().is_empty() => format!("~/{}", below.display()).into(),
+            _ => path.to_string_lossy(),
+        })
     }
 }
 

@@ -11,6 +11,8 @@ use crate::manifest::{self, Source};
 const MAX_NAME: usize = 64;
 /// Of a description, as far as it is shown.
 const MAX_DESCRIPTION: usize = 1_000;
+/// Of a path or another name that a project chose, as far as it is shown.
+const MAX_SHOWN: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -53,7 +55,7 @@ pub(super) struct Item {
     /// One line.
     pub(super) description: String,
     pub(super) origin: Origin,
-    /// Its file as people write it, and as it is, links resolved.
+    /// Its file as [`named`] shows it, and as it is, links resolved.
     pub(super) shown: String,
     pub(super) file: PathBuf,
     /// Of a skill: what it may not leave, links resolved.
@@ -101,12 +103,13 @@ pub(super) struct Wrong {
 }
 
 impl Wrong {
-    pub(super) fn new(problem: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { at: None, problem: problem.into(), help: help.into() }
+    /// What is wrong may quote the text.
+    pub(super) fn new(problem: impl AsRef<str>, help: impl Into<String>) -> Self {
+        Self { at: None, problem: one_line(problem.as_ref()), help: help.into() }
     }
 
     /// At the value under a key, or at what is around it.
-    pub(super) fn at(source: &Source, path: &manifest::Path, problem: impl Into<String>, help: &str) -> Self {
+    pub(super) fn at(source: &Source, path: &manifest::Path, problem: impl AsRef<str>, help: &str) -> Self {
         let at = source.place(path).span.map(|span| (span.line, span.column));
         Self { at, ..Self::new(problem, help) }
     }
@@ -169,8 +172,7 @@ pub(super) fn parsed(source: &Source) -> Result<Value, Wrong> {
     }
     manifest::parse(source).map_err(|found| Wrong {
         at: found.at.span.as_ref().map(|span| (span.line, span.column)),
-        problem: found.problem,
-        help: found.help,
+        ..Wrong::new(found.problem, one_line(&found.help))
     })
 }
 
@@ -194,7 +196,7 @@ fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
     if good {
         return Ok(name.to_owned());
     }
-    let problem = format!("`{}` is no name", one_line(name));
+    let problem = format!("`{}` is no name", named(name));
     let help = format!("use up to {MAX_NAME} letters, digits, `-`, `_` and `.`, beginning with a letter or a digit");
     Err(match source {
         Some(source) => Wrong::at(source, &manifest::Path::root().key("name"), problem, &help),
@@ -202,10 +204,29 @@ fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
     })
 }
 
-/// Without line breaks and what does not show, and not longer than anyone reads.
+/// A description or another sentence of a file: without line breaks and what does not show, and not longer than anyone
+/// reads.
 pub(super) fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let shown: String = words.chars().filter(|c| !c.is_control()).collect();
-    let head = super::answer::head(&shown, MAX_DESCRIPTION);
-    if head.len() < shown.len() { format!("{head}…") } else { shown }
+    short(words.chars().filter(|c| !unseen(*c)).collect(), MAX_DESCRIPTION)
+}
+
+/// A path, a file's name or a key of somebody's file, as it is shown everywhere: on one line, with a mark in the place
+/// of everything that would break the line or not show. It is a label then, whatever it was meant to be.
+pub(super) fn named(name: &str) -> String {
+    let seen = |c: char| if unseen(c) || (c.is_whitespace() && c != ' ') { '\u{FFFD}' } else { c };
+    short(name.chars().map(seen).collect(), MAX_SHOWN)
+}
+
+fn short(text: String, bytes: usize) -> String {
+    let head = super::answer::head(&text, bytes);
+    if head.len() < text.len() { format!("{head}…") } else { text }
+}
+
+/// Control characters, and those that have no width or turn the direction of what follows.
+fn unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
+            | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}'
+            | '\u{E0000}'..='\u{E01EF}')
 }
