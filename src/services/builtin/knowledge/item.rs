@@ -9,6 +9,9 @@ use super::recipe::Recipe;
 use crate::manifest::{self, Source};
 
 const MAX_NAME: usize = 64;
+/// Of front matter, and of a recipe, which is YAML as a whole. It is read whenever somebody lists what there is.
+const MAX_FRONT: usize = 8 * 1024;
+const MAX_RECIPE: usize = 64 * 1024;
 /// Of a description, as far as it is shown.
 const MAX_DESCRIPTION: usize = 1_000;
 /// Of a path or another name that a project chose, as far as it is shown.
@@ -65,23 +68,30 @@ pub(super) struct Item {
 
 /// A file that looks like knowledge and cannot be used.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Problem {
+pub struct Problem {
     /// What it would be called, going by its path.
     pub(super) name: String,
+    /// As [`named`] shows it.
     pub(super) file: String,
     /// Line and column, both counted from 1.
     pub(super) at: Option<(usize, usize)>,
-    pub(super) problem: String,
-    pub(super) help: String,
+    pub problem: String,
+    pub help: String,
+}
+
+impl Problem {
+    /// The file, and the place in it if there is one.
+    pub fn place(&self) -> String {
+        match self.at {
+            Some((line, column)) => format!("{}:{line}:{column}", self.file),
+            None => self.file.clone(),
+        }
+    }
 }
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.file)?;
-        if let Some((line, column)) = self.at {
-            write!(f, ":{line}:{column}")?;
-        }
-        write!(f, ": {}; {}", self.problem, self.help)
+        write!(f, "{}: {}; {}", self.place(), self.problem, self.help)
     }
 }
 
@@ -115,10 +125,22 @@ impl Wrong {
     }
 }
 
+/// How much of a text is YAML, in bytes: that is what reading it costs.
+pub(super) fn weight(kind: Kind, text: &str) -> usize {
+    match kind {
+        Kind::Recipe => text.len().min(MAX_RECIPE),
+        Kind::Skill | Kind::Agent => parted(text).map_or(0, |(front, _)| front.len()),
+    }
+}
+
 /// Reads the text of a file whose path suggests `name`.
 pub(super) fn read(kind: Kind, name: &str, file: &Path, text: &str) -> Result<Document, Wrong> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match kind {
+        Kind::Recipe if text.len() > MAX_RECIPE => {
+            let problem = format!("the recipe has more than {} kB", MAX_RECIPE / 1024);
+            Err(Wrong::new(problem, "keep what it is to do, and have it name files for the rest"))
+        }
         Kind::Recipe => {
             let (recipe, description) = Recipe::read(file, text)?;
             let body = recipe.text();
@@ -162,6 +184,11 @@ fn parted(text: &str) -> Result<(String, &str), Wrong> {
             return Ok((front, &text[behind..]));
         }
         front.push_str(line);
+        if front.len() > MAX_FRONT {
+            let problem = format!("the front matter has more than {} kB, or no end", MAX_FRONT / 1024);
+            let help = "close it with a line `---`, and put what it does not need for `name` and `description` below";
+            return Err(Wrong { at: Some((1, 1)), ..Wrong::new(problem, help) });
+        }
     }
     Err(Wrong { at: Some((1, 1)), ..Wrong::new("the front matter has no end", "close it with a line `---`") })
 }
@@ -189,7 +216,7 @@ pub(super) fn text_of(source: &Source, value: &Value, key: &str) -> Result<Optio
 }
 
 /// A name is typed behind a slash and stands in addresses.
-fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
+pub(super) fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let good =
         name.len() <= MAX_NAME && name.chars().all(fits) && name.starts_with(|c: char| c.is_ascii_alphanumeric());
