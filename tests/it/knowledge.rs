@@ -163,6 +163,14 @@ fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
         assert!(error["message"].as_str().is_some_and(|message| message.contains(said)), "{error}");
     }
     assert_eq!(model.answered(), 2, "what lacks something is not sent");
+    sandbox.write("project/.agents/skills/bare/SKILL.md", "just text");
+    let refused = client.begin(&session, "/bare do it");
+    let error = client.answer(&refused)["error"].clone();
+    let said =
+        "`bare` cannot be used until its file is corrected: .agents/skills/bare/SKILL.md:1:1: it has no front matter";
+    assert!(error["message"].as_str().is_some_and(|message| message.contains(said)), "{error}");
+    assert_eq!(model.answered(), 2, "nor is what cannot be used");
+    std::fs::remove_file(sandbox.path("project/.agents/skills/bare/SKILL.md")).expect("removed");
 
     // A skill that comes while the session runs is a command from the next prompt on.
     sandbox.write("project/.agents/skills/ship/SKILL.md", "---\ndescription: Ships\n---\nTag it.\n");
