@@ -16,6 +16,7 @@ use super::{Global, workspace};
 use crate::agents::models;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::manifest::Settings;
+use crate::services::builtin::knowledge::problems;
 use crate::session::ModelSource as _;
 use crate::trust::{Project, Trust, TrustStore};
 
@@ -64,6 +65,7 @@ pub(super) fn run(args: &DoctorArgs, global: &Global, folders: &Folders, output:
     files::check(folders, &mut found);
     trust(folders, &mut found);
     manifests(global, folders, &mut found);
+    knowledge(folders, &mut found);
     if reach::on_path("bash").is_none() {
         let fix = "install bash, or put it on the PATH: the service developer runs commands with it";
         found.error("there is no program `bash` on the PATH", "PATH", fix);
@@ -138,6 +140,23 @@ fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
     reach::services(&plan, folders, found);
     model(&Settings::of(plan.manifests()), folders, found);
 }
+
+/// Skills, recipes and agent files that cannot be used.
+fn knowledge(folders: &Folders, found: &mut Findings) {
+    let problems = problems(&folders.cwd, &folders.user());
+    for problem in problems.iter().take(MAX_KNOWLEDGE) {
+        let what = format!("a skill, recipe or agent file cannot be used: {}", problem.problem);
+        found.warning(what, problem.place(), problem.help.as_str());
+    }
+    if problems.len() > MAX_KNOWLEDGE {
+        let more = problems.len() - MAX_KNOWLEDGE;
+        let what = format!("{more} more skills, recipes or agent files cannot be used");
+        found.warning(what, folders.cwd.display().to_string(), "correct those that are named, then look again");
+    }
+}
+
+/// How many files of one kind of trouble are named.
+const MAX_KNOWLEDGE: usize = 20;
 
 fn model(settings: &Settings, folders: &Folders, found: &mut Findings) {
     let place = if variable("SKEIN_MODEL").is_some() { "SKEIN_MODEL" } else { "the profile in your config.yaml" };

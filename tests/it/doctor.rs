@@ -157,3 +157,13 @@ fn a_variable_with_a_default_is_not_missing() {
     about(&run, "NEITHER");
     assert_eq!(findings(&run).len(), 2, "the other is about the model: {}", run.stdout);
 }
+
+#[test]
+fn a_skill_that_cannot_be_used_is_named_with_its_place() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.agents/skills/bare/SKILL.md", "just text");
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert_eq!(run.code, 0, "{}", run.stdout);
+    let found = about(&run, "it has no front matter");
+    assert_eq!((&found["severity"], &found["place"]), (&"warning".into(), &".agents/skills/bare/SKILL.md:1:1".into()));
+}

@@ -57,7 +57,7 @@ fn checked(sandbox: &Sandbox, step: &Step) -> Result<(), String> {
     Err(format!("{command}\nexits with {:?} and does not say {missing:?}:\n{said}", output.status.code()))
 }
 
-fn perform(lesson: &Lesson) {
+fn perform(lesson: &Lesson) -> Sandbox {
     let sandbox = Sandbox::new();
     for (at, step) in lesson.steps.iter().enumerate() {
         let place = format!("{}, step {}: {}", lesson.name, at + 1, step.title);
@@ -71,6 +71,7 @@ fn perform(lesson: &Lesson) {
         }
         checked(&sandbox, step).unwrap_or_else(|problem| panic!("{place}: {problem}"));
     }
+    sandbox
 }
 
 fn lesson(name: &str) -> Lesson {
@@ -89,7 +90,11 @@ fn the_first_service_works_as_written() {
 
 #[test]
 fn the_way_from_goose_works_as_written() {
-    perform(&lesson("from-goose"));
+    let sandbox = perform(&lesson("from-goose"));
+    // A lesson leaves nothing in the user's own configuration.
+    for left in ["config/config.yaml", "config/services"] {
+        assert!(!sandbox.path(left).exists(), "{left}");
+    }
 }
 
 #[test]
@@ -134,6 +139,18 @@ fn they_can_be_served_alone() {
     assert_eq!(step["structuredContent"]["check"]["command"], "skein acp < hello.json");
     client.hang_up();
     assert!(client.ended().success());
+}
+
+/// As docs/knowledge.md says: without a manifest, in a mode that is built in.
+#[test]
+fn a_built_in_mode_can_teach_what_was_imported() {
+    let sandbox = Sandbox::new();
+    let page = code_blocks(&read(repository("docs/knowledge.md")));
+    let (_, servers) = page.iter().find(|(info, _)| info == "json").expect("the servers");
+    sandbox.write("project/lessons.json", servers);
+    let asked = "skein run --model offline -a goose -m assistant --approval auto '/lessons.list_tutorials'";
+    let output = typed(&sandbox, &format!("skein import lessons.json && {asked}"));
+    assert!(output.status.success() && said(&output).contains("first-manifest"), "{}", said(&output));
 }
 
 /// They only read, so the group `read` brings them to a mode that depends on the service, and nobody is asked.

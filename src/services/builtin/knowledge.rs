@@ -9,7 +9,6 @@ mod item;
 mod recipe;
 mod show;
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,8 +26,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use self::find::{Found, find};
+pub use self::item::Problem;
 use self::item::{Item, Kind};
-use self::show::{MAX_LINE, instructions, labelled, listed, parameter, structured, uri};
+use self::recipe::Recipe;
+use self::show::{MAX_LINE, extras, instructions, labelled, listed, structured, uri};
 use super::answer::{self, Answer, Refusal};
 use super::{call_context, schema};
 use crate::ids::nearest;
@@ -172,7 +173,13 @@ impl ServerHandler for KnowledgeService {
             let description = format!("{} of the {}: {description}", item.kind.as_str(), item.origin.as_str());
             Prompt::new(item.name.clone(), Some(description), Some(prompt_arguments(item)))
         };
-        Ok(ListPromptsResult::with_all_items(found.items.iter().map(prompt).collect()))
+        // A file that cannot be used has its name here, so that whoever types it is told why.
+        let broken = |problem: &Problem| {
+            let description = answer::head(&format!("cannot be used: {problem}"), MAX_LINE).to_owned();
+            Prompt::new(problem.name.clone(), Some(description), Some(vec![request_argument()]))
+        };
+        let prompts = found.items.iter().map(prompt).chain(found.broken().map(broken));
+        Ok(ListPromptsResult::with_all_items(prompts.collect()))
     }
 
     async fn get_prompt(
@@ -231,20 +238,26 @@ fn prompt_arguments(item: &Item) -> Vec<PromptArgument> {
             };
             recipe.parameters.iter().map(argument).collect()
         }
-        Some(_) | None => {
-            vec![PromptArgument::new(REQUEST).with_description("What to do with it").with_required(false)]
-        }
+        Some(_) | None => vec![request_argument()],
     }
+}
+
+fn request_argument() -> PromptArgument {
+    PromptArgument::new(REQUEST).with_description("What to do with it").with_required(false)
 }
 
 /// The item of that name, or what stands in its way.
 fn wanted<'a>(found: &'a Found, name: &str) -> Result<&'a Item, Refusal> {
     found.get(name).ok_or_else(|| {
         if let Some(problem) = found.problems.iter().find(|problem| problem.name == name) {
-            return Refusal::new(format!("`{name}` cannot be used: {problem}. Tell the user"));
+            return Refusal::new(format!(
+                "`{}` cannot be used until its file is corrected: {problem}",
+                item::named(name)
+            ));
         }
         let near = nearest(name, found.items.iter().map(|item| item.name.as_str()));
         let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+        let name = item::named(name);
         Refusal::new(format!("there is no skill, recipe or agent file `{name}`; {near}`load` without a name lists all"))
     })
 }
@@ -258,35 +271,21 @@ fn loaded(found: &Found, name: &str) -> Result<(String, Value), Refusal> {
     match (path, &item.folder) {
         (None, _) => {
             let document = read_again(item)?;
-            let mut text = labelled(item, &item.shown, &item.file, &document.body);
             let files = item.folder.as_deref().map(beside::list).unwrap_or_default();
-            if !files.is_empty() {
-                _ = write!(text, "\nfiles beside it, to be loaded as {}/PATH: {}", item.name, files.join(", "));
-            }
-            if let Some(recipe) = &document.recipe {
-                let keys: Vec<_> = recipe.parameters.iter().map(parameter).collect();
-                if !keys.is_empty() {
-                    _ = write!(
-                        text,
-                        "\nparameters, to be filled in where the text has {{{{ name }}}}: {}",
-                        keys.join(", ")
-                    );
-                }
-                if !recipe.undone.is_empty() {
-                    _ = write!(text, "\nit also has {}, which is not acted on", recipe.undone.join(", "));
-                }
-            }
+            let extras = extras(item, &files, document.recipe.as_ref());
+            let text = labelled(item, &item.shown, &item.file, &document.body, &extras);
             Ok((text, data))
         }
         (Some(path), Some(folder)) => {
+            // A refusal has no label, so it does not tell the names of files.
             let read = beside::read(&folder.join(path), std::slice::from_ref(folder)).map_err(|reason| {
-                let files = beside::list(folder).join(", ");
-                let there = if files.is_empty() { "it has none".to_owned() } else { format!("there are: {files}") };
-                Refusal::new(format!("`{path}` is no file that can be loaded of the skill `{own}`: {reason}; {there}"))
+                let path = item::named(path);
+                let look = format!("`load` with the name `{own}` lists what there is");
+                Refusal::new(format!("`{path}` is no file that can be loaded of the skill `{own}`: {reason}; {look}"))
             });
             let (real, text) = read?;
-            let shown = format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md"));
-            Ok((labelled(item, &shown, &real, &text), data))
+            let shown = item::named(&format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md")));
+            Ok((labelled(item, &shown, &real, &text, ""), data))
         }
         (Some(_), None) => {
             let kind = item.kind.as_str();
@@ -297,7 +296,8 @@ fn loaded(found: &Found, name: &str) -> Result<(String, Value), Refusal> {
 
 /// The file as it is now, which may be another than when it was listed.
 fn read_again(item: &Item) -> Result<item::Document, Refusal> {
-    find::document(item.kind, &item.name, &item.file)
+    find::text(&item.file)
+        .and_then(|text| item::read(item.kind, &item.name, &item.file, &text))
         .map_err(|wrong| Refusal::new(format!("`{}` cannot be used: {}; {}", item.name, wrong.problem, wrong.help)))
 }
 
@@ -305,29 +305,51 @@ fn read_again(item: &Item) -> Result<item::Document, Refusal> {
 fn prompted(found: &Found, name: &str, given: &Map<String, Value>, session: &Session) -> Result<String, Refusal> {
     let item = wanted(found, name)?;
     let document = read_again(item)?;
-    let asks = |request: &str| match request {
+    // What has no parameters takes a request in the user's own words.
+    let free = document.recipe.as_ref().is_none_or(|recipe| recipe.parameters.is_empty());
+    let asked = if free {
+        requested(name, given)?
+    } else {
+        given.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
+    };
+    let text = match document.recipe {
+        Some(recipe) if free => filled(item, &recipe, &Map::new(), session)?,
+        Some(recipe) => filled(item, &recipe, given, session)?,
+        None => document.body,
+    };
+    let asks = match asked.as_str() {
         "" => format!("The user asks for `/{name}`."),
-        request => format!("The user asks for `/{name}`: {request}"),
+        asked => format!("The user asks for `/{name}`: {asked}"),
     };
-    let (asks, text) = match document.recipe.filter(|recipe| !recipe.parameters.is_empty()) {
-        Some(recipe) => {
-            let folder = item.file.parent().unwrap_or(Path::new("/"));
-            let roots: Vec<_> = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect();
-            let read = |path: &str| beside::read(&session.cwd.join(path), &roots).map(|(_, text)| text);
-            let filled = recipe.fill_in(given, folder, read);
-            let filled =
-                filled.map_err(|reason| Refusal::new(format!("the recipe `{name}` was not used: {reason}")))?;
-            let given: Vec<_> = given.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-            (asks(&given.join(", ")), filled)
-        }
-        None => {
-            if let Some(key) = given.keys().find(|key| *key != REQUEST) {
-                return Err(Refusal::new(format!("`{key}` is no argument of `{name}`; it has `{REQUEST}`")));
-            }
-            (asks(given.get(REQUEST).and_then(Value::as_str).unwrap_or_default()), document.body)
-        }
-    };
-    Ok(format!("{asks}\n\n{}", labelled(item, &item.shown, &item.file, &text)))
+    Ok(format!("{asks}\n\n{}", labelled(item, &item.shown, &item.file, &text, "")))
+}
+
+/// What was said to something without parameters.
+fn requested(name: &str, given: &Map<String, Value>) -> Result<String, Refusal> {
+    if let Some(key) = given.keys().find(|key| *key != REQUEST) {
+        let key = item::named(key);
+        return Err(Refusal::new(format!("`{key}` is no argument of `{name}`; it has `{REQUEST}`")));
+    }
+    Ok(match given.get(REQUEST) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    })
+}
+
+/// The text of a recipe with the values that were given.
+fn filled(item: &Item, recipe: &Recipe, given: &Map<String, Value>, session: &Session) -> Result<String, Refusal> {
+    let folder = item.file.parent().unwrap_or(Path::new("/"));
+    let roots: Vec<_> = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect();
+    let read = |path: &str| beside::read(&session.cwd.join(path), &roots).map(|(_, text)| text);
+    recipe
+        .fill_in(given, folder, read)
+        .map_err(|reason| Refusal::new(format!("the recipe `{}` was not used: {reason}", item.name)))
+}
+
+/// What looks like knowledge for a session in `cwd` and cannot be used, for whoever looks after a set-up.
+pub fn problems(cwd: &Path, user: &UserFolders) -> Vec<Problem> {
+    find(cwd, user).problems
 }
 
 #[cfg(test)]

@@ -102,9 +102,10 @@ async fn what_other_tools_keep_is_found_and_told_with_its_origin() {
 
         Report on {{ team }} in {{ style }}.
 
-        [end #]
         parameters, to be filled in where the text has {{ name }}: team, style (optional)
-        it also has extensions, which is not acted on"]]
+        it also has extensions, which is not acted on
+
+        [end #]"]]
     .assert_eq(&set.load("weekly").await);
 }
 
@@ -115,14 +116,14 @@ async fn files_beside_a_skill_are_listed_and_loaded() {
     set.write("cwd/.agents/skills/review/lists/check.md", "1. Look");
     set.write("cwd/.agents/skills/review/.hidden", "no");
     let text = set.load("review").await;
-    assert!(text.ends_with("\nfiles beside it, to be loaded as review/PATH: lists/check.md"), "{text}");
+    assert!(text.ends_with("\nfiles beside it, to be loaded as review/PATH: lists/check.md\n\n[end #]"), "{text}");
     let text = set.load("review/lists/check.md").await;
     assert!(text.starts_with("The skill review of this project"), "{text}");
     assert!(text.contains(".agents/skills/review/lists/check.md\n") && text.contains("\n1. Look\n"), "{text}");
     assert_eq!(
         set.load("review/nothing").await,
         "`nothing` is no file that can be loaded of the skill `review`: it cannot be read: No such file or directory \
-         (os error 2); there are: lists/check.md"
+         (os error 2); `load` with the name `review` lists what there is"
     );
     set.write("cwd/.claude/agents/critic.md", "---\ndescription: Finds fault\n---\nBe strict.");
     fs::write(set.path("cwd/.agents/skills/review/picture.png"), b"\x89PNG\xff").unwrap();
@@ -188,16 +189,14 @@ async fn what_is_wrong_with_a_file_is_told_with_its_place() {
         cannot be used: .agents/skills/open/SKILL.md:1:1: the front matter has no end; close it with a line `---`
         cannot be used: .agents/skills/tab/SKILL.md:3:1: not valid YAML: a tab cannot indent; indent with spaces
         cannot be used: .agents/skills/undescribed/SKILL.md:2:1: it has no `description`; add `description: …`: it is what tells when to use it
-        cannot be used: .goose/recipes/key.yaml:4:3: the parameter has no usable `key`; give it a `key` of letters, digits and `_`, as the text uses it
+        cannot be used: .goose/recipes/key.yaml:4:3: the parameter has no usable `key`; give it a `key` of up to 64 letters, digits and `_`, as the text uses it
         cannot be used: .goose/recipes/latin.yaml: it is not UTF-8 text; save it as UTF-8
         cannot be used: .goose/recipes/nothing.json:1:1: it has neither `instructions` nor a `prompt`; a recipe has `title`, `description` and `instructions` or a `prompt`
         cannot be used: .goose/recipes/twice.yaml:3:1: the key `prompt` stands twice in one mapping; keep one of the two entries"#]]
     .assert_eq(&set.load("").await);
     let refusal = set.knowledge.refusal("load", json!({"name": "colon"})).await;
-    assert!(
-        refusal.starts_with("`colon` cannot be used: .agents/skills/colon/SKILL.md:3:22: not valid YAML"),
-        "{refusal}"
-    );
+    let told = "`colon` cannot be used until its file is corrected: .agents/skills/colon/SKILL.md:3:22: not valid YAML";
+    assert!(refusal.starts_with(told), "{refusal}");
     let data = set.knowledge.data("load", json!({})).await;
     assert_eq!((&data["problems"][1]["line"], &data["problems"][1]["column"]), (&json!(3), &json!(22)));
     set.knowledge.catalog().await;
@@ -320,6 +319,54 @@ async fn a_prompt_says_what_was_typed() {
     assert!(unknown.contains("did you mean `weekly`?"), "{unknown}");
     let stray = set.knowledge.prompt("review", json!({"x": 1})).await.unwrap_err();
     assert_eq!(stray, "`x` is no argument of `review`; it has `request`");
+}
+
+#[tokio::test]
+async fn a_recipe_without_parameters_is_filled_in_too() {
+    let set = Set::new();
+    let prompt = "see {{ recipe_dir }}/x and {% if true %}yes{% endif %}";
+    set.write("cwd/.goose/recipes/plain.yaml", &format!("title: Plain\nprompt: \"{prompt}\"\n"));
+    let text = set.knowledge.prompt("plain", json!({"request": "in French"})).await.unwrap();
+    let text = set.hidden(&text);
+    assert!(text.starts_with("The user asks for `/plain`: in French\n"), "{text}");
+    assert!(text.contains("\nsee [TMP]/cwd/.goose/recipes/x and yes\n"), "{text}");
+    set.write("cwd/.goose/recipes/plain.yaml", "title: Plain\nprompt: '{{ other }}'\n");
+    let refused = set.knowledge.prompt("plain", json!({})).await.unwrap_err();
+    assert!(refused.starts_with("the recipe `plain` was not used: its text cannot be filled in: "), "{refused}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_no_text_is_passed_on_as_it_was_written() {
+    let set = Set::new();
+    set.skill("cwd/.agents/skills/review", "a review");
+    let text = set.knowledge.prompt("review", json!({"request": 5})).await.unwrap();
+    assert!(text.starts_with("The user asks for `/review`: 5\n"), "{text}");
+}
+
+#[tokio::test]
+async fn two_parameters_of_one_name_are_told() {
+    let set = Set::new();
+    set.write("cwd/.goose/recipes/twice.yaml", "title: t\nprompt: x {{ a }}\nparameters:\n- {key: a}\n- {key: a}\n");
+    let text = set.load("").await;
+    assert!(text.contains("twice.yaml:5:9: two parameters are called `a`; keep one of the two"), "{text}");
+}
+
+/// A user who types the name of a file that is wrong is told so; without a prompt of that name nobody would.
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_a_prompt_that_says_why() {
+    let set = Set::new();
+    set.skill("cwd/.agents/skills/good", "a good one");
+    set.write("cwd/.agents/skills/bare/SKILL.md", "just text");
+    set.write("cwd/.claude/skills/good/SKILL.md", "just text");
+    set.write("cwd/.claude/skills/two words/SKILL.md", "just text");
+    let prompts = set.knowledge.catalog().await.prompts;
+    let names: Vec<_> = prompts.iter().map(|of| of["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["good", "bare"]);
+    let told = ".agents/skills/bare/SKILL.md:1:1: it has no front matter; begin the file with a line `---`";
+    let description = prompts[1]["description"].as_str().unwrap();
+    assert!(description.starts_with(&format!("cannot be used: {told}")), "{description}");
+    let refused = set.knowledge.prompt("bare", json!({"request": "go"})).await.unwrap_err();
+    assert!(refused.starts_with(&format!("`bare` cannot be used until its file is corrected: {told}")), "{refused}");
 }
 
 #[tokio::test]

@@ -6,11 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::find::{MAX_FILE, contents};
+use super::item::named;
 
 const MAX_LISTED: usize = 100;
 const MAX_DEPTH: usize = 6;
 
-/// What lies in a skill's folder apart from the skill itself, as paths in it. Links are not followed.
+/// What lies in a skill's folder apart from the skill itself, as paths in it. Links are not followed, and a name that
+/// cannot be written on a line is shown, not loaded.
 pub(super) fn list(folder: &Path) -> Vec<String> {
     let mut files = Vec::new();
     below(folder, folder, 0, &mut files);
@@ -26,10 +28,10 @@ fn below(folder: &Path, root: &Path, depth: usize, files: &mut Vec<String>) {
         let (path, kind) = (entry.path(), entry.file_type());
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         match kind {
-            _ if hidden || files.len() > MAX_LISTED => {}
+            _ if hidden || files.len() >= MAX_LISTED => {}
             Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => below(&path, root, depth + 1, files),
             Ok(kind) if kind.is_file() => {
-                files.extend(path.strip_prefix(root).ok().map(|below| below.display().to_string()));
+                files.extend(path.strip_prefix(root).ok().map(|below| named(&below.to_string_lossy())));
             }
             Ok(_) | Err(_) => {}
         }
@@ -44,8 +46,9 @@ pub(super) fn read(path: &Path, folders: &[PathBuf]) -> Result<(PathBuf, String)
     }
     let bytes = contents(&real)?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(format!("it has more than {} kB; its path is {}", MAX_FILE / 1024, real.display()));
+        return Err(format!("it has more than {} kB; its path is {}", MAX_FILE / 1024, named(&real.to_string_lossy())));
     }
-    let text = String::from_utf8(bytes).map_err(|_| format!("it is no text; its path is {}", real.display()))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| format!("it is no text; its path is {}", named(&real.to_string_lossy())))?;
     Ok((real, text))
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::item::{self, Document, Item, Kind, Origin, Problem, Wrong};
+use super::item::{self, Document, Item, Kind, Origin, Problem, Wrong, named};
 use crate::services::UserFolders;
 use crate::store::project_root;
 
@@ -16,6 +16,10 @@ use crate::store::project_root;
 pub(super) const MAX_FILE: u64 = 256 * 1024;
 /// In one folder.
 const MAX_ENTRIES: usize = 500;
+/// What the files of a project may say of themselves, all together and in bytes: they are read at every listing, before
+/// anybody has asked for one. Each counts for something, so that there is a limit on their number.
+const MAX_PROJECT: usize = 512 * 1024;
+const LEAST: usize = 512;
 
 /// What there is, at one moment.
 #[derive(Debug, Default)]
@@ -39,14 +43,26 @@ impl Found {
     pub(super) fn get(&self, name: &str) -> Option<&Item> {
         self.items.iter().find(|item| item.name == name)
     }
+
+    /// Those that cannot be used and whose name stands for nothing else, each name once.
+    pub(super) fn broken(&self) -> impl Iterator<Item = &Problem> {
+        let mut seen = HashSet::new();
+        let own = |of: &&Problem| item::checked_name(&of.name, None).is_ok() && self.get(&of.name).is_none();
+        self.problems.iter().filter(own).filter(move |of| seen.insert(of.name.as_str()))
+    }
 }
 
 /// Looks for everything that can be loaded in a session that works in `cwd`.
 pub(super) fn find(cwd: &Path, user: &UserFolders) -> Found {
     let root = project_root(cwd);
     let real = fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
-    let mut search =
-        Search { root: root.clone(), home: user.home.clone(), seen: HashSet::new(), found: Found::default() };
+    let mut search = Search {
+        root: root.clone(),
+        home: user.home.clone(),
+        seen: HashSet::new(),
+        left: Some(MAX_PROJECT),
+        found: Found::default(),
+    };
     let of_user = user_folders(user);
     let own: HashSet<_> = of_user.iter().filter_map(|(_, folder)| fs::canonicalize(folder).ok()).collect();
     for place in real.ancestors().take_while(|place| place.starts_with(&root)) {
@@ -98,19 +114,23 @@ struct Search {
     home: PathBuf,
     /// Files that were read, links resolved: one that is reached in two ways is one.
     seen: HashSet<PathBuf>,
+    /// What is left of [`MAX_PROJECT`]; nothing once it was told that there is more.
+    left: Option<usize>,
     found: Found,
 }
 
 impl Search {
     fn folder(&mut self, kind: Kind, origin: Origin, folder: &Path) {
         let Ok(entries) = fs::read_dir(folder) else { return };
+        // Not even the names of what lies outside are told.
+        if origin == Origin::Project && !fs::canonicalize(folder).is_ok_and(|real| real.starts_with(&self.root)) {
+            return self.told(String::new(), folder, leads_out());
+        }
         let mut entries: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
         entries.sort();
         if entries.len() > MAX_ENTRIES {
             let problem = format!("it holds {} entries, of which {MAX_ENTRIES} are looked at", entries.len());
-            let file = self.shown(folder);
-            let help = "move what is not used elsewhere".to_owned();
-            self.found.problems.push(Problem { name: String::new(), file, at: None, problem, help });
+            self.told(String::new(), folder, Wrong::new(problem, "move what is not used elsewhere"));
             entries.truncate(MAX_ENTRIES);
         }
         for entry in entries {
@@ -121,27 +141,56 @@ impl Search {
     }
 
     fn file(&mut self, kind: Kind, origin: Origin, name: String, file: &Path) {
-        let shown = self.shown(file);
-        let item = match self.located(kind, origin, file) {
-            Ok((real, _)) if !self.seen.insert(real.clone()) => return,
-            Ok((real, folder)) => document(kind, &name, &real).map(|document| {
-                let Document { name, description, recipe, .. } = document;
-                Item { kind, name, description, origin, shown: shown.clone(), file: real, folder, recipe }
-            }),
-            Err(wrong) => Err(wrong),
-        };
-        match item {
-            Ok(item) => match self.found.get(&item.name) {
+        if origin == Origin::Project && self.left.is_none() {
+            return;
+        }
+        match self.read(kind, origin, &name, file) {
+            Ok(None) => {}
+            Ok(Some(item)) => match self.found.get(&item.name) {
                 Some(used) => {
                     let by = used.shown.clone();
-                    self.found.shadowed.push(Shadowed { name: item.name, kind, file: shown, by });
+                    self.found.shadowed.push(Shadowed { name: item.name, kind, file: item.shown, by });
                 }
                 None => self.found.items.push(item),
             },
-            Err(Wrong { at, problem, help }) => {
-                self.found.problems.push(Problem { name, file: shown, at, problem, help });
-            }
+            Err(wrong) => self.told(name, file, wrong),
         }
+    }
+
+    fn told(&mut self, name: String, file: &Path, Wrong { at, problem, help }: Wrong) {
+        let file = self.shown(file);
+        self.found.problems.push(Problem { name, file, at, problem, help });
+    }
+
+    /// What a file offers; nothing if it was read already, or is more than a project may have.
+    fn read(&mut self, kind: Kind, origin: Origin, name: &str, file: &Path) -> Result<Option<Item>, Wrong> {
+        let (real, folder) = self.located(kind, origin, file)?;
+        if !self.seen.insert(real.clone()) {
+            return Ok(None);
+        }
+        let text = text(&real)?;
+        if origin == Origin::Project && !self.spend(item::weight(kind, &text).max(LEAST)) {
+            return Ok(None);
+        }
+        let Document { name, description, recipe, .. } = item::read(kind, name, &real, &text)?;
+        Ok(Some(Item { kind, name, description, origin, shown: self.shown(file), file: real, folder, recipe }))
+    }
+
+    /// Whether there was so much left for the project. That there was not is told once.
+    fn spend(&mut self, bytes: usize) -> bool {
+        self.left = self.left.and_then(|left| left.checked_sub(bytes));
+        if self.left.is_none() {
+            let problem = format!("what its files say of themselves takes more than {} kB", MAX_PROJECT / 1024);
+            let wrong = Wrong::new(problem, "the rest is not looked at; remove what nobody uses");
+            self.found.problems.push(Problem {
+                name: String::new(),
+                file: "the project".to_owned(),
+                at: wrong.at,
+                problem: wrong.problem,
+                help: wrong.help,
+            });
+        }
+        self.left.is_some()
     }
 
     /// Where a file really is and, of a skill, what it may not leave.
@@ -150,8 +199,7 @@ impl Search {
             .map_err(|error| Wrong::new(format!("it cannot be read: {error}"), "correct the link or remove it"))?;
         // A link in someone's clone may lead to a key. The user's own links lead where the user wants.
         if origin == Origin::Project && !real.starts_with(&self.root) {
-            let help = "copy it into the project, or into a folder of your own such as ~/.agents";
-            return Err(Wrong::new("it is a link that leads out of the project", help));
+            return Err(leads_out());
         }
         let folder = match kind {
             Kind::Skill => file.parent().and_then(|folder| fs::canonicalize(folder).ok()),
@@ -163,12 +211,13 @@ impl Search {
         Ok((real, folder))
     }
 
+    /// A path as people write it.
     fn shown(&self, path: &Path) -> String {
-        match (path.strip_prefix(&self.root), path.strip_prefix(&self.home)) {
-            (Ok(below), _) => below.display().to_string(),
-            (_, Ok(below)) if !self.home.as_os_str().is_empty() => format!("~/{}", below.display()),
-            _ => path.display().to_string(),
-        }
+        named(&match (path.strip_prefix(&self.root), path.strip_prefix(&self.home)) {
+            (Ok(below), _) => below.to_string_lossy(),
+            (_, Ok(below)) if !self.home.as_os_str().is_empty() => format!("~/{}", below.display()).into(),
+            _ => path.to_string_lossy(),
+        })
     }
 }
 
@@ -191,15 +240,19 @@ fn candidate(kind: Kind, entry: &Path) -> Option<(String, PathBuf)> {
     }
 }
 
-/// Reads a file whose path, links resolved, was found to be good.
-pub(super) fn document(kind: Kind, name: &str, real: &Path) -> Result<Document, Wrong> {
+fn leads_out() -> Wrong {
+    let help = "copy it into the project, or into a folder of your own such as ~/.agents";
+    Wrong::new("it is a link that leads out of the project", help)
+}
+
+/// The text of a file whose path, links resolved, was found to be good.
+pub(super) fn text(real: &Path) -> Result<String, Wrong> {
     let bytes = contents(real).map_err(|problem| Wrong::new(problem, "make it a text file that can be read"))?;
     if bytes.len() as u64 > MAX_FILE {
         let help = "keep what is always needed, and put the rest into files beside it";
         return Err(Wrong::new(format!("it has more than {} kB", MAX_FILE / 1024), help));
     }
-    let text = String::from_utf8(bytes).map_err(|_| Wrong::new("it is not UTF-8 text", "save it as UTF-8"))?;
-    item::read(kind, name, real, &text)
+    String::from_utf8(bytes).map_err(|_| Wrong::new("it is not UTF-8 text", "save it as UTF-8"))
 }
 
 /// What a file holds, and no more than one byte past the limit. A pipe or a device has no end.

@@ -9,8 +9,13 @@ use super::recipe::Recipe;
 use crate::manifest::{self, Source};
 
 const MAX_NAME: usize = 64;
+/// Of front matter, and of a recipe, which is YAML as a whole. It is read whenever somebody lists what there is.
+const MAX_FRONT: usize = 8 * 1024;
+const MAX_RECIPE: usize = 64 * 1024;
 /// Of a description, as far as it is shown.
 const MAX_DESCRIPTION: usize = 1_000;
+/// Of a path or another name that a project chose, as far as it is shown.
+const MAX_SHOWN: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -53,7 +58,7 @@ pub(super) struct Item {
     /// One line.
     pub(super) description: String,
     pub(super) origin: Origin,
-    /// Its file as people write it, and as it is, links resolved.
+    /// Its file as [`named`] shows it, and as it is, links resolved.
     pub(super) shown: String,
     pub(super) file: PathBuf,
     /// Of a skill: what it may not leave, links resolved.
@@ -63,23 +68,30 @@ pub(super) struct Item {
 
 /// A file that looks like knowledge and cannot be used.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Problem {
+pub struct Problem {
     /// What it would be called, going by its path.
     pub(super) name: String,
+    /// As [`named`] shows it.
     pub(super) file: String,
     /// Line and column, both counted from 1.
     pub(super) at: Option<(usize, usize)>,
-    pub(super) problem: String,
-    pub(super) help: String,
+    pub problem: String,
+    pub help: String,
+}
+
+impl Problem {
+    /// The file, and the place in it if there is one.
+    pub fn place(&self) -> String {
+        match self.at {
+            Some((line, column)) => format!("{}:{line}:{column}", self.file),
+            None => self.file.clone(),
+        }
+    }
 }
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.file)?;
-        if let Some((line, column)) = self.at {
-            write!(f, ":{line}:{column}")?;
-        }
-        write!(f, ": {}; {}", self.problem, self.help)
+        write!(f, "{}: {}; {}", self.place(), self.problem, self.help)
     }
 }
 
@@ -101,14 +113,23 @@ pub(super) struct Wrong {
 }
 
 impl Wrong {
-    pub(super) fn new(problem: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { at: None, problem: problem.into(), help: help.into() }
+    /// What is wrong may quote the text.
+    pub(super) fn new(problem: impl AsRef<str>, help: impl Into<String>) -> Self {
+        Self { at: None, problem: one_line(problem.as_ref()), help: help.into() }
     }
 
     /// At the value under a key, or at what is around it.
-    pub(super) fn at(source: &Source, path: &manifest::Path, problem: impl Into<String>, help: &str) -> Self {
+    pub(super) fn at(source: &Source, path: &manifest::Path, problem: impl AsRef<str>, help: &str) -> Self {
         let at = source.place(path).span.map(|span| (span.line, span.column));
         Self { at, ..Self::new(problem, help) }
+    }
+}
+
+/// How much of a text is YAML, in bytes: that is what reading it costs.
+pub(super) fn weight(kind: Kind, text: &str) -> usize {
+    match kind {
+        Kind::Recipe => text.len().min(MAX_RECIPE),
+        Kind::Skill | Kind::Agent => parted(text).map_or(0, |(front, _)| front.len()),
     }
 }
 
@@ -116,6 +137,10 @@ impl Wrong {
 pub(super) fn read(kind: Kind, name: &str, file: &Path, text: &str) -> Result<Document, Wrong> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match kind {
+        Kind::Recipe if text.len() > MAX_RECIPE => {
+            let problem = format!("the recipe has more than {} kB", MAX_RECIPE / 1024);
+            Err(Wrong::new(problem, "keep what it is to do, and have it name files for the rest"))
+        }
         Kind::Recipe => {
             let (recipe, description) = Recipe::read(file, text)?;
             let body = recipe.text();
@@ -159,6 +184,11 @@ fn parted(text: &str) -> Result<(String, &str), Wrong> {
             return Ok((front, &text[behind..]));
         }
         front.push_str(line);
+        if front.len() > MAX_FRONT {
+            let problem = format!("the front matter has more than {} kB, or no end", MAX_FRONT / 1024);
+            let help = "close it with a line `---`, and put what it does not need for `name` and `description` below";
+            return Err(Wrong { at: Some((1, 1)), ..Wrong::new(problem, help) });
+        }
     }
     Err(Wrong { at: Some((1, 1)), ..Wrong::new("the front matter has no end", "close it with a line `---`") })
 }
@@ -169,8 +199,7 @@ pub(super) fn parsed(source: &Source) -> Result<Value, Wrong> {
     }
     manifest::parse(source).map_err(|found| Wrong {
         at: found.at.span.as_ref().map(|span| (span.line, span.column)),
-        problem: found.problem,
-        help: found.help,
+        ..Wrong::new(found.problem, one_line(&found.help))
     })
 }
 
@@ -187,14 +216,14 @@ pub(super) fn text_of(source: &Source, value: &Value, key: &str) -> Result<Optio
 }
 
 /// A name is typed behind a slash and stands in addresses.
-fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
+pub(super) fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let good =
         name.len() <= MAX_NAME && name.chars().all(fits) && name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if good {
         return Ok(name.to_owned());
     }
-    let problem = format!("`{}` is no name", one_line(name));
+    let problem = format!("`{}` is no name", named(name));
     let help = format!("use up to {MAX_NAME} letters, digits, `-`, `_` and `.`, beginning with a letter or a digit");
     Err(match source {
         Some(source) => Wrong::at(source, &manifest::Path::root().key("name"), problem, &help),
@@ -202,10 +231,29 @@ fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
     })
 }
 
-/// Without line breaks and what does not show, and not longer than anyone reads.
+/// A description or another sentence of a file: without line breaks and what does not show, and not longer than anyone
+/// reads.
 pub(super) fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let shown: String = words.chars().filter(|c| !c.is_control()).collect();
-    let head = super::answer::head(&shown, MAX_DESCRIPTION);
-    if head.len() < shown.len() { format!("{head}…") } else { shown }
+    short(words.chars().filter(|c| !unseen(*c)).collect(), MAX_DESCRIPTION)
+}
+
+/// A path, a file's name or a key of somebody's file, as it is shown everywhere: on one line, with a mark in the place
+/// of everything that would break the line or not show. It is a label then, whatever it was meant to be.
+pub(super) fn named(name: &str) -> String {
+    let seen = |c: char| if unseen(c) || (c.is_whitespace() && c != ' ') { '\u{FFFD}' } else { c };
+    short(name.chars().map(seen).collect(), MAX_SHOWN)
+}
+
+fn short(text: String, bytes: usize) -> String {
+    let head = super::answer::head(&text, bytes);
+    if head.len() < text.len() { format!("{head}…") } else { text }
+}
+
+/// Control characters, and those that have no width or turn the direction of what follows.
+fn unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
+            | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}'
+            | '\u{E0000}'..='\u{E01EF}')
 }

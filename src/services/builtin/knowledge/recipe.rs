@@ -7,12 +7,16 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::item::{Wrong, one_line, parsed, text_of};
+use super::item::{Wrong, named, one_line, parsed, text_of};
 use crate::manifest::{self, Source};
 
 /// What is understood; everything else is told.
 const KNOWN: [&str; 9] =
     ["version", "title", "description", "instructions", "prompt", "parameters", "author", "activities", "metadata"];
+
+const MAX_KEY: usize = 64;
+/// More is no form that anybody fills in.
+const MAX_PARAMETERS: usize = 50;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Recipe {
@@ -57,7 +61,7 @@ impl Recipe {
             return Err(Wrong::at(&source, &root, "it has neither a `title` nor a `description`", RECIPE));
         };
         let parameters = parameters(&source, &value)?;
-        let undone = fields.keys().filter(|key| !KNOWN.contains(&key.as_str())).map(|key| one_line(key)).collect();
+        let undone = fields.keys().filter(|key| !KNOWN.contains(&key.as_str())).map(|key| named(key)).collect();
         Ok((Self { instructions, prompt, parameters, undone }, description))
     }
 
@@ -78,7 +82,7 @@ impl Recipe {
         let known =
             || self.parameters.iter().map(|parameter| format!("`{}`", parameter.key)).collect::<Vec<_>>().join(", ");
         if let Some(key) = given.keys().find(|key| self.parameters.iter().all(|known| known.key != **key)) {
-            return Err(format!("`{key}` is no parameter of it; it has {}", known()));
+            return Err(format!("`{}` is no parameter of it; it has {}", named(key), known()));
         }
         let missing: Vec<_> =
             self.parameters.iter().filter(|wanted| wanted.required && !given.contains_key(&wanted.key)).collect();
@@ -97,7 +101,8 @@ impl Recipe {
                 && !parameter.options.is_empty()
                 && !parameter.options.contains(&value)
             {
-                return Err(format!("`{}` is one of {}", parameter.key, parameter.options.join(", ")));
+                let options = one_line(&parameter.options.join(", "));
+                return Err(format!("`{}` is one of {options}", parameter.key));
             }
             let value = if parameter.file && !value.is_empty() {
                 read(&value).map_err(|reason| format!("the file for `{}` cannot be read: {reason}", parameter.key))?
@@ -119,14 +124,23 @@ fn parameters(source: &Source, value: &Value) -> Result<Vec<Parameter>, Wrong> {
         Value::Array(listed) => listed,
         _ => return Err(Wrong::at(source, &at, "`parameters` is no list", "write each as `- key: …`")),
     };
+    if listed.len() > MAX_PARAMETERS {
+        let problem = format!("it has {} parameters", listed.len());
+        return Err(Wrong::at(source, &at, problem, &format!("have up to {MAX_PARAMETERS}")));
+    }
     let read = |(index, parameter): (usize, &Value)| {
         let at = at.index(index);
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let key = parameter["key"].as_str().filter(|key| !key.is_empty() && key.chars().all(word));
+        let fits = |key: &&str| (1..=MAX_KEY).contains(&key.len()) && key.chars().all(word);
+        let key = parameter["key"].as_str().filter(fits);
         let key = key.ok_or_else(|| {
-            let help = "give it a `key` of letters, digits and `_`, as the text uses it";
+            let help = "give it a `key` of up to 64 letters, digits and `_`, as the text uses it";
             Wrong::at(source, &at, "the parameter has no usable `key`", help)
         })?;
+        if listed[..index].iter().any(|earlier| earlier["key"] == key) {
+            let problem = format!("two parameters are called `{key}`");
+            return Err(Wrong::at(source, &at.key("key"), problem, "keep one of the two"));
+        }
         let file = parameter["input_type"] == "file";
         if file && !parameter["default"].is_null() {
             let problem = format!("the parameter `{key}` is a file and has a default");
