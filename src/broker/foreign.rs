@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use jsonschema::{PatternOptions, Validator};
+use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
 use crate::tool::ToolSpec;
@@ -12,6 +12,8 @@ const MAX_DESCRIPTION: usize = 4_096;
 const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 const MAX_SCHEMA_DEPTH: usize = 32;
 const MAX_REGEX: usize = 256 * 1024;
+/// Of one thing that is wrong with arguments, in bytes.
+const MAX_COMPLAINT: usize = 300;
 
 /// The tool with harmless text, or why it is not offered.
 pub(super) fn clean(mut tool: ToolSpec) -> Result<ToolSpec, String> {
@@ -96,6 +98,20 @@ pub(super) fn validator(tool: &ToolSpec) -> Result<Validator, String> {
         .map_err(|error| format!("its input schema cannot be used: {error}"))
 }
 
+/// An error without what was given, if that is long: whoever gave it has it.
+fn said(error: &ValidationError<'_>) -> String {
+    let whole = error.to_string();
+    if whole.len() <= MAX_COMPLAINT { whole } else { head(&error.masked().to_string()) }
+}
+
+fn head(text: &str) -> String {
+    if text.len() <= MAX_COMPLAINT {
+        return text.to_owned();
+    }
+    let end = (0..=MAX_COMPLAINT).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    format!("{}…", &text[..end])
+}
+
 /// What is wrong with the arguments, in words a model can act on.
 pub(super) fn complaints(validator: &Validator, arguments: &Map<String, Value>) -> Option<String> {
     let arguments = Value::Object(arguments.clone());
@@ -103,8 +119,8 @@ pub(super) fn complaints(validator: &Validator, arguments: &Map<String, Value>) 
         .iter_errors(&arguments)
         .take(5)
         .map(|error| match error.instance_path().as_str() {
-            "" => error.to_string(),
-            path => format!("{path}: {error}"),
+            "" => said(&error),
+            path => format!("{}: {}", head(path), said(&error)),
         })
         .collect();
     if errors.is_empty() { None } else { Some(errors.join("; ")) }

@@ -201,6 +201,32 @@ fn a_client_reads_apps_as_resources_also_those_made_since() {
     );
 }
 
+/// What a client sees, past the schema: words to act on, and never the page that it sent.
+#[test]
+fn what_is_refused_is_said_in_few_words() {
+    let sandbox = Sandbox::new();
+    let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
+    let app = |key: &str, value: Value| {
+        let mut app = json!({"name": "timer", "prd": "Counts.", "html": timer()});
+        app[key] = value;
+        app
+    };
+    let long = "x".repeat(300_000);
+    for (arguments, expected) in [
+        (app("name", json!("My Timer")), "like `my-timer`"),
+        (app("name", json!(long)), "at most 60 characters"),
+        (app("html", json!(long)), "the page has 300000 bytes"),
+        (app("prd", json!(long)), "/prd: value is longer than 20000 characters"),
+        (app("width", json!(5)), "5 is no size for an app"),
+        (app("network", json!(vec!["https://a.example"; 9])), "at most 8 origins"),
+        (app("network", json!({"a": long})), "/network: value is not of type"),
+    ] {
+        let refused = client.request("tools/call", json!({"name": "create_app", "arguments": arguments})).to_string();
+        assert!(refused.contains(expected), "{expected}: {}", refused.chars().take(1_000).collect::<String>());
+        assert!(refused.len() < 1_000, "{expected}: {} bytes", refused.len());
+    }
+}
+
 /// The processes share a folder; each change is a version of its own, and none is lost.
 #[test]
 fn two_processes_change_an_app_without_losing_a_version() {
@@ -227,6 +253,6 @@ fn two_processes_change_an_app_without_losing_a_version() {
     for version in versions.iter().skip(1) {
         let earlier = maker.call("read_app", json!({"name": "timer", "version": version["version"]}));
         let said = earlier["content"][0]["text"].as_str().unwrap();
-        assert!(said.contains(&format!("\n{}\n", version["note"].as_str().unwrap())), "its own description: {said}");
+        assert!(said.contains(&format!("\n> {}\n", version["note"].as_str().unwrap())), "its own description: {said}");
     }
 }

@@ -132,6 +132,19 @@ fn what_one_app_keeps_no_other_sees() {
     assert_eq!(seen["problems"], json!([]));
 }
 
+#[test]
+fn an_app_replaces_what_is_large_and_keeps_any_key() {
+    let script = "
+        const before = localStorage.getItem('__proto__');
+        localStorage.setItem('__proto__', 'kept');
+        for (const letter of 'ab') localStorage.setItem('large', letter.repeat(2.1e6));
+        document.getElementById('said').textContent = JSON.stringify([before, localStorage.large.slice(-1)]);";
+    let (sandbox, addresses) = made(&[json!({"name": "keeper", "prd": "Keeps.", "html": page(script)})]);
+    let seen = browse(&sandbox, "storage", &[&addresses[0], &addresses[0]]);
+    assert_eq!((&seen["first"], &seen["again"]), (&json!("[null,\"b\"]"), &json!("[\"kept\",\"b\"]")), "{seen:#}");
+    assert_eq!(seen["problems"], json!([]));
+}
+
 /// Ways to reach a server that no check of the text finds. Each is answered by a violation of the content policy.
 const ATTACK: &str = r#"
     window.heard = new Set();
@@ -142,9 +155,6 @@ const ATTACK: &str = r#"
     const named = (...parts) => window[parts.join("")];
     window.attack = (to) => {
       named("fet", "ch")(to + "/get").catch(() => {});
-      const request = new (named("XML", "HttpRequest"))();
-      request.open("POST", to + "/post");
-      try { request.send("x"); } catch {}
       navigator["send" + "Beacon"](to + "/beacon", "x");
       try { new (named("Web", "Socket"))(to.replace("http", "ws") + "/socket"); } catch {}
       try { new (named("Event", "Source"))(to + "/events"); } catch {}
@@ -168,11 +178,10 @@ const ATTACK: &str = r#"
     };"#;
 
 /// What the browser then reports.
-const VIOLATIONS: [&str; 10] = [
+const VIOLATIONS: [&str; 9] = [
     "connect-src /beacon",
     "connect-src /events",
     "connect-src /get",
-    "connect-src /post",
     "connect-src /socket",
     "default-src /ahead",
     "img-src /back",
@@ -196,6 +205,103 @@ fn a_page_that_tries_to_break_its_policy_reaches_nothing() {
             "top": "SecurityError", "parent": "SecurityError", "calls": "undefined",
         })
     );
+}
+
+/// Ways to a frame within the page, in which a script would find WebRTC again.
+const CALLS: &str = r#"
+    const doc = (name) => document.implementation.createDocument(name, name ? "x:stylesheet" : "r");
+    const frame = (html) => { const f = document.createElement("iframe"); document.body.append(f); f.srcdoc = html; };
+    const quoted = (html) => html.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
+    const markup = (html) => `<${"ifr"}ame SrcDoc="${quoted(html)}"></${"ifr"}ame>`;
+    const ways = {
+      frame,
+      attribute(html) { const f = document.createElement("iframe"); f.setAttribute("srcdoc", html); document.body.append(f); },
+      markup(html) { document.body.insertAdjacentHTML("beforeend", markup(html)); },
+      test(html) { RegExp.prototype.test = () => false; frame(html); },
+      exec(html) { RegExp.prototype.exec = () => null; frame(html); },
+      defined(html) {
+        Object.defineProperty(RegExp.prototype, "test", { value: () => false });
+        document.body.insertAdjacentHTML("beforeend", markup(html));
+      },
+      strings(html) {
+        const made = markup(html);
+        String.prototype.includes = String.prototype.indexOf = () => false;
+        String.prototype.toLowerCase = () => "";
+        Reflect.apply = Function.prototype.call = Function.prototype.apply = () => false;
+        document.body.insertAdjacentHTML("beforeend", made);
+      },
+      entity(html) {
+        const inner = `&#60;ifr&#97;me xmlns='http://www.w3.org/1999/xhtml' srcd&#111;c='${quoted(quoted(html)).replaceAll("&", "&#38;")}'/>`;
+        const text = `<!DOCTYPE r [<!ENTITY e "${inner}">]><r>&e;</r>`;
+        document.body.append(document.adoptNode(new DOMParser().parseFromString(text, "text/xml").documentElement.firstChild));
+      },
+      transform(html) {
+        const ns = "http://www.w3.org/1999/XSL/Transform";
+        const sheet = doc(ns), make = (name, set) => Object.entries(set).reduce((e, [k, v]) => (e.setAttribute(k, v), e), sheet.createElementNS(ns, name));
+        const attribute = make("attribute", { name: "srcdoc" }), element = make("element", { name: "iframe", namespace: "http://www.w3.org/1999/xhtml" });
+        const template = make("template", { match: "/" });
+        attribute.append(html); element.append(attribute); template.append(element);
+        sheet.documentElement.setAttribute("version", "1.0"); sheet.documentElement.append(template);
+        const processor = new window["XSLT" + "Processor"]();
+        processor.importStylesheet(sheet);
+        document.body.append(processor.transformToFragment(doc(null), document));
+      },
+      response() { new window["XMLHttp" + "Request"]().responseType = "document"; },
+      pieces(html) { document["wri" + "te"](markup(html).slice(0, 9)); document["wri" + "te"](markup(html).slice(9)); },
+    };
+    window.call = (way, html) => {
+      let end = "done";
+      try { ways[way](html); } catch (error) { end = error.name; }
+      document.getElementById("said").textContent = end;
+    };"#;
+
+#[test]
+fn a_page_gets_no_webrtc_back() {
+    let sandbox = Sandbox::new();
+    let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
+    let (allowed, html) = (server(), page(CALLS));
+    client.call("create_app", json!({"name": "calls", "prd": "Calls.", "html": html}));
+    client.call("create_app", json!({"name": "reader", "prd": "Calls.", "html": html, "network": [allowed]}));
+    let resource = client.result("resources/read", json!({"uri": "ui://apps/calls"}));
+    sandbox.write("home/resource.html", resource["contents"][0]["text"].as_str().expect("a page"));
+    let mut places = vec![sandbox.path("home/resource.html").display().to_string()];
+    for name in ["calls", "reader"] {
+        let opened = client.call("open_app", json!({"name": name}));
+        places.push(opened["structuredContent"]["url"].as_str().expect("an address").to_owned());
+    }
+    let ways = [
+        "frame",
+        "attribute",
+        "markup",
+        "test",
+        "exec",
+        "defined",
+        "strings",
+        "entity",
+        "transform",
+        "response",
+        "pieces",
+    ];
+    for place in places {
+        let seen = browse(&sandbox, "calls", &[&[place.as_str()], &ways[..]].concat());
+        for way in ways {
+            assert_eq!(seen["ends"][way], json!("TypeError"), "{way} in {place}: {seen:#}");
+        }
+        assert_eq!(seen["datagrams"], json!(0), "{place}");
+        assert!(seen["control"].as_u64().is_some_and(|count| count > 0), "a frame without a guard calls: {seen:#}");
+    }
+}
+
+/// No policy holds these hints. What they give away is in docs/security.md: the address, and nothing else.
+#[test]
+fn a_hint_opens_a_connection_over_which_nothing_is_sent() {
+    let script = r#"window.hint = (to) => {
+        document.head.append(Object.assign(document.createElement("link"), { rel: "pre" + "connect", href: to }));
+    };"#;
+    let (sandbox, addresses) = made(&[json!({"name": "hints", "prd": "Hints.", "html": page(script)})]);
+    let seen = browse(&sandbox, "hints", &[&addresses[0]]);
+    assert!(seen["connections"].as_u64().is_some_and(|count| count > 0), "the tests can see it: {seen:#}");
+    assert_eq!(seen["requests"], json!([]));
 }
 
 #[test]

@@ -1,12 +1,16 @@
 // Apps in Chromium: `node browser.mjs CHROMIUM STORY URL… [FOLDER]`. It judges nothing and prints what was seen as JSON.
 import { readFile } from "node:fs/promises";
+import { createSocket } from "node:dgram";
+import { once } from "node:events";
 import { createServer } from "node:net";
 import { AppBridge } from "@modelcontextprotocol/ext-apps/app-bridge";
 import { chromium } from "playwright-core";
 
 const [program, story, ...rest] = process.argv.slice(2);
-const quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync"];
+const quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update", "--disable-sync",
+  "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"];
+// It would turn off hints such as `preconnect`, which users' browsers follow; the rule above keeps the browser on this machine.
+const heard = ["--disable-background-networking"];
 
 // A server on this machine that counts who comes, and what is asked of it.
 async function listen() {
@@ -21,6 +25,24 @@ async function listen() {
   });
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
   return { seen, server, port: server.address().port };
+}
+
+// What counts datagrams, and a page that sends some to it.
+async function calls() {
+  const socket = createSocket("udp4");
+  const seen = { count: 0 };
+  socket.on("message", () => { seen.count += 1; });
+  socket.bind(0, "127.0.0.1");
+  await once(socket, "listening");
+  const script = `const c = new RTCPeerConnection({ iceServers: [{ urls: "stun:127.0.0.1:${socket.address().port}" }] });
+    c.createDataChannel("x"); c.createOffer().then((offer) => c.setLocalDescription(offer));`;
+  return { seen, socket, html: `<script>${script}</script>` };
+}
+
+// As a host of MCP Apps shows a resource: in a frame of its own.
+async function host(page, html) {
+  await page.setContent(`<iframe sandbox="allow-scripts"></iframe>`);
+  await page.evaluate((html) => { document.querySelector("iframe").srcdoc = html; }, html);
 }
 
 const stories = {
@@ -138,12 +160,44 @@ const stories = {
     return { ends, requests, control: seen.requests.slice(requests.length) };
   },
 
-  // As a host of MCP Apps shows a resource: in a frame of its own.
+  // A page that tries to call, each way from a fresh start; and one that may.
+  async calls(page, [place, ...ways]) {
+    const [attacked, control] = [await calls(), await calls()];
+    const ends = {};
+    for (const way of ways) {
+      await page.goto("about:blank");
+      if (place.startsWith("file:")) await page.goto(place);
+      else await host(page, await readFile(place, "utf8"));
+      const said = page.frameLocator("iframe").first().locator("#said");
+      await said.waitFor({ state: "attached" });
+      // The page spoils what answers here, so it says how it went in its own text.
+      await page.frames()[1].waitForFunction(() => window.call);
+      await page.frames()[1].evaluate(([way, html]) => { setTimeout(() => window.call(way, html), 0); }, [way, attacked.html]);
+      ends[way] = await said.filter({ hasText: /./ }).textContent();
+    }
+    const called = once(control.socket, "message");
+    await page.goto("about:blank");
+    await host(page, control.html);
+    await called;
+    for (const { socket } of [attacked, control]) socket.close();
+    return { ends, datagrams: attacked.seen.count, control: control.seen.count };
+  },
+
+  // A page that tells the browser where it will go.
+  async hints(page, [url]) {
+    const { seen, server, port } = await listen();
+    await page.goto(url);
+    const came = once(server, "connection");
+    await page.frames()[1].evaluate((origin) => window.hint(origin), `http://127.0.0.1:${port}`);
+    await came;
+    server.close();
+    return seen;
+  },
+
   async hosted(page, [file, selector, expected]) {
     const html = await readFile(file, "utf8");
     const { seen, server, port } = await listen();
-    await page.setContent(`<iframe sandbox="allow-scripts"></iframe>`);
-    await page.evaluate((html) => { document.querySelector("iframe").srcdoc = html; }, html);
+    await host(page, html);
     const text = await page.frameLocator("iframe").locator(selector).textContent();
     const frame = page.frames()[1];
     await frame.evaluate((origin) => window.attack(origin), `http://127.0.0.1:${port}`);
@@ -190,9 +244,12 @@ const stories = {
   },
 };
 
-const browser = await chromium.launch({ executablePath: program, headless: true, args: quiet });
+// A profile, as users have one: without it hints are not followed either.
+const look = { viewport: { width: 760, height: 560 }, colorScheme: "light" };
+const launch = { executablePath: program, headless: true, args: quiet, ignoreDefaultArgs: heard };
+const browser = await chromium.launchPersistentContext("", { ...launch, ...look });
 try {
-  const page = await browser.newPage({ viewport: { width: 760, height: 560 }, colorScheme: "light" });
+  const page = await browser.newPage();
   const problems = [];
   page.on("pageerror", (error) => problems.push(String(error)));
   const seen = await stories[story](page, rest);

@@ -56,22 +56,17 @@ impl std::fmt::Debug for AppsService {
 #[serde(deny_unknown_fields)]
 struct CreateApp {
     /// Lower-case words joined by hyphens
-    #[schemars(length(max = 60), regex(pattern = r"^[a-z0-9]+(-[a-z0-9]+)*$"))]
     name: String,
     /// Product description: purpose, features, data, controls
     #[schemars(length(min = 1, max = 20000))]
     prd: String,
-    /// One whole document, everything inline
-    #[schemars(length(max = 200000))]
+    /// One whole document, everything inline, at most 200,000 bytes
     html: String,
-    /// Preferred size in pixels
-    #[schemars(range(min = 100, max = 4000))]
+    /// Preferred size, 100 to 4000 pixels
     width: Option<u32>,
-    #[schemars(range(min = 100, max = 4000))]
     height: Option<u32>,
     /// Origins it may reach, only if the user wants that
     #[serde(default)]
-    #[schemars(length(max = 8))]
     network: Vec<String>,
 }
 
@@ -83,18 +78,14 @@ struct UpdateApp {
     #[schemars(length(min = 1, max = 500))]
     note: String,
     /// The whole new page; or `edits`
-    #[schemars(length(max = 200000))]
     html: Option<String>,
     edits: Option<Vec<Replacement>>,
     /// New product description
     #[schemars(length(min = 1, max = 20000))]
     prd: Option<String>,
-    #[schemars(range(min = 100, max = 4000))]
     width: Option<u32>,
-    #[schemars(range(min = 100, max = 4000))]
     height: Option<u32>,
     /// Replaces the origins
-    #[schemars(length(max = 8))]
     network: Option<Vec<String>>,
 }
 
@@ -130,6 +121,7 @@ impl AppsService {
 
     #[tool(
         description = "Keep a new app: one self-contained HTML page",
+        meta = report::for_the_model(None),
         annotations(
             read_only_hint = false,
             destructive_hint = false,
@@ -141,7 +133,7 @@ impl AppsService {
         let name = Name::parse(&request.name)?;
         let made = self.work(move |shelf| {
             shelf.change(&name, |there, version| {
-                if let Some(there) = there {
+                if let Some(there) = there? {
                     return Err(Refusal::new(format!(
                         "there is an app `{}` already, \"{}\" in version {}; take another name, or change it with `update_app`",
                         there.name, there.title, there.version()
@@ -165,6 +157,7 @@ impl AppsService {
 
     #[tool(
         description = "Make a new version by exact replacements or a whole page; the name stays",
+        meta = report::for_the_model(None),
         annotations(
             read_only_hint = false,
             destructive_hint = false,
@@ -176,7 +169,7 @@ impl AppsService {
         let name = Name::parse(&request.name)?;
         let made = self.work(move |shelf| {
             shelf.change(&name, |there, version| {
-                let there = there.ok_or_else(|| unknown(shelf, &name))?;
+                let there = there?.ok_or_else(|| unknown(shelf, &name))?;
                 checked(updated(there, request, version)?)
             })
         });
@@ -187,6 +180,7 @@ impl AppsService {
 
     #[tool(
         description = "Product description, history and page",
+        meta = report::for_the_model(None),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn read_app(&self, Parameters(request): Parameters<ReadApp>) -> Answer {
@@ -203,6 +197,7 @@ impl AppsService {
 
     #[tool(
         description = "List apps, also deleted ones",
+        meta = report::for_the_model(None),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn list_apps(&self) -> Answer {
@@ -212,17 +207,14 @@ impl AppsService {
 
     #[tool(
         description = "Delete an app; its versions stay for `restore_app`",
+        meta = report::for_the_model(None),
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
     )]
     async fn delete_app(&self, Parameters(request): Parameters<OneApp>) -> Answer {
         let name = Name::parse(&request.name)?;
         let gone = self.work(move |shelf| {
-            // A file that cannot be read can still be deleted.
-            if !shelf.file(&name).exists() {
-                return Err(unknown(shelf, &name));
-            }
-            let newest = shelf.newest(&name)?;
-            shelf.delete(&name).map(|()| (name, newest))
+            let newest = shelf.delete(&name)?.ok_or_else(|| unknown(shelf, &name))?;
+            Ok((name, newest))
         });
         let (name, newest) = gone.await?;
         let name = name.as_str();
@@ -232,6 +224,7 @@ impl AppsService {
 
     #[tool(
         description = "Make an earlier version, or a deleted app, the current one",
+        meta = report::for_the_model(None),
         annotations(
             read_only_hint = false,
             destructive_hint = false,
@@ -245,11 +238,14 @@ impl AppsService {
         let made = self.work(move |shelf| {
             let old = earlier(shelf, &name, wanted)?;
             shelf.change(&name, |there, version| {
+                // A file that cannot be read is no reason to keep it.
+                let there = there.ok().flatten();
                 if there.as_ref().is_some_and(|there| there.version() == wanted) {
                     return Err(Refusal::new(format!("`{}` is in version {wanted} already", name.as_str())));
                 }
-                let newest = shelf.version(&name, version - 1)?;
-                let mut versions = there.or(newest).map_or_else(|| old.versions.clone(), |app| app.versions);
+                let kept = || shelf.versions(&name).unwrap_or_default().into_iter();
+                let newest = || kept().find_map(|version| shelf.version(&name, version).ok().flatten());
+                let mut versions = there.or_else(newest).map_or_else(|| old.versions.clone(), |app| app.versions);
                 versions.push(saved(version, &format!("version {wanted} restored")));
                 Ok(App { versions, ..old })
             })
@@ -264,7 +260,7 @@ impl AppsService {
 
     #[tool(
         description = "Where to see an app: its `ui://` resource and a file for the user's browser",
-        meta = object(json!({"ui": {"resourceUri": VIEW}})).unwrap_or_default(),
+        meta = report::for_the_model(Some(VIEW)),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn open_app(&self, Parameters(request): Parameters<OneApp>) -> Answer {
@@ -356,8 +352,10 @@ const INSTRUCTIONS: &str = "An app is one HTML document with everything inline. 
 
 /// The app with its page checked and its title read.
 fn checked(mut app: App) -> Result<App, Refusal> {
-    if app.prd.trim().is_empty() || app.prd.len() > MAX_PRD {
-        return Err(Refusal::new(format!("`prd` has 1 to {MAX_PRD} bytes; describe the purpose and the features")));
+    if app.prd.trim().is_empty() || app.prd.chars().count() > MAX_PRD {
+        return Err(Refusal::new(format!(
+            "`prd` has 1 to {MAX_PRD} characters; describe the purpose and the features"
+        )));
     }
     if let Some(size) = [app.width, app.height].into_iter().flatten().find(|size| !SIZES.contains(size)) {
         let (least, most) = SIZES.into_inner();
@@ -371,8 +369,8 @@ fn checked(mut app: App) -> Result<App, Refusal> {
 
 fn updated(mut app: App, request: UpdateApp, version: u32) -> Result<App, Refusal> {
     let note = request.note.trim();
-    if note.is_empty() || note.len() > MAX_NOTE {
-        return Err(Refusal::new(format!("`note` has 1 to {MAX_NOTE} bytes; say what changed and why")));
+    if note.is_empty() || note.chars().count() > MAX_NOTE {
+        return Err(Refusal::new(format!("`note` has 1 to {MAX_NOTE} characters; say what changed and why")));
     }
     let before = app.clone();
     app.html = match (request.html, request.edits) {

@@ -39,7 +39,8 @@ pub(super) fn check(html: &str, network: &[Origin]) -> Result<String, Refusal> {
             html.len()
         )));
     }
-    let start = html.trim_start();
+    // What HTML takes for blank; before anything else a browser would begin the body.
+    let start = html.trim_start_matches(['\t', '\n', '\u{c}', '\r', ' ']);
     if !start.get(..15).is_some_and(|start| start.eq_ignore_ascii_case("<!doctype html>")) {
         return Err(Refusal::new("the page must be one whole document that begins with `<!doctype html>`"));
     }
@@ -226,6 +227,7 @@ impl Page<'_> {
             return Ok(head(title, MAX_TITLE).to_owned());
         }
         self.problems.sort();
+        self.problems.dedup();
         let lines: Vec<_> =
             self.problems.iter().take(MAX_PROBLEMS).map(|(line, what)| format!("line {line}: {what}")).collect();
         Err(Refusal::new(format!("the page was not kept; correct {}", lines.join("\n"))))
@@ -266,9 +268,11 @@ fn is_drawing(name: &str) -> bool {
     matches!(name, "svg" | "math")
 }
 
-/// Blocks of data are no code.
+/// Blocks of data are no code. These words are in every name that browsers know for theirs.
 fn is_code(tag: &StartTag<usize>) -> bool {
-    attribute(tag, "type").is_none_or(|kind| kind.is_empty() || kind == "module" || kind.contains("javascript"))
+    let names = ["javascript", "ecmascript", "jscript", "livescript"];
+    attribute(tag, "type")
+        .is_none_or(|kind| kind.is_empty() || kind == "module" || names.iter().any(|name| kind.contains(name)))
 }
 
 #[cfg(test)]

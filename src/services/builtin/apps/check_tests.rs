@@ -40,6 +40,7 @@ fn a_page_with_everything_inline_is_kept_under_its_title() {
 <script type="application/json">{"fetch(": "https://example.com"}</script>
 <script>
   const svg = "http://www.w3.org/2000/svg"; // a name, not an address
+  const links = ["https://example.com/a"], note = "see https://example.com"; // https://example.com
   if (1 < 2 && action === "import") fetchCards(); function fetchCards() { return "https://example.com" }
 </script></body></html>
 "##;
@@ -51,6 +52,10 @@ fn a_page_is_one_whole_document() {
     for (html, expected) in [
         ("<p>hello", "begins with `<!doctype html>`"),
         ("<html><title>T</title></html>", "begins with `<!doctype html>`"),
+        ("\u{a0}<!doctype html><title>T</title>", "begins with `<!doctype html>`"),
+        ("\u{2003}<!doctype html><title>T</title>", "begins with `<!doctype html>`"),
+        ("\u{feff}<!doctype html><title>T</title>", "begins with `<!doctype html>`"),
+        ("<!-- x --><!doctype html><title>T</title>", "begins with `<!doctype html>`"),
         ("<!doctype html><p>no title", "line 1: the page has no `<title>`"),
         ("<!doctype html><title>T</title>\n<!doctype html>", "line 2: a second document begins"),
         ("<!doctype html><html><title>T</title>\n<html>", "line 2: a second `<html>` begins"),
@@ -60,6 +65,7 @@ fn a_page_is_one_whole_document() {
         let Err(Refusal(said)) = check(html, &[]) else { panic!("{html} was kept") };
         assert!(said.contains(expected), "{html}: {said}");
     }
+    assert_eq!(check("\r\n\t \u{c}<!doctype html><title>T</title>", &[]), Ok("T".to_owned()), "blank in HTML");
     let Err(Refusal(said)) = check(&page(&"x".repeat(MAX_HTML)), &[]) else { panic!("too long") };
     assert!(said.starts_with("the page has 200084 bytes, and an app at most 200000; "), "{said}");
 }
@@ -102,15 +108,28 @@ fn whatever_comes_from_elsewhere_is_refused_and_its_place_named() {
         (r#"<svg><image xlink:href="https://a.example/x"/></svg>"#, "`image xlink:href` needs https://a.example"),
         (r#"<iframe srcdoc="x"></iframe>"#, "`<iframe>` is not allowed"),
         (r#"<object data="x"></object>"#, "`<object>` is not allowed"),
-        (r#"<p style="background: URL( 'https://a.example/x' )">"#, "`url()` needs https://a.example"),
+        (r#"<p style="background: URL( 'https://a.example/x' )">"#, "a style needs https://a.example"),
         (r#"<style>@import "x.css";</style>"#, "`@import` is not allowed"),
         ("<script>\nfetch('/api')</script>", "line 4: the script uses `fetch`, and the app has no network"),
         ("<script>fetch(address)</script>", "the script uses `fetch`"),
         ("<script>fetch(`https://a.example/${x}`)</script>", "the script uses `fetch`"),
         (r#"<button onclick="fetch('https://a.example/x')">x</button>"#, "the script goes to https://a.example"),
-        ("<script>const x = new XMLHttpRequest;</script>", "the script uses `XMLHttpRequest`"),
+        ("<script>const x = new XMLHttpRequest;</script>", "`XMLHttpRequest`, which no app may"),
         (r#"<script>new WebSocket("wss://a.example")</script>"#, "the script goes to wss://a.example"),
         ("<script>navigator.sendBeacon(u)</script>", "the script uses `sendBeacon`"),
+        ("<script>new Image().src = \"https://a.example/x\"</script>", "the script goes to https://a.example"),
+        ("<script>const a = new Audio('https://a.example/x')</script>", "the script goes to https://a.example"),
+        ("<script>location.href = `https://a.example/${x}`</script>", "the script goes to https://a.example"),
+        ("<script>location = 'https://a.example'</script>", "the script goes to https://a.example"),
+        ("<script>location.assign('//a.example')</script>", "the script goes to https://a.example"),
+        ("<script>p.innerHTML = '<img src=\"https://a.example/x\">'</script>", "the script goes to https://a.example"),
+        ("<script>p.innerHTML = \"<img src=https://a.example/x>\"</script>", "the script goes to https://a.example"),
+        ("<script>i.setAttribute('src', 'https://a.example/x')</script>", "the script goes to https://a.example"),
+        ("<script>fetch?.(address)</script>", "the script uses `fetch`"),
+        ("<script>const get = fetch; get(address)</script>", "the script uses `fetch`"),
+        ("<script>const get = window.fetch\n</script>", "the script uses `fetch`"),
+        ("<script type=\"text/ecmascript\">fetch(address)</script>", "the script uses `fetch`"),
+        (r#"<style>p { background: image-set("https://a.example/x" 1x) }</style>"#, "a style needs https://a.example"),
         ("<script>await import(\"x\")</script>", "the script uses `import(`, which no app may"),
         ("<script type=\"module\">\nimport {a} from 'x'</script>", "which no app may"),
         ("<script>new RTCPeerConnection()</script>", "`RTCPeerConnection`, which no app may"),
@@ -148,7 +167,9 @@ fn many_problems_are_named_in_order_and_not_without_end() {
     let found = problems(&"<img src=\"x.png\">\n".repeat(1_000));
     assert_eq!(found.len(), MAX_PROBLEMS);
     assert!(found[0].starts_with("line 3: ") && found[7].starts_with("line 10: "), "{found:#?}");
-    let deep = problems(&"<div>".repeat(30_000));
+    let same = problems("<img src=\"x.png\"><img src=\"x.png\"><p id=a id=b>");
+    assert_eq!(same.len(), 2, "what is the same is said once: {same:#?}");
+    let deep = problems(&"<div>\n".repeat(30_000));
     assert_eq!(deep.len(), MAX_PROBLEMS);
 }
 

@@ -92,9 +92,8 @@ impl App {
     /// The page for whoever shows it in a frame of their own.
     pub(super) fn to_resource(&self) -> String {
         let policy = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">", policy(&self.network));
-        // A page begins with its doctype, or it would not have been kept.
-        let head = self.html.find('>').map_or(0, |end| end + 1);
-        format!("{}{policy}<script>({GUARD})()</script>{}", &self.html[..head], &self.html[head..])
+        // Before the page begins, whatever it begins with. Its own doctype is then one too many, which browsers skip.
+        format!("<!doctype html>{policy}<script>({GUARD})()</script>{}", self.html)
     }
 
     /// What such a host is told about it.

@@ -12,6 +12,8 @@ use super::page::App;
 use crate::services::builtin::answer::Refusal;
 
 const MAX_NAME: usize = 60;
+/// How the names of files begin that are being written.
+const STAGED: &str = ".new-";
 
 /// A name that is also a file's name and part of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,18 +79,30 @@ impl Shelf {
 
     /// The app as it is; `None` if there is none of that name, or it was deleted.
     pub(super) fn get(&self, name: &Name) -> Result<Option<App>, Refusal> {
-        load(&self.file(name))
+        load(&self.file(name)).map_err(|Refusal(reason)| match self.newest(name) {
+            Ok(newest) if newest > 0 => Refusal(format!(
+                "{reason}; `restore_app` puts a version, of which {newest} is the newest, in its place"
+            )),
+            _ => Refusal(reason),
+        })
     }
 
     pub(super) fn version(&self, name: &Name, version: u32) -> Result<Option<App>, Refusal> {
         load(&self.version_file(name, version))
     }
 
-    /// The newest version that was ever kept, 0 if there is none.
-    pub(super) fn newest(&self, name: &Name) -> Result<u32, Refusal> {
+    /// The versions that were ever kept, the newest first.
+    pub(super) fn versions(&self, name: &Name) -> Result<Vec<u32>, Refusal> {
         let folder = self.versions_of(name);
         let names = names_in(&folder).map_err(|error| broken("read", &folder, &error))?;
-        Ok(names.iter().filter_map(|name| name.strip_suffix(".html")?.parse().ok()).max().unwrap_or(0))
+        let mut versions: Vec<u32> = names.iter().filter_map(|name| name.strip_suffix(".html")?.parse().ok()).collect();
+        versions.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(versions)
+    }
+
+    /// 0 if there is none.
+    pub(super) fn newest(&self, name: &Name) -> Result<u32, Refusal> {
+        Ok(self.versions(name)?.first().copied().unwrap_or(0))
     }
 
     pub(super) fn list(&self) -> Result<Listing, Refusal> {
@@ -111,18 +125,20 @@ impl Shelf {
         Ok(listing)
     }
 
-    /// Makes a new version of what `change` makes of the app as it is. If it refuses, nothing has happened.
+    /// Makes a new version of what `change` makes of the app as it is, or of what is wrong with its file. If it
+    /// refuses, nothing has happened.
     pub(super) fn change(
         &self,
         name: &Name,
-        change: impl FnOnce(Option<App>, u32) -> Result<App, Refusal>,
+        change: impl FnOnce(Result<Option<App>, Refusal>, u32) -> Result<App, Refusal>,
     ) -> Result<App, Refusal> {
         let _lock = self.lock()?;
-        let next = self.newest(name)? + 1;
-        let app = change(self.get(name)?, next)?;
+        let next = self.newest(name)?.checked_add(1).ok_or_else(|| Refusal::new("there can be no further version"))?;
+        let app = change(self.get(name), next)?;
         let (version, file) = (self.version_file(name, next), self.file(name));
         let text = app.to_file();
         make_folder(&self.versions_of(name))?;
+        sweep(&self.folder).and_then(|()| sweep(&self.versions_of(name)))?;
         write(&version, &text).map_err(|error| broken("write", &version, &error))?;
         if let Err(error) = write(&file, &text) {
             // A version that nobody was told of; if it stays, it does no harm.
@@ -132,11 +148,17 @@ impl Shelf {
         Ok(app)
     }
 
-    /// Its versions stay.
-    pub(super) fn delete(&self, name: &Name) -> Result<(), Refusal> {
+    /// Its versions stay, and the newest is told; `None` if there was nothing to delete. A file that cannot be read
+    /// can still be deleted.
+    pub(super) fn delete(&self, name: &Name) -> Result<Option<u32>, Refusal> {
         let _lock = self.lock()?;
+        let newest = self.newest(name)?;
         let file = self.file(name);
-        fs::remove_file(&file).map_err(|error| broken("delete", &file, &error))
+        match fs::remove_file(&file) {
+            Ok(()) => Ok(Some(newest)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(broken("delete", &file, &error)),
+        }
     }
 
     /// Held until it is dropped.
@@ -149,6 +171,10 @@ impl Shelf {
 }
 
 fn load(file: &Path) -> Result<Option<App>, Refusal> {
+    // A pipe would be waited for without end.
+    if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+        return Err(broken("read", file, &io::Error::other("it is no file")));
+    }
     match fs::read_to_string(file) {
         Ok(text) => match App::from_file(&text) {
             Ok(app) => Ok(Some(app)),
@@ -164,10 +190,19 @@ fn make_folder(folder: &Path) -> Result<(), Refusal> {
     made.map_err(|error| broken("make", folder, &error))
 }
 
+/// Whoever holds the lock is the only one who writes: what was not finished is left of a process that was killed.
+fn sweep(folder: &Path) -> Result<(), Refusal> {
+    let names = names_in(folder).map_err(|error| broken("read", folder, &error))?;
+    for file in names.iter().filter(|name| name.starts_with(STAGED)).map(|name| folder.join(name)) {
+        fs::remove_file(&file).map_err(|error| broken("delete", &file, &error))?;
+    }
+    Ok(())
+}
+
 /// In one step: whoever reads sees the old file or the new one.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().ok_or_else(|| io::Error::other("it is the root of the file system"))?;
-    let mut staged = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+    let mut staged = tempfile::Builder::new().prefix(STAGED).tempfile_in(folder)?;
     staged.write_all(text.as_bytes())?;
     staged.as_file().sync_all()?;
     staged.persist(file).map(drop).map_err(|error| error.error)

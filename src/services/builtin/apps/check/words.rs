@@ -15,14 +15,23 @@ pub(super) struct Found {
 
 /// What connects, with the address it is given, if that stands right behind it.
 static CONNECTS: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let called = r"\b(?P<called>fetch|sendBeacon|importScripts)\s*\(";
-    let made = r"\bnew\s+(?P<made>WebSocket|EventSource|XMLHttpRequest)\b\s*\(?";
-    Regex::new(&format!(r#"(?:{called}|{made})\s*(?:["'`](?P<to>[^"'`$]*)["'`])?"#)).ok()
+    let called = r"\b(?P<called>fetch|sendBeacon|importScripts)\s*(?:\?\.\s*)?\(";
+    let made = r"\bnew\s+(?P<made>WebSocket|EventSource)\b\s*\(?";
+    let handed = r"[=(,:]\s*(?:(?:window|self|globalThis)\.)?(?P<handed>fetch)\s*(?:[;,)\n]|$)";
+    Regex::new(&format!(r#"(?:{called}|{made}|{handed})\s*(?:["'`](?P<to>[^"'`$]*)["'`])?"#)).ok()
+});
+
+/// What an address is given to, in code as well as in markup that code makes: `i.src = "…"`, `'<img src="…">'`,
+/// `setAttribute("src", "…")`.
+static NAMES: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let given = r#"\b(?:src|href|poster|action|location)\b["'`]?\s*[=,:]"#;
+    let called = r"\bnew\s+Audio\s*\(|\blocation\s*\.\s*(?:assign|replace)\s*\(";
+    Regex::new(&format!(r#"(?:{given}|{called})\s*\\?["'`]?\s*(?P<to>(?:(?:https?|wss?):)?//[^\s"'`<>$\\]+)"#)).ok()
 });
 
 /// What no origin in the metadata can allow; some of it would only fail when the app runs.
 static NEVER: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let words = r"\b(?:(?:webkit)?RTCPeerConnection|WebTransport|serviceWorker|SharedWorker)\b|\bnew\s+Worker\b";
+    let words = r"\b(?:(?:webkit)?RTCPeerConnection|WebTransport|serviceWorker|SharedWorker)\b|\bnew\s+Worker\b|\b(?:XMLHttpRequest|XSLTProcessor)\b";
     let dead = r"\beval\s*\(|\bnew\s+Function\b|\bdocument\.write(?:ln)?\s*\(|\bwindow\.open\s*\(";
     let hints = r"\bdns-prefetch\b|\bpreconnect\b|\bspeculationrules\b";
     Regex::new(&format!(
@@ -32,7 +41,7 @@ static NEVER: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 
 static LOADS: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r#"(?i)@import\b|url\(\s*["']?(?P<to>[^"')\s]*)"#).ok());
+    LazyLock::new(|| Regex::new(r#"(?i)@import\b|(?:url\(\s*["']?|image-set\(\s*["'])(?P<to>[^"')\s]*)"#).ok());
 
 pub(super) fn in_script(code: &str, network: &[Origin]) -> Vec<Found> {
     let never = NEVER.iter().flat_map(|never| never.find_iter(code)).map(|found| {
@@ -40,7 +49,7 @@ pub(super) fn in_script(code: &str, network: &[Origin]) -> Vec<Found> {
         Found { at: found.start(), problem: format!("the script uses `{word}`, which no app may: do without it") }
     });
     let connects = CONNECTS.iter().flat_map(|connects| connects.captures_iter(code)).filter_map(|found| {
-        let name = found.name("called").or_else(|| found.name("made"))?;
+        let name = found.name("called").or_else(|| found.name("made")).or_else(|| found.name("handed"))?;
         let to = found.name("to").map_or("", |to| to.as_str());
         let problem = match address(to, network) {
             Address::Remote(origin) => format!("the script goes to {origin}: {INSTEAD}"),
@@ -52,7 +61,12 @@ pub(super) fn in_script(code: &str, network: &[Origin]) -> Vec<Found> {
         };
         Some(Found { at: name.start(), problem })
     });
-    never.chain(connects).collect()
+    let names = NAMES.iter().flat_map(|names| names.captures_iter(code)).filter_map(|found| {
+        let to = found.name("to")?;
+        let Address::Remote(origin) = address(to.as_str(), network) else { return None };
+        Some(Found { at: to.start(), problem: format!("the script goes to {origin}: {INSTEAD}") })
+    });
+    never.chain(connects).chain(names).collect()
 }
 
 pub(super) fn in_style(rules: &str, network: &[Origin]) -> Vec<Found> {
@@ -65,8 +79,8 @@ pub(super) fn in_style(rules: &str, network: &[Origin]) -> Vec<Found> {
         };
         let problem = match address(to.as_str(), network) {
             Address::Within | Address::Allowed => return None,
-            Address::Beside => "`url()` names another file, and an app has none: use a data URI".to_owned(),
-            Address::Remote(origin) => format!("`url()` needs {origin}: {INSTEAD}"),
+            Address::Beside => "a style names another file, and an app has none: use a data URI".to_owned(),
+            Address::Remote(origin) => format!("a style needs {origin}: {INSTEAD}"),
         };
         Some(Found { at: whole.start(), problem })
     });
