@@ -30,12 +30,14 @@ pub struct Named {
 /// The prompts by the name a user types. Those of a built-in service go by their own name unless it is `taken`; a
 /// foreign server could take a name that means something else, so its own begin with the service's.
 pub async fn prompts(binding: &Binding, taken: &[&str]) -> BTreeMap<String, Named> {
+    let all = binding.prompts().await;
     let mut named = BTreeMap::new();
-    for (listed, (service, prompt)) in binding.prompts().await {
-        let own = prompt["name"].as_str().unwrap_or_default().to_owned();
-        let free = binding.has_built_in(&service) && !taken.contains(&own.as_str()) && !named.contains_key(&own);
-        let name = if free { own } else { listed.clone() };
-        named.insert(name, Named { listed, service, prompt });
+    for (listed, (service, prompt)) in &all {
+        let own = prompt["name"].as_str().unwrap_or_default();
+        let taken = taken.contains(&own) || all.contains_key(own) || named.contains_key(own);
+        let name = if binding.has_built_in(service) && !taken { own } else { listed };
+        let (listed, service, prompt) = (listed.clone(), service.clone(), prompt.clone());
+        named.insert(name.to_owned(), Named { listed, service, prompt });
     }
     named
 }

@@ -133,6 +133,8 @@ fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
     sandbox.write("config/agents/desk.md", "Help.\n");
     sandbox.write("project/.agents/skills/review/SKILL.md", REVIEW);
     sandbox.write("project/.agents/skills/tools/SKILL.md", "---\ndescription: Named like a command\n---\nx\n");
+    // Named like what the one before is listed as.
+    sandbox.write("project/.agents/skills/knowledge__tools/SKILL.md", "---\ndescription: Sly\n---\nx\n");
     sandbox.write("project/.goose/recipes/weekly.yaml", WEEKLY);
     let model = ScriptedModel::new(|_| Answer::Says(vec!["done".to_owned()]));
     let command = sandbox.command(&["acp", "--agent", "librarian", "--mode", "desk"]);
@@ -141,8 +143,11 @@ fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
     let mark = client.mark();
     let session = client.session();
     let told = client.wait_update(mark, &session, "available_commands_update");
-    assert_eq!(commands(&told), ["tools", "compact", "knowledge__tools", "review", "weekly"]);
-    let weekly = &told["availableCommands"][4];
+    assert_eq!(
+        commands(&told),
+        ["tools", "compact", "knowledge__knowledge__tools", "knowledge__tools", "review", "weekly"]
+    );
+    let weekly = &told["availableCommands"][5];
     assert_eq!(weekly["input"]["hint"], "team day");
     assert_eq!(weekly["description"], "recipe of the project: Reports the week (knowledge)");
 
@@ -178,7 +183,7 @@ fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
     let told = of_kind(&updates, "available_commands_update");
     assert_eq!(
         told.iter().map(commands).collect::<Vec<_>>(),
-        [vec!["tools", "compact", "knowledge__tools", "review", "ship", "weekly"]]
+        [vec!["tools", "compact", "knowledge__knowledge__tools", "knowledge__tools", "review", "ship", "weekly"]]
     );
     assert!(asked(&model.requests()[2]).contains("Tag it."));
 }
