@@ -203,16 +203,8 @@ fn ask(
     let names: Vec<_> = models.known().into_iter().map(|facts| facts.name).collect();
     output.line(&format!("Providers: {}", names.join(", ")));
     let held = current.as_deref().and_then(|model| model.split_once(':'));
-    let (facts, named) = loop {
-        let answer = question("Provider", held.map(|(provider, _)| provider), output)?;
-        if answer.is_empty() {
-            return Ok(None);
-        }
-        let (provider, named) = answer.split_once(':').map_or((answer.as_str(), ""), |parts| parts);
-        match provider_facts(provider, models) {
-            Ok(facts) => break (facts, Some(named.to_owned()).filter(|named| !named.is_empty())),
-            Err(wrong) => wrong.print(output),
-        }
+    let Some((facts, named)) = asked_provider(held.map(|(provider, _)| provider), models, output)? else {
+        return Ok(None);
     };
     let provider = facts.name.as_str();
     let held = held.filter(|(before, _)| *before == provider).map(|(_, model)| model);
@@ -224,18 +216,51 @@ fn ask(
     let key_name = facts.key.clone();
     let key = match &key_name {
         None => None,
-        Some(name) => match keys.find(name).0 {
-            KeptIn::Environment => {
-                output.line(&format!("{name} is set in the environment, and is used."));
-                None
-            }
-            kept => {
-                let leaves =
-                    if kept == KeptIn::Nowhere { "not shown" } else { "Enter alone leaves the one that is kept" };
-                Some(hidden(&format!("Key for {} ({leaves}): ", facts.name), output)?).filter(|key| !key.is_empty())
-            }
-        },
+        Some(name) => asked_key(&facts, name, keys, output)?,
     };
+    let agent = asked_agent(plan, settings, output)?;
+    Ok(Some(Chosen { facts, model, key_name, key, agent }))
+}
+
+/// The provider, and the model if it was named with it; nothing if nothing is wanted.
+fn asked_provider(
+    held: Option<&str>,
+    models: &Models,
+    output: &mut Output,
+) -> Result<Option<(ProviderFacts, Option<String>)>, Failure> {
+    loop {
+        let answer = question("Provider", held, output)?;
+        if answer.is_empty() {
+            return Ok(None);
+        }
+        let (provider, named) = answer.split_once(':').map_or((answer.as_str(), ""), |parts| parts);
+        match provider_facts(provider, models) {
+            Ok(facts) => return Ok(Some((facts, Some(named.to_owned()).filter(|named| !named.is_empty())))),
+            Err(wrong) => wrong.print(output),
+        }
+    }
+}
+
+/// A key to keep, unless there is one that is to stay.
+fn asked_key(facts: &ProviderFacts, name: &str, keys: &Keys, output: &mut Output) -> Result<Option<String>, Failure> {
+    let leaves = match keys.find(name).0 {
+        KeptIn::Environment => {
+            output.line(&format!("{name} is set in the environment, and is used."));
+            return Ok(None);
+        }
+        KeptIn::Nowhere => "not shown",
+        KeptIn::Keyring | KeptIn::File => "Enter alone leaves the one that is kept",
+    };
+    let key = hidden(&format!("Key for {} ({leaves}): ", facts.name), output)?;
+    Ok(Some(key).filter(|key| !key.is_empty()))
+}
+
+/// Agent and mode, if they are to be written down.
+fn asked_agent(
+    plan: &Plan,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<Option<(String, Option<String>)>, Failure> {
     let held = settings.agent.as_ref().map(|agent| match &settings.mode {
         Some(mode) => format!("{agent}/{mode}"),
         None => agent.to_string(),
@@ -250,8 +275,7 @@ fn ask(
         }
     };
     // What is the default anyway need not be written down.
-    let agent = Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some());
-    Ok(Some(Chosen { facts, model, key_name, key, agent }))
+    Ok(Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some()))
 }
 
 fn facts(model: &str, models: &Models) -> Result<ProviderFacts, Failure> {

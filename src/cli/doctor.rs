@@ -144,7 +144,7 @@ fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
     let Ok(manifests) = workspace::manifests_quietly(global, folders) else { return };
     reach::services(&manifests, folders, found);
     model(&Settings::of(&manifests), false, folders, found);
-    let what = "files that could not be read were left out: what they start and name was not looked at";
+    let what = "some manifests have errors: what could not be read of them was not looked at";
     found.warning(what, "the manifests with errors", "correct them, then run `skein doctor` again");
 }
 
