@@ -40,6 +40,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ContextKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::manifest::Approval;
@@ -198,7 +199,14 @@ pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
         Err(error) => {
             // Clap prints help to stdout and mistakes to stderr, and knows the exit code of each.
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
-            return match error.print() {
+            let printed = error.print();
+            // Clap blames the flag, which nobody gave.
+            let is_flag = |arg: std::ffi::OsString| arg.to_string_lossy().starts_with("--approval");
+            let value = error.get(ContextKind::InvalidValue).map(ToString::to_string);
+            if value.is_some() && value == std::env::var("SKEIN_APPROVAL").ok() && !std::env::args_os().any(is_flag) {
+                Output::default().note("this value comes from the environment variable SKEIN_APPROVAL");
+            }
+            return match printed {
                 Err(problem) if problem.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
                 _ => ExitCode::from(code),
             };

@@ -89,14 +89,14 @@ pub(super) fn run(
         return forget(&provider_facts(provider, &models)?, &keys, args.json, output);
     }
     let asks = args.asks();
-    let chosen = if asks { ask(&settings, &models, &keys, output)? } else { given(args, &settings, &models)? };
+    let chosen =
+        if asks { ask(&plan, &settings, &models, &keys, output)? } else { given(args, &settings, &models, &keys)? };
     let Some(chosen) = chosen else {
         output.line("Nothing was changed.");
         return Ok(());
     };
     if let Some((agent, mode)) = &chosen.agent {
-        let id = agents::mode_of(agents::find(&plan, agent)?, mode.as_deref())?;
-        agents::offered(&plan, &id)?;
+        is_offered(&plan, agent, mode.as_deref())?;
     }
     let changes = changes(&chosen, &plan, args.key_env.as_deref(), &models);
     let changes: Vec<Change<'_>> =
@@ -121,6 +121,11 @@ pub(super) fn run(
     Ok(())
 }
 
+fn is_offered(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<(), Failure> {
+    let id = agents::mode_of(agents::find(plan, agent)?, mode)?;
+    agents::offered(plan, &id).map(drop)
+}
+
 fn unkept(problem: String) -> Failure {
     Failure::work(problem, "correct this, and run it again")
 }
@@ -143,7 +148,7 @@ fn forget(facts: &ProviderFacts, keys: &Keys, as_json: bool, output: &mut Output
 }
 
 /// What the flags say.
-fn given(args: &ConfigureArgs, settings: &Settings, models: &Models) -> Result<Option<Chosen>, Failure> {
+fn given(args: &ConfigureArgs, settings: &Settings, models: &Models, keys: &Keys) -> Result<Option<Chosen>, Failure> {
     let current = settings.processor.clone().unwrap_or_default();
     let named = args.model.clone().unwrap_or_else(|| match &args.provider {
         None => current.clone(),
@@ -155,6 +160,10 @@ fn given(args: &ConfigureArgs, settings: &Settings, models: &Models) -> Result<O
     };
     let facts = facts(&model, models)?;
     let key_name = args.key_env.clone().or(facts.key.clone());
+    if let Some(name) = args.key_env.as_ref().filter(|name| !args.no_test && keys.find(name).0 == KeptIn::Nowhere) {
+        let problem = format!("the variable {} is not set, and the model cannot be tried without its key", shown(name));
+        return Err(Failure::usage(problem, "set it, or leave the test out with --no-test"));
+    }
     let mut key = None;
     if args.key_stdin {
         if key_name.is_none() {
@@ -175,7 +184,17 @@ fn given(args: &ConfigureArgs, settings: &Settings, models: &Models) -> Result<O
 }
 
 /// What the person at the terminal says; nothing if they want nothing.
-fn ask(settings: &Settings, models: &Models, keys: &Keys, output: &mut Output) -> Result<Option<Chosen>, Failure> {
+fn ask(
+    plan: &Plan,
+    settings: &Settings,
+    models: &Models,
+    keys: &Keys,
+    output: &mut Output,
+) -> Result<Option<Chosen>, Failure> {
+    if !std::io::stdin().is_terminal() {
+        let help = "say it with flags: --provider or --model, --key-env or --key-stdin, --agent; `--help` lists them";
+        return Err(Failure::usage("there is no terminal to ask on", help));
+    }
     let current = settings.processor.clone();
     match &current {
         Some(model) => output.line(&format!("Your profile names the model {}.", shown(model))),
@@ -184,47 +203,79 @@ fn ask(settings: &Settings, models: &Models, keys: &Keys, output: &mut Output) -
     let names: Vec<_> = models.known().into_iter().map(|facts| facts.name).collect();
     output.line(&format!("Providers: {}", names.join(", ")));
     let held = current.as_deref().and_then(|model| model.split_once(':'));
-    let provider = question("Provider", held.map(|(provider, _)| provider), output)?;
-    if provider.is_empty() {
+    let Some((facts, named)) = asked_provider(held.map(|(provider, _)| provider), models, output)? else {
         return Ok(None);
-    }
-    let (provider, named) =
-        provider.split_once(':').map_or((provider.as_str(), None), |(p, m)| (p, Some(m.to_owned())));
+    };
+    let provider = facts.name.as_str();
     let held = held.filter(|(before, _)| *before == provider).map(|(_, model)| model);
     let model = named.map_or_else(|| question("Model", held, output), Ok)?;
     if model.is_empty() {
         return Ok(None);
     }
     let model = format!("{provider}:{model}");
-    let facts = facts(&model, models)?;
     let key_name = facts.key.clone();
     let key = match &key_name {
         None => None,
-        Some(name) => match keys.find(name).0 {
-            KeptIn::Environment => {
-                output.line(&format!("{name} is set in the environment, and is used."));
-                None
-            }
-            kept => {
-                let leaves =
-                    if kept == KeptIn::Nowhere { "not shown" } else { "Enter alone leaves the one that is kept" };
-                Some(hidden(&format!("Key for {} ({leaves}): ", facts.name), output)?).filter(|key| !key.is_empty())
-            }
-        },
+        Some(name) => asked_key(&facts, name, keys, output)?,
     };
+    let agent = asked_agent(plan, settings, output)?;
+    Ok(Some(Chosen { facts, model, key_name, key, agent }))
+}
+
+/// The provider, and the model if it was named with it; nothing if nothing is wanted.
+fn asked_provider(
+    held: Option<&str>,
+    models: &Models,
+    output: &mut Output,
+) -> Result<Option<(ProviderFacts, Option<String>)>, Failure> {
+    loop {
+        let answer = question("Provider", held, output)?;
+        if answer.is_empty() {
+            return Ok(None);
+        }
+        let (provider, named) = answer.split_once(':').map_or((answer.as_str(), ""), |parts| parts);
+        match provider_facts(provider, models) {
+            Ok(facts) => return Ok(Some((facts, Some(named.to_owned()).filter(|named| !named.is_empty())))),
+            Err(wrong) => wrong.print(output),
+        }
+    }
+}
+
+/// A key to keep, unless there is one that is to stay.
+fn asked_key(facts: &ProviderFacts, name: &str, keys: &Keys, output: &mut Output) -> Result<Option<String>, Failure> {
+    let leaves = match keys.find(name).0 {
+        KeptIn::Environment => {
+            output.line(&format!("{name} is set in the environment, and is used."));
+            return Ok(None);
+        }
+        KeptIn::Nowhere => "not shown",
+        KeptIn::Keyring | KeptIn::File => "Enter alone leaves the one that is kept",
+    };
+    let key = hidden(&format!("Key for {} ({leaves}): ", facts.name), output)?;
+    Ok(Some(key).filter(|key| !key.is_empty()))
+}
+
+/// Agent and mode, if they are to be written down.
+fn asked_agent(
+    plan: &Plan,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<Option<(String, Option<String>)>, Failure> {
     let held = settings.agent.as_ref().map(|agent| match &settings.mode {
         Some(mode) => format!("{agent}/{mode}"),
         None => agent.to_string(),
     });
-    let agent =
-        question("Agent to begin with, as agent or agent/mode", Some(held.as_deref().unwrap_or("goose")), output)?;
-    let agent = match agent.split_once('/') {
-        Some((agent, mode)) => (agent.to_owned(), Some(mode.to_owned())),
-        None => (agent, None),
+    let agent = loop {
+        let text = "Agent to begin with, as agent or agent/mode";
+        let answer = question(text, Some(held.as_deref().unwrap_or("goose")), output)?;
+        let (agent, mode) = answer.split_once('/').map_or((answer.as_str(), None), |(a, m)| (a, Some(m)));
+        match is_offered(plan, agent, mode) {
+            Ok(()) => break (agent.to_owned(), mode.map(str::to_owned)),
+            Err(wrong) => wrong.print(output),
+        }
     };
     // What is the default anyway need not be written down.
-    let agent = Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some());
-    Ok(Some(Chosen { facts, model, key_name, key, agent }))
+    Ok(Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some()))
 }
 
 fn facts(model: &str, models: &Models) -> Result<ProviderFacts, Failure> {
@@ -356,7 +407,9 @@ fn yes(text: &str, output: &mut Output) -> Result<bool, Failure> {
 fn line() -> Result<String, Failure> {
     std::io::stdout().flush().map_err(|error| unheard(&error))?;
     let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).map_err(|error| unheard(&error))?;
+    if std::io::stdin().lock().read_line(&mut line).map_err(|error| unheard(&error))? == 0 {
+        return Err(Failure::usage("the answers ended here; nothing was changed", "Enter alone keeps what is shown"));
+    }
     Ok(line.trim().to_owned())
 }
 
@@ -364,10 +417,6 @@ fn line() -> Result<String, Failure> {
 fn hidden(text: &str, output: &mut Output) -> Result<String, Failure> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        output.text(text);
-        return line();
-    }
     let failed = |error: rustix::io::Errno| unheard(&error.into());
     let before = tcgetattr(&stdin).map_err(failed)?;
     let mut quiet = before.clone();

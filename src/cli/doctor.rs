@@ -136,9 +136,16 @@ fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
             found.add(*severity, format!("{problem} ({code})"), at.to_string(), help.as_str());
         }
     }
-    let Some(plan) = resolved.plan else { return };
-    reach::services(&plan, folders, found);
-    model(&Settings::of(plan.manifests()), folders, found);
+    if let Some(plan) = &resolved.plan {
+        reach::services(plan.manifests(), folders, found);
+        return model(&Settings::of(plan.manifests()), true, folders, found);
+    }
+    // What could be read is looked at all the same: one error must not hide the others.
+    let Ok(manifests) = workspace::manifests_quietly(global, folders) else { return };
+    reach::services(&manifests, folders, found);
+    model(&Settings::of(&manifests), false, folders, found);
+    let what = "some manifests have errors: what could not be read of them was not looked at";
+    found.warning(what, "the manifests with errors", "correct them, then run `skein doctor` again");
 }
 
 /// Skills, recipes and agent files that cannot be used.
@@ -158,9 +165,13 @@ fn knowledge(folders: &Folders, found: &mut Findings) {
 /// How many files of one kind of trouble are named.
 const MAX_KNOWLEDGE: usize = 20;
 
-fn model(settings: &Settings, folders: &Folders, found: &mut Findings) {
+/// `whole` says whether all files could be read: if not, one of them may name the model.
+fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findings) {
     let place = if variable("SKEIN_MODEL").is_some() { "SKEIN_MODEL" } else { "the profile in your config.yaml" };
     let Some(name) = variable("SKEIN_MODEL").or(settings.processor.clone()) else {
+        if !whole {
+            return;
+        }
         let fix = "choose one with `skein configure`; until then tools are called by name";
         return found.add(Severity::Note, "no model is configured", "config.yaml", fix);
     };

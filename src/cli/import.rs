@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::models::variable;
-use super::output::{Failure, Output, shown};
+use super::output::{Failure, Output, cut, shown};
 use super::settings_file::SettingsFile;
 use crate::diagnostic::Severity;
 use crate::graph;
 use crate::manifest::{
     self, Layer, LeftOut, Manifests, Moved, Root, ServiceManifest, Settings, Transport, read_foreign, written_service,
 };
-use crate::services::builtin::memory;
+use crate::services::builtin::memory::{self, ImportError};
 use crate::store::{Reach, project_root};
 
 /// More is no settings file.
@@ -270,21 +270,37 @@ fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
 }
 
+/// How many columns of a memory are shown.
+const FIRST_WORDS: usize = 72;
+
 /// goose's memories, each a memory of ours.
 fn memories(args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let scope = if args.project { Reach::Project } else { Reach::User };
     let project = project_root(&folders.cwd);
-    let imported = memory::import(&args.file, &folders.data, &project, scope, !args.dry_run).map_err(|error| {
-        Failure::work(error.to_string(), "nothing of goose's was changed; correct this and run it again")
+    let imported = memory::import(&args.file, &folders.data, &project, scope, !args.dry_run);
+    let imported = imported.map_err(|error| match error {
+        ImportError::Foreign { .. } => Failure::usage(
+            shown(&error.to_string()),
+            "name the folder itself: `.goose/memory` of a project, or `memory` beside goose's config.yaml",
+        ),
+        error => Failure::work(error.to_string(), "nothing of goose's was changed; correct this and run it again"),
     })?;
+    let kept: Vec<_> =
+        imported.kept.iter().map(|(category, text)| (shown(category), cut(&shown(text), FIRST_WORDS))).collect();
     if args.json {
         let left_out: Vec<_> =
             imported.left_out.iter().map(|(file, reason)| json!({"file": file, "reason": reason})).collect();
-        output.json(&json!({"dry_run": args.dry_run, "kept": imported.kept, "left_out": left_out}));
+        let memories: Vec<_> =
+            kept.iter().map(|(category, text)| json!({"category": category, "text": text})).collect();
+        let count = kept.len();
+        output.json(&json!({"dry_run": args.dry_run, "kept": count, "memories": memories, "left_out": left_out}));
         return Ok(());
     }
-    let kept = if args.dry_run { "memories would be kept" } else { "memories kept" };
-    output.line(&format!("{} {kept}", imported.kept));
+    let what = if args.dry_run { "memories would be kept" } else { "memories kept" };
+    output.line(&format!("{} {what}", kept.len()));
+    for (category, text) in &kept {
+        output.line(&format!("  {category}: {text}"));
+    }
     for (file, reason) in &imported.left_out {
         output.line(&format!("left out of {file}: {reason}"));
     }

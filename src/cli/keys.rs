@@ -71,6 +71,11 @@ impl Keys {
         self.keyring.trouble().filter(|trouble| *trouble != Trouble::Absent)
     }
 
+    /// Why the file with keys cannot be used, if it is there.
+    pub(super) fn readable(&self) -> Result<(), String> {
+        self.kept().map(drop)
+    }
+
     fn kept(&self) -> Result<BTreeMap<String, String>, String> {
         let metadata = match fs::metadata(&self.file) {
             Ok(metadata) => metadata,

@@ -119,7 +119,9 @@ impl Failure {
             }
             Failure::Refused { tool } => (
                 format!("the turn ended because {tool} was refused"),
-                "consent to it, or allow such calls with `--approval auto`".to_owned(),
+                "consent to it, or allow such calls with `--approval auto`; if a rule denies it, only another rule helps: \
+                 `skein permissions` lists them"
+                    .to_owned(),
             ),
             Failure::Manifests { .. } | Failure::Interrupted => return None,
         })

@@ -11,7 +11,7 @@ use anstyle::AnsiColor;
 use serde_json::{Value, json};
 
 use super::consent::Floor;
-use super::output::{QUIET, shown};
+use super::output::{QUIET, cut, shown};
 use crate::agents::{Event, Notifier, Status};
 use crate::conversation::Usage;
 use crate::diagnostic::printable;
@@ -166,9 +166,8 @@ impl Notifier for Progress {
                 self.state().calls.remove(&id);
                 if outcome.is_error {
                     let red = AnsiColor::Red.on_default();
-                    let said: String =
-                        outcome.all_text().lines().next().unwrap_or_default().chars().take(160).collect();
-                    self.aside(&format!("{red}✗ {}{red:#} {}", shown(&name), shown(&said)));
+                    let said = shown(outcome.all_text().lines().next().unwrap_or_default());
+                    self.aside(&format!("{red}✗ {}{red:#} {}", shown(&name), cut(&said, 160)));
                 }
                 self.wait_for("thinking");
             }

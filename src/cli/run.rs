@@ -66,7 +66,7 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     let requests = usize::try_from(args.max_turns).unwrap_or(usize::MAX);
     let limits = Limits { requests, ..Limits::default() };
     let (opening, plan) = Opening::prepare(&args.talk, limits, global, folders, output)?;
-    let text = prompt_text(args)?;
+    let text = prompt_text(args, opening.is_first(), output)?;
     // Files are for whoever types: what comes through a pipe may be somebody else's words.
     let (prompt, notes) = match &args.prompt {
         Some(_) => attach::prompt(&text, &folders.cwd)?,
@@ -130,10 +130,19 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     })
 }
 
-fn prompt_text(args: &RunArgs) -> Result<String, Failure> {
+fn prompt_text(args: &RunArgs, first: bool, output: &mut Output) -> Result<String, Failure> {
     let text = match &args.prompt {
         Some(prompt) => prompt.clone(),
         None => {
+            if std::io::stdin().is_terminal() {
+                output.note("type what to do; Ctrl-D on a line of its own ends it (`skein chat` is a conversation)");
+                if first {
+                    output.note(
+                        "no model is configured: `skein configure` chooses one; until then tools are called by name, \
+                         as in `list`",
+                    );
+                }
+            }
             let mut text = String::new();
             let read = std::io::stdin().read_to_string(&mut text);
             read.map_err(|error| {

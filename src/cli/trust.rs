@@ -88,6 +88,10 @@ fn confirmed(output: &mut Output) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("there is no terminal to ask on", "look at the files, then pass --yes"));
     }
+    // What was typed before the question could be read does not answer it.
+    rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush).map_err(|error| {
+        Failure::work(format!("nobody can be asked: {error}"), "look at the files, then pass --yes")
+    })?;
     output.aside("Use these files? [y/N] ");
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);

@@ -7,7 +7,7 @@ use super::folders::Folders;
 use super::output::{Failure, Output};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::graph::{self, Plan, Resolved};
-use crate::manifest::{self, Layer, Root};
+use crate::manifest::{self, Layer, Manifests, Root};
 use crate::trust::{Project, Trust, TrustError, TrustStore};
 
 /// What to do with the files of a project that nobody has trusted.
@@ -39,6 +39,12 @@ pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Res
     let Layers { roots, notes } = layers(global, &[], Untrusted::Leave, folders)?;
     let (manifests, found) = manifest::load(&roots);
     Ok((graph::resolve(manifests, found), notes))
+}
+
+/// What could be read of the same layers, whatever is wrong with the rest; for one who looks for all that is wrong.
+pub(super) fn manifests_quietly(global: &Global, folders: &Folders) -> Result<Manifests, Failure> {
+    let Layers { roots, .. } = layers(global, &[], Untrusted::Leave, folders)?;
+    Ok(manifest::load(&roots).0)
 }
 
 /// The layers that apply here, in order, and what the user should know about them.

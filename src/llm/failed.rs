@@ -1,5 +1,6 @@
 //! Why a request to a model behind HTTP failed, read from what `genai` says of it.
 
+use std::error::Error;
 use std::time::Duration;
 
 use reqwest::StatusCode;
@@ -26,7 +27,10 @@ impl From<&genai::Error> for Failed {
             // A refusal that is found while the stream opens comes wrapped.
             genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
                 Some(inner) => Self::from(inner),
-                None => Self { reason: chain(error), kind: FailureKind::Passing { retry_after: None } },
+                None => {
+                    let reason = unreached(inner.as_ref()).unwrap_or_else(|| chain(error));
+                    Self { reason, kind: FailureKind::Passing { retry_after: None } }
+                }
             },
             genai::Error::HttpError { status, headers, body, .. }
             | genai::Error::WebModelCall {
@@ -47,7 +51,8 @@ impl From<&genai::Error> for Failed {
             }
             // What cannot be read was cut or garbled on its way.
             genai::Error::StreamParse { .. } | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. } => {
-                Self { reason: chain(error), kind: FailureKind::Passing { retry_after: None } }
+                let reason = unreached(error).unwrap_or_else(|| chain(error));
+                Self { reason, kind: FailureKind::Passing { retry_after: None } }
             }
             _ => Self { reason: chain(error), kind: FailureKind::Lasting },
         }
@@ -79,8 +84,18 @@ fn brief(body: &str) -> String {
     body.chars().take(500).collect()
 }
 
+/// That nobody was there to be asked, with the reason that the system gives. Only the origin of the address is told:
+/// behind it there may be a key.
+fn unreached(error: &(dyn Error + 'static)) -> Option<String> {
+    let causes: Vec<&(dyn Error + 'static)> =
+        std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source()).collect();
+    let request = causes.iter().find_map(|cause| cause.downcast_ref::<reqwest::Error>())?;
+    let origin = request.url().filter(|_| request.is_connect())?.origin().ascii_serialization();
+    Some(format!("it cannot be reached at {origin}: {}", causes.last()?))
+}
+
 /// An error and what caused it, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
+fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string().replace('\n', " ");
     let mut source = error.source();
     while let Some(cause) = source {
@@ -91,4 +106,19 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_called_that_without_what_stands_behind_its_origin() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let error = reqwest::Client::new().get(format!("http://{address}/v1?key=hidden")).send().await.unwrap_err();
+        let told = unreached(&error).unwrap();
+        assert!(told.starts_with(&format!("it cannot be reached at http://{address}: Connection refused")), "{told}");
+    }
 }

@@ -377,9 +377,19 @@ pub struct StdioTransport {
     pub cwd: Option<String>,
 }
 
-/// Variables that make a program load code which its manifest does not show; no service may be given one.
-pub const LOADERS: [&str; 6] =
-    ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "NODE_OPTIONS", "PYTHONSTARTUP"];
+/// Variables that make a program load code which its manifest does not show; no service may be given one. Those that
+/// honest services need as well, as `PATH`, `PYTHONPATH` or `GIT_SSH_COMMAND`, are shown before a project is trusted.
+pub const LOADERS: [&str; 9] = [
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "DYLD_INSERT_LIBRARIES",
+    "NODE_OPTIONS",
+    "PYTHONSTARTUP",
+    "BASH_ENV",
+    "PERL5OPT",
+    "RUBYOPT",
+];
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -214,7 +214,11 @@ mod tests {
     #[test]
     fn variables_that_load_code_are_refused_whoever_brings_them() {
         let with = |name: &str| BTreeMap::from([(OsString::from(name), OsString::from("x"))]);
-        assert!(refuse_loaders(&with("LD_PRELOAD")).is_err());
-        assert!(refuse_loaders(&with("PATH")).is_ok());
+        for loader in ["LD_PRELOAD", "BASH_ENV", "PERL5OPT", "RUBYOPT"] {
+            assert!(refuse_loaders(&with(loader)).is_err(), "{loader}");
+        }
+        for needed in ["PATH", "PYTHONPATH", "ENV", "GIT_SSH_COMMAND"] {
+            assert!(refuse_loaders(&with(needed)).is_ok(), "{needed}");
+        }
     }
 }

@@ -752,3 +752,12 @@ fn run_example(sandbox: &Sandbox, place: &str, block: &str) {
         assert!(matches.is_match(printed.trim_end()), "{place}: `{command}` prints\n{printed}\nand not\n{promised}");
     }
 }
+
+#[test]
+fn a_wrong_level_is_blamed_on_whoever_said_it() {
+    let sandbox = Sandbox::new().with("SKEIN_APPROVAL", "bogus");
+    let run = sandbox.skein(&["agents"]);
+    assert!(run.code == 2 && run.stderr.contains("environment variable SKEIN_APPROVAL"), "{}", run.whole());
+    let run = sandbox.skein(&["agents", "--approval", "bogus"]);
+    assert!(run.code == 2 && !run.stderr.contains("SKEIN_APPROVAL\n"), "{}", run.whole());
+}

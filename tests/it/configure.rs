@@ -119,18 +119,40 @@ fn the_key_may_stay_in_a_variable_of_another_name() {
 }
 
 #[test]
-fn without_flags_it_asks_and_enter_alone_changes_nothing() {
+fn without_a_terminal_nothing_is_asked_and_the_flags_are_named() {
     let sandbox = Sandbox::new();
     for command in [&["configure"][..], &["acp", "--setup"]] {
         let run = sandbox.skein(command);
-        assert_eq!(run.code, 0, "{}", run.stderr);
-        assert!(run.stdout.contains("Nothing was changed."), "{}", run.stdout);
+        assert_eq!(run.code, 2, "{}", run.whole());
+        assert!(run.stderr.contains("no terminal") && run.stderr.contains("--key-stdin"), "{}", run.stderr);
     }
-    let said = configure(&sandbox, None, &[], "ollama\nsmall\ncoding/qa\nn\n");
-    assert_eq!(said.code, 0, "{}", said.stderr);
-    assert!(said.stdout.contains("agent_servers"), "{}", said.stdout);
-    let config = read(sandbox.path("config/config.yaml"));
-    assert!(config.contains("ollama:small") && config.contains("mode: \"qa\""), "{config}");
+}
+
+#[test]
+fn a_variable_that_is_not_set_is_told_before_anything_is_written() {
+    let sandbox = Sandbox::new();
+    let args = ["--model", "openai:some", "--key-env", "NOT_SET_ANYWHERE"];
+    let said = configure(&sandbox, None, &args, "");
+    assert_eq!(said.code, 2, "{}", said.stdout);
+    assert!(
+        said.stderr.contains("NOT_SET_ANYWHERE is not set") && said.stderr.contains("--no-test"),
+        "{}",
+        said.stderr
+    );
+    assert!(!sandbox.path("config/config.yaml").exists());
+    let said = configure(&sandbox, None, &[&args[..], &["--no-test"]].concat(), "");
+    assert!(said.code == 0 && said.stdout.contains("set NOT_SET_ANYWHERE"), "{}{}", said.stdout, said.stderr);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_called_that() {
+    let sandbox = Sandbox::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("http://{}/v1/", listener.local_addr().unwrap());
+    drop(listener);
+    let said = configure(&sandbox, Some(&base), &["--model", "openai:some", "--key-stdin"], &format!("{KEY}\n"));
+    assert_eq!(said.code, 1, "{}", said.stdout);
+    assert!(said.stderr.contains("cannot be reached") && said.stderr.contains("Connection refused"), "{}", said.stderr);
 }
 
 #[test]

@@ -159,6 +159,42 @@ fn a_variable_with_a_default_is_not_missing() {
 }
 
 #[test]
+fn one_wrong_manifest_does_not_hide_what_else_is_wrong() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/services/wrong.yaml", "version: 1\nkind: service\nname: wrong\n");
+    sandbox.write("config/services/mine.yaml", &service("{stdio: {command: no-such-program-anywhere}}"));
+    let config = "version: 1\nprofiles: {default: {processor: 'openai:some', agent: nobody}}\n";
+    sandbox.write("config/config.yaml", config);
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert_eq!(run.code, 1);
+    for expected in ["missing", "nobody", "not on the PATH", "OPENAI_API_KEY", "was not looked at"] {
+        about(&run, expected);
+    }
+    sandbox.write("config/config.yaml", "version: 1\nprofiles: [\n");
+    let run = sandbox.skein(&["doctor", "--json"]);
+    assert!(!run.stdout.contains("no model is configured"), "the file may name one: {}", run.stdout);
+}
+
+#[test]
+fn a_file_of_keys_that_cannot_be_read_is_found_and_not_quoted() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/keys.json", "{\"OPENAI_API_KEY\": hunter2");
+    fs::set_permissions(sandbox.path("config/keys.json"), fs::Permissions::from_mode(0o600)).unwrap();
+    let run = sandbox.skein(&["doctor", "--json"]);
+    about(&run, "it is not a mapping of names to keys");
+    assert!(run.code == 1 && !run.whole().contains("hunter2"), "{}", run.whole());
+}
+
+#[test]
+fn what_is_no_program_is_not_to_be_made_one() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/users", "root:x:0:0\n");
+    sandbox.write("config/services/mine.yaml", &service("{stdio: {command: ./users}}"));
+    let found = about(&sandbox.skein(&["doctor", "--json"]), "cannot be executed");
+    assert!(found["fix"].as_str().is_some_and(|fix| fix.contains("no program")), "{found}");
+}
+
+#[test]
 fn a_skill_that_cannot_be_used_is_named_with_its_place() {
     let sandbox = Sandbox::new();
     sandbox.write("project/.agents/skills/bare/SKILL.md", "just text");

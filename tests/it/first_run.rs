@@ -6,13 +6,19 @@ use serde_json::json;
 
 use crate::support::{Sandbox, read};
 
-/// Types each answer when its question is there, and shows what the terminal showed.
+/// Types each answer when its question is there, and shows what the terminal showed. What answers no question is typed
+/// before the program begins.
 const TERMINAL: &str = "
 import json, os, pty, sys
 steps = json.loads(sys.argv[1])
+ready, go = os.pipe()
 pid, terminal = pty.fork()
 if pid == 0:
+    os.read(ready, 1)
     os.execv(sys.argv[2], sys.argv[2:])
+while steps and not steps[0][0]:
+    os.write(terminal, steps.pop(0)[1].encode() + b'\\n')
+os.write(go, b'.')
 shown, heard = b'', 0
 while True:
     try:
@@ -69,7 +75,8 @@ fn a_project_is_asked_about_with_what_it_would_start_and_change() {
     sandbox.write("project/.skein/config.yaml", "version: 1\napproval: read-only\n");
     let shown =
         at_a_terminal(&sandbox, &["run", "--model", "offline", "-a", "coding", "-m", "pm", "list"], &[("[y/N]", "n")]);
-    for expected in ["service clock runs: clock-mcp --utc (sets CLOCK_TOKEN)", "approval read-only", "Use these files?"]
+    for expected in
+        ["service clock runs: clock-mcp --utc (sets CLOCK_TOKEN=${env:T})", "approval read-only", "Use these files?"]
     {
         assert!(shown.contains(expected), "{expected}: {shown}");
     }
@@ -78,6 +85,57 @@ fn a_project_is_asked_about_with_what_it_would_start_and_change() {
         at_a_terminal(&sandbox, &["run", "--model", "offline", "-a", "coding", "-m", "pm", "list"], &[("[y/N]", "y")]);
     assert!(!shown.contains("is not used"), "{shown}");
     assert_eq!(sandbox.skein(&["trust", "--status", "--json"]).json()["trust"], "trusted");
+}
+
+#[test]
+fn what_was_typed_before_the_question_does_not_answer_it() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.skein/services/clock.yaml", SERVICE);
+    let shown = at_a_terminal(&sandbox, &["trust"], &[("", "y"), ("[y/N]", "n")]);
+    assert!(shown.contains("the project was not trusted"), "{shown}");
+    assert_eq!(sandbox.skein(&["trust", "--status", "--json"]).json()["trust"], "unknown");
+}
+
+#[test]
+fn variables_are_shown_with_what_they_hold_and_errors_before_they_stand_in_the_way() {
+    let sandbox = Sandbox::new();
+    let set = "env: {GIT_SSH_COMMAND: 'sh -c evil', PYTHONPATH: lib}";
+    sandbox.write("project/.skein/services/clock.yaml", &SERVICE.replace("env: {CLOCK_TOKEN: '${env:T}'}", set));
+    let run = sandbox.skein(&["trust", "--yes"]);
+    let expected = r#"(sets GIT_SSH_COMMAND="sh -c evil", PYTHONPATH=lib)"#;
+    assert!(run.stderr.contains(expected) && !run.stderr.contains("--revoke"), "{}", run.stderr);
+    sandbox.write("project/.skein/services/clock.yaml", &SERVICE.replace("CLOCK_TOKEN", "BASH_ENV"));
+    let run = sandbox.skein(&["trust", "--yes"]);
+    assert!(run.stderr.contains("`skein trust --revoke`"), "{}", run.stderr);
+    assert!(sandbox.skein(&["check"]).stderr.contains("E121"));
+}
+
+#[test]
+fn without_a_prompt_it_says_that_it_waits_for_one() {
+    let sandbox = Sandbox::new();
+    let shown = at_a_terminal(&sandbox, &["run"], &[("Ctrl-D", "list\n\u{4}")]);
+    assert!(shown.contains("`skein configure`") && !shown.contains("the prompt is empty"), "{shown}");
+}
+
+#[test]
+fn a_wrong_answer_is_asked_for_again_and_enter_alone_changes_nothing() {
+    let sandbox = Sandbox::new();
+    for command in [&["configure"][..], &["acp", "--setup"]] {
+        let shown = at_a_terminal(&sandbox, command, &[("Provider:", "")]);
+        assert!(shown.contains("Nothing was changed."), "{shown}");
+    }
+    let typed = [
+        ("Provider:", "olama"),
+        ("Provider:", "ollama"),
+        ("Model:", "small"),
+        ("Agent", "codign"),
+        ("Agent to", "coding/qa"),
+        ("[Y/n]", "n"),
+    ];
+    let shown = at_a_terminal(&sandbox, &["configure"], &typed);
+    assert!(shown.contains("there is no provider `olama`") && shown.contains("agent_servers"), "{shown}");
+    let config = read(sandbox.path("config/config.yaml"));
+    assert!(config.contains("ollama:small") && config.contains("mode: \"qa\""), "{config}");
 }
 
 #[test]

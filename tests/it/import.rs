@@ -124,6 +124,30 @@ fn memories_can_be_looked_at_before_they_are_kept() {
     let sandbox = Sandbox::new();
     sandbox.write("project/memory/style.txt", "use tabs\n\nno semicolons\n");
     let run = sandbox.skein(&["import", "memory", "--dry-run"]);
-    assert_eq!((run.code, run.stdout.as_str()), (0, "2 memories would be kept\n"), "{}", run.whole());
+    assert_eq!(
+        (run.code, run.stdout.as_str()),
+        (0, "2 memories would be kept\n  style: use tabs\n  style: no semicolons\n"),
+        "{}",
+        run.whole()
+    );
+    assert!(!sandbox.path("data/memory.db").exists());
+}
+
+#[test]
+fn a_folder_that_is_not_gooses_is_refused_and_nothing_of_it_is_kept() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes/todo.txt", "call the bank\n");
+    sandbox.write("project/notes/script.sh", "echo\n");
+    sandbox.write("project/deep/todo.txt", "call the bank\n");
+    sandbox.write("project/deep/er/todo.txt", "call the bank\n");
+    for (folder, expected) in [("notes", "there is `script.sh`"), ("deep", "there is `er`"), ("deep/er/..", "`er`")] {
+        let run = sandbox.skein(&["import", folder]);
+        assert_eq!(run.code, 2, "{}", run.whole());
+        assert!(
+            run.stderr.contains("no folder of goose's memories") && run.stderr.contains(expected),
+            "{}",
+            run.stderr
+        );
+    }
     assert!(!sandbox.path("data/memory.db").exists());
 }

@@ -352,3 +352,19 @@ permissions:
         assert!(trusted.stderr.contains(line), "{}", trusted.whole());
     }
 }
+
+#[test]
+fn what_a_rule_denies_is_not_said_to_be_allowed_by_a_level() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["run", "--approval", "auto", "--deny", "developer__shell", "run touch made"]);
+    assert_eq!(run.code, 5, "{}", run.whole());
+    assert!(run.stderr.contains("if a rule denies it") && run.stderr.contains("skein permissions"), "{}", run.stderr);
+}
+
+#[test]
+fn a_line_that_is_cut_says_so() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["run", &format!("read {}", "long/".repeat(60))]);
+    let line = run.stderr.lines().find(|line| line.starts_with('✗')).unwrap_or_else(|| panic!("{}", run.whole()));
+    assert!(line.ends_with('…'), "{line}");
+}

@@ -22,7 +22,12 @@ pub(super) fn check(folders: &Folders, found: &mut Findings) {
     for file in ["config.yaml", "agents", "services"].map(|name| folders.config.join(name)) {
         others_may_not_write(&file, 0, found);
     }
-    others_may_not_read(&Keys::of(folders).file(), "your keys", found);
+    let keys = Keys::of(folders);
+    others_may_not_read(&keys.file(), "your keys", found);
+    if let (Some(0), Err(problem)) = (mode(&keys.file()).map(|mode| mode & 0o077), keys.readable()) {
+        let fix = "make it a JSON object of names and keys, or remove it and run `skein configure`";
+        found.error(problem, keys.file().display().to_string(), fix);
+    }
     others_may_not_read(&folders.data.join("trust.json"), "what you trust", found);
     for name in store::FILES {
         others_may_not_read(&folders.data.join(name), "what was said", found);

@@ -1,6 +1,7 @@
 //! What services need from this machine: programs, variables, addresses. Only addresses of this machine are tried.
 
 use std::convert::Infallible;
+use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -9,14 +10,13 @@ use std::time::Duration;
 use super::super::folders::Folders;
 use super::super::models::variable;
 use super::Findings;
-use crate::graph::Plan;
-use crate::manifest::{Layer, Placeholder, Runtime, Transport};
+use crate::manifest::{Layer, Manifests, Placeholder, Runtime, Transport};
 
 /// Who listens on this machine answers at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) fn services(plan: &Plan, folders: &Folders, found: &mut Findings) {
-    for service in plan.services().filter(|service| service.layer != Layer::Builtin && service.enabled) {
+pub(super) fn services(manifests: &Manifests, folders: &Folders, found: &mut Findings) {
+    for service in manifests.services.values().filter(|service| service.layer != Layer::Builtin && service.enabled) {
         let who = format!("the service {}", service.manifest.name);
         let place = service.source.file.as_str();
         match &service.manifest.transport {
@@ -32,7 +32,7 @@ pub(super) fn services(plan: &Plan, folders: &Folders, found: &mut Findings) {
             }
         }
     }
-    for agent in plan.agents() {
+    for agent in manifests.agents.values() {
         if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
             let who = format!("the agent {}", agent.manifest.name);
             let texts = [&acp.command].into_iter().chain(&acp.args).chain(acp.env.values()).chain(&acp.cwd);
@@ -79,9 +79,20 @@ fn program(who: &str, place: &str, command: &str, cwd: Option<&str>, folders: &F
     if !file.is_file() {
         found.error(format!("{who} runs `{command}`, which does not exist"), place, "correct the path in the manifest");
     } else if !executable(&file) {
-        let fix = format!("chmod +x {command}");
+        let fix = if is_program(&file) {
+            format!("chmod +x {command}")
+        } else {
+            "it is no program: correct the command in the manifest".to_owned()
+        };
         found.error(format!("{who} runs `{command}`, which cannot be executed"), place, fix);
     }
+}
+
+/// Whether a file begins as scripts and programs do.
+fn is_program(file: &Path) -> bool {
+    let mut start = [0; 4];
+    let read = std::fs::File::open(file).and_then(|mut file| file.read(&mut start));
+    read.is_ok() && (start.starts_with(b"#!") || start == *b"\x7fELF" || start == *b"\xcf\xfa\xed\xfe")
 }
 
 pub(super) fn on_path(program: &str) -> Option<PathBuf> {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::folders::Folders;
 use super::super::output::Output;
-use crate::diagnostic::printable;
+use crate::diagnostic::{Severity, printable};
+use crate::graph;
 use crate::manifest::{
     self, AgentEntry, Config, Layer, Manifests, Mode, Path, Placeholder, Root, Runtime, ServiceEntry, Then, Transport,
 };
@@ -30,8 +31,26 @@ pub(super) fn describe(project: &Project, store: &TrustStore, folders: &Folders,
         lines.extend(of_agent(agent, &builtin, &user));
     }
     lines.extend(manifests.configs.iter().flat_map(|entry| rules(&entry.config)));
+    lines.extend(errors(project, folders));
     lines.push("Programs and scripts outside .skein/ that these name are not part of the hash.".to_owned());
     lines.iter().for_each(|line| output.aside(&format!("{}\n", printable(line))));
+}
+
+/// Whether Skein would refuse to start with these files.
+fn errors(project: &Project, folders: &Folders) -> Option<String> {
+    let user = Root::Disk { path: folders.config.clone(), shown: String::new() };
+    let without = [(Layer::Builtin, Root::Builtin), (Layer::User, user.clone())];
+    let theirs = Root::Snapshot { files: project.files.clone(), shown: String::new() };
+    let with = [(Layer::Builtin, Root::Builtin), (Layer::User, user), (Layer::Project, theirs)];
+    let count = |roots: &[(Layer, Root)]| {
+        let (manifests, found) = manifest::load(roots);
+        graph::resolve(manifests, found).diagnostics.iter().filter(|found| found.severity == Severity::Error).count()
+    };
+    (count(&with) > count(&without)).then(|| {
+        "these files have errors, and Skein does not start here while it uses them: `skein check` names the errors, \
+         `skein trust --revoke` takes the trust back"
+            .to_owned()
+    })
 }
 
 /// What is another since the project was trusted, if it ever was.
@@ -84,14 +103,20 @@ fn of_agent(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<St
     lines
 }
 
-/// A command line, with the names of the variables it is given: `LD_PRELOAD` says as much as a program.
+/// A command line, with the variables it is given as the file has them: `BASH_ENV=x.sh` says as much as a program.
 fn program(command: &str, args: &[String], env: &BTreeMap<String, String>) -> String {
     let mut text = [&[command.to_owned()], args].concat().join(" ");
     if !env.is_empty() {
-        let names: Vec<_> = env.keys().map(String::as_str).collect();
-        text.push_str(&format!(" (sets {})", names.join(", ")));
+        let set: Vec<_> = env.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+        text.push_str(&format!(" (sets {})", set.join(", ")));
     }
     text
+}
+
+/// A value that could be taken for more than one is put into quotes.
+fn quoted(value: &str) -> String {
+    let plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || ",()\"".contains(c));
+    if plain { value.to_owned() } else { format!("{value:?}") }
 }
 
 /// Which of the user's variables something is given: a key may be among them, and an address is where it goes.

@@ -1,7 +1,7 @@
 //! Taking over what goose remembers: a folder of `<category>.txt` files, entries separated by blank lines, each
 //! with an optional first line of `# tags`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::secrets;
 use crate::store::{Memories, NewMemory, Reach, StoreError};
@@ -9,7 +9,8 @@ use crate::store::{Memories, NewMemory, Reach, StoreError};
 /// What was taken over, and what was not.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    pub kept: usize,
+    /// The category and the text of each.
+    pub kept: Vec<(String, String)>,
     /// The file and why an entry of it was left out.
     pub left_out: Vec<(String, String)>,
 }
@@ -18,6 +19,8 @@ pub struct Imported {
 pub enum ImportError {
     #[error("cannot read {file}: {problem}")]
     Unreadable { file: String, problem: String },
+    #[error("{folder} is no folder of goose's memories: {why}")]
+    Foreign { folder: String, why: String },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -29,11 +32,10 @@ pub fn import(folder: &Path, data: &Path, project: &Path, scope: Reach, write: b
         file: path.display().to_string(),
         problem: error.to_string(),
     };
-    let store = write.then(|| Memories::open(&data.join("memory.db"))).transpose()?;
     let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
-    let mut files: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
-    files.sort();
+    let files = categories(entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
+        .map_err(|why| ImportError::Foreign { folder: folder.display().to_string(), why })?;
+    let store = write.then(|| Memories::open(&data.join("memory.db"))).transpose()?;
     let mut imported = Imported::default();
     for file in files {
         let text = std::fs::read_to_string(&file).map_err(|error| unreadable(&file, &error))?;
@@ -49,10 +51,26 @@ pub fn import(folder: &Path, data: &Path, project: &Path, scope: Reach, write: b
             if let Some(store) = &store {
                 store.remember(project, &NewMemory { text: &entry, tags: &tags, scope, source: "goose" })?;
             }
-            imported.kept += 1;
+            imported.kept.push((category.clone(), entry));
         }
     }
     Ok(imported)
+}
+
+/// The files of a folder that holds nothing but categories. An entry without tags looks like any text, so that only
+/// the company it is in tells a memory from somebody's notes. Hidden files are a file manager's.
+fn categories(mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    files.retain(|path| !name(path).starts_with('.'));
+    files.sort();
+    let is_category = |path: &Path| {
+        let is_file = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+        is_file && path.extension().is_some_and(|extension| extension == "txt")
+    };
+    if let Some(other) = files.iter().find(|path| !is_category(path)) {
+        return Err(format!("goose keeps nothing but CATEGORY.txt files in one, and there is `{}`", name(other)));
+    }
+    if files.is_empty() { Err("there is no CATEGORY.txt in it".to_owned()) } else { Ok(files) }
 }
 
 fn entries_of(text: &str) -> Vec<(Vec<String>, String)> {
@@ -84,7 +102,7 @@ mod tests {
         std::fs::write(memory.join("prefs.txt"), text).unwrap();
         let import = || import(&memory, folder.path(), Path::new("/p"), Reach::User, true).unwrap();
         let first = import();
-        assert_eq!((first.kept, first.left_out.len()), (3, 1));
+        assert_eq!((first.kept.len(), first.left_out.len()), (3, 1));
         import();
         let store = Memories::open(&folder.path().join("memory.db")).unwrap();
         let all = store.recall(Path::new("/p"), &crate::store::Filter::default()).unwrap();
