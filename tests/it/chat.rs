@@ -338,7 +338,7 @@ fn commands_switch_list_and_help() {
         ("/services", "developer      healthy"),
         ("/compact", "nothing was changed:"),
         ("/undo", "there is nothing left to take back"),
-        ("/help", "/compact"),
+        ("/help", "Ctrl-D               leaves"),
         ("/tols", "did you mean /tools?"),
         ("/new", "a new session;"),
     ] {

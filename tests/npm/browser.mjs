@@ -49,6 +49,8 @@ const stories = {
   async timer(page, [url, folder]) {
     await page.clock.install({ time: new Date("2026-11-15T09:00:00Z") });
     await page.goto(url);
+    // From here on time passes only when it is told to, however long the browser takes.
+    await page.clock.pauseAt(new Date("2026-11-15T10:00:00Z"));
     const app = page.frameLocator("iframe");
     const time = () => app.locator("#time").textContent();
     const button = (name) => app.getByRole("button", { name, exact: true });
