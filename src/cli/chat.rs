@@ -13,10 +13,12 @@ mod screen;
 mod table;
 mod undo;
 
+use std::collections::HashSet;
 use std::io::{IsTerminal as _, stdin, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anstyle::{AnsiColor, Style};
 use clap::Args;
 use futures::FutureExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,10 +27,11 @@ use super::consent::{AtTerminal, Floor};
 use super::folders::Folders;
 use super::keyboard::{Key, Keyboard};
 use super::opening::{Opening, TalkArgs, Which, help, missed, prompt_failure, welcome};
-use super::output::{Failure, Output, shown_lines};
-use super::started::{self, EndedBy, Started};
+use super::output::{BOLD, Failure, Output, QUIET, shown_lines};
+use super::started::{self, EndedBy, Started, session_failure};
+use super::wrap::{Margin, Wrap, screen_width};
 use super::{Global, attach, trust};
-use crate::agents::{Ending, Limits, Notifier, TurnEnd};
+use crate::agents::{Ending, Event, Limits, Notifier, TurnEnd};
 use crate::broker::Asker;
 use crate::conversation::Content;
 use crate::session::{Live, PromptError};
@@ -97,9 +100,11 @@ pub(super) fn run(args: &ChatArgs, global: &Global, folders: &Folders, output: &
                 opened = open => opened?,
             };
             resume::recall(&events, &screen);
+            let (opening, reading) = (&opening, HashSet::new());
             let mut chat =
-                Chat { opening: &opening, started, folders, keyboard, asker, screen, input, interrupts, live };
-            chat.talk(args.prompt.clone()).await
+                Chat { opening, started, folders, keyboard, asker, screen, input, interrupts, live, reading };
+            let talked = chat.talk(args.prompt.clone()).await;
+            talked.and(chat.close().await)
         },
     )
 }
@@ -115,6 +120,8 @@ struct Chat<'a> {
     input: Input,
     interrupts: Signal,
     live: Arc<Live>,
+    /// The tools that only look, of all modes that the talk was in.
+    reading: HashSet<String>,
 }
 
 impl Chat<'_> {
@@ -133,6 +140,7 @@ impl Chat<'_> {
                 None => {
                     self.screen.say("\n");
                     let words = self.words().await;
+                    begun.push_str(&self.keyboard.typed_ahead());
                     let typed = tokio::select! {
                         biased;
                         () = ended.cancelled() => return Err(Failure::Interrupted),
@@ -146,6 +154,7 @@ impl Chat<'_> {
                         }
                         Typed::Interrupted { empty: false } => continue,
                         Typed::Ended => break,
+                        Typed::Broken(why) => return Err(input::broken(&why)),
                     }
                 }
             };
@@ -164,8 +173,26 @@ impl Chat<'_> {
                 return Err(Failure::Interrupted);
             }
         }
-        self.screen.remark(&format!("skein chat --resume {} goes on with this session", self.live.id()));
         Ok(())
+    }
+
+    /// Says how to go on, if there is something to go on with.
+    async fn close(&self) -> Result<(), Failure> {
+        if self.is_kept(&self.live).await? {
+            self.screen.remark(&format!("skein chat --resume {} goes on with this session", self.live.id()));
+        }
+        Ok(())
+    }
+
+    /// False if nothing was said in the session; it is gone then.
+    async fn is_kept(&self, live: &Live) -> Result<bool, Failure> {
+        let (sessions, id) = (&self.opening.sessions, live.id());
+        let events = sessions.events(id).await.map_err(|error| session_failure(&error))?;
+        let kept = events.iter().any(|event| matches!(event, Event::Message { .. }));
+        if !kept {
+            sessions.delete(id).await.map_err(|error| session_failure(&error))?;
+        }
+        Ok(kept)
     }
 
     /// The line as a prompt, with the files it names.
@@ -244,22 +271,56 @@ impl Chat<'_> {
 
     /// Says what went wrong; the talk goes on.
     fn tell(&self, failure: &Failure) {
-        self.screen.say(&failure.rendered());
+        let (problem, help) = match failure {
+            Failure::Work { problem, help }
+            | Failure::Usage { problem, help }
+            | Failure::NoSession { problem, help } => (problem, help),
+            _ => return self.screen.say(&failure.rendered()),
+        };
+        let red = AnsiColor::Red.on_default().bold();
+        self.screen.say(&format!("{}{}", labelled("", "error", red, problem), labelled("  ", "help", QUIET, help)));
     }
 
-    /// A key that answers a question of ours; nothing if Ctrl-C does.
-    async fn key(&mut self) -> Option<Key> {
+    /// Whether a question of ours is answered with yes; Ctrl-C says no.
+    async fn yes(&mut self) -> bool {
         let given_up: Arc<AtomicBool> = Arc::default();
-        let (keyboard, seen) = (Arc::clone(&self.keyboard), Arc::clone(&given_up));
-        let pressed = tokio::task::spawn_blocking(move || keyboard.key(&seen));
+        let (keyboard, screen, seen) = (Arc::clone(&self.keyboard), Arc::clone(&self.screen), Arc::clone(&given_up));
+        let mut gap = "";
+        let offer = move || {
+            screen.say(&format!("{}{BOLD}y{BOLD:#} yes · {BOLD}n{BOLD:#} no ", std::mem::replace(&mut gap, "\n")));
+            Ok(())
+        };
+        let meaning = |key| {
+            Ok(match key {
+                Key::Letter('y' | 'Y') => Some(true),
+                Key::Letter('n' | 'N') | Key::Escape => Some(false),
+                Key::Letter(_) | Key::Enter => None,
+            })
+        };
+        let said = tokio::task::spawn_blocking(move || keyboard.ask(&seen, offer, meaning));
         tokio::select! {
-            pressed = pressed => pressed.ok()?.ok()?,
+            said = said => matches!(said, Ok(Ok(Some(true)))),
             _ = self.interrupts.recv() => {
                 given_up.store(true, Ordering::Relaxed);
-                None
+                false
             }
         }
     }
+}
+
+/// Somebody's words behind what they are, wrapped beside it. A line of theirs stays a line.
+fn labelled(indent: &str, label: &str, style: Style, text: &str) -> String {
+    let width = screen_width();
+    let mut wrap = Wrap::default();
+    let columns = indent.len() + label.len() + 2;
+    let mut first = format!("{indent}{style}{label}{style:#}: ");
+    for line in shown_lines(text).lines() {
+        let next = " ".repeat(columns);
+        wrap.begin(Margin { first: std::mem::replace(&mut first, next.clone()), next, width: columns });
+        wrap.push(line, Style::new(), width);
+        wrap.end(width);
+    }
+    wrap.take()
 }
 
 /// Advice for the command line, said inside of it.

@@ -115,11 +115,11 @@ impl AtTerminal {
     /// The call was consented to, whether or not the rule can be kept.
     fn keep(&self, rule: &PermissionRule) -> Answer {
         let told = match self.rules.keep(rule) {
-            Ok(()) => format!("kept in your config: {}", shown(&rule.to_string())),
-            Err(problem) => format!("not kept, but allowed in this session: {}", shown(&problem)),
+            Ok(()) => format!("kept in your config: {rule}"),
+            Err(problem) => format!("not kept, but allowed in this session: {problem}"),
         };
         clear_line();
-        if let Err(error) = writeln!(anstream::stderr(), "  {QUIET}{told}{QUIET:#}") {
+        if let Err(error) = write!(anstream::stderr(), "{}", paragraph(&shown(&told), 2, QUIET, screen_width())) {
             tracing::warn!(%error, "the terminal cannot be written to");
         }
         Answer::AllowAlways
@@ -142,7 +142,6 @@ fn answer(
     given_up: &AtomicBool,
 ) -> std::io::Result<Said> {
     let mut stderr = anstream::stderr();
-    keyboard.forget();
     let lines = described(&question.tool, &question.arguments, cwd);
     let folded = lines.len() > MAX_LINES;
     let yellow = AnsiColor::Yellow.on_default().bold();
@@ -156,31 +155,33 @@ fn answer(
     let always = format!("always would cover {}", shown(&question.always.to_string()));
     write!(stderr, "{}", paragraph(&always, 2, QUIET, screen_width()))?;
     let keys = keys(question.rule.is_some(), folded);
-    write!(stderr, "{keys}")?;
-    stderr.flush()?;
-    loop {
-        let (said, word) = match keyboard.key(given_up)? {
-            Some(Key::Letter('y' | 'Y')) => (Said::Yes, "yes"),
-            Some(Key::Letter('a' | 'A')) => (Said::Always, "always"),
-            Some(Key::Letter('p' | 'P')) if question.rule.is_some() => (Said::InProject, "always"),
-            Some(Key::Letter('s' | 'S')) if folded => {
-                writeln!(stderr)?;
-                lines.iter().try_for_each(|line| writeln!(stderr, "{line}"))?;
-                write!(stderr, "{keys}")?;
-                stderr.flush()?;
-                continue;
+    let mut again = false;
+    let offer = || {
+        // Behind what was no answer it is offered anew.
+        let gap = if std::mem::replace(&mut again, true) { "\n" } else { "" };
+        write!(anstream::stderr(), "{gap}{keys}").and_then(|()| anstream::stderr().flush())
+    };
+    let meaning = |key| {
+        Ok(match key {
+            Key::Letter('y' | 'Y') => Some((Said::Yes, "yes")),
+            Key::Letter('a' | 'A') => Some((Said::Always, "always")),
+            Key::Letter('p' | 'P') if question.rule.is_some() => Some((Said::InProject, "always")),
+            Key::Letter('s' | 'S') if folded => {
+                let mut stderr = anstream::stderr();
+                lines.iter().try_for_each(|line| write!(stderr, "\n{line}"))?;
+                None
             }
-            Some(Key::Letter('n' | 'N') | Key::Escape) => (Said::No, "no"),
+            Key::Letter('n' | 'N') | Key::Escape => Some((Said::No, "no")),
             // A key that means nothing here must not mean consent, and not a refusal either.
-            Some(Key::Letter(_) | Key::Enter) => continue,
-            None => {
-                writeln!(stderr)?;
-                return Ok(Said::No);
-            }
-        };
-        writeln!(stderr, "{BOLD}→ {word}{BOLD:#}")?;
-        return Ok(said);
-    }
+            Key::Letter(_) | Key::Enter => None,
+        })
+    };
+    let Some((said, word)) = keyboard.ask(given_up, offer, meaning)? else {
+        writeln!(stderr)?;
+        return Ok(Said::No);
+    };
+    writeln!(stderr, "{BOLD}→ {word}{BOLD:#}")?;
+    Ok(said)
 }
 
 /// What can be pressed.

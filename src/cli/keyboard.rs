@@ -1,14 +1,20 @@
 //! The keyboard of the terminal: single keys, and peace while an answer is printed.
 //!
-//! Invariant: the terminal is as it was found when a guard or a call is over, and only one reads at a time.
+//! Invariant: the terminal is as it was found when a guard or a call is over, and only one reads at a time. Words that
+//! are typed or pasted while a question comes up are no answer to it.
 
 use std::io::{IsTerminal as _, Write as _, stdin, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use rustix::termios::{
-    InputModes, LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcsetattr,
-};
+use rustix::termios::{InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+
+/// Nobody may have pressed a key for so long before a question takes one.
+const PAUSE: Duration = Duration::from_millis(400);
+
+/// In the place of a key, it says that no key does this.
+const DISABLED: u8 = if cfg!(target_os = "linux") { 0 } else { 0xff };
 
 /// A key, as far as questions care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +29,12 @@ pub(super) enum Key {
 pub(super) struct Keyboard {
     /// Held by whoever reads.
     reading: Mutex<()>,
+    /// What was typed while a question came up, and was no answer to it.
+    ahead: Mutex<Vec<u8>>,
 }
 
-/// While it is there, what is typed is not shown, and waits for whoever reads next. Ctrl-C still interrupts.
+/// While it is there, what is typed is not shown, and waits for whoever reads next. Ctrl-C still interrupts;
+/// Ctrl-Z does not stop.
 #[derive(Debug)]
 pub(super) struct Quiet {
     before: Option<Termios>,
@@ -42,32 +51,80 @@ impl Keyboard {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was typed before a question is no answer to it.
-    pub(super) fn forget(&self) {
+    /// Waits for a key that means something. `offer` says what can be pressed; it is called whenever the question is
+    /// ready for a key, so that nobody is invited to press one that would not count. Nothing if it is given up.
+    pub(super) fn ask<T>(
+        &self,
+        given_up: &AtomicBool,
+        mut offer: impl FnMut() -> std::io::Result<()>,
+        mut meaning: impl FnMut(Key) -> std::io::Result<Option<T>>,
+    ) -> std::io::Result<Option<T>> {
         let _reads = self.reads();
-        if let Err(error) = tcflush(stdin(), QueueSelector::IFlush) {
-            tracing::debug!(%error, "the terminal cannot be emptied");
+        let _quiet = Quiet::new(true);
+        loop {
+            self.wait_for_pause(given_up)?;
+            if given_up.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            offer()?;
+            if let Some(key) = self.key(given_up)?
+                && let Some(meant) = meaning(key)?
+            {
+                return Ok(Some(meant));
+            }
         }
     }
 
-    /// One key. Nothing if it is given up meanwhile.
-    pub(super) fn key(&self, given_up: &AtomicBool) -> std::io::Result<Option<Key>> {
-        let _reads = self.reads();
-        let _quiet = Quiet::new(true);
-        let mut byte = [0; 1];
-        while !given_up.load(Ordering::Relaxed) {
-            // It waits no longer than a tenth of a second, and has nothing then.
-            let read = rustix::io::read(stdin(), &mut byte)?;
-            match byte[0] {
-                _ if read == 0 => {}
-                // Behind an arrow or the like more follows at once.
-                0x1b if rustix::io::read(stdin(), &mut [0; 15])? == 0 => return Ok(Some(Key::Escape)),
-                b'\r' | b'\n' => return Ok(Some(Key::Enter)),
-                letter if letter.is_ascii_graphic() => return Ok(Some(Key::Letter(char::from(letter)))),
-                _ => {}
+    /// What was typed while questions came up. It is given back once.
+    pub(super) fn typed_ahead(&self) -> String {
+        words(&std::mem::take(&mut *self.ahead()))
+    }
+
+    /// Whoever is in the middle of a sentence goes on typing for a moment when a question comes up.
+    fn wait_for_pause(&self, given_up: &AtomicBool) -> std::io::Result<()> {
+        let mut since = Instant::now();
+        while since.elapsed() < PAUSE && !given_up.load(Ordering::Relaxed) {
+            if self.read_ahead()? {
+                since = Instant::now();
             }
         }
-        Ok(None)
+        Ok(())
+    }
+
+    /// One key that stands alone. Nothing if it was none, or is given up meanwhile.
+    fn key(&self, given_up: &AtomicBool) -> std::io::Result<Option<Key>> {
+        let mut byte = [0; 1];
+        // It waits no longer than a tenth of a second, and has nothing then.
+        while rustix::io::read(stdin(), &mut byte)? == 0 {
+            if given_up.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+        }
+        let before = self.ahead().len();
+        self.ahead().push(byte[0]);
+        // More follows at once behind an arrow, and in what is pasted.
+        if self.read_ahead()? {
+            return Ok(None);
+        }
+        self.ahead().truncate(before);
+        Ok(match byte[0] {
+            0x1b => Some(Key::Escape),
+            b'\r' | b'\n' => Some(Key::Enter),
+            letter if letter.is_ascii_graphic() => Some(Key::Letter(char::from(letter))),
+            _ => None,
+        })
+    }
+
+    /// Keeps what comes within a tenth of a second, and says whether anything did.
+    fn read_ahead(&self) -> std::io::Result<bool> {
+        let mut bytes = [0; 256];
+        let read = rustix::io::read(stdin(), &mut bytes)?;
+        self.ahead().extend_from_slice(&bytes[..read]);
+        Ok(read > 0)
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn quiet(&self) -> Quiet {
@@ -88,6 +145,8 @@ impl Quiet {
             quiet.local_modes -= LocalModes::ECHO | LocalModes::ICANON;
             // The line editor tells Enter, which sends, from Ctrl-J, which does not.
             quiet.input_modes -= InputModes::ICRNL;
+            // Whoever comes back to a program that was stopped finds the terminal as the shell wants it.
+            quiet.special_codes[SpecialCodeIndex::VSUSP] = DISABLED;
             quiet.special_codes[SpecialCodeIndex::VMIN] = u8::from(!impatient);
             quiet.special_codes[SpecialCodeIndex::VTIME] = u8::from(impatient);
             set(&quiet);
@@ -123,5 +182,39 @@ fn set(modes: &Termios) {
     // A terminal that went away needs nothing any more.
     if let Err(error) = tcsetattr(stdin(), OptionalActions::Drain, modes) {
         tracing::debug!(%error, "the terminal cannot be set");
+    }
+}
+
+/// What was typed, as a line editor would have it: without the keys that only steer.
+fn words(typed: &[u8]) -> String {
+    let typed = String::from_utf8_lossy(typed);
+    let mut chars = typed.chars().peekable();
+    let mut words = String::new();
+    while let Some(c) = chars.next() {
+        match c {
+            '\u{1b}' => {
+                if chars.next_if(|c| matches!(c, '[' | 'O')).is_some() {
+                    while chars.next().is_some_and(|c| !matches!(c, '@'..='~')) {}
+                }
+            }
+            '\r' | '\n' => words.push('\n'),
+            '\u{7f}' | '\u{8}' => drop(words.pop()),
+            c if c.is_control() => {}
+            c => words.push(c),
+        }
+    }
+    words.trim_end_matches('\n').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn what_was_typed_ahead_is_given_back_as_words() {
+        assert_eq!(words("plaese\u{7f}\u{7f}\u{7f}\u{7f}ease ä".as_bytes()), "please ä");
+        assert_eq!(words(b"one\rtwo\r"), "one\ntwo");
+        assert_eq!(words(b"a\x1b[A\x1b[1;5Cb\x1bOPc\x1b\x01"), "abc");
+        assert_eq!(words(b"\x1b[200~pasted\x1b[201~"), "pasted");
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::agents::{Event, standing};
+use crate::conversation::ToolUse;
 use crate::tool::Activity;
 
 /// What was taken back, and what of it is still there.
@@ -12,8 +13,8 @@ pub struct Undone {
     pub prompt: String,
     /// The files that the turn changed, each once: what was in it before, and what the turn left in it.
     pub files: Vec<Changed>,
-    /// The other calls that the turn made, by the names of their tools. What they did stays done.
-    pub calls: Vec<String>,
+    /// The other calls that the turn made, of which it is not known what they did. It stays done.
+    pub calls: Vec<ToolUse>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -30,20 +31,25 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, Undone)> {
     let is_prompt = |event: &Event| matches!(event, Event::Message { message } if message.is_prompt());
     let from = standing.iter().rposition(|(_, event)| is_prompt(event))?;
     let (place, _) = standing[from];
-    let mut undone = Undone::default();
+    let (mut undone, mut begun) = (Undone::default(), Vec::new());
     for (_, event) in &standing[from..] {
         match event {
             Event::Message { message } if undone.prompt.is_empty() => undone.prompt = message.text(),
-            Event::ToolEnded { name, activity, .. } => {
+            Event::ToolStarted { call } => begun.push(call),
+            Event::ToolEnded { id, outcome, activity, .. } => {
                 activity.iter().for_each(|activity| undone.note(activity));
-                if !activity.iter().any(|activity| matches!(activity, Activity::Changed { .. })) {
-                    undone.calls.push(name.clone());
-                }
+                let call = begun.iter().find(|call| call.id == *id);
+                undone.calls.extend(call.filter(|call| !outcome.refused && !tells(call)).map(|call| (*call).clone()));
             }
             _ => {}
         }
     }
     Some((place, undone))
+}
+
+/// The developer tells each change to a file, whatever becomes of the call; only its commands do what nobody tells.
+fn tells(call: &ToolUse) -> bool {
+    call.name.starts_with("developer__") && call.arguments.get("command").is_none()
 }
 
 impl Undone {
@@ -56,5 +62,36 @@ impl Undone {
                 self.files.push(Changed { path, before, after });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::conversation::{Content, Message};
+    use crate::tool::ToolOutcome;
+
+    fn called(id: &str, name: &str, arguments: Value, outcome: ToolOutcome) -> [Event; 2] {
+        let call = ToolUse { id: id.to_owned(), name: name.to_owned(), arguments };
+        let (id, name) = (id.to_owned(), name.to_owned());
+        [Event::ToolStarted { call }, Event::ToolEnded { id, name, outcome, activity: Vec::new() }]
+    }
+
+    #[test]
+    fn only_calls_that_may_have_done_something_untold_stay_done() {
+        let refused = ToolOutcome { refused: true, ..ToolOutcome::error("the user refused") };
+        let mut events = vec![Event::Message { message: Arc::new(Message::user(vec![Content::text("go")])) }];
+        events.extend(called("1", "developer__shell", json!({"command": "rm x"}), refused));
+        events.extend(called("2", "developer__edit_file", json!({"path": "x"}), ToolOutcome::error("no such text")));
+        events.extend(called("3", "developer__read_file", json!({"path": "x"}), ToolOutcome::text("x")));
+        // A command that failed may have done a part of its work.
+        events.extend(called("4", "developer__shell", json!({"command": "make"}), ToolOutcome::error("exit 2")));
+        events.extend(called("5", "mail__send", json!({"to": "ann"}), ToolOutcome::text("sent")));
+        let (_, undone) = last_exchange(&events).unwrap();
+        assert_eq!(undone.calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["4", "5"]);
     }
 }

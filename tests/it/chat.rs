@@ -11,6 +11,8 @@ use crate::support::{Sandbox, read, repository};
 const SIZE: (u16, u16) = (80, 40);
 /// Stands below every turn that ended.
 const TOOK: &str = "out · openai";
+/// Stands below a question as soon as a key answers it.
+const OFFERED: &str = "y yes · n no";
 
 fn says(text: &str) -> Answer {
     Answer::Says(text.split_inclusive(' ').map(str::to_owned).collect())
@@ -64,7 +66,7 @@ fn the_screen_in_the_docs_is_what_is_shown() {
     });
     let terminal = talking(&sandbox, &model, SIZE, &["-a", "coding", "-m", "backend"]);
     terminal.enter("make it greet by name");
-    terminal.shows("wants to run:");
+    terminal.shows(OFFERED);
     terminal.press(&["y"]);
     terminal.shows(TOOK);
     terminal.shows_times("›", 2);
@@ -222,13 +224,15 @@ fn an_edit_is_shown_as_a_diff_and_undo_takes_it_back() {
     assert!(terminal.styled().contains("\u{1b}[32m+ print"), "{}", terminal.styled());
     let before = model.requests().len();
     terminal.enter("/undo");
-    terminal.shows("Put this file back as before?");
+    terminal.shows("Put this file back as before? y yes · n no");
     terminal.press(&["y"]);
     terminal.shows("→ yes");
     eventually("the file is as before", || read(sandbox.path("project/greet.py")) == "import sys\nprint('hello')\n");
     // The prompt stands there again, to be edited.
     terminal.shows_times("› greet by name", 2);
     terminal.press(&["C-c"]);
+    // The line editor drops what comes in one go with Ctrl-C.
+    terminal.shows_times("›", 5);
     terminal.enter("and now?");
     terminal.shows_times(TOOK, 3);
     let last = model.requests().pop().unwrap();
@@ -240,7 +244,7 @@ fn an_edit_is_shown_as_a_diff_and_undo_takes_it_back() {
 }
 
 #[test]
-fn one_key_answers_a_question_and_what_was_typed_before_does_not() {
+fn one_key_answers_a_question() {
     let sandbox = Sandbox::new();
     let model = runs("echo ran >> log.txt");
     let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask"]);
@@ -248,24 +252,144 @@ fn one_key_answers_a_question_and_what_was_typed_before_does_not() {
     terminal.enter("run it");
     terminal.shows("wants to run:");
     terminal.shows("    echo ran >> log.txt");
-    terminal.press(&["x", "Enter", "n"]);
+    terminal.shows_times(OFFERED, 1);
+    terminal.press(&["x"]);
+    terminal.shows_times(OFFERED, 2);
+    terminal.press(&["Enter"]);
+    terminal.shows_times(OFFERED, 3);
+    terminal.press(&["n"]);
     terminal.shows("→ no");
     terminal.shows("✗ developer__shell echo ran");
     terminal.shows("the user refused");
     assert_eq!(log(), 0);
     terminal.enter("again");
-    terminal.shows_times("wants to run:", 2);
+    terminal.shows_times(OFFERED, 4);
     terminal.press(&["y"]);
     terminal.shows_times(TOOK, 2);
     assert_eq!(log(), 1);
     terminal.enter("again");
-    terminal.shows_times("wants to run:", 3);
+    terminal.shows_times(OFFERED, 5);
     terminal.press(&["a"]);
     terminal.shows_times(TOOK, 3);
     terminal.enter("again");
     terminal.shows_times(TOOK, 4);
     assert_eq!(log(), 3);
     assert!(!sandbox.path("config/config.yaml").exists());
+}
+
+#[test]
+fn words_that_are_typed_or_pasted_are_no_answer_and_are_given_back() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(move |request| {
+        if has_result(request) {
+            return says("I have seen it.");
+        }
+        wait.lock().unwrap().recv().unwrap();
+        calls("developer__shell", json!({"command": "echo ran >> log.txt"}))
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask"]);
+    terminal.enter("run it");
+    eventually("the model is asked", || !model.requests().is_empty());
+    terminal.type_in("please st");
+    go.send(()).unwrap();
+    terminal.shows_times(OFFERED, 1);
+    terminal.type_in("ay away");
+    terminal.shows_times(OFFERED, 2);
+    assert!(!terminal.screen().contains('→'), "{}", terminal.screen());
+    terminal.press(&["n"]);
+    terminal.shows("→ no");
+    terminal.shows("› please stay away");
+    assert!(!sandbox.path("project/log.txt").exists());
+}
+
+#[test]
+fn ctrl_z_does_not_stop_it_at_the_prompt_or_in_a_turn() {
+    let (go, wait) = mpsc::channel();
+    let wait = Arc::new(Mutex::new(wait));
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(move |_| Answer::Paced {
+        pieces: vec!["One ".into(), "two.".into()],
+        go: Arc::clone(&wait),
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.press(&["C-z"]);
+    terminal.enter("count");
+    terminal.shows("One");
+    // Where it stops a program, what was typed before it is lost.
+    terminal.press(&["a", "b", "C-z", "c", "d"]);
+    go.send(()).unwrap();
+    terminal.shows("› abcd");
+}
+
+#[test]
+fn undo_leaves_a_file_alone_that_changes_while_it_asks_and_names_the_commands() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| {
+        match request["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool").count() {
+            0 => calls("developer__write_file", json!({"path": "new.txt", "content": "made\n"})),
+            1 => Answer::Calls { id: "c2", tool: "developer__shell", arguments: json!({"command": "echo once"}) },
+            _ => says("Done."),
+        }
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &["-a", "coding", "-m", "backend", "--approval", "auto"]);
+    terminal.enter("make it");
+    terminal.shows(TOOK);
+    terminal.enter("/undo");
+    terminal.shows(OFFERED);
+    sandbox.write("project/new.txt", "my own work\n");
+    terminal.press(&["y"]);
+    terminal.shows("new.txt has changed since and stays as it is");
+    terminal.shows("what these calls did stays done: developer__shell echo once\n");
+    assert_eq!(read(sandbox.path("project/new.txt")), "my own work\n");
+}
+
+#[test]
+fn without_a_model_tools_are_called_by_name() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "alpha\n");
+    let terminal = Terminal::start(&sandbox, None, SIZE, &["chat"]);
+    terminal.shows("›");
+    terminal.enter(r#"/developer.read_file {"path": "a.txt"}"#);
+    terminal.shows("● developer__read_file a.txt");
+    terminal.enter("/developer__list_dir .");
+    terminal.shows("● developer__list_dir");
+    terminal.enter("/nothing");
+    terminal.shows("there is no /nothing");
+}
+
+#[test]
+fn a_session_in_which_nothing_was_said_is_not_kept() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| says("Fine."));
+    for leave in ["", "/new"] {
+        let terminal = talking(&sandbox, &model, SIZE, &[]);
+        if !leave.is_empty() {
+            terminal.enter(leave);
+            terminal.shows("a new session; nothing was said in the one before");
+            terminal.shows_times("›", 2);
+        }
+        terminal.press(&["C-d"]);
+        terminal.shows("[exit 0]");
+        assert!(!terminal.whole().contains("goes on with this session"), "{}", terminal.whole());
+    }
+    assert_eq!(sandbox.skein(&["sessions", "list", "--json"]).json(), json!([]));
+}
+
+#[test]
+fn errors_are_wrapped_by_words() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, (44, 30), &[]);
+    terminal.enter("/xyzzy");
+    terminal.shows("        model\n");
+    expect_test::expect![[r"
+        error: there is no /xyzzy
+          help: /help lists the commands; with a
+                space before it, it goes to the
+                model"]]
+    .assert_eq(part(&terminal.screen(), "error:").split("\n\n").next().unwrap());
 }
 
 #[test]
@@ -301,11 +425,11 @@ fn ctrl_c_cancels_a_turn_and_a_question_and_never_the_program() {
     terminal.press(&["C-c"]);
     terminal.shows_times("cancelled", 1);
     terminal.enter("sleep");
-    terminal.shows("wants to run:");
+    terminal.shows(OFFERED);
     terminal.press(&["C-c"]);
     terminal.shows_times("cancelled", 2);
     terminal.enter("sleep");
-    terminal.shows_times("wants to run:", 2);
+    terminal.shows_times(OFFERED, 2);
     terminal.press(&["y"]);
     eventually("the command runs", || {
         std::fs::read_to_string(sandbox.path("project/pid")).is_ok_and(|pid| pid.ends_with('\n'))
@@ -326,10 +450,12 @@ fn commands_switch_list_and_help() {
     let model = ScriptedModel::new(|_| says("Fine."));
     let terminal = talking(&sandbox, &model, (80, 60), &["-a", "coding", "-m", "backend"]);
     for (line, expected) in [
-        ("/mode", "● coding/backend"),
+        ("/mode", "\n● coding/backend "),
+        ("/mode", "\n  coding/qa "),
         ("/mode qa", "coding/qa goes on with this talk"),
         ("/mode goose/nobody", "has no mode `nobody`"),
         ("/mode goose", "goose/assistant goes on with this talk"),
+        ("/mode backend", "did you mean /mode coding/backend?"),
         ("/model", "● openai:scripted"),
         ("/model offline", "offline goes on with this talk"),
         ("/model openai:scripted", "openai:scripted goes on with this talk"),

@@ -6,13 +6,13 @@ use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::super::opening::{Which, mode_named};
-use super::super::output::{BOLD, Failure, QUIET, cut, shown};
+use super::super::output::{BOLD, Failure, QUIET, cut, shown, verbatim};
 use super::super::started::{bind_failure, session_failure};
 use super::super::wrap::{Margin, Wrap, screen_width as width};
 use super::super::{opening, services};
 use super::Chat;
 use super::input::Words;
-use crate::broker::Asker;
+use crate::broker::{Asker, Binding};
 use crate::conversation::Content;
 use crate::ids::nearest;
 use crate::session::PromptError;
@@ -49,11 +49,13 @@ fn ours() -> [&'static str; COMMANDS.len()] {
 
 impl Chat<'_> {
     /// What can be completed at the moment.
-    pub(super) async fn words(&self) -> Words {
+    pub(super) async fn words(&mut self) -> Words {
         let mut commands: Vec<_> = ours().map(str::to_owned).into();
         // A mode that cannot be entered has no commands of its own; the next prompt will say why.
         if let Ok(binding) = self.live.binding().await {
             commands.extend(slash::prompts(&binding, &ours()).await.into_keys());
+            let reading = binding.tools().iter().filter(|(_, tool)| tool.read_only);
+            self.reading.extend(reading.map(|(name, _)| name.clone()));
         }
         Words { commands, modes: self.modes(), models: self.models(), cwd: self.folders.cwd.clone() }
     }
@@ -96,7 +98,7 @@ impl Chat<'_> {
             "new" => self.begin_anew().await?,
             "help" => self.help().await,
             "quit" => return Ok(Meant::Leave),
-            _ => return self.service_prompt(name, rest).await,
+            _ => return self.service_prompt(line, name, rest).await,
         }
         Ok(Meant::Done)
     }
@@ -124,7 +126,7 @@ impl Chat<'_> {
             // A name alone is a mode of this agent, or else an agent.
             None => match mode_named(plan, now.agent.as_str(), Some(wanted)) {
                 Err(_) if plan.agent(wanted).is_some() => mode_named(plan, wanted, None)?,
-                found => found?,
+                found => found.map_err(|_| self.no_mode(wanted))?,
             },
         };
         self.live.set_mode(mode.clone()).await.map_err(|error| session_failure(&error))?;
@@ -134,6 +136,20 @@ impl Chat<'_> {
             self.screen.remark(&format!("the service {} is not there: {}", absent.service, absent.reason));
         }
         Ok(())
+    }
+
+    fn no_mode(&self, wanted: &str) -> Failure {
+        let modes = self.modes();
+        let slug = |mode: &String| mode.split_once('/').is_some_and(|(_, slug)| slug == wanted);
+        let near = modes.iter().find(|mode| slug(mode)).map(String::as_str);
+        let help = match near.or_else(|| nearest(wanted, modes.iter().map(String::as_str))) {
+            Some(near) => format!("did you mean /mode {near}?"),
+            None => "/mode lists them".to_owned(),
+        };
+        Failure::usage(
+            format!("{} has no mode `{wanted}`, and there is no such agent", self.live.choice().mode.agent),
+            help,
+        )
     }
 
     fn list_models(&self) {
@@ -208,7 +224,11 @@ impl Chat<'_> {
         live.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
         live.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
         let before = std::mem::replace(&mut self.live, live);
-        self.screen.remark(&format!("a new session; {} is kept", before.id()));
+        let before = match self.is_kept(&before).await? {
+            true => format!("{} is kept", before.id()),
+            false => "nothing was said in the one before".to_owned(),
+        };
+        self.screen.remark(&format!("a new session; {before}"));
         Ok(())
     }
 
@@ -237,10 +257,14 @@ impl Chat<'_> {
     }
 
     /// A prompt of a service, or a name that nobody knows.
-    async fn service_prompt(&self, name: &str, rest: &str) -> Result<Meant, Failure> {
+    async fn service_prompt(&self, line: &str, name: &str, rest: &str) -> Result<Meant, Failure> {
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
         match slash::prompt(&binding, self.live.session(), &ours(), name, rest).await {
             Ok(Some(prompt)) => Ok(Meant::Prompt(prompt)),
+            // Without a model tools are called so.
+            Ok(None) if self.live.choice().model == "offline" && names_tool(&binding, name) => {
+                self.prompt(line).map(Meant::Prompt)
+            }
             Ok(None) => {
                 let prompts = slash::prompts(&binding, &ours()).await;
                 let help = match nearest(name, ours().into_iter().chain(prompts.keys().map(String::as_str))) {
@@ -255,9 +279,16 @@ impl Chat<'_> {
     }
 }
 
+/// Whether it is a tool's name, as it is, with a dot, or without its service.
+fn names_tool(binding: &Binding, name: &str) -> bool {
+    let full = name.replacen('.', "__", 1);
+    let is_short = |tool: &String| tool.split_once("__").is_some_and(|(_, short)| short == name);
+    binding.tools().contains_key(&full) || binding.tools().keys().any(is_short)
+}
+
 /// A name and what there is to say about it, which hangs beside it.
 fn listed(name: &str, columns: usize, what: &str) -> String {
-    let name = shown(name);
+    let name = verbatim(name.trim_end());
     let mut wrap = Wrap::default();
     let width = width();
     // A narrow screen has no room for two columns, and a long name none beside it.

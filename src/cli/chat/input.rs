@@ -19,7 +19,7 @@ use rustyline::{
 };
 
 use super::super::keyboard::Keyboard;
-use super::super::output::{Failure, shown};
+use super::super::output::{Failure, shown, verbatim};
 
 /// So much of what was typed is kept.
 const MAX_HISTORY: usize = 1000;
@@ -34,6 +34,8 @@ pub(super) enum Typed {
     },
     /// Ctrl-D, or a terminal that went away.
     Ended,
+    /// The editor has a fault.
+    Broken(String),
 }
 
 /// What can be completed at the moment.
@@ -77,6 +79,8 @@ impl Input {
         for key in [KeyEvent::ctrl('J'), KeyEvent(KeyCode::Enter, Modifiers::ALT)] {
             editor.bind_sequence(Event::from(key), EventHandler::Simple(Cmd::Newline));
         }
+        // Whoever comes back to a line editor that was stopped finds the terminal as the shell wants it.
+        editor.bind_sequence(Event::from(KeyEvent::ctrl('Z')), EventHandler::Simple(Cmd::Noop));
         let file = data.join("chat_history");
         for line in remembered(&file) {
             editor.add_history_entry(line).map_err(failed)?;
@@ -108,10 +112,7 @@ impl Input {
                 }
                 Typed::Ended
             }
-            Err(error) => {
-                tracing::warn!(%error, "the terminal cannot be read");
-                Typed::Ended
-            }
+            Err(error) => Typed::Broken(error.to_string()),
         }
     }
 
@@ -123,6 +124,13 @@ impl Input {
             tracing::debug!("a line was not kept in the history");
         }
     }
+}
+
+pub(super) fn broken(why: &str) -> Failure {
+    Failure::work(
+        format!("the line editor failed: {why}"),
+        "`skein chat -c` goes on with the session; please report this",
+    )
 }
 
 /// One entry a line, as a JSON text: what is typed may have many lines.
@@ -217,8 +225,10 @@ fn paths(cwd: &Path, begun: &str) -> Vec<(String, String)> {
     let entries = fs::read_dir(cwd.join(folder)).into_iter().flatten().filter_map(Result::ok);
     let mut found: Vec<_> = entries
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().is_dir())))
-        // A path with a space would be two words.
-        .filter(|(entry, _)| entry.starts_with(name) && !entry.contains(char::is_whitespace))
+        // A path with a space would be two words, and one that steers the terminal must not reach it.
+        .filter(|(entry, _)| {
+            entry.starts_with(name) && !entry.contains(char::is_whitespace) && verbatim(entry) == *entry
+        })
         .filter(|(entry, _)| !entry.starts_with('.') || name.starts_with('.'))
         .map(|(entry, is_folder)| {
             let before = if folder.is_empty() { String::new() } else { format!("{folder}/") };
@@ -240,6 +250,7 @@ mod tests {
         fs::create_dir(folder.path().join("src")).unwrap();
         fs::write(folder.path().join("src/main.rs"), "").unwrap();
         fs::write(folder.path().join(".hidden"), "").unwrap();
+        fs::write(folder.path().join("src/mal\u{1b}]0;title\u{7}.rs"), "").unwrap();
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let words = Words {
             commands: names(&["mode", "model", "undo"]),

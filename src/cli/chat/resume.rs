@@ -3,7 +3,7 @@
 use super::super::opening::{Opening, Which};
 use super::super::output::{BOLD, Failure, Output, QUIET, cut, shown};
 use super::super::wrap::screen_width as width;
-use super::input::{Input, Typed, Words};
+use super::input::{Input, Typed, Words, broken};
 use super::screen::Screen;
 use crate::agents::{Event, standing};
 use crate::clock;
@@ -32,6 +32,7 @@ pub(super) async fn pick(opening: &Opening<'_>, input: &Input, output: &mut Outp
     loop {
         match input.line("Which one? [1] ", String::new(), Words::default()).await {
             Typed::Ended | Typed::Interrupted { .. } => return Ok(None),
+            Typed::Broken(why) => return Err(broken(&why)),
             Typed::Line(line) => {
                 let number = if line.trim().is_empty() { Ok(1) } else { line.trim().parse::<usize>() };
                 match number.ok().and_then(|number| found.get(number.checked_sub(1)?)) {

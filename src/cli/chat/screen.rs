@@ -13,7 +13,7 @@ use anstyle::AnsiColor;
 use super::super::consent::Floor;
 use super::super::output::{QUIET, can_redraw, cut, shown};
 use super::super::progress::{FRAME, FRAMES};
-use super::super::wrap::{paragraph, screen_width as width};
+use super::super::wrap::{Margin, Wrap, paragraph, screen_width as width};
 use super::calls::{Ended, title};
 use super::markdown::Markdown;
 use crate::agents::{Event, Notifier, Status};
@@ -221,10 +221,13 @@ impl Notifier for Screen {
                 // An answer that was cut off goes on below the notice.
                 let yellow = AnsiColor::Yellow.on_default();
                 let mut state = self.state();
-                let notice =
-                    format!("{}{yellow}!{yellow:#} {QUIET}{}{QUIET:#}\n", state.markdown.interrupt(), shown(&text));
+                let mut wrap = Wrap::default();
+                let first = format!("{}{yellow}!{yellow:#} ", state.markdown.interrupt());
+                wrap.begin(Margin { first, next: "  ".to_owned(), width: 2 });
+                wrap.push(&shown(&text), QUIET, width());
+                wrap.end(width());
                 state.waits_for = Some("waiting");
-                self.print(&mut state, &notice);
+                self.print(&mut state, &wrap.take());
             }
             // It waits for nobody's consent any more, so its time begins now.
             Status::ToolActivity { id, activity: Activity::Running } => {

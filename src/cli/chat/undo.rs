@@ -1,12 +1,14 @@
 //! `/undo`: the last prompt and what followed it are taken back; the files that it changed, if the user wants.
 
 use super::super::diff;
-use super::super::keyboard::Key;
 use super::super::opening::prompt_failure;
-use super::super::output::{BOLD, Failure, QUIET, cut, shown};
+use super::super::output::{Failure, QUIET, cut, shown};
 use super::Chat;
+use super::calls::title;
 use super::commands::Meant;
 use crate::session::Changed;
+
+const CHANGED: &str = "has changed since and stays as it is";
 
 impl Chat<'_> {
     pub(super) async fn undo(&mut self) -> Result<Meant, Failure> {
@@ -19,17 +21,14 @@ impl Chat<'_> {
         self.screen.remark(&format!("taken back: {}", cut(&shown(first), 60)));
         let (back, changed): (Vec<_>, Vec<_>) = undone.files.iter().partition(|file| is_as_left(file));
         for file in &changed {
-            self.screen.remark(&format!("{} has changed since and stays as it is", self.folders.shown(&file.path)));
+            self.screen.remark(&format!("{} {CHANGED}", self.folders.shown(&file.path)));
         }
         if !back.is_empty() {
             self.put_back(&back).await;
         }
         // Whoever only looked has left nothing behind.
-        let binding = self.live.binding().await.ok();
-        let reads = |name: &String| {
-            binding.as_ref().is_some_and(|binding| binding.tools().get(name).is_some_and(|tool| tool.read_only))
-        };
-        let mut done: Vec<_> = undone.calls.iter().filter(|name| !reads(name)).map(|name| shown(name)).collect();
+        let done = undone.calls.iter().filter(|call| !self.reading.contains(&call.name));
+        let mut done: Vec<_> = done.map(|call| cut(&title(call), 60)).collect();
         done.dedup();
         if !done.is_empty() {
             self.screen.remark(&format!("what these calls did stays done: {}", done.join(", ")));
@@ -43,27 +42,28 @@ impl Chat<'_> {
             let how = if file.before.is_none() { "removed".to_owned() } else { format!("+{more} -{less}") };
             self.screen.say(&format!("  {} {QUIET}{how}{QUIET:#}\n", shown(&self.folders.shown(&file.path))));
         }
-        self.keyboard.forget();
         let what = if files.len() == 1 { "this file" } else { "these files" };
-        self.screen.say(&format!("Put {what} back as before? {BOLD}y{BOLD:#} yes · {BOLD}n{BOLD:#} no "));
-        let yes = loop {
-            match self.key().await {
-                Some(Key::Letter('y' | 'Y')) => break true,
-                Some(Key::Letter('n' | 'N') | Key::Escape) | None => break false,
-                Some(Key::Letter(_) | Key::Enter) => {}
-            }
-        };
+        self.screen.say(&format!("Put {what} back as before? "));
+        let yes = self.yes().await;
         self.screen.say(if yes { "→ yes\n" } else { "→ no\n" });
         for file in files.iter().filter(|_| yes) {
-            let done = match &file.before {
-                Some(before) => std::fs::write(&file.path, before),
-                None => std::fs::remove_file(&file.path),
-            };
-            if let Err(error) = done {
-                self.screen.remark(&format!("{} stays as it is: {error}", self.folders.shown(&file.path)));
+            if let Err(why) = put_back(file) {
+                self.screen.remark(&format!("{} {why}", self.folders.shown(&file.path)));
             }
         }
     }
+}
+
+/// Others may have worked on the file while the question stood.
+fn put_back(file: &Changed) -> Result<(), String> {
+    if !is_as_left(file) {
+        return Err(CHANGED.to_owned());
+    }
+    let done = match &file.before {
+        Some(before) => std::fs::write(&file.path, before),
+        None => std::fs::remove_file(&file.path),
+    };
+    done.map_err(|error| format!("stays as it is: {error}"))
 }
 
 /// True if nobody has touched the file since the turn. Of large files only a part is known; they are never as left.

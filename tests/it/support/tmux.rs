@@ -97,9 +97,14 @@ impl Terminal {
         self.tmux(&args);
     }
 
+    /// Types all of it at once.
+    pub(crate) fn type_in(&self, text: &str) {
+        self.tmux(&["send-keys", "-l", text]);
+    }
+
     /// Types a line and sends it.
     pub(crate) fn enter(&self, line: &str) {
-        self.tmux(&["send-keys", "-l", line]);
+        self.type_in(line);
         self.press(&["Enter"]);
     }
 
