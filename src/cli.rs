@@ -33,6 +33,7 @@ mod settings_file;
 mod started;
 mod tools;
 mod trust;
+mod whole_file;
 mod workspace;
 mod wrap;
 

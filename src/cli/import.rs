@@ -1,8 +1,6 @@
 //! `skein import`: takes over what another tool keeps: goose's `config.yaml` and memories, and JSON files with MCP
 //! servers. Files of the other tool are only read, and nothing of the user's is changed but by adding to it.
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,6 +10,7 @@ use super::folders::Folders;
 use super::models::variable;
 use super::output::{Failure, Output, cut, shown};
 use super::settings_file::SettingsFile;
+use super::whole_file::create;
 use crate::diagnostic::Severity;
 use crate::graph;
 use crate::manifest::{
@@ -170,7 +169,8 @@ impl Import {
 
     fn write(&self) -> Result<(), Failure> {
         for (file, text, _) in &self.services {
-            write_private(file, text).map_err(|error| {
+            // For the user alone: what looked harmless here may not be.
+            create(file, text, 0o600).map_err(|error| {
                 let problem = format!("{} cannot be written: {error}", file.display());
                 Failure::work(problem, "correct this and run it again; what was written before it stays")
             })?;
@@ -260,14 +260,6 @@ fn problem(file: &Path, text: &str) -> Option<String> {
     // The problem itself may quote a value, and a value may be a secret.
     let error = found.into_iter().find(|found| found.severity == Severity::Error)?;
     Some(format!("what it would become is not valid ({} in docs/diagnostics.md)", error.code))
-}
-
-/// For the user alone: what looked harmless here may not be.
-fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
 }
 
 /// How many columns of a memory are shown.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::folders::Folders;
 use super::models::variable;
-use super::settings_file::replace;
+use super::whole_file::replace;
 use keyring::Keyring;
 pub(super) use keyring::Trouble;
 

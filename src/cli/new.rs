@@ -1,14 +1,13 @@
 //! `skein new`: a manifest to start from, which passes `skein check` as it is.
 
-use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::folders::Folders;
 use super::output::{Failure, Output};
+use super::whole_file::create;
 use super::workspace::trust_failure;
 use crate::diagnostic::Severity;
 use crate::graph;
@@ -68,7 +67,7 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut Output) -> Res
     }
     let trusted_before = if place.user { None } else { Some(was_trusted(folders)?) };
     for (path, text) in &files {
-        write_new(path, text).map_err(|error| {
+        create(path, text, 0o666).map_err(|error| {
             Failure::work(format!("cannot write {}: {error}", path.display()), "check the folder's permissions")
         })?;
     }
@@ -128,13 +127,6 @@ fn trust(folders: &Folders) -> Result<(), Failure> {
     let Some(project) = Project::find(&folders.cwd).map_err(|error| trust_failure(&error))? else { return Ok(()) };
     let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
     store.trust(&project).map_err(|error| trust_failure(&error))
-}
-
-fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::File::create_new(path)?.write_all(text.as_bytes())
 }
 
 fn agent(name: &str) -> String {

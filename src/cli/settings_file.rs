@@ -2,12 +2,12 @@
 //! that a person wrote is lost.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::output::Failure;
+use super::whole_file::{create, replace};
 use crate::manifest::{edited, with_first};
 
 /// What the file says, or would say.
@@ -85,7 +85,7 @@ impl SettingsFile {
             return Ok(false);
         }
         match &self.old {
-            None => write_new(&self.file, &self.text)?,
+            None => create(&self.file, &self.text, 0o666)?,
             Some(old) if *old == self.text => {}
             Some(_) => replace(&self.file, &self.text, self.file.metadata()?.permissions())?,
         }
@@ -100,28 +100,4 @@ fn read(file: &Path) -> std::io::Result<Option<String>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Somebody else's file that came in between is not overwritten.
-pub(super) fn write_new(file: &Path, text: &str) -> std::io::Result<()> {
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let mut new = fs::File::create_new(file)?;
-    new.write_all(text.as_bytes())?;
-    new.sync_all()
-}
-
-/// Written beside, to the disk, and renamed: nobody ever reads half a file. A link stays one: what it leads to is
-/// exchanged.
-pub(super) fn replace(file: &Path, text: &str, permissions: fs::Permissions) -> std::io::Result<()> {
-    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    let folder = file.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut new = tempfile::Builder::new().prefix(".skein").tempfile_in(folder)?;
-    new.as_file().set_permissions(permissions)?;
-    new.write_all(text.as_bytes())?;
-    new.as_file().sync_all()?;
-    new.persist(&file)?;
-    Ok(())
 }

@@ -3,6 +3,7 @@
 use super::super::diff;
 use super::super::opening::prompt_failure;
 use super::super::output::{Failure, QUIET, cut, shown};
+use super::super::whole_file::replace;
 use super::Chat;
 use super::calls::title;
 use super::commands::Meant;
@@ -60,7 +61,7 @@ fn put_back(file: &Changed) -> Result<(), String> {
         return Err(CHANGED.to_owned());
     }
     let done = match &file.before {
-        Some(before) => std::fs::write(&file.path, before),
+        Some(before) => file.path.metadata().and_then(|there| replace(&file.path, before, there.permissions())),
         None => std::fs::remove_file(&file.path),
     };
     done.map_err(|error| format!("stays as it is: {error}"))
