@@ -11,6 +11,8 @@ use super::{inline, table};
 
 /// Lines of prose are not made wider than this: nobody reads them with ease.
 const READABLE: usize = 100;
+/// What counts as nothing in a line. Any other space is text, or the beginning of a line could not be told from its end.
+const BLANK: [char; 2] = [' ', '\t'];
 
 /// An answer that is being shown.
 #[derive(Debug, Default)]
@@ -109,7 +111,7 @@ impl Markdown {
     fn is_whole_line(&mut self, width: usize, out: &mut String) -> bool {
         let line = std::mem::take(&mut self.line);
         if let Some((fence, indent)) = &self.fence {
-            let trimmed = line.trim();
+            let trimmed = line.trim_matches(BLANK);
             let closes = trimmed.starts_with(fence.as_str()) && trimmed.trim_start_matches(['`', '~']).is_empty();
             let style = if closes { QUIET } else { Style::new() };
             let body = line.get(indent.to_owned().min(spaces(&line))..).unwrap_or_default();
@@ -124,7 +126,7 @@ impl Markdown {
             return true;
         }
         self.end_of_table(width, out);
-        let trimmed = line.trim();
+        let trimmed = line.trim_matches(BLANK);
         if trimmed.is_empty() {
             self.gap = self.begun;
             return true;
@@ -242,7 +244,7 @@ fn kind(line: &str, whole: bool) -> Option<Kind> {
                 }
                 return text(indented(margin, indent), Style::new(), skip + indent);
             }
-            '-' | '*' | '+' | '_' if !trimmed.contains(|c: char| c != first && c != ' ') && !whole => return None,
+            '-' | '*' | '+' | '_' if !trimmed.contains(|c| c != first && !BLANK.contains(&c)) && !whole => return None,
             '-' | '*' | '+' if next == Some(' ') => {
                 let margin = indented(margin, indent);
                 return text(item(margin, "•"), Style::new(), skip + indent + 2);
@@ -285,12 +287,12 @@ fn item(mut margin: Margin, marker: &str) -> Margin {
 
 /// `---`, `***` or `___`.
 fn is_break(line: &str) -> bool {
-    let marks: String = line.chars().filter(|c| *c != ' ').collect();
+    let marks: String = line.chars().filter(|c| !BLANK.contains(c)).collect();
     marks.len() >= 3 && ["-", "*", "_"].iter().any(|mark| marks.replace(mark, "").is_empty())
 }
 
 fn spaces(line: &str) -> usize {
-    line.len() - line.trim_start_matches([' ', '\t']).len()
+    line.len() - line.trim_start_matches(BLANK).len()
 }
 
 #[cfg(test)]

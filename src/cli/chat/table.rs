@@ -21,7 +21,7 @@ enum Side {
 
 /// True if the line may be one of a table.
 pub(super) fn is_row(line: &str) -> bool {
-    line.trim_start().starts_with('|')
+    line.trim_start_matches([' ', '\t']).starts_with('|')
 }
 
 /// True if the line stands between a table's head and its rows.
