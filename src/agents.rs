@@ -4,6 +4,7 @@
 //! `Notifier`, which each front door implements.
 
 mod ask;
+mod code;
 mod compaction;
 mod context;
 mod exchange;
@@ -13,6 +14,7 @@ mod judge;
 mod models;
 
 pub use ask::Patience;
+pub use code::{Code, EXECUTE, is_own};
 pub use compaction::Upkeep;
 pub use context::{Setting, memories, system_prompt};
 pub use exchange::{Ending, Exchange, Limits, TurnEnd};

@@ -6,6 +6,7 @@ use agent_client_protocol::v1::schema as acp;
 use serde_json::{Value, json};
 
 use super::content;
+use crate::agents;
 use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
@@ -18,6 +19,8 @@ const MAX_LIVE: usize = 8 << 10;
 /// What is shown of one call so far.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
+    /// What the call runs, if that is code.
+    code: Option<acp::ToolCallContent>,
     /// Diffs and terminals, which stay.
     kept: Vec<acp::ToolCallContent>,
     /// What the command says while it runs.
@@ -31,11 +34,24 @@ pub(super) fn begun(call: &ToolUse, plan: &Plan, cwd: &Path) -> acp::ToolCall {
     acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, kind))
         .name(call.name.clone())
         .kind(kind)
+        .content(code(call).into_iter().collect::<Vec<_>>())
         .locations(argument_place(&call.arguments, cwd).into_iter().collect::<Vec<_>>())
         .raw_input(call.arguments.clone())
 }
 
+/// The code that a call runs, as a client sets it.
+fn code(call: &ToolUse) -> Option<acp::ToolCallContent> {
+    let code = call.arguments.get("code").and_then(Value::as_str).filter(|_| call.name == agents::EXECUTE)?;
+    // A fence must be longer than any inside.
+    let fence = "`".repeat(code.split(|c| c != '`').map(str::len).max().unwrap_or_default().max(2) + 1);
+    Some(text(&format!("{fence}js\n{}\n{fence}", code.lines().map(printable).collect::<Vec<_>>().join("\n"))))
+}
+
 impl Shown {
+    pub(super) fn of(call: &ToolUse) -> Self {
+        Self { code: code(call), ..Self::default() }
+    }
+
     /// What changes on the screen when a call does something; nothing if it cannot be seen there.
     pub(super) fn active(&mut self, id: &str, activity: &Activity) -> Option<acp::SessionUpdate> {
         let fields = acp::ToolCallUpdateFields::new();
@@ -79,8 +95,8 @@ impl Shown {
     }
 
     /// The call as it ended. What lasts of its activity is in `activity`, whether or not it was shown before.
-    pub(super) fn ended(id: &str, outcome: &ToolOutcome, activity: &[Activity]) -> acp::SessionUpdate {
-        let mut shown = Self::default();
+    pub(super) fn ended(self, id: &str, outcome: &ToolOutcome, activity: &[Activity]) -> acp::SessionUpdate {
+        let mut shown = Self { code: self.code, ..Self::default() };
         activity.iter().for_each(|activity| shown.note(activity));
         let status = if outcome.is_error { acp::ToolCallStatus::Failed } else { acp::ToolCallStatus::Completed };
         let fields = acp::ToolCallUpdateFields::new()
@@ -92,10 +108,10 @@ impl Shown {
     }
 
     fn content(&self, outcome: Option<&ToolOutcome>) -> Vec<acp::ToolCallContent> {
-        let mut content = self.kept.clone();
+        let mut content: Vec<_> = self.code.iter().chain(&self.kept).cloned().collect();
         match outcome {
             // A diff or a terminal says it better than the words for the model.
-            Some(outcome) if content.is_empty() || outcome.is_error => {
+            Some(outcome) if self.kept.is_empty() || outcome.is_error => {
                 content.extend(outcome.content.iter().map(|piece| content::block(piece).into()));
             }
             None if !self.live.is_empty() => content.push(text(&self.live)),
@@ -138,6 +154,9 @@ pub(super) fn plan_update(steps: &[PlanStep]) -> acp::SessionUpdate {
 
 /// From the groups that the tool's service declares, which say what it is for.
 pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
+    if agents::is_own(name) {
+        return if name == agents::EXECUTE { acp::ToolKind::Execute } else { acp::ToolKind::Search };
+    }
     let Some((service, tool)) = name.split_once("__") else { return acp::ToolKind::Other };
     let Some(entry) = plan.service(ServiceName::new(service).as_str()) else { return acp::ToolKind::Other };
     let tool = ToolName::new(tool);
@@ -160,6 +179,7 @@ pub(super) fn title(call: &ToolUse, kind: acp::ToolKind) -> String {
     let words = name.replace('_', " ");
     let about = tool::subject(&call.arguments).map(one_line);
     match (kind, about) {
+        _ if call.name == agents::EXECUTE => "Run code".to_owned(),
         (acp::ToolKind::Execute, Some(command)) if name == "shell" => format!("Run {command}"),
         (_, Some(about)) => format!("{}: {about}", capital(&words)),
         (_, None) if service.is_empty() => words,

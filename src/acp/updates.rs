@@ -89,10 +89,10 @@ impl Updates {
             match event {
                 Event::Message { message } => self.replay_message(message),
                 Event::ToolEnded { id, outcome, activity, .. } => {
-                    self.turn().calls.remove(id);
+                    let shown = self.turn().calls.remove(id).unwrap_or_default();
                     // The client's terminals of those days are gone; what was said in them is in the outcome.
                     let lasting = activity.iter().filter(|activity| !matches!(activity, Activity::Terminal { .. }));
-                    self.send(Shown::ended(id, outcome, &lasting.cloned().collect::<Vec<_>>()));
+                    self.send(shown.ended(id, outcome, &lasting.cloned().collect::<Vec<_>>()));
                     for activity in activity {
                         if let Activity::Plan(steps) = activity {
                             self.send(calls::plan_update(steps));
@@ -138,12 +138,12 @@ impl Updates {
             // The next words are a new message.
             Event::Message { .. } => turn.speaking = None,
             Event::ToolStarted { call } => {
-                turn.calls.insert(call.id.clone(), Shown::default());
+                turn.calls.insert(call.id.clone(), Shown::of(call));
                 self.send(acp::SessionUpdate::ToolCall(calls::begun(call, &self.plan, &self.live.session().cwd)));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
-                turn.calls.remove(id);
-                self.send(Shown::ended(id, outcome, activity));
+                let shown = turn.calls.remove(id).unwrap_or_default();
+                self.send(shown.ended(id, outcome, activity));
             }
             Event::Compacted { summary, .. } if self.abilities.compaction => {
                 let blocks: Vec<_> = [content::block(&Content::text(summary.text()))].into();

@@ -97,7 +97,7 @@ pub fn system_prompt(
 }
 
 /// What stands around the texts of others. None of them may hold one of these, opening or closing.
-const MARKS: [&str; 3] = ["project-instructions", "service", "memories"];
+const MARKS: [&str; 4] = ["project-instructions", "service", "memories", "code-execution"];
 
 /// Somebody else's text, so that it is plain where it ends and whose it is.
 fn between(mark: &str, (key, value): (&str, &str), note: &str, text: &str) -> String {

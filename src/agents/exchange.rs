@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{Answered, Asking, Unanswered, Why};
+use super::code::{Code, is_own};
 use super::{Event, History, Notifier, Status, Upkeep};
 use crate::broker::Binding;
 use crate::conversation::{Content, Message, Part, Role, ToolResult, ToolUse, Usage};
@@ -43,13 +44,22 @@ impl Default for Limits {
 /// One session's way to think: a model, and what its mode may use.
 pub struct Exchange {
     pub(super) provider: Arc<dyn Provider>,
-    binding: Arc<Binding>,
-    session: Arc<Session>,
+    pub(super) binding: Arc<Binding>,
+    pub(super) session: Arc<Session>,
     pub(super) notifier: Arc<dyn Notifier>,
     limits: Limits,
     pub(super) upkeep: Upkeep,
     pub(super) system: Arc<str>,
     pub(super) tools: Arc<[OfferedTool]>,
+    /// In the place of the tools, if the mode wants that.
+    code: Option<Code>,
+}
+
+/// What became of a call.
+pub(super) struct Called {
+    pub(super) outcome: ToolOutcome,
+    /// The tool that nobody consented to; the call itself, or the last one that its code made.
+    pub(super) refused: Option<String>,
 }
 
 /// How a turn ended.
@@ -96,9 +106,14 @@ impl Exchange {
             description: tool.spec.description.clone(),
             schema: Arc::clone(&tool.spec.input_schema),
         });
-        let tools = tools.collect();
+        // The embedded default writes no code.
+        let code = Code::of(&binding).filter(|_| provider.name() != "offline");
+        let (tools, system) = match &code {
+            Some(code) => (code.tools(), Code::instructed(&system.into())),
+            None => (tools.collect(), system.into()),
+        };
         let upkeep = Upkeep::default();
-        Self { provider, binding, session, notifier, limits, upkeep, system: system.into(), tools }
+        Self { provider, binding, session, notifier, limits, upkeep, system, tools, code }
     }
 
     /// The same, with another way to deal with a full window and with a model that fails.
@@ -215,8 +230,9 @@ impl Exchange {
             let (now, later) = rest.split_at(if self.reads_only(first) { side_by_side } else { 1 });
             rest = later;
             let outcomes = futures::future::join_all(now.iter().map(|call| self.call(call, view, cancel))).await;
-            for (call, outcome) in now.iter().zip(outcomes) {
-                turn.note(call, &outcome);
+            for (call, called) in now.iter().zip(outcomes) {
+                turn.note(call, &called);
+                let outcome = called.outcome;
                 results.push(ToolResult {
                     id: call.id.clone(),
                     name: call.name.clone(),
@@ -229,22 +245,40 @@ impl Exchange {
     }
 
     fn reads_only(&self, call: &ToolUse) -> bool {
-        self.binding.tools().get(&call.name).is_some_and(|tool| tool.read_only)
+        match self.code_for(call) {
+            Some(_) => Code::reads_only(&call.name),
+            None => self.binding.tools().get(&call.name).is_some_and(|tool| tool.read_only),
+        }
     }
 
-    async fn call(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> ToolOutcome {
+    fn code_for(&self, call: &ToolUse) -> Option<&Code> {
+        self.code.as_ref().filter(|_| is_own(&call.name))
+    }
+
+    async fn call(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> Called {
         self.notifier.log(Event::ToolStarted { call: call.clone() });
-        let seen: Arc<Mutex<Vec<Activity>>> = Arc::default();
-        let outcome = if cancel.is_cancelled() { cancelled() } else { self.dispatch(call, view, &seen, cancel).await };
-        let outcome = self.shortened(outcome, &call.id);
+        let seen = Arc::default();
+        let called = match self.code_for(call) {
+            _ if cancel.is_cancelled() => Called { outcome: cancelled(), refused: None },
+            Some(code) => self.call_code(code, call, view, cancel).await,
+            None => {
+                let outcome = self.dispatch(call, view, &seen, cancel).await;
+                Called { refused: outcome.refused.then(|| call.name.clone()), outcome }
+            }
+        };
+        let outcome = self.shortened(called.outcome, &call.id);
+        self.ended(call, outcome.clone(), &seen);
+        Called { outcome, ..called }
+    }
+
+    pub(super) fn ended(&self, call: &ToolUse, outcome: ToolOutcome, seen: &Mutex<Vec<Activity>>) {
         let activity = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
         let (id, name) = (call.id.clone(), call.name.clone());
-        self.notifier.log(Event::ToolEnded { id, name, outcome: outcome.clone(), activity });
-        outcome
+        self.notifier.log(Event::ToolEnded { id, name, outcome, activity });
     }
 
     /// What the call does on the way is told to the notifier, and what lasts of it is put into `seen`.
-    async fn dispatch(
+    pub(super) async fn dispatch(
         &self,
         call: &ToolUse,
         view: &ExchangeView,
@@ -276,7 +310,7 @@ impl Exchange {
     }
 
     /// The outcome with text that a context can hold; the whole is kept in a file.
-    fn shortened(&self, mut outcome: ToolOutcome, id: &str) -> ToolOutcome {
+    pub(super) fn shortened(&self, mut outcome: ToolOutcome, id: &str) -> ToolOutcome {
         for (nth, content) in outcome.content.iter_mut().enumerate() {
             let Content::Text(text) = content else { continue };
             if text.len() <= MAX_RESULT {
@@ -305,7 +339,7 @@ impl std::fmt::Debug for Exchange {
     }
 }
 
-fn cancelled() -> ToolOutcome {
+pub(super) fn cancelled() -> ToolOutcome {
     ToolOutcome::error("the user cancelled before this call was done")
 }
 
@@ -328,7 +362,7 @@ fn keep(file: &Path, text: &str) -> std::io::Result<()> {
 
 /// A model chooses the ids of its calls; in a file's name only harmless characters stay.
 fn file_name(id: &str) -> String {
-    id.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(64).collect()
+    id.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')).take(68).collect()
 }
 
 fn floor(text: &str, mut at: usize) -> usize {
@@ -384,9 +418,9 @@ impl Turn {
         Part::ToolUse(call)
     }
 
-    fn note(&mut self, call: &ToolUse, outcome: &ToolOutcome) {
-        self.refused = outcome.refused.then(|| call.name.clone());
-        if outcome.is_error {
+    fn note(&mut self, call: &ToolUse, called: &Called) {
+        self.refused.clone_from(&called.refused);
+        if called.outcome.is_error {
             *self.failures.entry(format!("{} {}", call.name, call.arguments)).or_default() += 1;
         }
     }

@@ -18,7 +18,7 @@ use super::gate::{self, Answer, Because, Judge, Question, Verdict};
 use super::{Absent, Terms, facts, files, foreign, idle, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
-use crate::manifest::{Approval, Layer, ServiceEntry, Transport};
+use crate::manifest::{Approval, CodeExecution, Layer, ServiceEntry, Transport};
 use crate::permissions::{self, Call, PartRule, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
@@ -207,6 +207,11 @@ impl Binding {
 
     pub fn mode(&self) -> &ModeId {
         &self.mode
+    }
+
+    /// As the manifest of the mode says.
+    pub fn code_execution(&self) -> CodeExecution {
+        self.plan.mode(&self.mode).map(|(entry, _)| entry.mode.code_execution).unwrap_or_default()
     }
 
     /// The tools in scope, by the name the model sees.

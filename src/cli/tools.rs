@@ -9,6 +9,7 @@ use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
 use super::started::{self, Started};
 use super::{Global, agents, workspace};
+use crate::agents::Code;
 use crate::broker::{Absent, Binding, Nobody, Terms};
 use crate::graph::{Plan, ToolScope};
 use crate::manifest::ServiceEntry;
@@ -45,6 +46,7 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
         let binding = broker.bind(&id, terms(started)).await.map_err(|error| started::bind_failure(&error))?;
         let Some((entry, scope)) = broker.plan().mode(&id) else { return Ok(()) };
         let (within, without) = sort_tools(broker.plan(), scope, &binding);
+        let code = Code::of(&binding);
         if json {
             output.json(&json!({
                 "agent": id.agent,
@@ -53,6 +55,7 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
                 "tools": within,
                 "out_of_scope": without,
                 "bytes": total(&within),
+                "code_execution": code_json(&binding, code.as_ref()),
                 "absent_services": binding.absent().iter().map(absent_json).collect::<Vec<_>>(),
                 "mcp": scope.lists_mcp(),
             }));
@@ -62,6 +65,11 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
         let further = if absent == 0 { String::new() } else { format!("; {} absent", are(absent)) };
         let cost = if bytes { format!(", {} bytes in every request", total(&within)) } else { String::new() };
         output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}{further}", counted(within.len() - absent)));
+        if let Some(code) = &code {
+            let cost = code.request_bytes();
+            let instead = format!("a model calls them from code: 3 functions, {cost} bytes in every request instead");
+            output.line(&format!("  {QUIET}{instead}{QUIET:#}"));
+        }
         for tool in &within {
             print_admitted(tool, bytes, output);
         }
@@ -103,6 +111,15 @@ fn print_row(name: &str, about: &str, output: &mut Output) {
 
 fn absent_json(absent: &Absent) -> Value {
     json!({"service": absent.service, "optional": absent.optional, "reason": absent.reason})
+}
+
+fn code_json(binding: &Binding, code: Option<&Code>) -> Value {
+    json!({
+        "setting": binding.code_execution(),
+        "active": code.is_some(),
+        "functions": code.map(|code| code.names().collect::<Vec<_>>()),
+        "bytes": code.map(Code::request_bytes),
+    })
 }
 
 /// What all tools together add to a request.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::agents::Code;
 use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::ids::ServiceName;
@@ -122,6 +123,9 @@ pub fn tools(binding: &Binding) -> String {
     for (name, tool) in binding.tools() {
         let description = tool.spec.description.lines().next().unwrap_or_default();
         text.push_str(&format!("- `{name}`: {description}\n"));
+    }
+    if Code::of(binding).is_some() {
+        text.push_str("\nA model calls these from code that it writes (`code_execution`).\n");
     }
     for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
         text.push_str(&format!("\nThe service {} is not there: {}\n", absent.service, absent.reason));

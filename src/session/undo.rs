@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::agents::{Event, standing};
+use crate::agents::{Event, is_own, standing};
 use crate::conversation::ToolUse;
 use crate::tool::Activity;
 
@@ -48,8 +48,9 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, Undone)> {
 }
 
 /// The developer tells each change to a file, whatever becomes of the call; only its commands do what nobody tells.
+/// What code did is told by the calls that it made.
 fn tells(call: &ToolUse) -> bool {
-    call.name.starts_with("developer__") && call.arguments.get("command").is_none()
+    is_own(&call.name) || call.name.starts_with("developer__") && call.arguments.get("command").is_none()
 }
 
 impl Undone {

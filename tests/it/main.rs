@@ -26,6 +26,8 @@ mod broker;
 mod builtin;
 /// `skein chat` on a real screen.
 mod chat;
+/// Tools that a model calls from code.
+mod code;
 /// Commands as a user runs them: what they print, where, and with which exit code.
 mod cli;
 /// `skein configure`: a model, its key, an agent.

@@ -76,9 +76,11 @@ impl Ended {
     pub(super) fn unfolded(&self) -> String {
         let mut out = format!("{BOLD}{}{BOLD:#}\n", shown(&self.call.name));
         let mut arguments = self.call.arguments.clone();
-        if let Some(command) = arguments.get("command").and_then(Value::as_str).map(str::to_owned) {
-            command.lines().for_each(|line| out.push_str(&format!("  {}\n", verbatim(line))));
-            arguments.as_object_mut().map(|arguments| arguments.remove("command"));
+        for key in ["command", "code"] {
+            if let Some(lines) = arguments.get(key).and_then(Value::as_str).map(str::to_owned) {
+                lines.lines().for_each(|line| out.push_str(&format!("  {}\n", verbatim(line))));
+                arguments.as_object_mut().map(|arguments| arguments.remove(key));
+            }
         }
         if arguments.as_object().is_none_or(|arguments| !arguments.is_empty()) {
             let text = format!("{arguments:#}");

@@ -1,0 +1,106 @@
+//! The three functions as an exchange answers them, and the calls that code makes as calls of the turn.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::engine::{Limits, Program, Request};
+use super::run::{self, Abandoned};
+use super::{Code, DETAILS, EXECUTE, LIST, told};
+use crate::agents::exchange::{Called, cancelled};
+use crate::agents::{Event, Exchange};
+use crate::conversation::ToolUse;
+use crate::tool::{ExchangeView, ToolOutcome};
+
+impl Exchange {
+    /// One of the three functions.
+    pub(in crate::agents) async fn call_code(
+        &self,
+        code: &Code,
+        call: &ToolUse,
+        view: &ExchangeView,
+        cancel: &CancellationToken,
+    ) -> Called {
+        let arguments = &call.arguments;
+        let outcome = match call.name.as_str() {
+            LIST => ToolOutcome::text(told::listed(
+                &code.functions,
+                &self.binding,
+                arguments["query"].as_str().unwrap_or(""),
+            )),
+            DETAILS => self.details(code, arguments),
+            EXECUTE => match arguments["code"].as_str() {
+                Some(source) => return self.execute(code, source, call, view, cancel).await,
+                None => ToolOutcome::error("`code` is missing: the body of an async function, as text"),
+            },
+            other => ToolOutcome::error(format!("there is no function `{other}`")),
+        };
+        Called { outcome, refused: None }
+    }
+
+    fn details(&self, code: &Code, arguments: &Value) -> ToolOutcome {
+        let names = match &arguments["names"] {
+            Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+            Value::String(name) => vec![name.as_str()],
+            _ => Vec::new(),
+        };
+        if names.is_empty() {
+            return ToolOutcome::error(
+                "`names` is missing: the functions to tell about, such as [\"developer.search\"]",
+            );
+        }
+        match told::detailed(&code.functions, &self.binding, &names) {
+            Ok(text) => ToolOutcome::text(text),
+            Err(text) => ToolOutcome::error(text),
+        }
+    }
+
+    async fn execute(
+        &self,
+        code: &Code,
+        source: &str,
+        call: &ToolUse,
+        view: &ExchangeView,
+        cancel: &CancellationToken,
+    ) -> Called {
+        let abandoned = self.session.state::<Abandoned>();
+        if abandoned.too_many() {
+            let problem = "no more code is run in this session: what was run before could not be stopped. Call the \
+                           tools one by one by their full names, such as `developer__search`, or tell the user to start \
+                           skein anew";
+            return Called { outcome: ToolOutcome::error(problem), refused: None };
+        }
+        let limits = Limits::default();
+        let functions = code.functions.iter().map(|of| (of.object.clone(), of.name.clone())).collect();
+        let program = Program { code: source.to_owned(), functions, limits };
+        let tool = |function: usize| code.functions.get(function).map(|function| function.tool.as_str()).unwrap_or("");
+        let reads_only = |function: usize| self.binding.tools().get(tool(function)).is_some_and(|tool| tool.read_only);
+        let refused: Mutex<Option<String>> = Mutex::default();
+        let refused_now = &refused;
+        let inner = async |request: Request| {
+            let id = format!("{}.{}", call.id, request.number);
+            let name = tool(request.function).to_owned();
+            let inner = ToolUse { id, name, arguments: Value::Object(request.arguments) };
+            let outcome = self.call_inner(&inner, view, cancel).await;
+            if let Ok(mut last) = refused_now.lock() {
+                *last = outcome.refused.then_some(inner.name);
+            }
+            outcome
+        };
+        let report = run::run(program, &abandoned, cancel, reads_only, inner).await;
+        let outcome = if cancel.is_cancelled() { cancelled() } else { told::outcome(&report, &limits) };
+        let refused = refused.into_inner().unwrap_or_default();
+        Called { outcome, refused }
+    }
+
+    /// A call that code makes: told like any other, and its answer whole for the code. Its id has a dot, which no id
+    /// of a model's own call has.
+    async fn call_inner(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> ToolOutcome {
+        self.notifier.log(Event::ToolStarted { call: call.clone() });
+        let seen = Arc::default();
+        let outcome = if cancel.is_cancelled() { cancelled() } else { self.dispatch(call, view, &seen, cancel).await };
+        self.ended(call, self.shortened(outcome.clone(), &call.id), &seen);
+        outcome
+    }
+}

@@ -1,0 +1,367 @@
+//! The engine: one QuickJS runtime for one piece of code, made and gone on a thread of its own.
+//!
+//! Invariant: the only ways out are the two functions that `prelude.js` is given: a call goes into `Ways::calls`, and
+//! a line into the report. No module, no file, no clock but `Date`, no network.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::rc::Rc;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rquickjs::context::intrinsic;
+use rquickjs::{Context, Ctx, Exception, Function, Object, Promise, Runtime, Value, promise::PromiseState};
+use serde_json::Map;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+
+const PRELUDE: &str = include_str!("prelude.js");
+
+/// The constructor of functions writes so many lines above the code.
+const LINES_ABOVE: usize = 2;
+
+/// What JavaScript itself has, without what only browsers have.
+type Intrinsics = (
+    intrinsic::Date,
+    intrinsic::Eval,
+    intrinsic::RegExpCompiler,
+    intrinsic::RegExp,
+    intrinsic::Json,
+    intrinsic::Proxy,
+    intrinsic::MapSet,
+    intrinsic::TypedArrays,
+    intrinsic::Promise,
+    intrinsic::WeakRef,
+);
+
+/// How much one piece of code may use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Of its own: what it waits for calls does not count.
+    pub(super) time: Duration,
+    pub(super) memory: usize,
+    pub(super) stack: usize,
+    /// Bytes that it prints.
+    pub(super) output: usize,
+    pub(super) calls: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { time: Duration::from_secs(60), memory: 64 << 20, stack: 1 << 20, output: 50_000, calls: 200 }
+    }
+}
+
+/// What is to be run.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) code: String,
+    /// The object and the name of every function, in the order of their numbers.
+    pub(super) functions: Vec<(String, String)>,
+    pub(super) limits: Limits,
+}
+
+/// How code reaches the world, and the world stops it.
+pub(super) struct Ways {
+    pub(super) calls: UnboundedSender<Request>,
+    pub(super) replies: Receiver<Reply>,
+    pub(super) clock: Arc<Clock>,
+    pub(super) cancel: CancellationToken,
+}
+
+/// A call that the code wants.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// Counts the calls, from 1.
+    pub(super) number: usize,
+    /// The place of the function in the program's list.
+    pub(super) function: usize,
+    pub(super) arguments: Map<String, serde_json::Value>,
+}
+
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) number: usize,
+    pub(super) answer: Result<Answer, Failure>,
+}
+
+/// What a call gives.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Text(String),
+    Json(String),
+}
+
+/// What a call throws.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) message: String,
+    pub(super) refused: bool,
+}
+
+/// What became of the code.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) end: End,
+    pub(super) printed: String,
+    /// Promises that failed and that nobody waited for, in words.
+    pub(super) unheard: Vec<String>,
+    pub(super) calls: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum End {
+    /// JSON, or text if it was text; nothing if nothing was returned.
+    Returned(Option<String>),
+    /// It ran to its end, but what it returned cannot be written.
+    Unwritable(String),
+    Threw(String),
+    Stopped(Stop),
+}
+
+/// Why code was stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    Cancelled,
+    Time,
+    Output,
+    /// It waits for something that will never happen.
+    Waiting,
+    /// It did not stop when it was told to.
+    Stuck,
+}
+
+/// How long the code itself has run, without what it waited for.
+#[derive(Debug)]
+pub(super) struct Clock {
+    state: Mutex<(Duration, Option<Instant>)>,
+}
+
+impl Clock {
+    pub(super) fn started() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new((Duration::ZERO, Some(Instant::now()))) })
+    }
+
+    pub(super) fn ran(&self) -> Duration {
+        let (before, since) = *self.state();
+        before + since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+
+    fn stopped_while<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let ran = self.ran();
+        *self.state() = (ran, None);
+        let waited = wait();
+        *self.state() = (ran, Some(Instant::now()));
+        waited
+    }
+
+    fn state(&self) -> MutexGuard<'_, (Duration, Option<Instant>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the functions for the code and the loop around it share.
+struct State {
+    limits: Limits,
+    stop: Cell<Option<Stop>>,
+    printed: RefCell<String>,
+    unheard: RefCell<HashMap<u64, String>>,
+    calls: Cell<usize>,
+    /// Bytes of the arguments of all calls.
+    given: Cell<usize>,
+    /// Calls without an answer.
+    open: Cell<usize>,
+}
+
+/// Runs the code to its end. Blocks; the thread is its own.
+pub(super) fn run(program: &Program, ways: &Ways) -> Report {
+    let state = Rc::new(State {
+        limits: program.limits,
+        stop: Cell::default(),
+        printed: RefCell::default(),
+        unheard: RefCell::default(),
+        calls: Cell::default(),
+        given: Cell::default(),
+        open: Cell::default(),
+    });
+    let end = match prepared(&state, ways) {
+        Ok((_runtime, context)) => context.with(|ctx| drive(&ctx, program, ways, &state)),
+        Err(error) => End::Threw(format!("the engine could not be started: {error}")),
+    };
+    let end = state.stop.get().map_or(end, End::Stopped);
+    let mut unheard: Vec<_> = state.unheard.take().into_values().collect();
+    unheard.sort();
+    Report { end, printed: state.printed.take(), unheard, calls: state.calls.get() }
+}
+
+fn prepared(state: &Rc<State>, ways: &Ways) -> rquickjs::Result<(Runtime, Context)> {
+    let runtime = Runtime::new()?;
+    runtime.set_memory_limit(state.limits.memory);
+    runtime.set_max_stack_size(state.limits.stack);
+    let (shared, clock, cancel) = (Rc::clone(state), Arc::clone(&ways.clock), ways.cancel.clone());
+    runtime.set_interrupt_handler(Some(Box::new(move || {
+        if cancel.is_cancelled() {
+            shared.stop.set(Some(Stop::Cancelled));
+        } else if clock.ran() > shared.limits.time {
+            shared.stop.set(shared.stop.get().or(Some(Stop::Time)));
+        }
+        shared.stop.get().is_some()
+    })));
+    let (shared, hasher) = (Rc::clone(state), RandomState::new());
+    runtime.set_host_promise_rejection_tracker(Some(Box::new(move |_, promise, reason, handled| {
+        let promise = hasher.hash_one(&promise);
+        if handled {
+            shared.unheard.borrow_mut().remove(&promise);
+        } else {
+            let said = reason.as_exception().and_then(Exception::message);
+            shared.unheard.borrow_mut().insert(promise, said.unwrap_or_else(|| "without a message".to_owned()));
+        }
+    })));
+    let context = Context::custom::<Intrinsics>(&runtime)?;
+    Ok((runtime, context))
+}
+
+fn drive(ctx: &Ctx<'_>, program: &Program, ways: &Ways, state: &Rc<State>) -> End {
+    let host = match host(ctx, program, ways, state) {
+        Ok(host) => host,
+        Err(error) => return End::Threw(format!("the engine could not be prepared: {error}")),
+    };
+    match settled(ctx, &host, &program.code, ways, state) {
+        Ok(value) => match host.get::<_, Function<'_>>("written").and_then(|written| written.call((value,))) {
+            Ok(text) => End::Returned(text),
+            Err(error) => End::Unwritable(thrown(ctx, &host, error)),
+        },
+        Err(error) => End::Threw(thrown(ctx, &host, error)),
+    }
+}
+
+/// The object that `prelude.js` gives.
+fn host<'js>(ctx: &Ctx<'js>, program: &Program, ways: &Ways, state: &Rc<State>) -> rquickjs::Result<Object<'js>> {
+    let functions: Vec<Vec<&str>> =
+        program.functions.iter().map(|(object, name)| vec![object.as_str(), name.as_str()]).collect();
+    let (shared, calls) = (Rc::clone(state), ways.calls.clone());
+    let call = move |ctx: Ctx<'js>, function: usize, arguments: String| {
+        let throw = |problem: &str| Exception::throw_message(&ctx, problem);
+        let (limits, number) = (shared.limits, shared.calls.get() + 1);
+        if shared.stop.get().is_some() {
+            return Err(throw("the code was stopped"));
+        }
+        if number > limits.calls {
+            return Err(throw(&format!("code may make {} calls, and this would be one more", limits.calls)));
+        }
+        // They leave the engine, and its limit on memory with it.
+        shared.given.set(shared.given.get() + arguments.len());
+        if shared.given.get() > limits.memory {
+            return Err(throw(&format!("the arguments of all calls are more than {} MiB", limits.memory >> 20)));
+        }
+        let arguments = serde_json::from_str(&arguments)
+            .map_err(|error| throw(&format!("the arguments are no JSON object: {error}")))?;
+        let request = Request { number, function, arguments };
+        calls.send(request).map_err(|_| throw("no more calls can be made"))?;
+        shared.calls.set(number);
+        shared.open.set(shared.open.get() + 1);
+        Ok(number)
+    };
+    let shared = Rc::clone(state);
+    let print = move |line: String| {
+        let mut printed = shared.printed.borrow_mut();
+        if printed.len() + line.len() >= shared.limits.output {
+            let mut room = shared.limits.output.saturating_sub(printed.len()).min(line.len());
+            while !line.is_char_boundary(room) {
+                room -= 1;
+            }
+            printed.push_str(&line[..room]);
+            shared.stop.set(Some(Stop::Output));
+            return;
+        }
+        printed.push_str(&line);
+        printed.push('\n');
+    };
+    let prelude: Function<'js> = ctx.eval(PRELUDE)?;
+    prelude.call((functions, Function::new(ctx.clone(), call)?, Function::new(ctx.clone(), print)?))
+}
+
+/// What the code returned, when it and every call that it began have ended.
+fn settled<'js>(
+    ctx: &Ctx<'js>,
+    host: &Object<'js>,
+    code: &str,
+    ways: &Ways,
+    state: &State,
+) -> rquickjs::Result<Value<'js>> {
+    let Ways { replies, clock, cancel, .. } = ways;
+    let settle: Function<'js> = host.get("settle")?;
+    let promise: Promise<'js> = host.get::<_, Function<'js>>("start")?.call((code,))?;
+    loop {
+        while state.stop.get().is_none() && ctx.execute_pending_job() {
+            // A job that does next to nothing is over before the engine asks whether to stop.
+            if clock.ran() > state.limits.time {
+                state.stop.set(Some(Stop::Time));
+            }
+        }
+        let ended = match promise.state() {
+            PromiseState::Pending => false,
+            PromiseState::Resolved => state.open.get() == 0,
+            PromiseState::Rejected => true,
+        };
+        if ended && let Some(result) = promise.result() {
+            return result;
+        }
+        if state.stop.get().is_some() {
+            return Err(rquickjs::Error::WouldBlock);
+        }
+        if state.open.get() == 0 {
+            state.stop.set(Some(Stop::Waiting));
+            return Err(rquickjs::Error::WouldBlock);
+        }
+        let reply = clock.stopped_while(|| replies.recv()).ok().filter(|_| !cancel.is_cancelled());
+        let Some(Reply { number, answer }) = reply else {
+            state.stop.set(Some(Stop::Cancelled));
+            return Err(rquickjs::Error::WouldBlock);
+        };
+        state.open.set(state.open.get() - 1);
+        let (failure, refused, value) = match answer {
+            Ok(answer) => match value(ctx, answer) {
+                Ok(value) => (None, false, Some(value)),
+                Err(error) => {
+                    (Some(format!("the answer cannot be taken in: {}", thrown(ctx, host, error))), false, None)
+                }
+            },
+            Err(Failure { message, refused }) => (Some(message), refused, None),
+        };
+        settle.call::<_, ()>((number, failure, refused, value))?;
+    }
+}
+
+fn value<'js>(ctx: &Ctx<'js>, answer: Answer) -> rquickjs::Result<Value<'js>> {
+    match answer {
+        Answer::Text(text) => Ok(rquickjs::String::from_str(ctx.clone(), &text)?.into_value()),
+        Answer::Json(json) => ctx.json_parse(json),
+    }
+}
+
+/// What went wrong, in words, with the line of the code.
+fn thrown<'js>(ctx: &Ctx<'js>, host: &Object<'js>, error: rquickjs::Error) -> String {
+    if !error.is_exception() {
+        return error.to_string();
+    }
+    let value = ctx.catch();
+    let said = host.get::<_, Function<'js>>("thrown").and_then(|thrown| thrown.call::<_, Vec<String>>((value,)));
+    let Ok([about, stack]) = said.as_deref() else {
+        ctx.catch();
+        return "the code failed, and there was no memory left to say why".to_owned();
+    };
+    match line(stack) {
+        Some(line) => format!("{about} (line {line})"),
+        None => about.clone(),
+    }
+}
+
+/// The innermost line of the code in a stack.
+fn line(stack: &str) -> Option<usize> {
+    let places = stack.split("<input>:").skip(1);
+    let lines = places.filter_map(|place| place.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok());
+    lines.map(|line| line.saturating_sub(LINES_ABOVE)).find(|line| *line > 0)
+}

@@ -1,0 +1,149 @@
+//! Code and the calls that it makes: the code on a thread, the calls here.
+//!
+//! Invariant: every call that was begun is waited for, whatever becomes of the code. Calls that only read run side by
+//! side, any other runs alone.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::engine::{self, Answer, Clock, End, Failure, Program, Reply, Report, Request, Stop, Ways};
+use crate::conversation::Content;
+use crate::tool::ToolOutcome;
+
+/// So many calls run side by side.
+const SIDE_BY_SIDE: u32 = 8;
+
+/// What the engine may use of its thread's stack, and what calls of the host need beyond that.
+const STACK: usize = 4 << 20;
+
+/// The engine cannot stop inside of some of its own functions, such as a search through a very long text. So long it
+/// is waited for; then the thread is left alone, and ends when that function does.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// So many threads of a session may have been left alone before no more code is run.
+const MAX_ABANDONED: usize = 2;
+
+/// Threads of a session that did not stop when they were told to.
+#[derive(Debug, Default)]
+pub(super) struct Abandoned {
+    threads: Mutex<Vec<Weak<()>>>,
+}
+
+impl Abandoned {
+    fn add(&self, thread: &Arc<()>) {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(thread));
+    }
+
+    /// True if so many still run that there should not be another one.
+    pub(super) fn too_many(&self) -> bool {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|thread| thread.strong_count() > 0);
+        threads.len() >= MAX_ABANDONED
+    }
+}
+
+/// Runs code to its end. `call` makes a call, `reads_only` says of a function whether it only reads.
+pub(super) async fn run<F: Future<Output = ToolOutcome>>(
+    program: Program,
+    abandoned: &Abandoned,
+    cancel: &CancellationToken,
+    reads_only: impl Fn(usize) -> bool,
+    call: impl Fn(Request) -> F,
+) -> Report {
+    let limits = program.limits;
+    let clock = Clock::started();
+    let (calls, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let (reply, replies) = mpsc::channel();
+    let (done, mut report) = oneshot::channel();
+    let alive = Arc::new(());
+    // Whoever no longer waits for this wants the code to end.
+    let stop = cancel.child_token();
+    let _stop = stop.clone().drop_guard();
+    let ways = Ways { calls, replies, clock: Arc::clone(&clock), cancel: stop };
+    let of_thread = Arc::clone(&alive);
+    let begun = thread::Builder::new().name("code".to_owned()).stack_size(STACK).spawn(move || {
+        // Nobody hears it if the thread was left alone.
+        drop(done.send(engine::run(&program, &ways)));
+        drop(of_thread);
+    });
+    if let Err(error) = begun {
+        return ended(End::Threw(format!("no thread could be started for the code: {error}")));
+    }
+    let slots = Semaphore::new(SIDE_BY_SIDE as usize);
+    let mut running = FuturesUnordered::new();
+    let mut overdue = pin!(overdue(&clock, limits.time + GRACE, cancel));
+    let report = loop {
+        tokio::select! {
+            biased;
+            Some(request) = asked.recv() => {
+                let slots = &slots;
+                let width = if reads_only(request.function) { 1 } else { SIDE_BY_SIDE };
+                let number = request.number;
+                let call = &call;
+                running.push(async move {
+                    // Closed when the code has ended: what has not begun then does not begin.
+                    let _slot = slots.acquire_many(width).await.ok()?;
+                    Some((number, call(request).await))
+                });
+            }
+            Some(called) = running.next() => {
+                if let Some((number, outcome)) = called {
+                    // The code may have ended meanwhile.
+                    drop(reply.send(Reply { number, answer: answer(outcome) }));
+                }
+            }
+            ended_with = &mut report => {
+                break ended_with.unwrap_or_else(|_| ended(End::Threw("the engine broke down".to_owned())));
+            }
+            () = &mut overdue => {
+                abandoned.add(&alive);
+                break ended(End::Stopped(if cancel.is_cancelled() { Stop::Cancelled } else { Stop::Stuck }));
+            }
+        }
+    };
+    slots.close();
+    drop(reply);
+    while running.next().await.is_some() {}
+    report
+}
+
+fn ended(end: End) -> Report {
+    Report { end, printed: String::new(), unheard: Vec::new(), calls: 0 }
+}
+
+/// Ends when the code should have ended long ago.
+async fn overdue(clock: &Clock, limit: Duration, cancel: &CancellationToken) {
+    loop {
+        let left = limit.saturating_sub(clock.ran());
+        if left.is_zero() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(left.max(Duration::from_millis(100))) => {}
+            () = cancel.cancelled() => return tokio::time::sleep(GRACE).await,
+        }
+    }
+}
+
+/// What a function gives or throws.
+fn answer(outcome: ToolOutcome) -> Result<Answer, Failure> {
+    let words = |content: &Content| content.in_words();
+    let text = || outcome.content.iter().map(words).collect::<Vec<_>>().join("\n");
+    match &outcome.structured {
+        _ if outcome.is_error => Err(Failure { message: text(), refused: outcome.refused }),
+        Some(structured) => Ok(Answer::Json(structured.to_string())),
+        None => Ok(Answer::Text(text())),
+    }
+}
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

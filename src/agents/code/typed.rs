@@ -1,0 +1,178 @@
+//! A JSON Schema as TypeScript writes the type, because that is what models read best and what is shortest.
+
+use serde_json::{Map, Value};
+
+/// Deeper than this a schema is not told.
+const MAX_DEPTH: usize = 6;
+
+/// The type of a value that fits the schema. What cannot be told is `unknown`.
+pub(super) fn of(schema: &Map<String, Value>) -> String {
+    Types { root: schema }.object_or(schema, 0)
+}
+
+struct Types<'a> {
+    root: &'a Map<String, Value>,
+}
+
+impl Types<'_> {
+    fn value(&self, schema: &Value, depth: usize) -> String {
+        match schema {
+            Value::Object(schema) if depth < MAX_DEPTH => self.object_or(schema, depth),
+            _ => "unknown".to_owned(),
+        }
+    }
+
+    fn object_or(&self, schema: &Map<String, Value>, depth: usize) -> String {
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            return self.referred(reference).map_or_else(|| "unknown".to_owned(), |of| self.value(of, depth + 1));
+        }
+        if let Some(constant) = schema.get("const") {
+            return constant.to_string();
+        }
+        if let Some(values) = schema.get("enum").and_then(Value::as_array) {
+            return joined(values.iter().map(Value::to_string), " | ");
+        }
+        for key in ["anyOf", "oneOf"] {
+            if let Some(either) = schema.get(key).and_then(Value::as_array) {
+                return joined(either.iter().map(|one| self.value(one, depth + 1)), " | ");
+            }
+        }
+        if let Some(all) = schema.get("allOf").and_then(Value::as_array) {
+            return joined(all.iter().map(|one| self.value(one, depth + 1)), " & ");
+        }
+        match schema.get("type") {
+            Some(Value::String(name)) => self.named(name, schema, depth),
+            Some(Value::Array(names)) => {
+                joined(names.iter().filter_map(Value::as_str).map(|name| self.named(name, schema, depth)), " | ")
+            }
+            _ if schema.contains_key("properties") => self.object(schema, depth),
+            _ => "unknown".to_owned(),
+        }
+    }
+
+    fn named(&self, name: &str, schema: &Map<String, Value>, depth: usize) -> String {
+        match name {
+            "string" | "boolean" | "null" => name.to_owned(),
+            "number" | "integer" => "number".to_owned(),
+            "array" => {
+                let of = schema.get("items").map_or_else(|| "unknown".to_owned(), |items| self.value(items, depth + 1));
+                if of.contains([' ', '\n']) { format!("Array<{of}>") } else { format!("{of}[]") }
+            }
+            "object" => self.object(schema, depth),
+            _ => "unknown".to_owned(),
+        }
+    }
+
+    fn object(&self, schema: &Map<String, Value>, depth: usize) -> String {
+        let properties =
+            schema.get("properties").and_then(Value::as_object).filter(|properties| !properties.is_empty());
+        let Some(properties) = properties else {
+            return match schema.get("additionalProperties") {
+                Some(of @ Value::Object(_)) => format!("Record<string, {}>", self.value(of, depth + 1)),
+                Some(Value::Bool(false)) => "{}".to_owned(),
+                _ => "Record<string, unknown>".to_owned(),
+            };
+        };
+        let required = schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let mut text = "{\n".to_owned();
+        for (name, of) in properties {
+            let needed = required.iter().any(|required| required == name);
+            if let Some(about) = about(of) {
+                text.push_str(&format!("  /** {about} */\n"));
+            }
+            let mark = if needed { "" } else { "?" };
+            let of = self.value(of, depth + 1).replace('\n', "\n  ");
+            text.push_str(&format!("  {}{mark}: {of};\n", property(name)));
+        }
+        text.push('}');
+        text
+    }
+
+    /// Only what the schema itself holds.
+    fn referred(&self, reference: &str) -> Option<&Value> {
+        let mut parts = reference.strip_prefix("#/")?.split('/');
+        let mut found = self.root.get(parts.next()?)?;
+        for part in parts {
+            found = found.get(part)?;
+        }
+        Some(found)
+    }
+}
+
+/// What a schema says about a value, on one line that cannot end a comment.
+fn about(schema: &Value) -> Option<String> {
+    let said = schema["description"].as_str().map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let default = schema.get("default").filter(|default| !default.is_null()).map(|value| format!("Default: {value}"));
+    let parts: Vec<_> = said.into_iter().chain(default).filter(|part| !part.is_empty()).collect();
+    (!parts.is_empty()).then(|| parts.join(" ").replace("*/", "* /"))
+}
+
+fn property(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+    let usable = name.chars().all(plain) && !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit());
+    if usable { name.to_owned() } else { Value::from(name).to_string() }
+}
+
+fn joined(types: impl Iterator<Item = String>, by: &str) -> String {
+    let mut each: Vec<String> = Vec::new();
+    for one in types {
+        if !each.contains(&one) {
+            each.push(one);
+        }
+    }
+    if each.is_empty() { "unknown".to_owned() } else { each.join(by) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn typed(schema: Value) -> String {
+        let Value::Object(schema) = schema else { panic!("a schema is an object") };
+        of(&schema)
+    }
+
+    #[test]
+    fn a_schema_becomes_a_type() {
+        let shown = typed(json!({
+            "type": "object",
+            "required": ["path", "steps"],
+            "$defs": {"step": {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}},
+            "properties": {
+                "path": {"type": "string", "description": "Where\n  it is. */"},
+                "depth": {"type": ["integer", "null"], "default": 3},
+                "how": {"enum": ["fast", "slow"]},
+                "steps": {"type": "array", "items": {"$ref": "#/$defs/step"}},
+                "tags": {"type": "array", "items": {"type": "string"}},
+                "extra-part": {"type": "object", "additionalProperties": {"type": "number"}},
+                "any": {},
+            },
+        }));
+        let expected = r#"{
+  /** Where it is. * / */
+  path: string;
+  /** Default: 3 */
+  depth?: number | null;
+  how?: "fast" | "slow";
+  steps: Array<{
+    text: string;
+  }>;
+  tags?: string[];
+  "extra-part"?: Record<string, number>;
+  any?: unknown;
+}"#;
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_schema_that_goes_round_in_circles_ends() {
+        let shown = typed(
+            json!({"type": "object", "properties": {"next": {"$ref": "#"}, "more": {"$ref": "#/properties/more"}}}),
+        );
+        assert!(shown.contains("unknown") && shown.len() < 1_000, "{shown}");
+        assert_eq!(typed(json!({})), "unknown");
+        assert_eq!(typed(json!({"type": "object"})), "Record<string, unknown>");
+    }
+}
