@@ -26,6 +26,7 @@ mod opening;
 mod output;
 mod permissions;
 mod progress;
+mod recipe;
 mod run;
 mod services;
 mod sessions;

@@ -23,6 +23,8 @@ pub mod tool;
 pub mod manifest;
 /// Rules about calls: allowed, asked about, denied.
 pub mod permissions;
+/// Recipes: read, checked, filled in.
+pub mod recipe;
 /// Manifests to a checked graph and a plan.
 pub mod graph;
 /// What lasts, in SQLite.

@@ -20,6 +20,7 @@ mod model;
 mod permission;
 mod placeholder;
 mod prompt;
+mod recipe;
 mod schema;
 mod settings;
 mod yaml;
@@ -35,10 +36,11 @@ pub use approval::Approval;
 pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress};
 pub use duration::Span;
 pub use edit::{edited, with_first};
-pub use files::{Found, Root};
+pub use files::{Found, Root, read_named};
+pub use foreign::goose_provider;
 pub use foreign::{LeftOut, Moved, read_foreign, written_service};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
-pub use mcp_servers::brought_service;
+pub use mcp_servers::{brought_service, own_service, recipe_service};
 pub use model::{
     AcpRuntime, AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport,
     LOADERS, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport, Timeouts,
@@ -46,7 +48,11 @@ pub use model::{
 };
 pub use permission::{PermissionRule, Then};
 pub use placeholder::Placeholder;
-pub use prompt::{Prompt, PromptValues, VARIABLES, fill_in};
+pub use prompt::{Prompt, PromptValues, VARIABLES, fill_in, place_in_tags, variables_of};
+pub use recipe::{
+    Check, Extension, ExtensionKind, InputType, Parameter, RecipeFile, RecipeSettings, Requirement, Retry, Scalar,
+    SubRecipe,
+};
 pub use schema::{Kind, generate as generate_schema};
 pub use settings::Settings;
 pub use yaml::{Path, Source, parse};
@@ -204,19 +210,7 @@ impl Reader<'_> {
         if crate::diagnostic::has_errors(&self.diagnostics[before..]) {
             return None;
         }
-        match serde_json::from_value(value) {
-            Ok(typed) => Some(Box::new(typed)),
-            // The schema is generated from the type, so this is a rule that only the type knows.
-            Err(error) => {
-                self.diagnostics.push(Diagnostic::error(
-                    "E013",
-                    Place::file(&source.file),
-                    error.to_string(),
-                    "change the value so that it fits",
-                ));
-                None
-            }
-        }
+        typed(value, source, self.diagnostics).map(Box::new)
     }
 
     /// The prompt of each mode. A missing or broken one is reported; the mode goes on without it.
@@ -258,6 +252,35 @@ impl Reader<'_> {
         }
         prompts
     }
+}
+
+/// A document of a kind that stands for itself, held to its schema; nothing if something is wrong with it.
+pub fn read_as<T: DeserializeOwned>(
+    kind: Kind,
+    value: Value,
+    source: &Source,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Option<T> {
+    let found = schema::validate(kind, &value, source);
+    if found.is_empty() {
+        return typed(value, source, diagnostics);
+    }
+    diagnostics.extend(found);
+    None
+}
+
+fn typed<T: DeserializeOwned>(value: Value, source: &Source, diagnostics: &mut Vec<Diagnostic>) -> Option<T> {
+    let read = serde_json::from_value(value);
+    read.map_err(|error| {
+        // The schema is generated from the type, so this is a rule that only the type knows.
+        diagnostics.push(Diagnostic::error(
+            "E013",
+            Place::file(&source.file),
+            error.to_string(),
+            "change the value so that it fits",
+        ));
+    })
+    .ok()
 }
 
 fn kind_of(value: &Value, source: &Source) -> Result<Kind, Box<Diagnostic>> {

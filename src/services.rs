@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest as _, Sha256};
 
-pub use builtin::{Registry, Surroundings};
+pub use builtin::{Registry, Surroundings, Tools};
 pub use environment::Environment;
 pub use record::{Cassette, RecordError};
 

@@ -191,7 +191,7 @@ impl Binding {
             RuleKind::Service => named(&rule.group),
             // A group that a service calls by its own name may still leave some of it out.
             RuleKind::Declared => named(&rule.group) && holds_all(&rule.group),
-            RuleKind::Mcp => entry.user_installed(),
+            RuleKind::Mcp => entry.user_installed() && entry.only.is_none(),
         })
     }
 

@@ -26,7 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::consent::{AtTerminal, Floor};
 use super::folders::Folders;
 use super::keyboard::{Key, Keyboard};
-use super::opening::{Opening, TalkArgs, Which, help, missed, prompt_failure, welcome};
+use super::opening::{Opening, Suggested, TalkArgs, Which, help, missed, prompt_failure, welcome};
 use super::output::{BOLD, Failure, Output, QUIET, shown_lines};
 use super::started::{self, EndedBy, Started, session_failure};
 use super::wrap::{Margin, Wrap, screen_width};
@@ -58,7 +58,8 @@ pub(super) fn run(args: &ChatArgs, global: &Global, folders: &Folders, output: &
         return Err(Failure::usage(format!("{which} is no terminal"), "`skein run` is for scripts and pipes"));
     };
     trust::offer(folders, output)?;
-    let (opening, plan) = Opening::prepare(&args.talk, Limits::default(), global, folders, output)?;
+    let (opening, plan) =
+        Opening::prepare(&args.talk, Limits::default(), &Suggested::default(), global, folders, output)?;
     let input = Input::new(&folders.data, Arc::clone(&keyboard))?;
     let _as_found = keyboard.as_found();
     started::block_on_until(

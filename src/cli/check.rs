@@ -1,6 +1,6 @@
-//! `skein check`: everything that is wrong with the manifests, at once.
+//! `skein check`: everything that is wrong with the manifests, or with a recipe, at once.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -9,11 +9,13 @@ use super::Global;
 use super::folders::Folders;
 use super::output::{Failure, Output};
 use super::workspace::{self, Untrusted};
-use crate::diagnostic::{Diagnostic, Severity};
+use crate::diagnostic::{self, Diagnostic, Severity};
+use crate::manifest::{self, Source};
+use crate::recipe;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Files or folders to check as if they were given with --manifests
+    /// Files or folders to check as if they were given with --manifests; a file that is a recipe is checked as one
     paths: Vec<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
@@ -24,8 +26,11 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
-    let resolved = workspace::resolve(global, &args.paths, Untrusted::Check, folders, output)?;
+    let (recipes, manifests): (Vec<_>, Vec<_>) = args.paths.iter().cloned().partition(|path| is_recipe(path));
+    let resolved = workspace::resolve(global, &manifests, Untrusted::Check, folders, output)?;
     let mut diagnostics = resolved.diagnostics;
+    diagnostics.extend(recipes.iter().flat_map(|path| recipe::read(path, &folders.shown(path)).1));
+    diagnostic::sort(&mut diagnostics);
     let count = |severity| diagnostics.iter().filter(|found: &&Diagnostic| found.severity == severity).count();
     let (errors, warnings, notes) = (count(Severity::Error), count(Severity::Warning), count(Severity::Note));
     if args.quiet {
@@ -38,18 +43,33 @@ pub(super) fn run(args: &CheckArgs, global: &Global, folders: &Folders, output: 
         }));
     } else {
         output.diagnostics(&diagnostics);
-        if let Some(plan) = &resolved.plan {
+        if let Some(plan) = resolved.plan.as_ref().filter(|_| errors == 0) {
+            let recipes = match recipes.len() {
+                0 => String::new(),
+                count => format!("{}, ", counted(count, "recipe")),
+            };
             let agents = plan.agents().count();
             let modes: usize = plan.agents().map(|agent| agent.modes.len()).sum();
             let services = plan.services().count();
             output.line(&format!(
-                "{agents} agents, {modes} modes, {services} services: no errors, {}, {}",
+                "{recipes}{agents} agents, {modes} modes, {services} services: no errors, {}, {}",
                 counted(warnings, "warning"),
                 counted(notes, "note")
             ));
         }
     }
     if errors > 0 { Err(Failure::Manifests { errors }) } else { Ok(()) }
+}
+
+/// By what stands in it: a recipe has no `kind`.
+fn is_recipe(path: &Path) -> bool {
+    if !path.is_file() {
+        return false;
+    }
+    let name = path.display().to_string();
+    // What cannot be read is told where manifests are read.
+    let value = manifest::read_named(path, &name).and_then(|text| manifest::parse(&Source::new(name, text)));
+    value.is_ok_and(|value| recipe::is_recipe(&value))
 }
 
 fn counted(count: usize, thing: &str) -> String {

@@ -8,16 +8,16 @@ use clap::Args;
 use super::folders::Folders;
 use super::keys::Keys;
 use super::models::KnownModels;
-use super::output::{Failure, Output};
+use super::output::{Failure, Output, shown};
 use super::permissions::RuleFlags;
 use super::settings_file::SettingsFile;
 use super::started::{self, LISTED, Started, session_failure, store_failure};
 use super::{Global, agents, workspace};
 use crate::agents::{Event, Limits};
-use crate::broker::Asker;
+use crate::broker::{Asker, Broker};
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::manifest::Settings;
+use crate::manifest::{ServiceEntry, Settings, goose_provider};
 use crate::session::{Choice, Host, Live, Place, PromptError, Sessions};
 use crate::store::{self, ListFilter, StoredSession, Within};
 
@@ -62,6 +62,14 @@ pub(super) struct TalkArgs {
     rules: RuleFlags,
 }
 
+/// What counts where the command line says nothing, before the profile does.
+#[derive(Debug, Default)]
+pub(super) struct Suggested {
+    pub(super) mode: Option<(&'static str, &'static str)>,
+    /// A provider, as goose calls it, and its model.
+    pub(super) model: Option<(String, String)>,
+}
+
 /// Which session it is to be.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Which {
@@ -80,6 +88,8 @@ pub(super) struct Opening<'a> {
     pub(super) choice: Choice,
     /// The models that the settings name.
     pub(super) named: Vec<String>,
+    /// Services that come with the session.
+    pub(super) brought: Vec<Arc<ServiceEntry>>,
 }
 
 impl<'a> Opening<'a> {
@@ -87,13 +97,24 @@ impl<'a> Opening<'a> {
     pub(super) fn prepare(
         args: &'a TalkArgs,
         limits: Limits,
+        suggested: &Suggested,
         global: &Global,
         folders: &'a Folders,
         output: &mut Output,
     ) -> Result<(Self, Plan), Failure> {
         let plan = workspace::plan(global, folders, output)?;
-        let settings = Settings::of(plan.manifests());
-        let mode = chosen_mode(&args.speaker, &settings, &plan)?;
+        let mut settings = Settings::of(plan.manifests());
+        let mode = match suggested.mode.filter(|_| !args.speaker.names_mode()) {
+            Some((agent, mode)) => mode_named(&plan, agent, Some(mode))?,
+            None => chosen_mode(&args.speaker, &settings, &plan)?,
+        };
+        if let Some((provider, model)) = suggested.model.as_ref().filter(|_| args.speaker.model().is_none()) {
+            let model = model_of(provider, model, &settings)?;
+            // Like a project's choice it is not the user's own.
+            settings.projects_processor =
+                Some(model.clone()).filter(|model| settings.processor.as_ref() != Some(model));
+            settings.processor = Some(model);
+        }
         let models = KnownModels::of(&settings, args.record_model.clone(), Keys::of(folders));
         let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         let model = args.speaker.model().or(settings.processor).unwrap_or_else(|| "offline".to_owned());
@@ -101,7 +122,7 @@ impl<'a> Opening<'a> {
         let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
         let sessions = started::sessions(store, limits, folders);
         let choice = Choice { mode, model, approval: global.approval.map(Into::into) };
-        Ok((Self { args, folders, sessions, models, choice, named }, plan))
+        Ok((Self { args, folders, sessions, models, choice, named, brought: Vec::new() }, plan))
     }
 
     /// A new session, or the one to go on with and all that happened in it. What the command line names counts more
@@ -112,9 +133,9 @@ impl<'a> Opening<'a> {
         asker: Arc<dyn Asker>,
         started: &Started,
     ) -> Result<(Arc<Live>, Vec<Event>), Failure> {
-        let broker = started.runtime.broker().with_rules(self.args.rules.rules());
+        let broker = self.broker(started);
         let models = Arc::clone(&self.models) as Arc<_>;
-        let host = Host { broker, models, asker, editor: None, brought: Vec::new() };
+        let host = Host { broker, models, asker, editor: None, brought: self.brought.clone() };
         let id = match which {
             Which::New => {
                 let place = Place { cwd: self.folders.cwd.clone(), roots: Vec::new() };
@@ -147,6 +168,11 @@ impl<'a> Opening<'a> {
         Ok((opened.live, opened.events))
     }
 
+    /// With the rules of this launch.
+    pub(super) fn broker(&self, started: &Started) -> Broker {
+        started.runtime.broker().with_rules(self.args.rules.rules())
+    }
+
     /// The sessions that were held here, the newest first.
     pub(super) async fn of_this_folder(&self, limit: usize) -> Result<Vec<StoredSession>, Failure> {
         let filter = ListFilter { within: Within::Folder(self.folders.cwd.clone()), limit: Some(limit), after: None };
@@ -158,6 +184,17 @@ impl<'a> Opening<'a> {
         let configured = SettingsFile::of(&self.folders.config).is_ok_and(|file| file.is_there());
         self.args.speaker.model().is_none() && !configured
     }
+}
+
+/// Our name of a model that goose's settings name. Only providers that we or the user know: where a model is asked is
+/// nobody else's choice.
+fn model_of(provider: &str, model: &str, settings: &Settings) -> Result<String, Failure> {
+    let theirs = settings.providers.contains_key(provider).then_some(provider);
+    let ours = theirs.or_else(|| goose_provider(provider)).ok_or_else(|| {
+        let problem = format!("the recipe wants a model of the provider `{}`, which is not known", shown(provider));
+        Failure::usage(problem, "choose another with --model, or add it to `providers` (docs/models.md)")
+    })?;
+    Ok(format!("{ours}:{model}"))
 }
 
 /// The mode that the command line names, or else the profile, or else goose's own.

@@ -67,6 +67,11 @@ impl Progress {
         progress
     }
 
+    /// True if stdout carries events.
+    pub(super) fn tells_events(&self) -> bool {
+        self.shows == Shows::Events
+    }
+
     /// The last word: what it took.
     pub(super) fn finish(&self, cost: Option<f64>) {
         let mut state = self.state();

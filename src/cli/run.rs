@@ -5,17 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use futures::future::BoxFuture;
 use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::consent::{AtTerminal, Floor};
 use super::folders::Folders;
 use super::keyboard::Keyboard;
 use super::opening::{Opening, TalkArgs, Which, help, missed, prompt_failure, welcome};
-use super::output::{Failure, Output};
+use super::output::{Failure, Output, shown_lines};
 use super::progress::{Progress, Shows};
+use super::recipe::{Done, Given, Prepared, RecipeArgs, Stage};
 use super::started::{self, Started};
 use super::{Global, attach, trust};
-use crate::agents::{Ending, Limits, Notifier, TurnEnd};
+use crate::agents::{Ending, Limits, Notifier, Status, TurnEnd};
 use crate::broker::{Asker, Nobody};
 use crate::conversation::Content;
 use crate::manifest::Span;
@@ -34,12 +38,14 @@ pub(super) struct RunArgs {
     /// The same as --output json
     #[arg(long, conflicts_with = "output")]
     json: bool,
-    /// How often the model may be asked in one turn
-    #[arg(long, value_name = "N", default_value_t = Limits::default().requests as u64, value_parser = clap::value_parser!(u64).range(1..))]
-    max_turns: u64,
+    /// How often the model may be asked in one turn; 100 if left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_turns: Option<u64>,
     /// End the turn after this time, as 90s or 10m; exit 3
     #[arg(long, value_name = "TIME", value_parser = span)]
     time_limit: Option<Duration>,
+    #[command(flatten)]
+    recipe: RecipeArgs,
     /// What to do, with files as @path; read from stdin if left out
     prompt: Option<String>,
 }
@@ -63,71 +69,143 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     if format == RunOutput::Text {
         trust::offer(folders, output)?;
     }
-    let requests = usize::try_from(args.max_turns).unwrap_or(usize::MAX);
-    let limits = Limits { requests, ..Limits::default() };
-    let (opening, plan) = Opening::prepare(&args.talk, limits, global, folders, output)?;
-    let text = prompt_text(args, opening.is_first(), output)?;
-    // Files are for whoever types: what comes through a pipe may be somebody else's words.
-    let (prompt, notes) = match &args.prompt {
-        Some(_) => attach::prompt(&text, &folders.cwd)?,
-        None => (vec![Content::text(text)], Vec::new()),
+    let given = Given::of(&args.recipe, folders, output)?;
+    let requests = args.max_turns.or_else(|| given.as_ref()?.max_turns());
+    let requests = requests.and_then(|requests| usize::try_from(requests).ok());
+    let limits = Limits { requests: requests.unwrap_or(Limits::default().requests), ..Limits::default() };
+    let suggested = given.as_ref().map(Given::suggested).unwrap_or_default();
+    let (mut opening, plan) = Opening::prepare(&args.talk, limits, &suggested, global, folders, output)?;
+    let recipe = given.map(|given| given.prepare(&mut opening, &plan, folders, output)).transpose()?;
+    let typed = match &recipe {
+        Some(recipe) if recipe.has_prompt() && args.prompt.is_none() => Vec::new(),
+        _ => typed(args, opening.is_first(), folders, output)?,
     };
-    notes.iter().for_each(|note| output.note(note));
+    let prompt = match &recipe {
+        Some(recipe) => recipe.prompt(typed),
+        None => typed,
+    };
+    let global = recipe.as_ref().map_or_else(|| global.clone(), |recipe| recipe.at_hand(global));
     let first = format == RunOutput::Text && std::io::stderr().is_terminal() && opening.is_first();
-    let which = match (&args.resume, args.talk.continues) {
-        (Some(id), _) => Which::Id(id.clone()),
-        (None, true) => Which::Newest,
-        (None, false) => Which::New,
-    };
     let floor: Arc<Floor> = Arc::default();
-    let asker: Arc<dyn Asker> = match Keyboard::of_stdin() {
-        Some(keyboard) if std::io::stderr().is_terminal() => {
-            Arc::new(AtTerminal::new(keyboard, Arc::clone(&floor), folders))
-        }
-        _ => Arc::new(Nobody),
+    let asker = asker(&floor, folders);
+    // Of a recipe that may begin anew only the last answer is the answer.
+    let late = recipe.as_ref().is_some_and(Prepared::answers_late);
+    let shows = match format {
+        RunOutput::Text if !late => Shows::Text,
+        RunOutput::Text | RunOutput::Json => Shows::Nothing,
+        RunOutput::StreamJson => Shows::Events,
     };
-    started::block_on(plan, global, folders, output, async |started: &Started, output: &mut Output| {
-        let (live, _) = opening.open(&which, asker, started).await?;
+    started::block_on(plan, &global, folders, output, async |started: &Started, output: &mut Output| {
+        let (live, _) = opening.open(&which(args), Arc::clone(&asker), started).await?;
         missed(&live, output).await?;
         // Scripts are told nothing they did not ask for.
         if first {
             welcome(&live, r#""list", "read FILE", "search TEXT", "run COMMAND""#, output).await?;
         }
-        let shows = match format {
-            RunOutput::Text => Shows::Text,
-            RunOutput::Json => Shows::Nothing,
-            RunOutput::StreamJson => Shows::Events,
-        };
         let progress = Progress::new(shows, floor);
-        let cancel = started.interrupt();
-        let front = Arc::clone(&progress) as Arc<dyn Notifier>;
-        let turn = live.prompt(prompt, front, &cancel);
-        tokio::pin!(turn);
-        let limit = async {
-            match args.time_limit {
-                Some(limit) => tokio::time::sleep(limit).await,
-                None => std::future::pending().await,
+        let deadline = args.time_limit.map(|limit| Instant::now() + limit);
+        let turns = Turns { opening: &opening, started, asker, progress: Arc::clone(&progress), deadline };
+        let done = match &recipe {
+            Some(recipe) => {
+                recipe.settle(&opening, started, &turns.asker, Arc::clone(&progress));
+                recipe.run(live, prompt, &turns).await
             }
+            None => turns.turn(&live, prompt).await.map(|ended| Done::new(live, ended)),
         };
-        let (ended, in_time) = tokio::select! {
-            biased;
-            ended = &mut turn => (ended, true),
-            () = limit => {
-                cancel.cancel();
-                (turn.await, false)
-            }
-        };
-        progress.finish(ended.as_ref().ok().and_then(|end| live.cost_of(&end.usage)));
-        let end = ended.map_err(|error| prompt_failure(&error))?;
-        finish(format, &live, &end, in_time, output);
+        progress.finish(done.as_ref().ok().and_then(|done| done.live.cost_of(&done.end.usage)));
+        let done = done?;
+        finish(format, late, &done, output);
         if !progress.is_heard() {
             return Err(Failure::work(
                 "what was said could not be printed",
                 "check where stdout leads; the session has it",
             ));
         }
-        if in_time { outcome(&end, output) } else { Err(Failure::TimeLimit) }
+        match (done.in_time, done.failed) {
+            (false, _) => Err(Failure::TimeLimit),
+            (true, Some(failure)) => Err(failure),
+            (true, None) => outcome(&done.end, output),
+        }
     })
+}
+
+fn which(args: &RunArgs) -> Which {
+    match (&args.resume, args.talk.continues) {
+        (Some(id), _) => Which::Id(id.clone()),
+        (None, true) => Which::Newest,
+        (None, false) => Which::New,
+    }
+}
+
+fn asker(floor: &Arc<Floor>, folders: &Folders) -> Arc<dyn Asker> {
+    match Keyboard::of_stdin() {
+        Some(keyboard) if std::io::stderr().is_terminal() => {
+            Arc::new(AtTerminal::new(keyboard, Arc::clone(floor), folders))
+        }
+        _ => Arc::new(Nobody),
+    }
+}
+
+/// The turns of this launch.
+struct Turns<'a> {
+    opening: &'a Opening<'a>,
+    started: &'a Started,
+    asker: Arc<dyn Asker>,
+    progress: Arc<Progress>,
+    deadline: Option<Instant>,
+}
+
+impl Stage for Turns<'_> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Live>, Failure>> {
+        Box::pin(async {
+            let (live, _) = self.opening.open(&Which::New, Arc::clone(&self.asker), self.started).await?;
+            Ok(live)
+        })
+    }
+
+    fn turn<'a>(&'a self, live: &'a Live, prompt: Vec<Content>) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
+        Box::pin(async move {
+            let cancel = self.cancel();
+            let front = Arc::clone(&self.progress) as Arc<dyn Notifier>;
+            let turn = live.prompt(prompt, front, &cancel);
+            tokio::pin!(turn);
+            let limit = async {
+                match self.deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let (ended, in_time) = tokio::select! {
+                biased;
+                ended = &mut turn => (ended, true),
+                () = limit => {
+                    cancel.cancel();
+                    (turn.await, false)
+                }
+            };
+            Ok((ended.map_err(|error| prompt_failure(&error))?, in_time))
+        })
+    }
+
+    fn tell(&self, text: &str) {
+        self.progress.status(Status::Notice(text.to_owned()));
+    }
+
+    fn cancel(&self) -> CancellationToken {
+        self.started.interrupt()
+    }
+}
+
+/// What was typed, with the files it names.
+fn typed(args: &RunArgs, first: bool, folders: &Folders, output: &mut Output) -> Result<Vec<Content>, Failure> {
+    let text = prompt_text(args, first, output)?;
+    // Files are for whoever types: what comes through a pipe may be somebody else's words.
+    let (prompt, notes) = match &args.prompt {
+        Some(_) => attach::prompt(&text, &folders.cwd)?,
+        None => (vec![Content::text(text)], Vec::new()),
+    };
+    notes.iter().for_each(|note| output.note(note));
+    Ok(prompt)
 }
 
 fn prompt_text(args: &RunArgs, first: bool, output: &mut Output) -> Result<String, Failure> {
@@ -158,13 +236,20 @@ fn prompt_text(args: &RunArgs, first: bool, output: &mut Output) -> Result<Strin
 }
 
 /// The end of what is printed.
-fn finish(format: RunOutput, live: &Live, end: &TurnEnd, in_time: bool, output: &mut Output) {
+fn finish(format: RunOutput, late: bool, done: &Done, output: &mut Output) {
+    let Done { live, end, in_time, structured, failed } = done;
     match format {
+        RunOutput::Text if late => match (structured, failed) {
+            (Some(value), None) => output.json(value),
+            (None, None) => output.line(&shown_lines(&live.last_answer())),
+            // What does not fit or does not hold is no answer.
+            (_, Some(_)) => {}
+        },
         RunOutput::Text => output.text("\n"),
         RunOutput::StreamJson => {}
         RunOutput::Json => {
             let (reason, error) = match &end.ending {
-                Ending::EndTurn => ("end_turn", None),
+                Ending::EndTurn => ("end_turn", failed.as_ref().map(Failure::problem)),
                 Ending::MaxTokens => ("max_tokens", None),
                 Ending::Exhausted { why } => ("max_turn_requests", Some(why.clone())),
                 Ending::Refusal => ("refusal", None),
@@ -174,10 +259,14 @@ fn finish(format: RunOutput, live: &Live, end: &TurnEnd, in_time: bool, output: 
                 Ending::Failed { why } => ("error", Some(why.clone())),
             };
             let mode = live.choice().mode;
-            output.json(&json!({
+            let mut answer = json!({
                 "session": live.id(), "agent": mode.agent, "mode": mode.mode, "stop_reason": reason,
                 "text": live.last_answer(), "usage": end.usage, "error": error,
-            }));
+            });
+            if let Some(value) = structured {
+                answer["structured"] = value.clone();
+            }
+            output.json(&answer);
         }
     }
 }

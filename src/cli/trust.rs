@@ -12,6 +12,7 @@ use super::output::{Failure, Output};
 use super::workspace::trust_failure;
 use crate::trust::{Project, Trust, TrustStore};
 use view::describe;
+pub(super) use view::reached;
 
 #[derive(Debug, Args)]
 pub(super) struct TrustArgs {
@@ -40,7 +41,7 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> R
         store.revoke(&project).map_err(|error| trust_failure(&error))?;
     } else if !args.status && store.trust_of(&project) != Trust::Trusted {
         describe(&project, &store, folders, output);
-        if !args.yes && !confirmed(output)? {
+        if !args.yes && !confirmed(USE_FILES, output)? {
             return Err(Failure::work("the project was not trusted", "answer y, or pass --yes"));
         }
         store.trust(&project).map_err(|error| trust_failure(&error))?;
@@ -78,13 +79,16 @@ pub(super) fn offer(folders: &Folders, output: &mut Output) -> Result<(), Failur
         return Ok(());
     }
     describe(&project, &store, folders, output);
-    if confirmed(output)? {
+    if confirmed(USE_FILES, output)? {
         store.trust(&project).map_err(|error| trust_failure(&error))?;
     }
     Ok(())
 }
 
-fn confirmed(output: &mut Output) -> Result<bool, Failure> {
+const USE_FILES: &str = "Use these files?";
+
+/// One question whose answer is no unless it is yes.
+pub(super) fn confirmed(question: &str, output: &mut Output) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("there is no terminal to ask on", "look at the files, then pass --yes"));
     }
@@ -92,7 +96,7 @@ fn confirmed(output: &mut Output) -> Result<bool, Failure> {
     rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush).map_err(|error| {
         Failure::work(format!("nobody can be asked: {error}"), "look at the files, then pass --yes")
     })?;
-    output.aside("Use these files? [y/N] ");
+    output.aside(&format!("{question} [y/N] "));
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))

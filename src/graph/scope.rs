@@ -56,15 +56,22 @@ impl Admission<'_> {
 /// Why a tool is out of scope, in words for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    NotBound { service: ServiceName },
-    NoGroup { groups: Vec<GroupName> },
+    NotBound {
+        service: ServiceName,
+    },
+    NoGroup {
+        groups: Vec<GroupName>,
+    },
     NoGroups,
+    /// Whoever brought the service for the session named other tools of it.
+    LeftOut,
 }
 
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Refusal::NotBound { service } => write!(f, "the mode does not ask for the service {service}"),
+            Refusal::LeftOut => f.write_str("whoever brought its service left it out"),
             Refusal::NoGroups => f.write_str("the mode lists no tool groups"),
             Refusal::NoGroup { groups } if groups.is_empty() => f.write_str("none of the mode's groups admits it"),
             Refusal::NoGroup { groups } => {
@@ -97,6 +104,10 @@ impl ToolScope {
             return Err(Refusal::NotBound { service: name.clone() });
         }
         let named = self.needs.contains(name);
+        let left_out = service.only.as_ref().is_some_and(|only| only.iter().all(|name| name.as_str() != tool));
+        if left_out {
+            return Err(Refusal::LeftOut);
+        }
         let rules: Vec<_> = self
             .rules
             .iter()

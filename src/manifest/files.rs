@@ -248,6 +248,16 @@ fn read_capped(path: &Path, cap: u64) -> Result<String, ReadError> {
     text_of(bytes).ok_or(ReadError::NotText)
 }
 
+/// The text of a file that somebody names.
+pub fn read_named(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {
+    // Reading a pipe or a device could wait for ever.
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        let problem = "it is no regular file";
+        return Err(Box::new(Diagnostic::error("E001", Place::file(shown), problem, "name the file itself")));
+    }
+    read_text(path, shown)
+}
+
 fn read_text(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {
     read_capped(path, MAX_FILE).map_err(|error| match error {
         ReadError::TooLarge(size) => too_large(shown, size),

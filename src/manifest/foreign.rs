@@ -16,6 +16,7 @@ use super::model::ServiceManifest;
 use super::yaml::{self, Source};
 use super::{Approval, Span};
 use crate::diagnostic::Diagnostic;
+pub use goose::goose_provider;
 use secrets::Secrets;
 
 /// What a file of another tool becomes.

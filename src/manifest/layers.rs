@@ -58,6 +58,8 @@ pub struct ServiceEntry {
     pub overrides: Vec<String>,
     /// False for a service of the user that the profile in use does not list.
     pub enabled: bool,
+    /// Only these tools of it are for the session; all if `None`.
+    pub only: Option<Vec<ToolName>>,
 }
 
 impl ServiceEntry {
@@ -81,7 +83,8 @@ impl ServiceEntry {
 
     /// Brought by a user, a project or an editor: what the group `mcp` speaks of.
     pub fn user_installed(&self) -> bool {
-        self.layer != Layer::Builtin && !matches!(self.manifest.transport, Transport::Builtin(_))
+        let ours = matches!(self.manifest.transport, Transport::Builtin(_)) && self.layer != Layer::Editor;
+        self.layer != Layer::Builtin && !ours
     }
 
     /// One of those that a mode with the group `mcp` is given.
@@ -236,7 +239,8 @@ impl Manifests {
         } else if self.widens_builtin(&manifest, &path, source, found) {
             return;
         }
-        let entry = ServiceEntry { manifest, layer, source: Arc::clone(source), path, overrides, enabled: true };
+        let entry =
+            ServiceEntry { manifest, layer, source: Arc::clone(source), path, overrides, enabled: true, only: None };
         self.services.insert(entry.manifest.name.clone(), entry);
     }
 

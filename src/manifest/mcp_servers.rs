@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::duration::Span;
 use super::model::{
-    HttpTransport, Requires, Restart, Scope, ServiceKind, ServiceManifest, Status, StdioTransport, Timeouts, Transport,
-    VERSION,
+    HttpTransport, LOADERS, Requires, Restart, Scope, ServiceKind, ServiceManifest, Status, StdioTransport, Timeouts,
+    Transport, VERSION,
 };
+use super::recipe::{Extension, ExtensionKind};
 use super::yaml::{Path, Source};
 use super::{Layer, ServiceEntry};
 use crate::diagnostic::Diagnostic;
-use crate::ids::ServiceName;
+use crate::ids::{ServiceName, ToolName};
 
 pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) -> Vec<(ServiceManifest, Path)> {
     let at = Path::root().key("mcpServers");
@@ -120,24 +122,87 @@ pub fn brought_service(name: &str, transport: Transport, taken: impl Fn(&str) ->
             "its settings contain `${env:`, which only manifests may use; let the editor fill in the value".to_owned()
         );
     }
-    let mut name_of = service_name(name).map_err(Unusable::told)?;
-    if taken(name_of.as_str()) {
-        name_of = service_name(&format!("editor-{name}")).map_err(Unusable::told)?;
-    }
-    if taken(name_of.as_str()) {
-        return Err(format!("there is another service of the name `{name_of}`; rename it"));
-    }
     let description = format!("MCP server {name} of the editor");
-    let manifest = manifest(name_of, Some(name.to_owned()), description, transport);
-    let source = Source::new("session/new", "");
-    Ok(ServiceEntry {
+    let name_of = free_name(name, "editor", taken)?;
+    Ok(for_one_session(manifest(name_of, Some(name.to_owned()), description, transport), "session/new"))
+}
+
+/// An extension of a recipe as a service of the session that runs it; nothing if it is one that Skein itself has. A
+/// name that is `taken` is not: the service becomes `recipe-NAME`.
+pub fn recipe_service(extension: &Extension, taken: impl Fn(&str) -> bool) -> Result<Option<ServiceEntry>, String> {
+    let transport = match extension.kind {
+        ExtensionKind::Builtin | ExtensionKind::Platform => return Ok(None),
+        ExtensionKind::Stdio => {
+            let command = extension.cmd.clone().filter(|command| !command.trim().is_empty());
+            let mut env = extension.envs.clone();
+            env.extend(extension.env_keys.iter().map(|name| (name.clone(), format!("${{env:{name}}}"))));
+            if let Some(name) = env.keys().find(|name| LOADERS.contains(&name.as_str())) {
+                return Err(format!("it sets {name}, which makes a program load code that the recipe does not show"));
+            }
+            let command = command.ok_or("it has no `cmd`")?;
+            Transport::Stdio(StdioTransport { command, args: extension.args.clone(), env, cwd: None })
+        }
+        ExtensionKind::StreamableHttp => {
+            let url = extension.uri.clone().ok_or("it has no `uri`")?;
+            if !["http://", "https://", "${env:", "{{"].iter().any(|start| url.starts_with(start)) {
+                return Err(format!("its `uri` is \"{url}\", which begins with neither http:// nor https://"));
+            }
+            Transport::Http(HttpTransport { url, headers: extension.headers.clone() })
+        }
+        ExtensionKind::Sse => {
+            return Err(
+                "the old HTTP+SSE transport is not spoken; use the server's `streamable_http` address".to_owned()
+            );
+        }
+        ExtensionKind::Frontend | ExtensionKind::InlinePython => {
+            return Err(format!("extensions of type {} are goose's own", extension.kind.as_str()));
+        }
+    };
+    let title = extension.display_name.clone().unwrap_or_else(|| extension.name.clone());
+    let description = extension.description.clone().filter(|text| !text.trim().is_empty());
+    let description = description.unwrap_or_else(|| format!("MCP server {} of the recipe", extension.name));
+    let name = free_name(&extension.name, "recipe", taken)?;
+    let mut manifest = manifest(name, Some(title), description, transport);
+    if let Some(seconds) = extension.timeout {
+        manifest.timeouts.call = Span::seconds(seconds);
+    }
+    let mut entry = for_one_session(manifest, "recipe");
+    let only: Vec<_> = extension.available_tools.iter().map(ToolName::new).collect();
+    entry.only = (!only.is_empty()).then_some(only);
+    Ok(Some(entry))
+}
+
+/// A service that a front door answers itself, for one session. `settings` tell it from others of its kind.
+pub fn own_service(name: &str, description: &str, call: Span, settings: BTreeMap<String, Value>) -> ServiceEntry {
+    let transport = Transport::Builtin(ServiceName::new(name));
+    let mut manifest = manifest(ServiceName::new(name), None, description.to_owned(), transport);
+    manifest.timeouts.call = call;
+    manifest.settings = Some(settings);
+    for_one_session(manifest, "skein")
+}
+
+/// The name as a manifest can hold it, or the same with `prefix` before it.
+fn free_name(name: &str, prefix: &str, taken: impl Fn(&str) -> bool) -> Result<ServiceName, String> {
+    let mut free = service_name(name).map_err(Unusable::told)?;
+    if taken(free.as_str()) {
+        free = service_name(&format!("{prefix}-{name}")).map_err(Unusable::told)?;
+    }
+    if taken(free.as_str()) {
+        return Err(format!("there is another service of the name `{free}`; rename it"));
+    }
+    Ok(free)
+}
+
+fn for_one_session(manifest: ServiceManifest, origin: &str) -> ServiceEntry {
+    ServiceEntry {
         manifest,
         layer: Layer::Editor,
-        source,
+        source: Source::new(origin, ""),
         path: Path::root(),
         overrides: Vec::new(),
         enabled: true,
-    })
+        only: None,
+    }
 }
 
 /// `GitHub Tools` → `github-tools`.

@@ -39,6 +39,19 @@ pub fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<String, 
     })
 }
 
+/// What a text refers to and does not set itself, sorted; or the line at which it is no template, and why.
+pub fn variables_of(text: &str) -> Result<Vec<String>, (Option<usize>, String)> {
+    let environment = environment();
+    let template = environment.template_from_str(text).map_err(|error| {
+        let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+        (error.line(), reason)
+    })?;
+    let mut used: Vec<_> = template.undeclared_variables(false).into_iter().collect();
+    used.retain(|name| !environment.globals().any(|(global, _)| global == name));
+    used.sort();
+    Ok(used)
+}
+
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -113,35 +126,39 @@ impl Prompt {
         Diagnostic::error("E113", place, problem, help)
     }
 
-    /// minijinja tells which variables are unknown but not where: the first use inside a tag is looked up.
     fn place_of(&self, name: &str) -> Place {
-        let mut inside = false;
-        for (index, line) in self.text.lines().enumerate() {
-            let mut word_start = None;
-            let mut previous = ' ';
-            for (column, c) in line.chars().chain([' ']).enumerate() {
-                match (previous, c) {
-                    ('{', '{' | '%') => inside = true,
-                    ('}' | '%', '}') => inside = false,
-                    _ => {}
-                }
-                let word = c.is_alphanumeric() || c == '_';
-                match (word, word_start) {
-                    (true, None) => word_start = Some(column),
-                    (false, Some(start)) => {
-                        word_start = None;
-                        let found: String = line.chars().skip(start).take(column - start).collect();
-                        if inside && found == name {
-                            return Place::at(&self.file, &self.text, index + 1, start + 1, column - start);
-                        }
-                    }
-                    _ => {}
-                }
-                previous = c;
-            }
-        }
-        Place::file(&self.file)
+        place_in_tags(&self.file, &self.text, name)
     }
+}
+
+/// minijinja tells which variables are unknown but not where: the first use inside a tag is looked up.
+pub fn place_in_tags(file: &str, text: &str, name: &str) -> Place {
+    let mut inside = false;
+    for (index, line) in text.lines().enumerate() {
+        let mut word_start = None;
+        let mut previous = ' ';
+        for (column, c) in line.chars().chain([' ']).enumerate() {
+            match (previous, c) {
+                ('{', '{' | '%') => inside = true,
+                ('}' | '%', '}') => inside = false,
+                _ => {}
+            }
+            let word = c.is_alphanumeric() || c == '_';
+            match (word, word_start) {
+                (true, None) => word_start = Some(column),
+                (false, Some(start)) => {
+                    word_start = None;
+                    let found: String = line.chars().skip(start).take(column - start).collect();
+                    if inside && found == name {
+                        return Place::at(file, text, index + 1, start + 1, column - start);
+                    }
+                }
+                _ => {}
+            }
+            previous = c;
+        }
+    }
+    Place::file(file)
 }
 
 #[cfg(test)]

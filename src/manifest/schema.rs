@@ -1,4 +1,4 @@
-//! The JSON Schemas of agent, service and config files: generated from the types, checked in under
+//! The JSON Schemas of agent, service, config and recipe files: generated from the types, checked in under
 //! `schemas/`, and used from there to validate, so that Skein and an editor's language server judge by the
 //! same text.
 //!
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::model::{AgentManifest, ServiceManifest};
+use super::recipe::RecipeFile;
 use super::yaml::{Path, Source};
 use crate::diagnostic::Diagnostic;
 use crate::ids::nearest;
@@ -24,10 +25,11 @@ pub enum Kind {
     Agent,
     Service,
     Config,
+    Recipe,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Agent, Kind::Service, Kind::Config];
+    pub const ALL: [Kind; 4] = [Kind::Agent, Kind::Service, Kind::Config, Kind::Recipe];
 
     /// The schema's file under `schemas/`.
     pub fn file_name(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Kind {
             Kind::Agent => "agent.schema.json",
             Kind::Service => "service.schema.json",
             Kind::Config => "config.schema.json",
+            Kind::Recipe => "recipe.schema.json",
         }
     }
 
@@ -45,10 +48,13 @@ impl Kind {
             LazyLock::new(|| Checked::new(include_str!("../../schemas/service.schema.json")));
         static CONFIG: LazyLock<Checked> =
             LazyLock::new(|| Checked::new(include_str!("../../schemas/config.schema.json")));
+        static RECIPE: LazyLock<Checked> =
+            LazyLock::new(|| Checked::new(include_str!("../../schemas/recipe.schema.json")));
         match self {
             Kind::Agent => &AGENT,
             Kind::Service => &SERVICE,
             Kind::Config => &CONFIG,
+            Kind::Recipe => &RECIPE,
         }
     }
 }
@@ -59,7 +65,7 @@ struct Checked {
 }
 
 impl Checked {
-    #[expect(clippy::expect_used, reason = "the text is compiled in and a test builds all three")]
+    #[expect(clippy::expect_used, reason = "the text is compiled in and a test builds them all")]
     fn new(text: &str) -> Self {
         let schema: Value = serde_json::from_str(text).expect("a checked-in schema is JSON");
         let validator = jsonschema::draft7::new(&schema).expect("a checked-in schema is a JSON Schema");
@@ -75,6 +81,7 @@ pub fn generate(kind: Kind) -> Value {
         Kind::Agent => generator.into_root_schema_for::<AgentManifest>(),
         Kind::Service => generator.into_root_schema_for::<ServiceManifest>(),
         Kind::Config => generator.into_root_schema_for::<Config>(),
+        Kind::Recipe => generator.into_root_schema_for::<RecipeFile>(),
     }
     .into()
 }

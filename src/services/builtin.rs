@@ -9,6 +9,7 @@ pub mod knowledge;
 pub mod memory;
 mod schema;
 pub mod todo;
+mod tools;
 pub mod tutorial;
 
 use std::any::Any;
@@ -28,6 +29,7 @@ use rmcp::service::{RequestContext, RunningService, serve_directly};
 use rmcp::{Peer, RoleServer, ServerHandler};
 use serde_json::{Map, Value};
 
+pub use self::tools::Tools;
 use super::connection::{CallError, Connection};
 use super::{UserFolders, content};
 use crate::ids::RoleName;
@@ -113,6 +115,18 @@ impl Registry {
             let handler = make(surroundings).map_err(|reason| format!("its `settings` are wrong: {reason}"))?;
             Ok(Arc::new(Direct::new(handler, surroundings.cwd.clone())))
         });
+        self.factories.insert(name, factory);
+        self
+    }
+
+    /// Adds a service that answers in this process without being an MCP server.
+    #[must_use]
+    pub fn with_tools(
+        mut self,
+        name: &'static str,
+        make: impl Fn(&Surroundings) -> Result<Arc<dyn Tools>, String> + Send + Sync + 'static,
+    ) -> Self {
+        let factory: Factory = Arc::new(move |surroundings| Ok(Arc::new(tools::InProcess(make(surroundings)?))));
         self.factories.insert(name, factory);
         self
     }

@@ -2,7 +2,8 @@
 //!
 //! `tests/fixtures/manifests/bad/` holds a file or a folder for each case and, beside it, the golden text
 //! NAME.txt; `UPDATE_EXPECT=1 cargo test --test it diagnostics` writes those anew. A folder with `.skein/` or
-//! `.mcp.json` is read as a project, everything else as `--manifests`.
+//! `.mcp.json` is read as a project, everything else as `--manifests`. `tests/fixtures/recipes/bad/` does the same for
+//! recipes, a folder there being that of a `recipe.yaml`.
 #![allow(clippy::expect_used, reason = "helpers of tests fail the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,16 @@ fn bad() -> PathBuf {
     package().join("tests/fixtures/manifests/bad")
 }
 
+fn bad_recipes() -> PathBuf {
+    package().join("tests/fixtures/recipes/bad")
+}
+
+/// Everything in a folder of fixtures but the golden texts.
+fn cases(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("the fixtures").map(|entry| entry.expect("an entry").path());
+    entries.filter(|path| path.extension().is_none_or(|extension| extension != "txt")).collect()
+}
+
 /// What is said about `layer` when it stands on the built-in manifests.
 fn findings(layer: (Layer, Root), shown: &str) -> Vec<Diagnostic> {
     let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), layer]);
@@ -30,13 +41,16 @@ fn findings(layer: (Layer, Root), shown: &str) -> Vec<Diagnostic> {
 }
 
 fn assert_says(name: &str, layer: (Layer, Root), shown: &str) {
-    let found = findings(layer, shown);
+    assert_found(name, &findings(layer, shown), &bad());
+}
+
+fn assert_found(name: &str, found: &[Diagnostic], folder: &Path) {
     assert!(!found.is_empty(), "nothing is said about {name}");
-    for diagnostic in &found {
+    for diagnostic in found {
         assert!(!diagnostic.help.is_empty(), "{name}: {diagnostic:?} has no help");
     }
     let text: String = found.iter().map(Diagnostic::render).collect();
-    let golden = bad().join(format!("{name}.txt"));
+    let golden = folder.join(format!("{name}.txt"));
     expect_file![golden].assert_eq(&anstream::adapter::strip_str(&text).to_string());
 }
 
@@ -64,20 +78,26 @@ fn project(path: &Path, shown: &str) -> (Layer, Root) {
 
 #[test]
 fn every_bad_manifest_is_explained() {
-    let mut cases = 0;
-    for entry in fs::read_dir(bad()).expect("the fixtures") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|extension| extension == "txt") {
-            continue;
-        }
+    let all = cases(&bad());
+    assert!(all.len() > 100, "{} cases", all.len());
+    for path in all {
         let shown = path.file_name().expect("a name").to_string_lossy().into_owned();
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let is_project = path.join(".skein").exists() || path.join(".mcp.json").exists();
         let layer = if is_project { project(&path, &shown) } else { on_disk(&path, &shown) };
         assert_says(&name, layer, &shown);
-        cases += 1;
     }
-    assert!(cases > 100, "{cases} cases");
+}
+
+#[test]
+fn every_bad_recipe_is_explained() {
+    for path in cases(&bad_recipes()) {
+        let shown = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let (file, shown) =
+            if path.is_dir() { (path.join("recipe.yaml"), format!("{shown}/recipe.yaml")) } else { (path, shown) };
+        assert_found(&name, &skein::recipe::read(&file, &shown).1, &bad_recipes());
+    }
 }
 
 /// Cases that no repository should hold are made where they are needed.
@@ -168,9 +188,11 @@ fn codes_in_source() -> BTreeSet<String> {
 #[test]
 fn every_code_has_a_fixture() {
     let mut shown = BTreeSet::new();
-    for entry in fs::read_dir(bad()).expect("the fixtures") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|extension| extension == "txt") {
+    for folder in [bad(), bad_recipes()] {
+        for path in fs::read_dir(folder).expect("the fixtures").map(|entry| entry.expect("an entry").path()) {
+            if path.extension().is_none_or(|extension| extension != "txt") {
+                continue;
+            }
             shown.extend(codes(&fs::read_to_string(&path).expect("a golden text"), "[", "]"));
         }
     }

@@ -74,6 +74,8 @@ mod permissions;
 mod properties;
 /// Skein between real servers and real clients, those that npm has.
 mod real_servers;
+/// Recipes: parameters, services, the form of an answer, checks, sub-recipes.
+mod recipe;
 /// What was recorded is what is played.
 mod recordings;
 /// Skein while it runs: processes, signals, sockets, probes.

@@ -67,16 +67,7 @@ fn changes(project: &Project, store: &TrustStore) -> Vec<String> {
 
 fn of_service(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
     let name = &service.manifest.name;
-    let transport = &service.manifest.transport;
-    let mut lines = Vec::new();
-    match transport {
-        Transport::Builtin(_) => {}
-        Transport::Stdio(stdio) => {
-            lines.push(format!("service {name} runs: {}", program(&stdio.command, &stdio.args, &stdio.env)));
-        }
-        Transport::Http(http) => lines.push(format!("service {name} connects to: {}", http.url)),
-    }
-    lines.extend(given(&format!("service {name}"), transport));
+    let mut lines = reached(service);
     // A server of .mcp.json with a built-in name is left out.
     if builtin.services.contains_key(name.as_str()) && service.path == Path::root() {
         lines.push(format!("service {name} changes the built-in service of that name"));
@@ -85,6 +76,20 @@ fn of_service(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) -> 
         lines.push(format!("service {name} replaces your service of that name"));
     }
     lines
+}
+
+/// The program or the address, and what of the user's environment it is given.
+pub(in super::super) fn reached(service: &ServiceEntry) -> Vec<String> {
+    let name = &service.manifest.name;
+    let transport = &service.manifest.transport;
+    let what = match transport {
+        Transport::Builtin(_) => None,
+        Transport::Stdio(stdio) => {
+            Some(format!("service {name} runs: {}", program(&stdio.command, &stdio.args, &stdio.env)))
+        }
+        Transport::Http(http) => Some(format!("service {name} connects to: {}", http.url)),
+    };
+    what.into_iter().chain(given(&format!("service {name}"), transport)).collect()
 }
 
 fn of_agent(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {

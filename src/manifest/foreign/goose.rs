@@ -23,6 +23,11 @@ const PROVIDERS: [(&str, &str); 10] = [
     ("xai", "xai"),
 ];
 
+/// Our name of a provider, by goose's.
+pub fn goose_provider(theirs: &str) -> Option<&'static str> {
+    PROVIDERS.iter().find(|(name, _)| *name == theirs).map(|(_, ours)| *ours)
+}
+
 pub(super) fn recognised(value: &Value) -> Option<&Map<String, Value>> {
     let config = value.as_object()?;
     let ours =
@@ -70,8 +75,8 @@ pub(super) fn read(config: &Map<String, Value>, secrets: &mut Secrets, moved: &m
 fn model(config: &Map<String, Value>, moved: &mut Moved) {
     let text = |key: &str| config.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     match (text("GOOSE_PROVIDER"), text("GOOSE_MODEL")) {
-        (Some(provider), Some(model)) => match PROVIDERS.iter().find(|(theirs, _)| *theirs == provider) {
-            Some((_, ours)) => moved.processor = Some(format!("{ours}:{model}")),
+        (Some(provider), Some(model)) => match goose_provider(provider) {
+            Some(ours) => moved.processor = Some(format!("{ours}:{model}")),
             None => moved.leave(
                 format!("GOOSE_PROVIDER {provider}"),
                 "Skein does not know it; if it speaks the OpenAI dialect, add it to `providers` (docs/models.md)",

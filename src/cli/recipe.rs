@@ -1,0 +1,233 @@
+//! `skein run --recipe`: a recipe made ready. Its parameters are asked for, its services shown and consented to, and
+//! what follows for the session is said to `run`.
+
+mod extensions;
+mod steps;
+mod subs;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, IsTerminal as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+
+pub(super) use steps::{Done, Stage};
+use steps::{Ready, shell_is_there};
+use subs::Parts;
+
+use super::Global;
+use super::folders::Folders;
+use super::opening::{Opening, Suggested};
+use super::output::{Failure, Output, shown};
+use super::started::Started;
+use crate::broker::Asker;
+use crate::conversation::Content;
+use crate::graph::Plan;
+use crate::manifest::{ExtensionKind, Parameter, RecipeSettings, Requirement, Scalar};
+use crate::recipe::{self, Recipe, file_named};
+use crate::session::Live;
+
+#[derive(Debug, Args)]
+pub(super) struct RecipeArgs {
+    /// Run this recipe: a file in goose's format
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["continues", "resume"])]
+    recipe: Option<PathBuf>,
+    /// A parameter of the recipe
+    #[arg(long = "param", value_name = "KEY=VALUE", requires = "recipe", value_parser = pair)]
+    params: Vec<(String, String)>,
+    /// Start the programs that the recipe names, and connect to its servers, without asking
+    #[arg(long, requires = "recipe")]
+    allow_extensions: bool,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+    Ok((key.trim().to_owned(), value.to_owned()))
+}
+
+/// A recipe with its values, before it is known what runs it.
+pub(super) struct Given {
+    recipe: Recipe,
+    ready: Ready,
+    allowed: bool,
+}
+
+/// A recipe that can be run.
+pub(super) struct Prepared {
+    ready: Arc<Ready>,
+    parts: Arc<Parts>,
+}
+
+impl Given {
+    /// Nothing if no recipe is to be run.
+    pub(super) fn of(args: &RecipeArgs, folders: &Folders, output: &mut Output) -> Result<Option<Self>, Failure> {
+        let Some(path) = &args.recipe else { return Ok(None) };
+        let (recipe, found) = recipe::read(&folders.cwd.join(path), &folders.shown(path));
+        output.diagnostics(&found);
+        let recipe = recipe.ok_or_else(|| Failure::usage("the recipe is wrong", "correct it as said above"))?;
+        let given = given(&recipe, &args.params, output)?;
+        let values = recipe
+            .values(&given, |name| file_named(name, &folders.cwd))
+            .map_err(|wrong| Failure::usage(wrong.join("\n       "), "give each parameter as --param KEY=VALUE"))?;
+        let ready = recipe.filled(&values).and_then(Ready::new);
+        let ready = ready.map_err(|reason| {
+            Failure::usage(format!("the recipe is wrong: {reason}"), "correct the recipe, or the parameters")
+        })?;
+        notes(&recipe, output);
+        Ok(Some(Self { recipe, ready, allowed: args.allow_extensions }))
+    }
+
+    /// How often the model may be asked, if the command line does not say.
+    pub(super) fn max_turns(&self) -> Option<u64> {
+        self.settings().max_turns.map(u64::from)
+    }
+
+    pub(super) fn suggested(&self) -> Suggested {
+        let RecipeSettings { goose_provider, goose_model, .. } = self.settings();
+        Suggested { mode: Some(("goose", "assistant")), model: goose_provider.zip(goose_model) }
+    }
+
+    fn settings(&self) -> RecipeSettings {
+        self.ready.file.settings.clone().unwrap_or_default()
+    }
+
+    /// Finds out what of it can be had here, and asks for consent to the rest.
+    pub(super) fn prepare(
+        self,
+        opening: &mut Opening<'_>,
+        plan: &Plan,
+        folders: &Folders,
+        output: &mut Output,
+    ) -> Result<Prepared, Failure> {
+        let Self { recipe, ready, allowed } = self;
+        let parts = Parts::of(&recipe, &ready.file, &opening.choice.mode, plan)?;
+        for part in parts.iter() {
+            shell_is_there(part.retries(), &part.mode, plan)?;
+        }
+        extensions::consent(&parts, allowed, folders, output)?;
+        opening.brought = parts.root().brought.clone();
+        Ok(Prepared { ready: Arc::new(ready), parts: Arc::new(parts) })
+    }
+}
+
+impl Prepared {
+    pub(super) fn has_prompt(&self) -> bool {
+        self.ready.file.prompt.as_deref().is_some_and(|prompt| !prompt.trim().is_empty())
+    }
+
+    /// True if only the last answer is the answer.
+    pub(super) fn answers_late(&self) -> bool {
+        self.ready.answers_late()
+    }
+
+    pub(super) fn prompt(&self, typed: Vec<Content>) -> Vec<Content> {
+        self.ready.prompt(typed)
+    }
+
+    /// The same with the sub-recipes among the services in this process.
+    pub(super) fn at_hand(&self, global: &Global) -> Global {
+        let mut global = global.clone();
+        global.built_in.registry = self.parts.offered_by(global.built_in.registry);
+        global
+    }
+
+    /// Runs it, beginning with a session that is open already.
+    pub(super) async fn run(&self, first: Arc<Live>, prompt: Vec<Content>, stage: &dyn Stage) -> Result<Done, Failure> {
+        self.ready.run(first, prompt, &self.parts.root().names(), stage).await
+    }
+
+    /// Tells the sub-recipes where they run.
+    pub(super) fn settle(
+        &self,
+        opening: &Opening<'_>,
+        started: &Started,
+        asker: &Arc<dyn Asker>,
+        front: Arc<super::progress::Progress>,
+    ) {
+        self.parts.settle(subs::Around {
+            sessions: opening.sessions.clone(),
+            broker: opening.broker(started),
+            models: Arc::clone(&opening.models) as Arc<_>,
+            asker: Arc::clone(asker),
+            model: opening.choice.model.clone(),
+            front,
+        });
+    }
+}
+
+/// What was given on the command line, and what is answered at the terminal.
+fn given(
+    recipe: &Recipe,
+    params: &[(String, String)],
+    output: &mut Output,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut given = BTreeMap::new();
+    for (key, value) in params {
+        if given.insert(key.clone(), value.clone()).is_some() {
+            return Err(Failure::usage(format!("the parameter `{key}` is given twice"), "give it once"));
+        }
+    }
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Ok(given);
+    }
+    let missing: Vec<_> = recipe.missing(&given, true).into_iter().cloned().collect();
+    for parameter in missing {
+        output.aside(&question(&parameter));
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line);
+        if !read.is_ok_and(|bytes| bytes > 0) {
+            return Err(Failure::Interrupted);
+        }
+        let line = line.trim_end_matches(['\r', '\n']);
+        // Nothing means the default, if there is one.
+        if !line.is_empty() {
+            given.insert(parameter.key.0.clone(), line.to_owned());
+        }
+    }
+    Ok(given)
+}
+
+fn question(parameter: &Parameter) -> String {
+    let options: Vec<_> = parameter.options.iter().map(Scalar::text).collect();
+    let options = if options.is_empty() { String::new() } else { format!(" ({})", shown(&options.join(", "))) };
+    let default = parameter.default.as_ref().filter(|_| parameter.requirement == Requirement::UserPrompt);
+    let default = default.map(|default| format!(" [{}]", shown(&default.text()))).unwrap_or_default();
+    format!("{}: {}{options}{default}: ", parameter.key.0, shown(&parameter.description))
+}
+
+/// What the recipe says and is not done.
+fn notes(recipe: &Recipe, output: &mut Output) {
+    for part in recipe.all() {
+        let settings = part.file.settings.clone().unwrap_or_default();
+        let is_sub = !std::ptr::eq(part, recipe);
+        if is_sub && part.file.settings.is_some() {
+            let title = shown(&part.file.title);
+            output
+                .note(&format!("the settings of the sub-recipe {title} are left out: it runs like the recipe itself"));
+        } else if settings.temperature.is_some() {
+            output.note("the recipe's `temperature` is left out: models run with their own");
+        }
+        if settings.goose_model.is_some() != settings.goose_provider.is_some() && !is_sub {
+            output.note("`goose_model` and `goose_provider` count only together, and are left out");
+        }
+        for extension in part.file.extensions.iter().filter(|extension| !extension.available_tools.is_empty()) {
+            if matches!(extension.kind, ExtensionKind::Builtin | ExtensionKind::Platform) {
+                let name = shown(&extension.name);
+                output.note(&format!("`available_tools` of {name} is left out: the mode says which tools there are"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pair;
+
+    #[test]
+    fn a_value_may_hold_an_equals_sign_and_may_be_empty() {
+        assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert_eq!(pair("a="), Ok(("a".to_owned(), String::new())));
+        assert!(pair("a").is_err());
+    }
+}

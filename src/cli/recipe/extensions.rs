@@ -1,0 +1,91 @@
+//! The services that a recipe asks for: those the mode has, and programs and servers of its own, which a person
+//! consents to first.
+//!
+//! Invariant: nothing of a recipe is started before whoever runs it has seen it, or has said that it need not be seen.
+
+use std::io::IsTerminal as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::folders::Folders;
+use super::super::output::{Failure, Output, shown};
+use super::super::trust::{confirmed, reached};
+use super::subs::{Part, Parts};
+use crate::diagnostic::printable;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::manifest::{RecipeFile, ServiceEntry, recipe_service};
+use crate::recipe::Recipe;
+use crate::trust::{Project, Trust, TrustStore};
+
+/// What the recipe brings to a session in this mode. What the mode is to have already must be there.
+pub(super) fn brought(file: &RecipeFile, mode: &ModeId, plan: &Plan) -> Result<Vec<Arc<ServiceEntry>>, Failure> {
+    let Some((_, scope)) = plan.mode(mode) else {
+        return Err(Failure::usage(format!("there is no mode {mode}"), "see `skein agents`"));
+    };
+    let mut brought: Vec<Arc<ServiceEntry>> = Vec::new();
+    for extension in &file.extensions {
+        let name = shown(&extension.name);
+        let taken = |name: &str| {
+            plan.service(name).is_some() || brought.iter().any(|entry| entry.manifest.name.as_str() == name)
+        };
+        let made = recipe_service(extension, taken).map_err(|reason| {
+            Failure::usage(format!("the extension `{name}` cannot be used: {reason}"), "correct the recipe")
+        })?;
+        match made {
+            Some(_) if !scope.lists_mcp() => {
+                let problem = format!("{mode} takes no services from outside, and the recipe brings `{name}`");
+                return Err(Failure::usage(problem, "choose a mode with the group `mcp`: `skein agents show NAME`"));
+            }
+            Some(entry) => brought.push(Arc::new(entry)),
+            None if plan.service(&extension.name).is_some_and(|entry| scope.binds(entry)) => {}
+            None => {
+                let problem = format!("the recipe asks for the extension `{name}`, which {mode} does not have");
+                let help = "choose a mode that has it with -a and -m; `skein services` lists what there is";
+                return Err(Failure::usage(problem, help));
+            }
+        }
+    }
+    Ok(brought)
+}
+
+/// Asks whoever runs the recipe, unless its files are theirs or they said so.
+pub(super) fn consent(parts: &Parts, allowed: bool, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let foreign: Vec<_> = parts.iter().filter(|part| !is_own(&part.recipe, folders)).collect();
+    let lines: Vec<_> = foreign.iter().flat_map(|part| described(part)).collect();
+    if lines.is_empty() || allowed {
+        return Ok(());
+    }
+    for line in &lines {
+        output.aside(&format!("{}\n", printable(line)));
+    }
+    let refused = |problem: &str| Failure::usage(problem, "look at these, then pass --allow-extensions");
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Err(refused("the recipe starts or reaches services of its own, and nobody can be asked"));
+    }
+    if confirmed("Use these services?", output)? {
+        return Ok(());
+    }
+    Err(refused("the services of the recipe were not allowed"))
+}
+
+fn described(part: &Part) -> Vec<String> {
+    let lines: Vec<_> = part.brought.iter().flat_map(|entry| reached(entry)).collect();
+    if lines.is_empty() {
+        return lines;
+    }
+    let head = format!("{} asks Skein to use:", part.recipe.text.file);
+    std::iter::once(head).chain(lines.into_iter().map(|line| format!("  {line}"))).collect()
+}
+
+/// A file among the user's own settings, or one of a project that is trusted exactly as it is.
+fn is_own(recipe: &Recipe, folders: &Folders) -> bool {
+    let below = |folder: &Path| folder.canonicalize().is_ok_and(|folder| recipe.path.starts_with(folder));
+    if below(&folders.config) {
+        return true;
+    }
+    let Ok(Some(project)) = Project::find(&folders.cwd) else { return false };
+    let Ok(store) = TrustStore::open(&folders.data) else { return false };
+    let inside = recipe.path.strip_prefix(&project.root).ok().and_then(|path| project.files.get(path));
+    inside.is_some_and(|bytes| *bytes == recipe.text.text.as_bytes()) && store.trust_of(&project) == Trust::Trusted
+}

@@ -1,0 +1,340 @@
+//! Sub-recipes as tools: each is run in a session of its own, with the same consent, and its answer is the tool's.
+//!
+//! Invariant: a sub-recipe may do no more than the recipe that runs it: its approval is that of the session which calls
+//! it, and whatever it does goes through a binding of its own.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::super::opening::{mode_named, prompt_failure};
+use super::super::output::Failure;
+use super::super::progress::Progress;
+use super::super::started::session_failure;
+use super::extensions;
+use super::steps::{Done, Ready, Stage};
+use crate::agents::{Ending, Event, Notifier, Status, TurnEnd};
+use crate::broker::{Asker, Broker};
+use crate::conversation::Content;
+use crate::graph::Plan;
+use crate::ids::{ModeId, ServiceName, ToolName};
+use crate::manifest::{Approval, InputType, RecipeFile, Requirement, Scalar, ServiceEntry, Span, own_service};
+use crate::recipe::{FOLDER, Recipe, file_below};
+use crate::services::{Registry, Tools};
+use crate::session::{Choice, Host, Live, ModelSource, Place, Sessions};
+use crate::tool::{CallContext, Hints, ToolCall, ToolOutcome, ToolSpec};
+
+/// The service that the tools belong to.
+const SERVICE: &str = "subrecipe";
+/// Which recipe's sub-recipes it offers, in its settings.
+const OF: &str = "of";
+/// A sub-recipe may take its time.
+const LONGEST: Span = Span::seconds(24 * 60 * 60);
+
+/// A recipe among those that one is made of.
+pub(super) struct Part {
+    pub(super) recipe: Recipe,
+    pub(super) mode: ModeId,
+    /// What comes with its session.
+    pub(super) brought: Vec<Arc<ServiceEntry>>,
+    /// Its sub-recipes, as places in [`Parts`].
+    subs: Vec<usize>,
+    /// One for each sub-recipe that is not run twice at once.
+    alone: Vec<tokio::sync::Mutex<()>>,
+}
+
+impl Part {
+    pub(super) fn retries(&self) -> bool {
+        self.recipe.file.retry.is_some()
+    }
+
+    /// The services that it cannot do without.
+    pub(super) fn names(&self) -> Vec<ServiceName> {
+        self.brought.iter().map(|entry| entry.manifest.name.clone()).collect()
+    }
+}
+
+/// A recipe and all that it is made of; itself first.
+pub(super) struct Parts {
+    all: Arc<Vec<Part>>,
+    around: Arc<OnceLock<Around>>,
+}
+
+/// What is known once services run.
+pub(super) struct Around {
+    pub(super) sessions: Sessions,
+    pub(super) broker: Broker,
+    pub(super) models: Arc<dyn ModelSource>,
+    pub(super) asker: Arc<dyn Asker>,
+    pub(super) model: String,
+    pub(super) front: Arc<Progress>,
+}
+
+/// The recipe that a session runs, with its values, and how much consent its calls need.
+#[derive(Default)]
+pub(super) struct Held(Mutex<Option<(RecipeFile, Approval)>>);
+
+impl Held {
+    pub(super) fn hold(&self, file: &RecipeFile, approval: Approval) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((file.clone(), approval));
+    }
+
+    fn held(&self) -> Option<(RecipeFile, Approval)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Parts {
+    /// The recipe itself runs in `mode`, filled in as `file`.
+    pub(super) fn of(recipe: &Recipe, file: &RecipeFile, mode: &ModeId, plan: &Plan) -> Result<Self, Failure> {
+        let mut all = Vec::new();
+        let below = if recipe.subs.is_empty() { mode.clone() } else { mode_named(plan, "goose", Some("specialist"))? };
+        add(recipe, Some(file), mode, &below, plan, &mut all)?;
+        Ok(Self { all: Arc::new(all), around: Arc::default() })
+    }
+
+    pub(super) fn root(&self) -> &Part {
+        &self.all[0]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Part> {
+        self.all.iter()
+    }
+
+    pub(super) fn settle(&self, around: Around) {
+        // It is said once, before any of them can be called.
+        drop(self.around.set(around));
+    }
+
+    pub(super) fn offered_by(&self, registry: Registry) -> Registry {
+        let (all, around) = (Arc::clone(&self.all), Arc::clone(&self.around));
+        registry.with_tools(SERVICE, move |surroundings| {
+            let of = surroundings.settings.get(OF).and_then(Value::as_u64);
+            let of = of.and_then(|of| usize::try_from(of).ok()).filter(|of| *of < all.len());
+            let of = of.ok_or("its recipe is not known")?;
+            Ok(Arc::new(SubRecipes { all: Arc::clone(&all), around: Arc::clone(&around), of }))
+        })
+    }
+}
+
+/// Adds a recipe and those below it, and says where it stands.
+fn add(
+    recipe: &Recipe,
+    file: Option<&RecipeFile>,
+    mode: &ModeId,
+    below: &ModeId,
+    plan: &Plan,
+    all: &mut Vec<Part>,
+) -> Result<usize, Failure> {
+    let place = all.len();
+    let brought = match file {
+        Some(file) => extensions::brought(file, mode, plan)?,
+        None => extensions::brought(&without_values(recipe)?, mode, plan)?,
+    };
+    let alone = recipe.subs.iter().map(|_| tokio::sync::Mutex::default()).collect();
+    all.push(Part { recipe: recipe.clone(), mode: mode.clone(), brought, subs: Vec::new(), alone });
+    for sub in &recipe.subs {
+        let sub = add(sub, None, below, below, plan, all)?;
+        all[place].subs.push(sub);
+    }
+    if !recipe.subs.is_empty() {
+        if !plan.mode(mode).is_some_and(|(_, scope)| scope.lists_mcp()) {
+            let problem = format!("{mode} takes no services from outside, and the recipe brings sub-recipes");
+            return Err(Failure::usage(problem, "choose a mode with the group `mcp`, as goose/assistant"));
+        }
+        let settings = BTreeMap::from([(OF.to_owned(), json!(place))]);
+        all[place].brought.push(Arc::new(own_service(SERVICE, "Parts of the recipe", LONGEST, settings)));
+    }
+    Ok(place)
+}
+
+/// Which services a sub-recipe needs follows from none of its values.
+fn without_values(recipe: &Recipe) -> Result<RecipeFile, Failure> {
+    let nothing = recipe.file.parameters.iter().map(|parameter| (parameter.key.0.clone(), String::new()));
+    let folder = (FOLDER.to_owned(), recipe.folder().display().to_string());
+    let filled = recipe.filled(&nothing.chain([folder]).collect());
+    filled.map_err(|reason| Failure::usage(format!("{}: {reason}", recipe.text.file), "correct the recipe"))
+}
+
+/// The tools of one recipe.
+struct SubRecipes {
+    all: Arc<Vec<Part>>,
+    around: Arc<OnceLock<Around>>,
+    of: usize,
+}
+
+impl SubRecipes {
+    fn part(&self) -> &Part {
+        &self.all[self.of]
+    }
+}
+
+impl Tools for SubRecipes {
+    fn list(&self) -> Vec<ToolSpec> {
+        let part = self.part();
+        let named = part.recipe.file.sub_recipes.iter().zip(&part.recipe.subs);
+        named
+            .map(|(sub, recipe)| ToolSpec {
+                name: ToolName::new(sub.name.as_str()),
+                title: Some(recipe.file.title.clone()),
+                description: sub.description.clone().unwrap_or_else(|| recipe.file.description.clone()),
+                input_schema: Arc::new(schema(recipe, &sub.values)),
+                output_schema: None,
+                // To run it changes nothing; what it does is asked about where it is done.
+                hints: Hints { read_only: Some(true), ..Hints::default() },
+                meta: None,
+            })
+            .collect()
+    }
+
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, ToolOutcome> {
+        Box::pin(async move {
+            let subs = &self.part().recipe.file.sub_recipes;
+            let index = subs.iter().position(|sub| sub.name.as_str() == call.tool.as_str());
+            let (Some(index), Some(around)) = (index, self.around.get()) else {
+                return ToolOutcome::error("there is no such sub-recipe");
+            };
+            let _alone = match subs[index].sequential_when_repeated {
+                true => Some(self.part().alone[index].lock().await),
+                false => None,
+            };
+            match self.run(index, &call.arguments, &call.context, around).await {
+                Ok(outcome) => outcome,
+                Err(reason) => ToolOutcome::error(format!("the sub-recipe failed: {reason}")),
+            }
+        })
+    }
+}
+
+impl SubRecipes {
+    async fn run(
+        &self,
+        index: usize,
+        arguments: &Map<String, Value>,
+        context: &CallContext,
+        around: &Around,
+    ) -> Result<ToolOutcome, String> {
+        let part = &self.all[self.part().subs[index]];
+        let (above, approval) = context.session.state::<Held>().held().ok_or("its recipe is not known")?;
+        let mut given: BTreeMap<_, _> =
+            above.sub_recipes[index].values.iter().map(|(key, value)| (key.clone(), value.text())).collect();
+        for (key, value) in arguments {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            if given.insert(key.clone(), text).is_some() {
+                return Err(format!("`{key}` is decided by the recipe"));
+            }
+        }
+        // A model must not reach with this what its file tools do not reach.
+        let values = part.recipe.values(&given, |name| file_below(name, &context.session.cwd));
+        let values = values.map_err(|wrong| wrong.join("; "))?;
+        let ready = part.recipe.filled(&values).and_then(Ready::new)?;
+        let stage = Below { part, around, approval, context };
+        let live = stage.open().await.map_err(|failure| failure.problem())?;
+        let done = ready.run(live, ready.prompt(Vec::new()), &part.names(), &stage).await;
+        outcome(done.map_err(|failure| failure.problem())?)
+    }
+}
+
+fn outcome(done: Done) -> Result<ToolOutcome, String> {
+    if let Some(failure) = done.failed {
+        return Err(failure.problem());
+    }
+    match done.end.ending {
+        Ending::EndTurn | Ending::MaxTokens => {
+            let text = done.structured.as_ref().map_or_else(|| done.live.last_answer(), Value::to_string);
+            Ok(ToolOutcome { structured: done.structured, ..ToolOutcome::text(text) })
+        }
+        Ending::Exhausted { why } | Ending::Failed { why } => Err(why),
+        Ending::Refusal => Err("the model declined to answer".to_owned()),
+        Ending::Cancelled => Err("it was cancelled".to_owned()),
+        Ending::CallRefused { tool } => Err(format!("{tool} was refused")),
+    }
+}
+
+/// The parameters that the recipe leaves to the agent.
+fn schema(recipe: &Recipe, fixed: &BTreeMap<String, Scalar>) -> Map<String, Value> {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for parameter in recipe.file.parameters.iter().filter(|parameter| !fixed.contains_key(&parameter.key.0)) {
+        let mut form = json!({"description": parameter.description, "type": "string"});
+        match parameter.input_type {
+            InputType::Number => form["type"] = json!("number"),
+            InputType::Boolean => form["type"] = json!("boolean"),
+            InputType::Select => {
+                form["enum"] = parameter.options.iter().map(|option| Value::String(option.text())).collect();
+            }
+            InputType::File => form["description"] = json!(format!("{} (path of a file)", parameter.description)),
+            InputType::String | InputType::Date => {}
+        }
+        if parameter.default.is_none() && parameter.requirement != Requirement::Optional {
+            required.push(Value::String(parameter.key.0.clone()));
+        }
+        properties.insert(parameter.key.0.clone(), form);
+    }
+    let whole =
+        json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+    whole.as_object().cloned().unwrap_or_default()
+}
+
+/// The stage of a sub-recipe: a call of another one.
+struct Below<'a> {
+    part: &'a Part,
+    around: &'a Around,
+    approval: Approval,
+    context: &'a CallContext,
+}
+
+impl Stage for Below<'_> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Live>, Failure>> {
+        Box::pin(async {
+            let around = self.around;
+            let place = Place { cwd: self.context.session.cwd.clone(), roots: Vec::new() };
+            let (mode, model) = (self.part.mode.clone(), around.model.clone());
+            let choice = Choice { mode, model, approval: Some(self.approval) };
+            let host = Host {
+                broker: around.broker.clone(),
+                models: Arc::clone(&around.models),
+                asker: Arc::clone(&around.asker),
+                editor: None,
+                brought: self.part.brought.clone(),
+            };
+            around.sessions.create(place, choice, |_| host).await.map_err(|error| session_failure(&error))
+        })
+    }
+
+    fn turn<'a>(&'a self, live: &'a Live, prompt: Vec<Content>) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
+        Box::pin(async move {
+            let front = Arc::new(Beneath(Arc::clone(&self.around.front)));
+            let ended = live.prompt(prompt, front, &self.context.cancel).await;
+            Ok((ended.map_err(|error| prompt_failure(&error))?, true))
+        })
+    }
+
+    fn tell(&self, text: &str) {
+        self.around.front.status(Status::Notice(text.to_owned()));
+    }
+
+    fn cancel(&self) -> CancellationToken {
+        self.context.cancel.clone()
+    }
+}
+
+/// Of a sub-recipe its tools are shown; what it says is for the recipe that asked.
+struct Beneath(Arc<Progress>);
+
+impl Notifier for Beneath {
+    fn log(&self, event: Event) {
+        if matches!(event, Event::ToolStarted { .. } | Event::ToolEnded { .. }) && !self.0.tells_events() {
+            self.0.log(event);
+        }
+    }
+
+    fn status(&self, status: Status) {
+        if let Status::Notice(_) = status {
+            self.0.status(status);
+        }
+    }
+}

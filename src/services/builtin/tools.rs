@@ -1,0 +1,46 @@
+//! A service that a front door makes itself: a list of tools, and whoever answers their calls. It speaks no MCP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use super::guarded;
+use crate::services::connection::{CallError, Connection};
+use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome, ToolSpec};
+
+/// What answers calls in this process.
+pub trait Tools: Send + Sync {
+    fn list(&self) -> Vec<ToolSpec>;
+
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, ToolOutcome>;
+}
+
+pub(super) struct InProcess(pub(super) Arc<dyn Tools>);
+
+impl Connection for InProcess {
+    fn instructions(&self) -> Option<String> {
+        None
+    }
+
+    fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
+        Box::pin(async { Ok(Catalog { tools: self.0.list(), ..Catalog::default() }) })
+    }
+
+    fn call(&self, call: ToolCall, limit: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>> {
+        Box::pin(async move {
+            let context = call.context.clone();
+            let answer = guarded(&context, Some(limit), async { Ok(self.0.call(call).await) }).await?;
+            answer.map_err(|error| CallError::Refused(error.message.into_owned()))
+        })
+    }
+
+    fn read_resource(&self, _: String, _: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+        Box::pin(async { Err(CallError::Refused("it has no resources".to_owned())) })
+    }
+
+    fn get_prompt(&self, _: String, _: Map<String, Value>, _: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+        Box::pin(async { Err(CallError::Refused("it has no prompts".to_owned())) })
+    }
+}
