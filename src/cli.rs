@@ -27,6 +27,7 @@ mod output;
 mod permissions;
 mod progress;
 mod recipe;
+mod route;
 mod run;
 mod services;
 mod sessions;
@@ -125,6 +126,8 @@ enum Command {
     Run(run::RunArgs),
     /// Talk: a session in the terminal
     Chat(chat::ChatArgs),
+    /// Show which mode a prompt would go to, and why
+    Route(route::RouteArgs),
     /// Validate manifests and the graph they make; exit 6 if there is an error
     Check(check::CheckArgs),
     /// Show the service graph
@@ -165,6 +168,7 @@ impl Command {
             Command::Acp(_) => "acp",
             Command::Run(_) => "run",
             Command::Chat(_) => "chat",
+            Command::Route(_) => "route",
             Command::Check(_) => "check",
             Command::Graph(_) => "graph",
             Command::Agents(_) => "agents",
@@ -244,6 +248,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> 
         Command::Acp(args) => acp::run(&args, global, folders, output),
         Command::Run(args) => run::run(&args, global, folders, output),
         Command::Chat(args) => chat::run(&args, global, folders, output),
+        Command::Route(args) => route::run(&args, global, folders, output),
         Command::Check(args) => check::run(&args, global, folders, output),
         Command::Graph(args) => graph::run(&args, global, folders, output),
         Command::Agents(args) => agents::run(&args, global, folders, output),

@@ -9,6 +9,8 @@ pub mod ids;
 pub mod clock;
 /// What a person is told about a file.
 pub mod diagnostic;
+/// What must not be kept.
+pub mod secrets;
 /// Child processes that leave nothing behind.
 pub mod process;
 /// Tasks that end with whoever started them.
@@ -27,6 +29,8 @@ pub mod permissions;
 pub mod recipe;
 /// Manifests to a checked graph and a plan.
 pub mod graph;
+/// Which mode a request belongs to, from the manifests alone.
+pub mod router;
 /// What lasts, in SQLite.
 pub mod store;
 /// Service manifests to running services.
@@ -39,6 +43,8 @@ pub mod llm;
 pub mod agents;
 /// A talk in a mode, with its record.
 pub mod session;
+/// Who does what: prompts to modes and tasks.
+pub mod orchestrator;
 /// The front door for editors.
 pub mod acp;
 /// A binding offered outward.

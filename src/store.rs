@@ -3,9 +3,11 @@
 //! Invariant: the only user of SQLite. Stores values; knows no protocol and no agent.
 
 mod memories;
+mod routes;
 mod sessions;
 
 pub use memories::{Filter, Memories, Memory, NewMemory, Reach};
+pub use routes::{Correction, Routes};
 pub use sessions::{
     Change, Cursor, Hit, ListFilter, NewEvent, NewSession, Sessions, Spent, StoredEvent, StoredSession, Within,
 };
@@ -114,11 +116,11 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
 }
 
 /// The files of the store, below the data folder.
-pub const FILES: [&str; 2] = ["memory.db", "sessions.db"];
+pub const FILES: [&str; 3] = ["memory.db", "sessions.db", "routes.db"];
 
 /// What is wrong with the databases of a data folder. They are only read; those that are not there are not made.
 pub fn examine(data: &Path) -> Vec<StoreError> {
-    let schemas = [&memories::SCHEMA, &sessions::SCHEMA];
+    let schemas = [&memories::SCHEMA, &sessions::SCHEMA, &routes::SCHEMA];
     let there = FILES.iter().zip(schemas).map(|(name, schema)| (data.join(name), schema));
     there.filter(|(path, _)| path.exists()).filter_map(|(path, schema)| examine_one(&path, schema).err()).collect()
 }

@@ -78,6 +78,8 @@ mod real_servers;
 mod recipe;
 /// What was recorded is what is played.
 mod recordings;
+/// `skein route`: who takes a prompt on, and how well that is known.
+mod route;
 /// Skein while it runs: processes, signals, sockets, probes.
 mod running;
 /// `skein run`, without a model and with one over HTTP.

@@ -3,7 +3,6 @@
 //! Invariant: forgetting removes exactly what was listed; a secret is never kept.
 
 mod goose;
-mod secrets;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -26,6 +25,7 @@ pub use goose::{ImportError, Imported, import};
 
 use super::answer::{self, Answer, Refusal};
 use super::{call_context, schema};
+use crate::secrets;
 use crate::store::{Filter, Memories, Memory, NewMemory, Reach, StoreError, project_root};
 
 /// A memory is a note, not a document.

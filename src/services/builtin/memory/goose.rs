@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::secrets;
+use crate::secrets;
 use crate::store::{Memories, NewMemory, Reach, StoreError};
 
 /// What was taken over, and what was not.

@@ -1,4 +1,4 @@
-//! What must not be remembered: keys, tokens, passwords. Better a note refused than a secret kept.
+//! What must not be kept: keys, tokens, passwords. Better a note refused than a secret on the disk.
 
 use std::sync::LazyLock;
 
@@ -28,7 +28,7 @@ static KNOWN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
 });
 
 /// What kind of secret the text seems to hold.
-pub(super) fn found_in(text: &str) -> Option<&'static str> {
+pub fn found_in(text: &str) -> Option<&'static str> {
     let known = KNOWN.iter().find(|(pattern, _)| pattern.is_match(text)).map(|(_, what)| *what);
     known.or_else(|| {
         text.split(|c: char| c.is_whitespace() || "\"'`,;()<>".contains(c)).any(random).then_some("a random key")

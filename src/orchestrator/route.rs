@@ -1,0 +1,304 @@
+//! From a prompt to who takes it on: what the user says first, then the router, and where that is unsure the
+//! default mode, with what else it might have been.
+//!
+//! Invariant: pure. Every front door decides here, and shows what was decided.
+
+use serde_json::{Value, json};
+
+use crate::graph::Plan;
+use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
+use crate::manifest::AgentEntry;
+use crate::router::{Ranked, Router, THRESHOLD, default_mode, split};
+
+/// How many other modes are shown.
+const ALTERNATIVES: usize = 3;
+
+/// Who decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The user: `@agent/mode`.
+    Explicit,
+    /// The router in this program.
+    Embedded,
+    /// A model that was asked.
+    Model,
+    /// Nobody was sure.
+    Default,
+}
+
+impl By {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            By::Explicit => "explicit",
+            By::Embedded => "embedded",
+            By::Model => "model",
+            By::Default => "default",
+        }
+    }
+}
+
+/// One task and the mode it goes to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Route {
+    pub mode: ModeId,
+    pub confidence: f64,
+    pub reason: String,
+    pub task: String,
+    /// The routes whose tasks come before this one, by their place.
+    pub after: Vec<usize>,
+}
+
+/// Where a prompt goes, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// At least one; more if the prompt is compound.
+    pub routes: Vec<Route>,
+    pub by: By,
+    /// What else it might have been, the best first.
+    pub alternatives: Vec<Ranked>,
+}
+
+impl Decision {
+    pub fn is_compound(&self) -> bool {
+        self.routes.len() > 1
+    }
+
+    pub fn to_json(&self) -> Value {
+        let route = |route: &Route| {
+            json!({
+                "agent": route.mode.agent, "mode": route.mode.mode, "confidence": rounded(route.confidence),
+                "reason": route.reason, "task": route.task, "after": route.after,
+            })
+        };
+        let alternative = |ranked: &Ranked| {
+            json!({
+                "agent": ranked.mode.agent, "mode": ranked.mode.mode, "confidence": rounded(ranked.confidence),
+            })
+        };
+        json!({
+            "routes": self.routes.iter().map(route).collect::<Vec<_>>(),
+            "compound": self.is_compound(),
+            "by": self.by.as_str(),
+            "alternatives": self.alternatives.iter().map(alternative).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// More digits would promise more than is known.
+fn rounded(confidence: f64) -> f64 {
+    (confidence * 1000.0).round() / 1000.0
+}
+
+/// A prompt that names a mode which cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}; {help}")]
+pub struct NoSuchMode {
+    pub problem: String,
+    pub help: String,
+}
+
+/// Decides who takes a prompt on. The router is asked for only if the prompt does not say it.
+pub fn decide<'a>(
+    prompt: &str,
+    plan: &Plan,
+    router: impl FnOnce() -> &'a Router,
+    default: &ModeId,
+) -> Result<Decision, NoSuchMode> {
+    if let Some((mode, task)) = explicit(prompt, plan)? {
+        let reason = "you chose it".to_owned();
+        let route = Route { mode, confidence: 1.0, reason, task: task.to_owned(), after: Vec::new() };
+        return Ok(Decision { routes: vec![route], by: By::Explicit, alternatives: Vec::new() });
+    }
+    Ok(embedded(prompt, router(), default))
+}
+
+/// What the router says, or the default if it is unsure.
+fn embedded(prompt: &str, router: &Router, default: &ModeId) -> Decision {
+    let ranked = router.rank(prompt);
+    let tasks = split(prompt, router);
+    let sure = tasks.len() > 1 || ranked.first().is_some_and(|best| best.confidence >= THRESHOLD);
+    let routes: Vec<Route> = if sure {
+        let route = |task: crate::router::Task| Route {
+            mode: task.mode,
+            confidence: task.confidence,
+            reason: task.reason,
+            task: task.text,
+            after: task.after,
+        };
+        tasks.into_iter().map(route).collect()
+    } else {
+        let known = ranked.iter().find(|ranked| ranked.mode == *default);
+        vec![Route {
+            mode: default.clone(),
+            confidence: known.map_or(0.0, |ranked| ranked.confidence),
+            reason: "no mode fits for sure, so the default one takes it".to_owned(),
+            task: prompt.trim().to_owned(),
+            after: Vec::new(),
+        }]
+    };
+    let others = ranked.into_iter().filter(|ranked| routes.iter().all(|route| route.mode != ranked.mode));
+    let alternatives = others.take(ALTERNATIVES).collect();
+    Decision { routes, by: if sure { By::Embedded } else { By::Default }, alternatives }
+}
+
+/// The mode that a prompt begins with, as `@coding/backend` or `@coding`, and the rest of it. Other words with an
+/// `@` are files and names, and stay text.
+fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeId, &'a str)>, NoSuchMode> {
+    let Some(after) = prompt.trim_start().strip_prefix('@') else { return Ok(None) };
+    let end = after.find(char::is_whitespace).unwrap_or(after.len());
+    let name = after[..end].trim_end_matches([':', ',']);
+    let task = after[end..].trim();
+    let (agent, slug) = name.split_once('/').map_or((name, None), |(agent, slug)| (agent, Some(slug)));
+    if ![Some(agent), slug].into_iter().flatten().all(is_name) {
+        return Ok(None);
+    }
+    match (plan.agent(agent), slug) {
+        (Some(entry), None) => Ok(default_mode(entry).map(|mode| (mode, task))),
+        (Some(entry), Some(slug)) => Ok(Some((mode_of(entry, slug)?, task))),
+        (None, _) => match unknown(name, slug.is_some(), plan) {
+            Some(error) if slug.is_some() || task.is_empty() => Err(error),
+            _ => Ok(None),
+        },
+    }
+}
+
+/// Lower-case words joined by `-` or `_`; a file name has a dot.
+fn is_name(text: &str) -> bool {
+    let part = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    text.starts_with(|c: char| c.is_ascii_lowercase()) && text.split(['-', '_']).all(part)
+}
+
+fn mode_of(agent: &AgentEntry, slug: &str) -> Result<ModeId, NoSuchMode> {
+    let name = &agent.manifest.name;
+    let slugs = || agent.modes.iter().filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
+    if slugs().any(|known| known == slug) {
+        return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
+    }
+    if agent.modes.iter().any(|entry| entry.mode.slug.as_str() == slug) {
+        let problem = format!("`{name}/{slug}` is an internal mode and cannot be asked for");
+        return Err(NoSuchMode { problem, help: "see `skein agents`".to_owned() });
+    }
+    let help = match nearest(slug, slugs()) {
+        Some(near) => format!("did you mean `@{name}/{near}`?"),
+        None => format!("it has: {}", slugs().collect::<Vec<_>>().join(", ")),
+    };
+    Err(NoSuchMode { problem: format!("the agent `{name}` has no mode `{slug}`"), help })
+}
+
+/// A name that is nearly one of ours was meant to be; any other may be a folder.
+fn unknown(name: &str, with_mode: bool, plan: &Plan) -> Option<NoSuchMode> {
+    let known: Vec<String> = plan
+        .agents()
+        .flat_map(|agent| {
+            let modes = agent.modes.iter().filter(|entry| with_mode && !entry.mode.internal);
+            let modes = modes.map(|entry| format!("{}/{}", agent.manifest.name, entry.mode.slug));
+            modes.chain((!with_mode).then(|| agent.manifest.name.to_string())).collect::<Vec<_>>()
+        })
+        .collect();
+    let near = nearest(name, known.iter().map(String::as_str))?;
+    let what = if with_mode { "mode" } else { "agent" };
+    Some(NoSuchMode { problem: format!("there is no {what} `{name}`"), help: format!("did you mean `@{near}`?") })
+}
+
+/// The mode that a label names, for cases and corrections: `agent/mode`, never an internal one.
+pub fn named(text: &str, plan: &Plan) -> Result<ModeId, NoSuchMode> {
+    let (agent, slug) = text.split_once('/').ok_or_else(|| NoSuchMode {
+        problem: format!("`{text}` is not of the form agent/mode"),
+        help: "write it as in `coding/backend`; `skein agents` lists them".to_owned(),
+    })?;
+    match plan.agent(AgentName::new(agent).as_str()) {
+        Some(entry) => mode_of(entry, slug),
+        None => Err(unknown(text, true, plan).unwrap_or_else(|| {
+            let names: Vec<_> = plan.agents().map(|agent| agent.manifest.name.as_str()).collect();
+            NoSuchMode {
+                problem: format!("there is no agent `{agent}`"),
+                help: format!("there are: {}", names.join(", ")),
+            }
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Layer, Root, load};
+    use crate::router::candidates;
+
+    fn plan() -> Plan {
+        let (manifests, found) = load(&[(Layer::Builtin, Root::Builtin)]);
+        crate::graph::resolve(manifests, found).plan.unwrap()
+    }
+
+    /// A router that knows no mode: what is explicit must not need it.
+    fn decided(prompt: &str) -> Result<Decision, String> {
+        let router = Router::learn(&[]);
+        let default = "goose/assistant".parse().unwrap();
+        decide(prompt, &plan(), || &router, &default).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_mode_that_is_named_is_taken() {
+        for (prompt, mode, task) in [
+            ("@coding/frontend add a theme", "coding/frontend", "add a theme"),
+            ("  @coding/frontend: add a theme ", "coding/frontend", "add a theme"),
+            ("@goose hello", "goose/assistant", "hello"),
+            ("@goose", "goose/assistant", ""),
+        ] {
+            let decision = decided(prompt).unwrap();
+            assert_eq!(decision.by, By::Explicit);
+            let route = &decision.routes[0];
+            assert_eq!((route.mode.to_string().as_str(), route.task.as_str()), (mode, task), "{prompt}");
+            assert!((route.confidence - 1.0).abs() < f64::EPSILON);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_is_an_error_and_a_file_is_text() {
+        assert_eq!(
+            decided("@coding/frontnd add a theme").unwrap_err(),
+            "the agent `coding` has no mode `frontnd`; did you mean `@coding/frontend`?"
+        );
+        assert_eq!(
+            decided("@codin/frontend add a theme").unwrap_err(),
+            "there is no mode `codin/frontend`; did you mean `@coding/frontend`?"
+        );
+        assert_eq!(decided("@codng").unwrap_err(), "there is no agent `codng`; did you mean `@coding`?");
+        for text in
+            ["@src/main.rs explain", "@docs/guide explain", "@alice says hello", "@codng says hello", "a @coding/qa"]
+        {
+            assert_eq!(decided(text).unwrap().by, By::Default, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_unsure_goes_to_the_default_and_shows_the_alternatives() {
+        let plan = plan();
+        let mut some = candidates(plan.manifests());
+        some.retain(|candidate| candidate.mode.agent.as_str() == "coding");
+        some.iter_mut().for_each(|candidate| candidate.examples.truncate(3));
+        let router = Router::learn(&some);
+        let default: ModeId = "goose/assistant".parse().unwrap();
+        let decision = decide("zzz", &plan, || &router, &default).unwrap();
+        assert_eq!((decision.by, &decision.routes[0].mode), (By::Default, &default));
+        assert_eq!(decision.alternatives.len(), ALTERNATIVES);
+        let json = decision.to_json();
+        assert_eq!(json["by"], "default");
+        assert_eq!(json["compound"], false);
+        assert_eq!(json["routes"][0]["agent"], "goose");
+        assert_eq!(json["routes"][0]["task"], "zzz");
+    }
+
+    #[test]
+    fn labels_are_modes_that_can_be_chosen() {
+        let plan = plan();
+        assert_eq!(named("coding/backend", &plan).unwrap().to_string(), "coding/backend");
+        for (label, problem) in [
+            ("backend", "`backend` is not of the form agent/mode"),
+            ("coding/backnd", "the agent `coding` has no mode `backnd`"),
+            ("codin/backend", "there is no mode `codin/backend`"),
+            ("kitchen/sink", "there is no agent `kitchen`"),
+        ] {
+            assert_eq!(named(label, &plan).unwrap_err().problem, problem);
+        }
+    }
+}

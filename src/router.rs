@@ -1,0 +1,320 @@
+//! Which mode a request belongs to, from the manifests alone: a linear model on the words and letters of the
+//! examples and descriptions, trained on this machine in a moment. No network, nothing to download.
+//!
+//! Invariant: pure values. The same manifests give the same model, byte for byte, in whatever order they come.
+//! Only `cache` touches files, below the folder it is given.
+
+mod cache;
+mod calibrate;
+mod features;
+mod split;
+mod train;
+mod vocabulary;
+mod words;
+
+use std::cmp::Ordering;
+
+use crate::ids::{ModeId, ModeSlug};
+use crate::manifest::{AgentEntry, Capability, Manifests, ModeEntry};
+use calibrate::Curve;
+use train::{Example, Weights, train};
+use vocabulary::Vocabulary;
+
+pub use split::{MAX_TASKS, Task, split};
+
+/// Below this the router is unsure, and somebody else should decide.
+pub const THRESHOLD: f64 = 0.5;
+
+/// Bounds the training where examples contradict each other.
+const ROUNDS: usize = 12;
+/// How much the list of an agent's capabilities pulls: it speaks of all its modes, and only one of them gets it.
+const HINT: f32 = 0.2;
+/// Of a longer prompt the beginning and the end are read: what is pasted stands between.
+const HEAD: usize = 3_000;
+const TAIL: usize = 1_000;
+/// Words that a reason is looked for in.
+const MOST_WORDS: usize = 40;
+/// A corrected prompt draws others that are at least so like it, and by so much at most.
+const LIKE: f32 = 0.45;
+const DRAW: f32 = 1.5;
+
+/// A mode that may be chosen, and all that is known about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    pub mode: ModeId,
+    pub name: Option<String>,
+    pub description: String,
+    pub when_to_use: Option<String>,
+    pub examples: Vec<String>,
+    /// What its agent can do, if this is the agent's default mode.
+    pub capabilities: Vec<String>,
+}
+
+/// Every mode that a user may choose, those of external agents too.
+pub fn candidates(manifests: &Manifests) -> Vec<Candidate> {
+    let of_agent = |agent: &AgentEntry| {
+        let offered = agent.modes.iter().filter(|entry| !entry.mode.internal);
+        offered.map(|entry| candidate(agent, entry)).collect::<Vec<_>>()
+    };
+    manifests.agents.values().flat_map(of_agent).collect()
+}
+
+/// The mode a session with this agent starts in.
+pub fn default_mode(agent: &AgentEntry) -> Option<ModeId> {
+    let slug: Option<&ModeSlug> =
+        agent.manifest.default_mode.as_ref().or_else(|| agent.modes.first().map(|entry| &entry.mode.slug));
+    Some(ModeId::new(agent.manifest.name.clone(), slug?.clone()))
+}
+
+fn candidate(agent: &AgentEntry, entry: &ModeEntry) -> Candidate {
+    let mode = ModeId::new(agent.manifest.name.clone(), entry.mode.slug.clone());
+    let capability = |capability: &Capability| match capability {
+        Capability::Word(word) => word.clone(),
+        Capability::Described(described) => format!("{} {}", described.name, described.description),
+    };
+    let is_default = default_mode(agent).as_ref() == Some(&mode);
+    let capabilities = agent.manifest.metadata.capabilities.iter().filter(|_| is_default).map(capability).collect();
+    Candidate {
+        mode,
+        name: entry.mode.name.clone(),
+        description: entry.mode.description.clone(),
+        when_to_use: entry.mode.when_to_use.clone(),
+        examples: entry.mode.examples.clone(),
+        capabilities,
+    }
+}
+
+impl Candidate {
+    /// What the manifest says about the mode beside its examples, with how much each text counts.
+    fn about(&self) -> Vec<(String, f32)> {
+        let words = |name: &str| name.replace(['_', '-'], " ");
+        let name = self.name.as_deref().unwrap_or_default();
+        let mut about = vec![(format!("{}. {name}. {}", words(self.mode.mode.as_str()), self.description), 1.0)];
+        let when = self.when_to_use.as_deref().map(positive).filter(|text| !text.is_empty());
+        about.extend(when.map(|text| (text, 1.0)));
+        if !self.capabilities.is_empty() {
+            about.push((words(&self.capabilities.join(", ")), HINT));
+        }
+        about
+    }
+}
+
+/// A text without what it says the mode is not for: the router counts words, and would take them for a reason.
+fn positive(text: &str) -> String {
+    let mut kept = Vec::new();
+    for sentence in text.split_inclusive(['.', '!', '?', ';']) {
+        let lower = sentence.trim_start().to_lowercase();
+        if ["not ", "never ", "no ", "don't ", "do not ", "avoid "].iter().any(|start| lower.starts_with(start)) {
+            continue;
+        }
+        let end = sentence.find(", not ").unwrap_or(sentence.len());
+        kept.push(sentence[..end].trim());
+    }
+    kept.join(" ")
+}
+
+/// A mode, how sure it is, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ranked {
+    pub mode: ModeId,
+    /// How often such a route is right, 0 to 1.
+    pub confidence: f64,
+    pub reason: String,
+}
+
+/// A prompt that a user has sent to another mode than the router would have.
+#[derive(Debug, Clone, PartialEq)]
+struct Corrected {
+    normal: String,
+    vector: Vec<(u32, f32)>,
+    mode: usize,
+}
+
+/// What was learned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Router {
+    /// Sorted.
+    modes: Vec<ModeId>,
+    vocabulary: Vocabulary,
+    weights: Weights,
+    curve: Curve,
+    corrected: Vec<Corrected>,
+}
+
+impl Router {
+    pub fn learn(candidates: &[Candidate]) -> Self {
+        let candidates = sorted(candidates);
+        let mut texts = Vec::new();
+        let mut pulls = Vec::new();
+        for (mode, candidate) in candidates.iter().enumerate() {
+            for example in &candidate.examples {
+                texts.push((features::count(capped(example).as_ref()), mode));
+                pulls.push(1.0);
+            }
+        }
+        let seen = texts.len();
+        for (mode, candidate) in candidates.iter().enumerate() {
+            for (text, pull) in candidate.about() {
+                texts.push((features::count(&text), mode));
+                pulls.push(pull);
+            }
+        }
+        let modes: Vec<ModeId> = candidates.iter().map(|candidate| candidate.mode.clone()).collect();
+        let vocabulary = Vocabulary::learn(&texts, modes.len());
+        let examples: Vec<Example> = texts
+            .iter()
+            .zip(pulls)
+            .map(|((counts, mode), weight)| Example { features: vocabulary.vector(counts), mode: *mode, weight })
+            .collect();
+        let weights = train(&examples.iter().collect::<Vec<_>>(), vocabulary.size(), modes.len(), ROUNDS);
+        let curve = Curve::learn(&examples, seen, vocabulary.size(), modes.len());
+        Self { modes, vocabulary, weights, curve, corrected: Vec::new() }
+    }
+
+    /// The same router, which also remembers what a user has chosen for these prompts; of two for the same prompt
+    /// the later counts. Modes that are not there any more are left out.
+    #[must_use]
+    pub fn with_corrections<'a>(mut self, corrections: impl IntoIterator<Item = (&'a str, &'a ModeId)>) -> Self {
+        for (prompt, mode) in corrections {
+            let Ok(mode) = self.modes.binary_search(mode) else { continue };
+            let normal = normal(prompt);
+            self.corrected.retain(|known| known.normal != normal);
+            let vector = self.vocabulary.vector(&features::count(&capped(prompt)));
+            self.corrected.push(Corrected { normal, vector, mode });
+        }
+        self
+    }
+
+    /// The modes it knows, sorted.
+    pub fn modes(&self) -> &[ModeId] {
+        &self.modes
+    }
+
+    /// Every mode, the best first.
+    pub fn rank(&self, prompt: &str) -> Vec<Ranked> {
+        let prompt = capped(prompt);
+        let counts = features::count(&prompt);
+        let vector = self.vocabulary.vector(&counts);
+        let mut scores = self.weights.scores(&vector);
+        let drawn = self.drawn(&vector, &mut scores);
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+        let highest = order.first().map_or(0.0, |mode| scores[*mode]);
+        let second = order.get(1).map_or(highest, |mode| scores[*mode]);
+        let says = self.says(&counts.plain, &vector);
+        let ranked = |(place, mode): (usize, &usize)| Ranked {
+            mode: self.modes[*mode].clone(),
+            confidence: self.curve.confidence(scores[*mode], scores[*mode] - if place == 0 { second } else { highest }),
+            reason: match drawn.contains(mode) {
+                true => "it is like a prompt for which you chose it before".to_owned(),
+                false => reason(&says, *mode),
+            },
+        };
+        let mut ranked: Vec<Ranked> = order.iter().enumerate().map(ranked).collect();
+        let same = normal(&prompt);
+        if let Some(known) = self.corrected.iter().find(|known| known.normal == same) {
+            let at = ranked.iter().position(|ranked| ranked.mode == self.modes[known.mode]).unwrap_or_default();
+            let mut chosen = ranked.remove(at);
+            chosen.confidence = 1.0;
+            chosen.reason = "you chose it before for this prompt".to_owned();
+            ranked.insert(0, chosen);
+        }
+        ranked
+    }
+
+    /// Lets corrected prompts draw the scores of those that are like them; tells which modes were drawn.
+    fn drawn(&self, vector: &[(u32, f32)], scores: &mut [f32]) -> Vec<usize> {
+        let mut drawn = Vec::new();
+        for (mode, score) in scores.iter_mut().enumerate() {
+            let of_mode = self.corrected.iter().filter(|known| known.mode == mode);
+            let nearest = of_mode.map(|known| likeness(&known.vector, vector)).fold(0.0, f32::max);
+            if nearest > LIKE {
+                *score += DRAW * (nearest - LIKE) / (1.0 - LIKE);
+                drawn.push(mode);
+            }
+        }
+        drawn
+    }
+
+    /// How much each word speaks for each mode, compared with the others.
+    fn says<'a>(&self, plain: &'a [String], vector: &[(u32, f32)]) -> Vec<(&'a str, Vec<f32>)> {
+        let mut says: Vec<(&str, Vec<f32>)> = Vec::new();
+        for word in plain.iter().filter(|word| word.as_str() != "0" && !features::is_joining(word)).take(MOST_WORDS) {
+            if says.iter().any(|(known, _)| known == word) {
+                continue;
+            }
+            let value = |feature: &u32| vector.binary_search_by_key(feature, |(known, _)| *known).ok();
+            let own: Vec<_> = self.vocabulary.of_word(word).iter().filter_map(value).map(|at| vector[at]).collect();
+            let mut scores = self.weights.scores(&own);
+            let mean = scores.iter().sum::<f32>() / scores.len().max(1) as f32;
+            scores.iter_mut().for_each(|score| *score -= mean);
+            says.push((word, scores));
+        }
+        says
+    }
+}
+
+/// The words that speak most for a mode.
+fn reason(says: &[(&str, Vec<f32>)], mode: usize) -> String {
+    let mut words: Vec<(f32, &str)> = says.iter().map(|(word, scores)| (scores[mode], *word)).collect();
+    words.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    let telling: Vec<_> = words.iter().filter(|(says, _)| *says > 0.02).take(3).collect();
+    match telling.as_slice() {
+        [] => "it is nearest in meaning".to_owned(),
+        [(_, one)] => format!("the word \"{one}\""),
+        [first @ .., (_, last)] => {
+            let first: Vec<_> = first.iter().map(|(_, word)| format!("\"{word}\"")).collect();
+            format!("the words {} and \"{last}\"", first.join(", "))
+        }
+    }
+}
+
+/// By name, so that the order of files does not matter; of two of the same name the later counts.
+fn sorted(candidates: &[Candidate]) -> Vec<&Candidate> {
+    let mut sorted: Vec<&Candidate> = Vec::with_capacity(candidates.len());
+    for candidate in candidates {
+        match sorted.binary_search_by(|known| known.mode.cmp(&candidate.mode)) {
+            Ok(at) => sorted[at] = candidate,
+            Err(at) => sorted.insert(at, candidate),
+        }
+    }
+    sorted
+}
+
+/// How much two texts have in common, 0 to 1.
+fn likeness(first: &[(u32, f32)], second: &[(u32, f32)]) -> f32 {
+    let size = |vector: &[(u32, f32)]| vector.iter().map(|(_, value)| value * value).sum::<f32>().sqrt();
+    let (mut left, mut right, mut sum) = (0, 0, 0.0);
+    while let (Some(a), Some(b)) = (first.get(left), second.get(right)) {
+        match a.0.cmp(&b.0) {
+            Ordering::Less => left += 1,
+            Ordering::Greater => right += 1,
+            Ordering::Equal => {
+                sum += a.1 * b.1;
+                (left, right) = (left + 1, right + 1);
+            }
+        }
+    }
+    let sizes = size(first) * size(second);
+    if sizes > 0.0 { sum / sizes } else { 0.0 }
+}
+
+/// A prompt as it is compared: case, blanks and the end of the sentence do not matter.
+fn normal(prompt: &str) -> String {
+    let joined = prompt.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+    joined.trim_end_matches(['.', '!', '?', ' ']).to_owned()
+}
+
+fn capped(prompt: &str) -> std::borrow::Cow<'_, str> {
+    if prompt.len() <= HEAD + TAIL {
+        return prompt.into();
+    }
+    let boundary = |at: &usize| prompt.is_char_boundary(*at);
+    let head = (0..=HEAD).rev().find(boundary).unwrap_or_default();
+    let tail = (prompt.len() - TAIL..=prompt.len()).find(boundary).unwrap_or(prompt.len());
+    format!("{} {}", &prompt[..head], &prompt[tail..]).into()
+}
+
+#[cfg(test)]
+#[path = "router/router_tests.rs"]
+mod tests;

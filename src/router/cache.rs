@@ -1,0 +1,208 @@
+//! What was learned, kept in files named after the hash of what it was learned from. A file that is not exactly
+//! what was written is learned again.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use super::calibrate::Curve;
+use super::train::Weights;
+use super::vocabulary::{Known, Vocabulary};
+use super::{Candidate, Router, sorted};
+
+const MAGIC: &[u8; 4] = b"SKRT";
+/// Raised with every change of the method, of the words or of this format, so that no old file is taken.
+const METHOD: u32 = 1;
+const HASH: usize = 32;
+/// Models that are kept, the newest ones: projects have agents of their own.
+const KEPT: usize = 8;
+
+impl Router {
+    /// The router of these candidates: from a file below `folder` if there is one, or else learned and kept there.
+    /// A folder that cannot be written to costs time, not the route.
+    pub fn learned_in(folder: &Path, candidates: &[Candidate]) -> Self {
+        let file = folder.join(format!("{}.bin", key(candidates)));
+        let known = std::fs::read(&file).ok().and_then(|bytes| decoded(&bytes, candidates));
+        known.unwrap_or_else(|| {
+            let learned = Self::learn(candidates);
+            if let Err(error) = keep(folder, &file, &encoded(&learned)) {
+                tracing::warn!(file = %file.display(), %error, "what the router learned was not kept");
+            }
+            learned
+        })
+    }
+}
+
+/// The hash of everything that is learned from.
+fn key(candidates: &[Candidate]) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(METHOD.to_le_bytes());
+    let mut text = |text: &str| {
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text);
+    };
+    for candidate in sorted(candidates) {
+        text(&candidate.mode.to_string());
+        text(candidate.name.as_deref().unwrap_or_default());
+        text(&candidate.description);
+        text(candidate.when_to_use.as_deref().unwrap_or_default());
+        for list in [&candidate.examples, &candidate.capabilities] {
+            text(&list.len().to_string());
+            list.iter().for_each(|item| text(item));
+        }
+    }
+    hex(&hasher.finalize())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Written beside and renamed: nobody ever reads half a file.
+fn keep(folder: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let mut new = tempfile::Builder::new().prefix(".router").tempfile_in(folder)?;
+    new.write_all(bytes)?;
+    new.persist(file)?;
+    prune(folder)
+}
+
+fn prune(folder: &Path) -> std::io::Result<()> {
+    let mut models: Vec<(std::time::SystemTime, PathBuf)> = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        // Another process may be tidying up, too.
+        let Ok(written) = std::fs::metadata(&path).and_then(|metadata| metadata.modified()) else { continue };
+        if path.extension().is_some_and(|extension| extension == "bin") {
+            models.push((written, path));
+        }
+    }
+    models.sort();
+    let old = models.len().saturating_sub(KEPT);
+    for (_, path) in &models[..old] {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn encoded(router: &Router) -> Vec<u8> {
+    let mut bytes = Vec::from(*MAGIC);
+    bytes.extend(METHOD.to_le_bytes());
+    let Vocabulary { words, letters } = &router.vocabulary;
+    for count in [router.modes.len(), words.len(), letters.len()] {
+        bytes.extend((count as u64).to_le_bytes());
+    }
+    bytes.extend(router.curve.0.iter().flat_map(|value| value.to_le_bytes()));
+    for known in [words, letters] {
+        for (hash, weight) in known {
+            bytes.extend(hash.to_le_bytes());
+            bytes.extend(weight.to_le_bytes());
+        }
+    }
+    bytes.extend(router.weights.rows.iter().flat_map(|weight| weight.to_le_bytes()));
+    let hash = Sha256::digest(&bytes);
+    bytes.extend(hash);
+    bytes
+}
+
+fn decoded(bytes: &[u8], candidates: &[Candidate]) -> Option<Router> {
+    let (content, hash) = bytes.split_at_checked(bytes.len().checked_sub(HASH)?)?;
+    if Sha256::digest(content).as_slice() != hash {
+        return None;
+    }
+    let mut reader = Reader(content);
+    if reader.take(4)? != MAGIC || reader.take(4)? != METHOD.to_le_bytes() {
+        return None;
+    }
+    let modes: Vec<_> = sorted(candidates).iter().map(|candidate| candidate.mode.clone()).collect();
+    let [count, words, letters] = [reader.count()?, reader.count()?, reader.count()?];
+    let curve = Curve([reader.float()?, reader.float()?, reader.float()?]);
+    let vocabulary = Vocabulary { words: reader.known(words)?, letters: reader.known(letters)? };
+    let rows: Vec<f32> = reader.take(4 * vocabulary.size() * count)?.chunks_exact(4).filter_map(small).collect();
+    let whole = count == modes.len() && reader.0.is_empty();
+    whole.then(|| Router { weights: Weights { modes: count, rows }, modes, vocabulary, curve, corrected: Vec::new() })
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        usize::try_from(u64::from_le_bytes(self.take(8)?.try_into().ok()?)).ok()
+    }
+
+    fn float(&mut self) -> Option<f64> {
+        Some(f64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    fn known(&mut self, count: usize) -> Option<Known> {
+        let entry = |bytes: &[u8]| Some((u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?), small(&bytes[8..])?));
+        self.take(count.checked_mul(12)?)?.chunks_exact(12).map(entry).collect()
+    }
+}
+
+fn small(bytes: &[u8]) -> Option<f32> {
+    Some(f32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::two_modes;
+    use super::*;
+
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn what_is_read_back_is_what_was_learned() {
+        let folder = tempfile::tempdir().unwrap();
+        let learned = Router::learned_in(folder.path(), &two_modes());
+        assert_eq!(files(folder.path()).len(), 1);
+        assert_eq!(decoded(&encoded(&learned), &two_modes()).as_ref(), Some(&learned));
+        assert_eq!(Router::learned_in(folder.path(), &two_modes()), learned);
+    }
+
+    #[test]
+    fn a_damaged_file_is_learned_again_and_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let learned = Router::learned_in(folder.path(), &two_modes());
+        let file = files(folder.path()).remove(0);
+        let whole = std::fs::read(&file).unwrap();
+        let mut flipped = whole.clone();
+        flipped[whole.len() / 2] ^= 1;
+        for damaged in [&flipped[..], &whole[..whole.len() - 1], &whole[..HASH], b""] {
+            std::fs::write(&file, damaged).unwrap();
+            assert_eq!(Router::learned_in(folder.path(), &two_modes()), learned);
+            assert!(std::fs::read(&file).unwrap() == whole, "the file is whole again");
+        }
+    }
+
+    #[test]
+    fn a_word_more_is_another_file_and_old_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        for extra in 0..KEPT + 2 {
+            let mut candidates = two_modes();
+            candidates[0].examples.push(format!("number {extra}"));
+            Router::learned_in(folder.path(), &candidates);
+        }
+        assert_eq!(files(folder.path()).len(), KEPT);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_does_not_stop_the_router() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(!Router::learned_in(&file, &two_modes()).rank("fix the login").is_empty());
+    }
+}

@@ -1,0 +1,136 @@
+//! Scores to confidences: how often a route with such a score was right on examples the model had not seen.
+//! An example whose own mode is left out stands for a request that belongs nowhere.
+
+use super::train::{Example, train};
+
+/// Parts the examples are divided into; each is judged by a model of the others.
+const FOLDS: usize = 4;
+/// Fewer rounds than for the model itself: the scores settle before the weights do.
+const ROUNDS: usize = 8;
+/// So many examples say enough: with many, not every part has to be judged.
+const JUDGED: usize = 600;
+/// What comes out on many sets of examples; where there are few of one's own, this counts.
+const TYPICAL: [f64; 3] = [-4.5, 7.0, 2.5];
+/// How many examples the typical values weigh as much as, roughly.
+const PRIOR: f64 = 1.0;
+
+/// A logistic curve over a mode's score and its lead over the best of the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Curve(pub(super) [f64; 3]);
+
+impl Curve {
+    pub(super) fn confidence(&self, score: f32, lead: f32) -> f64 {
+        let [base, by_score, by_lead] = self.0;
+        logistic(base + by_score * f64::from(score) + by_lead * f64::from(lead))
+    }
+
+    /// `seen` are the examples that people wrote; the rest only helps to train.
+    pub(super) fn learn(examples: &[Example], seen: usize, features: usize, modes: usize) -> Self {
+        let mut counted = vec![0; modes];
+        let folds: Vec<usize> = examples.iter().map(|example| fold(example.mode, &mut counted)).collect();
+        let mut points = Vec::new();
+        for part in 0..FOLDS {
+            let others: Vec<_> =
+                examples.iter().zip(&folds).filter(|(_, fold)| **fold != part).map(|(example, _)| example).collect();
+            let held = || examples.iter().zip(&folds).take(seen).filter(|(_, fold)| **fold == part);
+            if others.is_empty() || held().next().is_none() || points.len() >= 2 * JUDGED {
+                continue;
+            }
+            let weights = train(&others, features, modes, ROUNDS);
+            for (example, _) in held() {
+                let scores = weights.scores(&example.features);
+                points.extend(best(&scores, None).map(|(mode, score, lead)| (score, lead, mode == example.mode)));
+                points.extend(best(&scores, Some(example.mode)).map(|(_, score, lead)| (score, lead, false)));
+            }
+        }
+        fit(&points)
+    }
+}
+
+fn fold(mode: usize, counted: &mut [usize]) -> usize {
+    counted[mode] += 1;
+    (counted[mode] * 7 + mode) % FOLDS
+}
+
+fn logistic(value: f64) -> f64 {
+    1.0 / (1.0 + (-value).exp())
+}
+
+/// The best mode, its score, and its lead over the next.
+fn best(scores: &[f32], without: Option<usize>) -> Option<(usize, f32, f32)> {
+    let mut order: Vec<_> = scores.iter().copied().enumerate().filter(|(mode, _)| Some(*mode) != without).collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let (mode, score) = *order.first()?;
+    Some((mode, score, order.get(1).map_or(0.0, |(_, next)| score - next)))
+}
+
+/// The most likely curve, by Newton's method.
+fn fit(points: &[(f32, f32, bool)]) -> Curve {
+    let mut curve = TYPICAL;
+    for _ in 0..25 {
+        let mut slope = [0.0; 3];
+        let mut bend = [[0.0; 3]; 3];
+        for axis in 0..3 {
+            slope[axis] = PRIOR * (TYPICAL[axis] - curve[axis]);
+            bend[axis][axis] = PRIOR;
+        }
+        for (score, lead, right) in points {
+            let inputs = [1.0, f64::from(*score), f64::from(*lead)];
+            let expected = logistic(inputs.iter().zip(curve).map(|(input, weight)| input * weight).sum());
+            let miss = if *right { 1.0 } else { 0.0 } - expected;
+            for row in 0..3 {
+                slope[row] += miss * inputs[row];
+                for column in 0..3 {
+                    bend[row][column] += expected * (1.0 - expected) * inputs[row] * inputs[column];
+                }
+            }
+        }
+        let change = solve(bend, slope);
+        for (weight, change) in curve.iter_mut().zip(change) {
+            *weight += change.clamp(-5.0, 5.0);
+        }
+    }
+    // More score never means less trust, whatever a small set of examples says.
+    Curve([curve[0], curve[1].max(0.1), curve[2].max(0.0)])
+}
+
+/// Elimination; the matrix is positive by its prior.
+fn solve(mut matrix: [[f64; 3]; 3], mut right: [f64; 3]) -> [f64; 3] {
+    for pivot in 0..3 {
+        for row in pivot + 1..3 {
+            let factor = matrix[row][pivot] / matrix[pivot][pivot];
+            let above = matrix[pivot];
+            for (value, above) in matrix[row].iter_mut().zip(above).skip(pivot) {
+                *value -= factor * above;
+            }
+            right[row] -= factor * right[pivot];
+        }
+    }
+    for row in (0..3).rev() {
+        for column in row + 1..3 {
+            right[row] -= matrix[row][column] * right[column];
+        }
+        right[row] /= matrix[row][row];
+    }
+    right
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_examples_the_typical_curve_counts() {
+        let curve = fit(&[]);
+        assert_eq!(curve, Curve(TYPICAL));
+        assert!(curve.confidence(1.0, 0.8) > 0.9 && curve.confidence(0.1, 0.05) < 0.1);
+    }
+
+    #[test]
+    fn the_curve_follows_what_was_right() {
+        let points: Vec<_> = (0..400_u16).map(|at| (f32::from(at) / 400.0, 0.1, at > 100)).collect();
+        let curve = fit(&points);
+        assert!(curve.confidence(0.6, 0.1) > 0.8, "{curve:?}");
+        assert!(curve.confidence(0.05, 0.1) < 0.3, "{curve:?}");
+    }
+}

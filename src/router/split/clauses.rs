@@ -1,0 +1,356 @@
+//! Where a prompt may be taken apart: at `and`, `then`, commas and the ends of sentences that a request follows,
+//! and at the items of a numbered list. Quotes, code and what stands in brackets are never looked into.
+
+/// What is longer than this was pasted.
+const LONGEST: usize = 2_000;
+
+/// How a clause follows the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Join {
+    /// `and`, `also`, a comma: in any order.
+    Beside,
+    /// `then`, `;`, the next number.
+    After,
+}
+
+/// A part of a prompt, by its bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Clause {
+    start: usize,
+    end: usize,
+    pub(super) join: Join,
+    /// What stands above a list belongs to each of its items.
+    heading: String,
+}
+
+impl Clause {
+    pub(super) fn text(&self, prompt: &str) -> String {
+        let own = prompt[self.start..self.end].trim().trim_end_matches([',', ';']).trim_end();
+        if self.heading.is_empty() { own.to_owned() } else { format!("{} {own}", self.heading) }
+    }
+
+    /// This and the one after it as one.
+    pub(super) fn with(&self, next: &Clause) -> Clause {
+        Clause { end: next.end, ..self.clone() }
+    }
+}
+
+/// What a request begins with.
+const VERBS: &str = "add adjust allow analyse analyze apply archive arrange ask assess audit back benchmark bring build bump bundle \
+    calculate call change check choose clean clear clone collect commit compare compile compress compute configure \
+    connect convert copy count create cut debug decide delete deploy describe design detect determine disable \
+    diagnose discuss display document download draft draw drop edit email enable encrypt estimate evaluate examine \
+    execute explain explore export extend extract fetch figure fill find fix format generate get give go group \
+    harden help hide identify implement import improve include increase inspect install integrate introduce \
+    investigate join launch lint list load look make map mark measure merge migrate mock model modify monitor move \
+    open optimise optimize order organise organize outline package parse patch pick plan plot polish post predict \
+    prepare print prioritise prioritize probe produce profile propose provision publish pull push put query read \
+    rebuild recommend record redesign reduce refactor release reload remember remind remove rename render reorganise \
+    reorganize repair replace report reproduce research reset resize resolve restart restore restructure restyle \
+    review revert rewrite roll rotate run save scaffold scan schedule scrape search secure send set setup share show \
+    simplify sketch solve sort specify split start stop store style suggest sum summarise summarize switch take tell \
+    test tidy trace track train transform translate tune turn uninstall unzip update upgrade upload use validate \
+    verify visualise visualize watch wire wrap write zip";
+
+/// Polite and other words before the verb, the longer first.
+const OPENERS: &[&str] = &[
+    "i would like you to",
+    "i'd like you to",
+    "i want you to",
+    "i need you to",
+    "i would like to",
+    "i'd like to",
+    "i want to",
+    "i need to",
+    "we need to",
+    "we have to",
+    "we should",
+    "you should",
+    "can you",
+    "could you",
+    "would you",
+    "will you",
+    "can we",
+    "let us",
+    "let's",
+    "please",
+    "kindly",
+    "just",
+    "first",
+    "firstly",
+    "now",
+    "also",
+];
+
+/// Words that put what follows after what was before.
+const ORDERING: &[&str] = &[
+    "once that is done",
+    "once that's done",
+    "once this is done",
+    "once it works",
+    "when that is done",
+    "when that's done",
+    "when you're done",
+    "when you are done",
+    "once done",
+    "when done",
+    "after that",
+    "after this",
+    "afterwards",
+    "afterward",
+    "then",
+    "finally",
+    "lastly",
+    "next",
+];
+
+const JOINING: &[&str] = &["and", "also", "plus", "additionally", "furthermore", "besides"];
+/// `since then` and `if … then` say no order.
+const BEFORE_THEN: &[&str] = &["since", "back", "by", "until", "till", "even", "only", "but", "or"];
+/// After these an `and` may go on with a part of the sentence instead of a new request.
+const SUBORDINATE: &[&str] = &[
+    "that", "which", "who", "how", "why", "whether", "if", "because", "so", "while", "when", "where", "what", "unless",
+    "before", "until",
+];
+const REFERRING: &[&str] = &["it", "them", "its", "their", "they", "result", "results"];
+
+/// Whether a text speaks of what came before it.
+pub(super) fn refers_back(text: &str) -> bool {
+    words(text).iter().any(|word| REFERRING.contains(&word.lower.as_str()))
+}
+
+/// The parts of a prompt, in order; together they are the whole of it.
+pub(super) fn clauses(prompt: &str) -> Vec<Clause> {
+    if prompt.len() > LONGEST {
+        return Vec::new();
+    }
+    let listed = listed(prompt);
+    if listed.len() > 1 { listed } else { sentences(prompt) }
+}
+
+/// A word of the masked text, where it stands, and what separates it from the one before.
+struct Word {
+    start: usize,
+    lower: String,
+    gap: Gap,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Gap {
+    /// Inside a path or a name: nothing begins here.
+    None,
+    Space,
+    Comma,
+    Semicolon,
+    Sentence,
+}
+
+fn sentences(prompt: &str) -> Vec<Clause> {
+    let masked = masked(prompt);
+    let words = words(&masked);
+    let mut clauses: Vec<Clause> = Vec::new();
+    let mut start = 0;
+    // The word at which the current clause's own request begins.
+    let mut request = opened(&words, 0);
+    let mut join = Join::Beside;
+    let mut at = 1;
+    while at < words.len() {
+        let Some(joint) = joint(&words, request, at) else {
+            at += 1;
+            continue;
+        };
+        // What is said before the first request belongs to it.
+        if is_request(&words, request) {
+            clauses.push(Clause { start, end: words[at].start, join, heading: String::new() });
+            (start, join) = (words[joint.begin].start, joint.join);
+        }
+        request = joint.verb;
+        at = joint.verb + 1;
+    }
+    clauses.push(Clause { start, end: prompt.len(), join, heading: String::new() });
+    clauses
+}
+
+struct Joint {
+    join: Join,
+    /// The first word of the new clause, and its verb.
+    begin: usize,
+    verb: usize,
+}
+
+/// Whether a new request begins at this word, given where the current one began.
+fn joint(words: &[Word], request: usize, at: usize) -> Option<Joint> {
+    let gap = words[at].gap;
+    let mut join = match gap {
+        Gap::None => return None,
+        Gap::Space => None,
+        Gap::Comma | Gap::Sentence => Some(Join::Beside),
+        Gap::Semicolon => Some(Join::After),
+    };
+    let mut begin = at;
+    loop {
+        let word = words.get(begin)?;
+        // `next` and `finally` are only an order if a clause begins with them.
+        if let Some(length) = phrase(words, begin, ORDERING) {
+            let alone = word.lower == "then" || gap > Gap::Space || begin > at;
+            let before = at.checked_sub(1).map(|before| words[before].lower.as_str()).unwrap_or_default();
+            let conditional = words[request.min(at)..at].iter().any(|word| word.lower == "if");
+            if !alone || BEFORE_THEN.contains(&before) || (conditional && gap < Gap::Semicolon) {
+                return None;
+            }
+            join = Some(Join::After);
+            begin += length;
+        } else if JOINING.contains(&word.lower.as_str()) {
+            join = join.or(Some(Join::Beside));
+            begin += 1;
+        } else {
+            break;
+        }
+    }
+    let verb = opened(words, begin);
+    // A lone verb shares its object with the other, as in `search and replace`.
+    let both = verb + 1 < words.len() && at >= request + 2 && words[verb + 1].gap == Gap::Space;
+    let open = gap < Gap::Semicolon && !(join == Some(Join::After) && gap == Gap::Comma);
+    let torn = open && is_subordinate(&words[request.min(at)..at]);
+    (is_request(words, verb) && both && !torn && words[verb].gap != Gap::None)
+        .then(|| join.map(|join| Joint { join, begin, verb }))
+        .flatten()
+}
+
+/// `write a script to fetch and store it`, `explain how it works and …`: what follows may belong to the inner part.
+fn is_subordinate(words: &[Word]) -> bool {
+    let inner = words.iter().any(|word| SUBORDINATE.contains(&word.lower.as_str()));
+    inner || words.windows(2).any(|pair| pair[0].lower == "to" && is_verb(&pair[1].lower))
+}
+
+/// Where the verb stands after words like `please` and `can you`.
+fn opened(words: &[Word], mut at: usize) -> usize {
+    while let Some(length) = phrase(words, at, OPENERS) {
+        at += length;
+    }
+    at
+}
+
+fn is_request(words: &[Word], at: usize) -> bool {
+    words.get(at).is_some_and(|word| is_verb(&word.lower))
+}
+
+fn phrase(words: &[Word], at: usize, phrases: &[&str]) -> Option<usize> {
+    let rest = words.get(at..).unwrap_or_default();
+    let here = |phrase: &&&str| {
+        let mut said = rest.iter();
+        phrase.split(' ').all(|wanted| said.next().is_some_and(|word| word.lower == wanted))
+    };
+    phrases.iter().find(here).map(|phrase| phrase.split(' ').count())
+}
+
+fn is_verb(word: &str) -> bool {
+    VERBS.split(' ').any(|verb| verb == word)
+}
+
+fn words(text: &str) -> Vec<Word> {
+    let mut found: Vec<Word> = Vec::new();
+    let mut last = 0;
+    let mut start = None;
+    let ends = text.char_indices().chain([(text.len(), ' ')]);
+    for (at, c) in ends {
+        match (c.is_alphanumeric() || matches!(c, '_' | '\'' | '’' | '-'), start) {
+            (true, None) => start = Some(at),
+            (false, Some(begin)) => {
+                let lower = text[begin..at].to_lowercase().replace('’', "'");
+                found.push(Word { start: begin, lower, gap: gap(&text[last..begin]) });
+                (last, start) = (at, None);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn gap(between: &str) -> Gap {
+    let ends_sentence = |text: &str| text.trim_start().starts_with(['.', '!', '?']);
+    if !between.contains(char::is_whitespace) {
+        Gap::None
+    } else if between.contains('\n') || (ends_sentence(between) && between.ends_with(char::is_whitespace)) {
+        Gap::Sentence
+    } else if between.contains(';') {
+        Gap::Semicolon
+    } else if between.contains(',') {
+        Gap::Comma
+    } else {
+        Gap::Space
+    }
+}
+
+/// Two or more lines `1. …`, each of which begins with a request.
+fn listed(prompt: &str) -> Vec<Clause> {
+    let masked = masked(prompt);
+    let mut items: Vec<usize> = Vec::new();
+    let mut clauses: Vec<Clause> = Vec::new();
+    let mut at = 0;
+    for line in masked.split_inclusive('\n') {
+        if let Some(marker) = marker(line, items.len() + 1) {
+            items.push(at);
+            clauses.push(Clause { start: at + marker, end: 0, join: Join::After, heading: String::new() });
+        }
+        at += line.len();
+    }
+    let Some(first) = items.first() else { return Vec::new() };
+    let heading = prompt[..*first].split_whitespace().collect::<Vec<_>>().join(" ");
+    let ends = items.iter().skip(1).copied().chain([prompt.len()]);
+    for (clause, end) in clauses.iter_mut().zip(ends) {
+        (clause.end, clause.heading) = (end, heading.clone());
+    }
+    let requests = clauses.iter().all(|clause| {
+        let words = words(&masked[clause.start..clause.end]);
+        is_request(&words, opened(&words, 0)) && words.len() > 1
+    });
+    if requests { clauses } else { Vec::new() }
+}
+
+/// The length of `1. ` or `1) ` at the beginning of a line, if it is this number.
+fn marker(line: &str, number: usize) -> Option<usize> {
+    let trimmed = line.trim_start();
+    let rest = trimmed.strip_prefix(&number.to_string())?.strip_prefix(['.', ')'])?;
+    rest.starts_with(' ').then(|| line.len() - rest.len())
+}
+
+/// The same text, byte for byte as long, with everything that is quoted, code or in brackets blotted out.
+fn masked(prompt: &str) -> String {
+    let mut masked = String::with_capacity(prompt.len());
+    let mut rest = prompt;
+    let mut before = ' ';
+    while let Some(c) = rest.chars().next() {
+        let length = protected(rest, before).unwrap_or(0);
+        if length > 0 {
+            masked.push_str(&"_".repeat(length));
+            rest = &rest[length..];
+            before = '_';
+        } else {
+            masked.push(c);
+            rest = &rest[c.len_utf8()..];
+            before = c;
+        }
+    }
+    masked
+}
+
+/// How many bytes from here are not to be looked into.
+fn protected(rest: &str, before: char) -> Option<usize> {
+    let until = |open: usize, close: &str| rest[open..].find(close).map(|at| open + at + close.len());
+    if rest.starts_with("```") {
+        return Some(until(3, "```").unwrap_or(rest.len()));
+    }
+    let apart = !before.is_alphanumeric();
+    match rest.chars().next()? {
+        '`' => until(1, "`"),
+        '"' if apart => until(1, "\""),
+        '“' => until(3, "”"),
+        // An apostrophe is no quote; neither is one that never ends.
+        '\'' if apart => until(1, "'").filter(|length| !rest[..*length].contains('\n')),
+        '(' => until(1, ")"),
+        '[' => until(1, "]"),
+        '{' => until(1, "}"),
+        _ => None,
+    }
+}

@@ -1,0 +1,97 @@
+//! Which features count, and how much: what was seen in the examples, weighed by how few examples and how few
+//! modes have it. A text becomes three parts of fixed length: meaning, words, letters.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::features::{self, Counts};
+use super::words::Words;
+
+/// The length of each part. They were chosen on public sets of requests (docs/routing.md).
+const MEANING: f32 = 1.3;
+const WORDS: f32 = 1.0;
+const LETTERS: f32 = 1.3;
+
+/// A feature's hash and its weight, sorted by hash.
+pub(super) type Known = Vec<(u64, f32)>;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Vocabulary {
+    pub(super) words: Known,
+    pub(super) letters: Known,
+}
+
+impl Vocabulary {
+    /// `texts` with the mode of each.
+    pub(super) fn learn(texts: &[(Counts, usize)], modes: usize) -> Self {
+        Self {
+            words: weighed(texts, modes, |counts| &counts.words),
+            letters: weighed(texts, modes, |counts| &counts.letters),
+        }
+    }
+
+    /// How many features there are, those of meaning first.
+    pub(super) fn size(&self) -> usize {
+        Words::built_in().dims() + self.words.len() + self.letters.len()
+    }
+
+    /// A text as (feature, value), sorted by feature.
+    pub(super) fn vector(&self, counts: &Counts) -> Vec<(u32, f32)> {
+        let words = Words::built_in();
+        let meaning = words.mean(&counts.plain).into_iter().zip(0..);
+        let mut vector: Vec<_> = meaning.map(|(value, feature)| (feature, value * MEANING)).collect();
+        let base = words.dims();
+        part(&self.words, &counts.words, base, WORDS, &mut vector);
+        part(&self.letters, &counts.letters, base + self.words.len(), LETTERS, &mut vector);
+        vector
+    }
+
+    /// The features of one word alone.
+    pub(super) fn of_word(&self, word: &str) -> Vec<u32> {
+        let counts = features::count(word);
+        let base = Words::built_in().dims();
+        let find = |known: &Known, feature: &u64, base: usize| index(known, *feature).map(|at| number(base + at));
+        let words = counts.words.keys().filter_map(|feature| find(&self.words, feature, base));
+        let letters = counts.letters.keys().filter_map(|feature| find(&self.letters, feature, base + self.words.len()));
+        words.chain(letters).collect()
+    }
+}
+
+fn number(feature: usize) -> u32 {
+    u32::try_from(feature).unwrap_or(u32::MAX)
+}
+
+fn index(known: &Known, feature: u64) -> Option<usize> {
+    known.binary_search_by_key(&feature, |(hash, _)| *hash).ok()
+}
+
+fn part(known: &Known, counts: &BTreeMap<u64, f32>, base: usize, length: f32, vector: &mut Vec<(u32, f32)>) {
+    let start = vector.len();
+    for (feature, count) in counts {
+        if let Some(at) = index(known, *feature) {
+            vector.push((number(base + at), (1.0 + count.ln()) * known[at].1));
+        }
+    }
+    let size = vector[start..].iter().map(|(_, value)| value * value).sum::<f32>().sqrt();
+    if size > 0.0 {
+        vector[start..].iter_mut().for_each(|(_, value)| *value *= length / size);
+    }
+}
+
+fn weighed(texts: &[(Counts, usize)], modes: usize, family: impl Fn(&Counts) -> &BTreeMap<u64, f32>) -> Known {
+    let mut seen: BTreeMap<u64, (f32, BTreeSet<usize>)> = BTreeMap::new();
+    for (counts, mode) in texts {
+        for feature in family(counts).keys() {
+            let (texts, modes) = seen.entry(*feature).or_default();
+            *texts += 1.0;
+            modes.insert(*mode);
+        }
+    }
+    let rarity = |all: usize, having: f32| ((1.0 + float(all)) / (1.0 + having)).ln() + 1.0;
+    let weigh =
+        |(having, of): (f32, BTreeSet<usize>)| (rarity(texts.len(), having) * rarity(modes, float(of.len()))).sqrt();
+    seen.into_iter().map(|(feature, counted)| (feature, weigh(counted))).collect()
+}
+
+fn float(count: usize) -> f32 {
+    u16::try_from(count).map_or(f32::from(u16::MAX), f32::from)
+}

@@ -1,0 +1,128 @@
+//! What words mean, roughly: a vector for each common English word or piece of a word, compiled in.
+//! `data/README.md` says where they come from. They let `invoice` and `bill` be near each other although they
+//! share no letters.
+
+static TABLE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/data/words.bin"));
+
+const HEADER: usize = 16;
+
+/// The longest piece that is looked up; there is none longer.
+const LONGEST: usize = 18;
+
+/// The table read in place: sorted hashes, a scale for each, then the vectors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words {
+    count: usize,
+    dims: usize,
+    table: &'static [u8],
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+impl Words {
+    /// Its header and its size are held by a test.
+    pub(super) fn built_in() -> Self {
+        Self { count: number(TABLE, 8) as usize, dims: number(TABLE, 12) as usize, table: TABLE }
+    }
+
+    pub(super) fn dims(&self) -> usize {
+        self.dims
+    }
+
+    /// The mean of the vectors of all pieces, of length one; all zero if no piece is known.
+    pub(super) fn mean(&self, words: &[String]) -> Vec<f32> {
+        let mut sum = vec![0.0; self.dims];
+        for word in words {
+            for row in self.pieces(word) {
+                self.add(row, &mut sum);
+            }
+        }
+        let length = sum.iter().map(|value| value * value).sum::<f32>().sqrt();
+        if length > 0.0 {
+            sum.iter_mut().for_each(|value| *value /= length);
+        }
+        sum
+    }
+
+    fn add(&self, row: usize, sum: &mut [f32]) {
+        let scale = f32::from_bits(number(self.table, HEADER + 4 * (self.count + row)));
+        let start = HEADER + 8 * self.count + row * self.dims;
+        let vector = self.table.get(start..start + self.dims).unwrap_or_default();
+        for (sum, value) in sum.iter_mut().zip(vector) {
+            *sum += scale * f32::from(value.cast_signed());
+        }
+    }
+
+    /// The longest known pieces from the left, as the model took words apart; none if a part is unknown.
+    fn pieces(&self, word: &str) -> Vec<usize> {
+        let mut rows = Vec::new();
+        let mut rest = word;
+        while !rest.is_empty() {
+            let begin = rows.is_empty();
+            let ends = rest.char_indices().map(|(at, c)| at + c.len_utf8()).take(LONGEST).collect::<Vec<_>>();
+            let found = ends.iter().rev().find_map(|end| Some((*end, self.row(&rest[..*end], begin)?)));
+            let Some((end, row)) = found else { return Vec::new() };
+            rows.push(row);
+            rest = &rest[end..];
+        }
+        rows
+    }
+
+    fn row(&self, piece: &str, begin: bool) -> Option<usize> {
+        let wanted = hash(if begin { "" } else { "##" }, piece);
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            match number(self.table, HEADER + 4 * middle).cmp(&wanted) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => return Some(middle),
+            }
+        }
+        None
+    }
+}
+
+/// FNV-1a, as `scripts/words.py` has it.
+fn hash(prefix: &str, piece: &str) -> u32 {
+    prefix
+        .bytes()
+        .chain(piece.bytes())
+        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn likeness(first: &str, second: &str) -> f32 {
+        let words = Words::built_in();
+        let mean = |text: &str| words.mean(&[text.to_owned()]);
+        mean(first).iter().zip(mean(second)).map(|(a, b)| a * b).sum()
+    }
+
+    #[test]
+    fn the_table_is_whole() {
+        let words = Words::built_in();
+        assert_eq!(&TABLE[..4], b"SKWV");
+        assert_eq!(number(TABLE, 4), 1, "its version");
+        assert_eq!(TABLE.len(), HEADER + words.count * (8 + words.dims));
+        let hashes = (0..words.count).map(|row| number(TABLE, HEADER + 4 * row)).collect::<Vec<_>>();
+        assert!(hashes.is_sorted_by(|a, b| a < b), "sorted, and none twice");
+    }
+
+    #[test]
+    fn words_of_like_meaning_are_nearer_than_others() {
+        assert!(likeness("invoice", "bill") > likeness("invoice", "tree"));
+        assert!(likeness("css", "stylesheet") > likeness("css", "invoice"));
+    }
+
+    #[test]
+    fn a_word_of_no_known_piece_has_no_meaning() {
+        assert!(
+            Words::built_in().mean(&["\u{4f60}\u{597d}".to_owned(), String::new()]).iter().all(|value| *value == 0.0)
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! What a user chose where the router had chosen otherwise, for each project.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use rusqlite::{Connection, TransactionBehavior, params};
+
+use super::{Schema, StoreError, open};
+
+/// `skro`: a file with another mark is somebody else's.
+const MARK: i32 = 0x736b_726f;
+
+/// What is kept of a prompt, in bytes: enough to know it again.
+const MAX_PROMPT: usize = 2_000;
+/// What is kept for a project; the oldest go.
+const MAX_ROUTES: i64 = 500;
+
+pub(super) const SCHEMA: Schema = Schema {
+    mark: MARK,
+    migrations: &["
+    CREATE TABLE route (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        project TEXT NOT NULL,
+        prompt TEXT NOT NULL,
+        mode TEXT NOT NULL,
+        created TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now')),
+        UNIQUE (project, prompt)
+    );
+"],
+};
+
+/// A prompt, and the mode the user chose for it: `agent/mode`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Correction {
+    pub prompt: String,
+    pub mode: String,
+}
+
+/// The corrections of all projects, each of which sees its own.
+#[derive(Debug)]
+pub struct Routes {
+    connection: Mutex<Connection>,
+}
+
+impl Routes {
+    pub fn open(file: &Path) -> Result<Self, StoreError> {
+        Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?) })
+    }
+
+    /// Keeps what was chosen; a later choice for the same prompt takes the place of an earlier one. Whoever calls
+    /// has made sure that the prompt holds no secret.
+    pub fn remember(&self, project: &Path, prompt: &str, mode: &str) -> Result<(), StoreError> {
+        let project = project.to_string_lossy();
+        let end = (0..=MAX_PROMPT.min(prompt.len())).rev().find(|at| prompt.is_char_boundary(*at));
+        let prompt = &prompt[..end.unwrap_or_default()];
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute("DELETE FROM route WHERE project = ?1 AND prompt = ?2", params![project, prompt])?;
+        let insert = "INSERT INTO route (project, prompt, mode) VALUES (?1, ?2, ?3)";
+        transaction.execute(insert, params![project, prompt, mode])?;
+        let prune = "DELETE FROM route WHERE project = ?1 AND id NOT IN
+                     (SELECT id FROM route WHERE project = ?1 ORDER BY id DESC LIMIT ?2)";
+        transaction.execute(prune, params![project, MAX_ROUTES])?;
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// The choices of a project, the oldest first.
+    pub fn corrections(&self, project: &Path) -> Result<Vec<Correction>, StoreError> {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut query = connection.prepare("SELECT prompt, mode FROM route WHERE project = ?1 ORDER BY id")?;
+        let correction = |row: &rusqlite::Row<'_>| Ok(Correction { prompt: row.get(0)?, mode: row.get(1)? });
+        let found = query.query_map([project.to_string_lossy()], correction)?;
+        Ok(found.collect::<Result<_, _>>()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(folder: &Path) -> Routes {
+        Routes::open(&folder.join("routes.db")).unwrap()
+    }
+
+    fn told(routes: &Routes, project: &str) -> Vec<(String, String)> {
+        let found = routes.corrections(Path::new(project)).unwrap();
+        found.into_iter().map(|correction| (correction.prompt, correction.mode)).collect()
+    }
+
+    fn pair(prompt: &str, mode: &str) -> (String, String) {
+        (prompt.to_owned(), mode.to_owned())
+    }
+
+    #[test]
+    fn a_later_choice_wins_and_projects_are_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let routes = opened(folder.path());
+        for (project, prompt, mode) in [
+            ("/a", "fix it", "coding/backend"),
+            ("/a", "draw it", "coding/frontend"),
+            ("/b", "fix it", "coding/qa"),
+            ("/a", "fix it", "coding/frontend"),
+        ] {
+            routes.remember(Path::new(project), prompt, mode).unwrap();
+        }
+        drop(routes);
+        let routes = opened(folder.path());
+        assert_eq!(told(&routes, "/a"), [pair("draw it", "coding/frontend"), pair("fix it", "coding/frontend")]);
+        assert_eq!(told(&routes, "/b"), [pair("fix it", "coding/qa")]);
+        assert_eq!(told(&routes, "/c"), []);
+    }
+
+    #[test]
+    fn long_prompts_are_cut_and_old_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let routes = opened(folder.path());
+        routes.remember(Path::new("/a"), &"é".repeat(MAX_PROMPT), "coding/qa").unwrap();
+        assert_eq!(told(&routes, "/a")[0].0.len(), MAX_PROMPT);
+        for at in 0..MAX_ROUTES {
+            routes.remember(Path::new("/a"), &at.to_string(), "coding/qa").unwrap();
+        }
+        let kept = told(&routes, "/a");
+        assert_eq!(kept.len(), usize::try_from(MAX_ROUTES).unwrap());
+        assert_eq!(kept[0].0, "0", "the oldest has gone");
+    }
+}
