@@ -15,6 +15,7 @@ mod initialize;
 mod options;
 mod prompt;
 mod sessions;
+mod subagent;
 mod updates;
 mod wire;
 
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use crate::broker::{Broker, RuleStore};
 use crate::diagnostic::Diagnostic;
 use crate::manifest::Approval;
+use crate::orchestrator::Orchestrator;
 use crate::session::{ModelSource, Sessions};
 use connection::Connection;
 use wire::Wire;
@@ -43,6 +45,7 @@ pub struct Front {
     /// Opens the store of sessions, or says why it cannot be used.
     pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, String>> + Send + Sync>,
     pub projects: Arc<dyn Projects>,
+    pub orchestrator: Orchestrator,
     pub version: &'static str,
     /// Where the program was started.
     pub cwd: PathBuf,

@@ -12,15 +12,18 @@ mod history;
 mod join;
 mod judge;
 mod models;
+mod once;
+mod shorten;
 
 pub use ask::Patience;
 pub use code::{Code, EXECUTE, is_own};
 pub use compaction::Upkeep;
-pub use context::{Setting, memories, system_prompt};
-pub use exchange::{Ending, Exchange, Limits, TurnEnd};
+pub use context::{Setting, between, memories, system_prompt};
+pub use exchange::{Ending, Exchange, Limits, Opening, TurnEnd};
 pub use history::{History, standing};
 pub use judge::ModelJudge;
 pub use models::models;
+pub use once::asked_once;
 
 use std::sync::Arc;
 
@@ -29,6 +32,9 @@ use serde::{Deserialize, Serialize};
 use crate::conversation::{Message, ToolUse, Usage};
 use crate::tool::{Activity, ToolOutcome};
 
+/// The call by which it is told who works on a prompt. No model makes it, and it reaches no service.
+pub const ROUTE: &str = "route";
+
 /// Who hears of a turn. Neither call may block.
 pub trait Notifier: Send + Sync {
     /// Something that lasts: it belongs to the session's record.
@@ -36,6 +42,21 @@ pub trait Notifier: Send + Sync {
 
     /// Something for the moment: whoever misses it misses nothing that lasts.
     fn status(&self, status: Status);
+
+    /// Another session begins to work for this one. Whoever wants to hear of it apart gives a notifier for it; whoever
+    /// does not hears of its calls as calls of this one.
+    fn child(&self, _child: &Child) -> Option<Arc<dyn Notifier>> {
+        None
+    }
+}
+
+/// A session that works for another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Child {
+    pub session: String,
+    /// As `agent/mode`.
+    pub mode: String,
+    pub task: String,
 }
 
 /// What happened in a turn, in order. Every tool that starts ends, and nothing follows the end of the turn.
@@ -47,6 +68,9 @@ pub enum Event {
     },
     ToolStarted {
         call: ToolUse,
+        /// Who makes it, as `agent/mode`, if not the model of this session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
     },
     ToolEnded {
         id: String,

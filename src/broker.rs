@@ -10,18 +10,22 @@ mod files;
 mod foreign;
 mod gate;
 mod idle;
+mod manage;
 mod names;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use binding::Policy;
 pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
 pub use consent::Subject;
 pub use facts::unreadable;
+use futures::future::BoxFuture;
 pub use gate::{Answer, Asker, Because, Judge, Nobody, Question, RuleStore, Verdict};
+use manage::DISABLED;
+pub use manage::harmless;
 
-use crate::graph::{Need, Plan};
+use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{Approval, Layer, ModeEntry, ServiceEntry, ServiceManifest, Status};
 use crate::permissions::{self, Rule};
@@ -36,6 +40,7 @@ pub struct Broker {
     /// Beside those of the plan.
     rules: Arc<[Rule]>,
     judge: Option<Arc<dyn Judge>>,
+    bounds: Bounds,
 }
 
 /// Whose binding it is and what it may do.
@@ -47,6 +52,21 @@ pub struct Terms {
     pub asker: Arc<dyn Asker>,
     /// Services that came with the session, from its editor: what the group `mcp` speaks of.
     pub brought: Vec<Arc<ServiceEntry>>,
+}
+
+/// What holds a session that works for another, beside its mode.
+#[derive(Clone, Default)]
+pub struct Bounds {
+    /// What the other one may do: consent is never easier to have than there, and what was refused there is refused.
+    pub parent: Option<Arc<Binding>>,
+    /// Passed by calls that write.
+    pub turnstile: Option<Arc<dyn Turnstile>>,
+}
+
+/// Keeps those who work side by side from writing one file at once.
+pub trait Turnstile: Send + Sync {
+    /// Returns when the caller may write to these files, or why it cannot.
+    fn pass(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), String>>;
 }
 
 impl Terms {
@@ -83,7 +103,7 @@ pub enum BindError {
 
 impl Broker {
     pub fn new(plan: Arc<Plan>, pool: Pool) -> Self {
-        Self { plan, pool, rules: Arc::default(), judge: None }
+        Self { plan, pool, rules: Arc::default(), judge: None, bounds: Bounds::default() }
     }
 
     /// A broker for another plan over the same pool.
@@ -102,6 +122,12 @@ impl Broker {
     #[must_use]
     pub fn with_judge(&self, judge: Arc<dyn Judge>) -> Self {
         Self { judge: Some(judge), ..self.clone() }
+    }
+
+    /// The same broker for sessions that work for another.
+    #[must_use]
+    pub fn with_bounds(&self, bounds: Bounds) -> Self {
+        Self { bounds, ..self.clone() }
     }
 
     /// The rules for a session in this folder: those of the configs, and those given for this launch.
@@ -136,18 +162,18 @@ impl Broker {
 
     /// Starts what the mode needs, level by level, each level in parallel, and freezes what it may use. The
     /// binding is complete or there is none: a session that switches keeps its old one until then.
-    pub async fn bind(&self, id: &ModeId, terms: Terms) -> Result<Binding, BindError> {
+    pub async fn bind(&self, id: &ModeId, mut terms: Terms) -> Result<Binding, BindError> {
         let (mode, scope) = self.plan.mode(id).ok_or_else(|| BindError::UnknownMode(id.clone()))?;
+        terms.take_up(&self.plan);
         let find = |name: &ServiceName| -> Option<ServiceManifest> {
             terms.service(&self.plan, name.as_str()).map(|entry| entry.manifest.clone())
         };
         let mut levels = self.plan.start_levels(id);
-        if scope.lists_mcp() && !terms.brought.is_empty() {
-            let brought =
-                terms.brought.iter().map(|entry| Need { service: entry.manifest.name.clone(), optional: true });
+        let brought = terms.brought_needs(&levels);
+        if scope.lists_mcp() && !brought.is_empty() {
             match levels.first_mut() {
                 Some(first) => first.extend(brought),
-                None => levels.push(brought.collect()),
+                None => levels.push(brought),
             }
         }
         let mut bound: Vec<(Lease, Arc<Catalog>)> = Vec::new();
@@ -159,6 +185,17 @@ impl Broker {
                 if entry.manifest.status == Status::Planned {
                     let reason = "it is planned".to_owned();
                     absent.push(Absent { service: need.service, optional: need.optional, planned: true, reason });
+                    continue;
+                }
+                if terms.disables(entry) {
+                    let (service, reason) = (need.service, DISABLED.to_owned());
+                    if !need.optional {
+                        return Err(BindError::Service {
+                            mode: id.clone(),
+                            error: ServiceError::NotStarted { service, reason },
+                        });
+                    }
+                    absent.push(Absent { service, optional: true, planned: false, reason });
                     continue;
                 }
                 let lease = self.pool.lease(&entry.manifest, &terms.session, &find);
@@ -184,14 +221,24 @@ impl Broker {
             }
         }
         let approval = terms.approval.unwrap_or_else(|| self.approval(mode));
-        let policy =
-            Policy { approval: Mutex::new(approval), rules: self.rules(&terms.session.cwd), judge: self.judge.clone() };
+        let policy = Policy {
+            approval: Mutex::new(approval),
+            rules: self.rules(&terms.session.cwd),
+            judge: self.judge.clone(),
+            bounds: self.bounds.clone(),
+        };
         let plan = Arc::clone(&self.plan);
         let binding = Binding::freeze(plan, id.clone(), scope.clone(), bound, absent, policy, terms);
         for problem in binding.idle_rules() {
             tracing::warn!("{problem}");
         }
         Ok(binding)
+    }
+}
+
+impl std::fmt::Debug for Bounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bounds").field("parent", &self.parent).finish_non_exhaustive()
     }
 }
 

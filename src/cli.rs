@@ -34,6 +34,7 @@ mod sessions;
 mod settings_file;
 mod started;
 mod tools;
+mod top_of_mind;
 mod trust;
 mod whole_file;
 mod workspace;

@@ -24,6 +24,8 @@ pub enum Content {
     Resource(Value),
     /// A link to a resource, in MCP's JSON.
     Link(Value),
+    /// Said to the model beside what the user says, and by Skein: no front door shows it as the user's words.
+    Aside(String),
 }
 
 impl Content {
@@ -34,7 +36,11 @@ impl Content {
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Content::Text(text) => Some(text),
-            Content::Image { .. } | Content::Audio { .. } | Content::Resource(_) | Content::Link(_) => None,
+            Content::Image { .. }
+            | Content::Audio { .. }
+            | Content::Resource(_)
+            | Content::Link(_)
+            | Content::Aside(_) => None,
         }
     }
 }
@@ -45,7 +51,7 @@ impl Content {
     pub fn in_words(&self) -> String {
         let of = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
         match self {
-            Content::Text(text) => text.clone(),
+            Content::Text(text) | Content::Aside(text) => text.clone(),
             Content::Image { mime, .. } | Content::Audio { mime, .. } => format!("({mime})"),
             Content::Resource(value) => match value["text"].as_str() {
                 // A file must not end its own mark and go on as the user.
@@ -109,10 +115,19 @@ impl Message {
 
     /// True if a person says it: results of tools are in messages of the user's, too.
     pub fn is_prompt(&self) -> bool {
-        self.role == Role::User && self.parts.iter().any(|part| matches!(part, Part::Content(_)))
+        let said = |part: &Part| matches!(part, Part::Content(content) if !matches!(content, Content::Aside(_)));
+        self.role == Role::User && self.parts.iter().any(said)
     }
 
-    /// All plain text of the message.
+    /// What Skein said to the model beside it.
+    pub fn asides(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Content(Content::Aside(text)) => Some(text.as_str()),
+            Part::Content(_) | Part::Thought(_) | Part::ToolUse(_) | Part::ToolResult(_) => None,
+        })
+    }
+
+    /// All plain text of the message; what Skein said beside it is none of it.
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             Part::Content(content) => content.as_text(),
@@ -144,6 +159,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_aside_is_for_the_model_and_not_what_the_user_said() {
+        let message = Message::user(vec![Content::Aside("beside".to_owned()), Content::text("hello")]);
+        assert_eq!((message.text().as_str(), message.is_prompt()), ("hello", true));
+        assert_eq!(message.asides().collect::<Vec<_>>(), ["beside"]);
+        assert!(!Message::user(vec![Content::Aside("beside".to_owned())]).is_prompt());
+        let kept = serde_json::to_value(&message).unwrap();
+        assert_eq!(kept["parts"][0], json!({"content": {"aside": "beside"}}));
+        assert_eq!(serde_json::from_value::<Message>(kept).unwrap(), message);
+    }
 
     #[test]
     fn a_file_cannot_end_its_own_mark() {

@@ -43,7 +43,7 @@ pub mod llm;
 pub mod agents;
 /// A talk in a mode, with its record.
 pub mod session;
-/// Who does what: prompts to modes and tasks.
+/// Who works on a prompt.
 pub mod orchestrator;
 /// The front door for editors.
 pub mod acp;

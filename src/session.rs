@@ -3,13 +3,16 @@
 //! Invariant: knows no protocol and no terminal. What happened in a turn is in the store before anybody is told
 //! that the turn has ended.
 
+mod child;
 mod live;
 mod recorder;
 mod setup;
 pub mod slash;
+mod turn;
 mod undo;
 
 pub use live::{Live, PromptError};
+pub use turn::Begun;
 pub use undo::{Changed, Undone};
 
 use std::path::PathBuf;
@@ -20,7 +23,7 @@ use crate::broker::{Asker, BindError, Broker};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{Approval, ServiceEntry};
-use crate::store::{self, NewSession, StoreError, StoredSession};
+use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
 use crate::tool::editor::Editor;
 
 /// Opens sessions, new ones and stored ones. A cheap handle.
@@ -119,6 +122,16 @@ impl Sessions {
         choice: Choice,
         host: impl FnOnce(&str) -> Host,
     ) -> Result<Arc<Live>, SessionError> {
+        self.create_for(None, place, choice, host).await
+    }
+
+    async fn create_for(
+        &self,
+        parent: Option<&str>,
+        place: Place,
+        choice: Choice,
+        host: impl FnOnce(&str) -> Host,
+    ) -> Result<Arc<Live>, SessionError> {
         let new = NewSession {
             cwd: place.cwd.clone(),
             roots: place.roots.clone(),
@@ -127,6 +140,7 @@ impl Sessions {
             model: choice.model.clone(),
             // A level that came with the launch is for the launch; only what is chosen in the session is kept.
             approval: None,
+            parent: parent.map(str::to_owned),
         };
         let id = self.store.create(new).await?;
         let host = host(&id);
@@ -160,8 +174,16 @@ impl Sessions {
             .map_err(|error: serde_json::Error| SessionError::Record { id: id.to_owned(), reason: error.to_string() })
     }
 
-    /// Takes a session out of the store, with what its tools left behind.
+    /// Takes a session out of the store, with those that worked for it and what their tools left behind.
     pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
+        let children = ListFilter { parent: Some(id.to_owned()), ..ListFilter::default() };
+        for child in self.store.list(children).await? {
+            self.delete_one(&child.id).await?;
+        }
+        self.delete_one(id).await
+    }
+
+    async fn delete_one(&self, id: &str) -> Result<bool, SessionError> {
         let deleted = self.store.delete(id).await?;
         let scratch = self.scratch(id);
         if deleted && scratch.exists() {

@@ -9,7 +9,8 @@ mod sessions;
 pub use memories::{Filter, Memories, Memory, NewMemory, Reach};
 pub use routes::{Correction, Routes};
 pub use sessions::{
-    Change, Cursor, Hit, ListFilter, NewEvent, NewSession, Sessions, Spent, StoredEvent, StoredSession, Within,
+    COUNTED, Change, Cursor, Hit, InCommon, Kindred, ListFilter, NewEvent, NewSession, Recall, Recalled, Said,
+    Sessions, Spent, StoredEvent, StoredSession, Weigh, Within,
 };
 
 use std::path::{Path, PathBuf};
@@ -219,4 +220,10 @@ pub fn project_root(folder: &Path) -> PathBuf {
     let real = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let repository = real.ancestors().find(|ancestor| ancestor.join(".git").exists()).map(Path::to_owned);
     repository.unwrap_or(real)
+}
+
+/// The sessions of a project: those that work in its repository, or in this very folder if it is in none.
+pub fn sessions_of_project(folder: &Path) -> Within {
+    let root = project_root(folder);
+    if root.join(".git").exists() { Within::Below(root) } else { Within::Folder(root) }
 }

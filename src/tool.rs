@@ -4,16 +4,20 @@
 //! Invariant: a tool's failure is an answer the model can read; an `Err` means that there is no answer.
 
 mod activity;
+pub mod delegate;
 pub mod editor;
+pub mod manage;
+mod plain;
 mod preview;
 
 pub use activity::{Activity, PlanStep, Progress, StepPriority, StepStatus};
+pub use plain::{is_hidden, plain, plain_line};
 pub use preview::{Preview, preview, subject};
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -138,6 +142,12 @@ impl CallContext {
         })
     }
 
+    /// The same for work that outlasts the call: nobody hears of it, and nobody cancels it with the call.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self { cancel: CancellationToken::new(), activity: None, ..self.clone() }
+    }
+
     pub fn report(&self, activity: Activity) {
         if let Some(listener) = &self.activity {
             listener(activity);
@@ -163,6 +173,11 @@ pub struct Session {
     pub scratch: PathBuf,
     /// Whoever shows the session, if it lends files or terminals.
     pub editor: Option<Arc<dyn editor::Editor>>,
+    /// Whoever hands work to others for it, if it may have that done.
+    pub delegator: OnceLock<Arc<dyn delegate::Delegator>>,
+    /// Whoever manages its services, if somebody does.
+    pub manager: OnceLock<Arc<dyn manage::ServiceManager>>,
+    enabled: Mutex<manage::Enabled>,
     /// By type: each service keeps its own.
     state: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
@@ -181,7 +196,28 @@ impl Session {
     ) -> Arc<Self> {
         let mut roots = vec![cwd.clone(), scratch.clone()];
         roots.extend(additional_roots);
-        Arc::new(Self { id: id.into(), cwd, roots, scratch, editor, state: Mutex::new(HashMap::new()) })
+        Arc::new(Self {
+            id: id.into(),
+            cwd,
+            roots,
+            scratch,
+            editor,
+            delegator: OnceLock::new(),
+            manager: OnceLock::new(),
+            enabled: Mutex::default(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// The services that were enabled and disabled in it.
+    pub fn enabled(&self) -> manage::Enabled {
+        self.enabled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on it has the services that `parent` has, for which it works.
+    pub fn share_services(&self, parent: &Session) {
+        let of_parent = parent.enabled();
+        *self.enabled.lock().unwrap_or_else(PoisonError::into_inner) = of_parent;
     }
 
     /// What a service remembers about this session, made at its first use.

@@ -81,7 +81,7 @@ impl ClientAsker {
         let call = ToolUse { id: id.to_owned(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
         let fields = acp::ToolCallUpdateFields::new()
-            .title(calls::title(&call, kind))
+            .title(calls::title(&call, question.by.as_deref(), kind))
             .name(call.name)
             .kind(kind)
             .status(acp::ToolCallStatus::Pending)

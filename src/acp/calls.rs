@@ -6,7 +6,7 @@ use agent_client_protocol::v1::schema as acp;
 use serde_json::{Value, json};
 
 use super::content;
-use crate::agents;
+use crate::agents::{self, ROUTE};
 use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
@@ -29,9 +29,9 @@ pub(super) struct Shown {
 }
 
 /// The call as it begins. `cwd` makes its paths absolute.
-pub(super) fn begun(call: &ToolUse, plan: &Plan, cwd: &Path) -> acp::ToolCall {
+pub(super) fn begun(call: &ToolUse, by: Option<&str>, plan: &Plan, cwd: &Path) -> acp::ToolCall {
     let kind = kind(&call.name, plan);
-    acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, kind))
+    acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, by, kind))
         .name(call.name.clone())
         .kind(kind)
         .content(code(call).into_iter().collect::<Vec<_>>())
@@ -154,6 +154,9 @@ pub(super) fn plan_update(steps: &[PlanStep]) -> acp::SessionUpdate {
 
 /// From the groups that the tool's service declares, which say what it is for.
 pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
+    if name == ROUTE {
+        return acp::ToolKind::SwitchMode;
+    }
     if agents::is_own(name) {
         return if name == agents::EXECUTE { acp::ToolKind::Execute } else { acp::ToolKind::Search };
     }
@@ -173,8 +176,17 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
     kinds.into_iter().find(|(group, _)| in_group(group)).map_or(acp::ToolKind::Other, |(_, kind)| kind)
 }
 
-/// `Run cargo test`, `Edit src/lib.rs`, `notes: add`.
-pub(super) fn title(call: &ToolUse, kind: acp::ToolKind) -> String {
+/// `Run cargo test`, `Edit src/lib.rs`, `notes: add`; with `coding/backend: ` before it if that one makes the call for
+/// this session.
+pub(super) fn title(call: &ToolUse, by: Option<&str>, kind: acp::ToolKind) -> String {
+    let title = own_title(call, kind);
+    by.map_or(title.clone(), |by| format!("{}: {title}", printable(by)))
+}
+
+fn own_title(call: &ToolUse, kind: acp::ToolKind) -> String {
+    if let (ROUTE, Some(to)) = (call.name.as_str(), call.arguments["to"].as_str()) {
+        return format!("Route to {}", printable(to));
+    }
     let (service, name) = call.name.split_once("__").unwrap_or(("", &call.name));
     let words = name.replace('_', " ");
     let about = tool::subject(&call.arguments).map(one_line);

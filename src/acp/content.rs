@@ -27,7 +27,7 @@ fn content(block: acp::ContentBlock) -> Result<Content, acp::Error> {
 /// A piece of a message or of a tool's answer as a client shows it.
 pub(super) fn block(content: &Content) -> acp::ContentBlock {
     match content {
-        Content::Text(text) => acp::ContentBlock::Text(acp::TextContent::new(text.clone())),
+        Content::Text(text) | Content::Aside(text) => acp::ContentBlock::Text(acp::TextContent::new(text.clone())),
         Content::Image { mime, data } => acp::ContentBlock::Image(acp::ImageContent::new(data.clone(), mime.clone())),
         Content::Audio { mime, data } => acp::ContentBlock::Audio(acp::AudioContent::new(data.clone(), mime.clone())),
         Content::Resource(value) => typed("resource", &json!({"resource": value})),

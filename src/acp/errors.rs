@@ -54,6 +54,7 @@ pub(super) fn session(error: &SessionError) -> acp::Error {
 pub(super) fn prompt(error: &PromptError) -> acp::Error {
     match error {
         PromptError::Busy => invalid_request(error.to_string()),
+        PromptError::Misdirected(_) => invalid_params(error.to_string()),
         PromptError::Bind(_)
         | PromptError::Model(_)
         | PromptError::Prompt(_)

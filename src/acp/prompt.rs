@@ -9,6 +9,7 @@ use super::connection::{Connection, Open, Place, Running};
 use super::updates::Updates;
 use super::{content, errors};
 use crate::agents::{Ending, Notifier, Status, TurnEnd};
+use crate::orchestrator::Wish;
 use crate::session::PromptError;
 
 /// Runs the turn that `running` stands for. `place` is its place among the session's requests.
@@ -53,7 +54,8 @@ pub(super) async fn prompt(
         }
     };
     let title = open.live.title();
-    let turn = open.live.prompt(prompt, Arc::clone(&updates) as Arc<dyn Notifier>, running.cancel());
+    let front = Arc::clone(&updates) as Arc<dyn Notifier>;
+    let turn = connection.front.orchestrator.prompt(&open.live, prompt, Wish::default(), front, running.cancel());
     tokio::pin!(turn);
     // Its first step decides which mode it is in; a switch that follows is for the next turn.
     let begun = futures::poll!(&mut turn);

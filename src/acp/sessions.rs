@@ -15,7 +15,7 @@ use super::{Project, errors, options};
 use crate::agents::Event;
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::manifest::{HttpTransport, ServiceEntry, StdioTransport, Transport, brought_service};
+use crate::manifest::{AgentEntry, HttpTransport, ServiceEntry, StdioTransport, Transport, brought_service};
 use crate::session::{Choice, Host, Place};
 use crate::store::{Cursor, ListFilter, StoredSession, Within};
 
@@ -83,13 +83,8 @@ fn default_mode(plan: &Plan, agent: Option<&str>, mode: Option<&str>) -> Result<
         (None, None) => DEFAULT_MODE.to_owned(),
         (agent, Some(mode)) => format!("{}/{mode}", agent.unwrap_or("goose")),
         (Some(agent), None) => {
-            let entry = plan.agent(agent);
-            let default = entry.and_then(|entry| {
-                let first = entry.modes.first().map(|mode| &mode.mode.slug);
-                entry.manifest.default_mode.as_ref().or(first)
-            });
-            let default = default.ok_or_else(|| errors::invalid_params(format!("there is no agent `{agent}`")))?;
-            format!("{agent}/{default}")
+            let default = plan.agent(agent).and_then(AgentEntry::default_mode);
+            default.ok_or_else(|| errors::invalid_params(format!("there is no agent `{agent}`")))?.to_string()
         }
     };
     options::mode(plan, &id)
@@ -212,7 +207,7 @@ pub(super) async fn list(
     let after = request.cursor.as_deref().map(cursor).transpose()?;
     let within = request.cwd.map_or(Within::Anywhere, Within::Folder);
     // One more than is shown tells whether there is another page.
-    let filter = ListFilter { within, after, limit: Some(PAGE + 1) };
+    let filter = ListFilter { within, after, limit: Some(PAGE + 1), ..ListFilter::default() };
     let listed = connection.sessions().await?.store().list(filter).await;
     let mut listed = listed.map_err(|error| errors::failed(error.to_string()))?;
     let more = listed.len() > PAGE;

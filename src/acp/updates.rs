@@ -10,8 +10,9 @@ use agent_client_protocol::v1::schema as acp;
 
 use super::calls::{self, Shown};
 use super::content;
+use super::subagent::Subagent;
 use super::wire::{Chunk, Voice, Wire};
-use crate::agents::{Event, Notifier, Status, standing};
+use crate::agents::{Child, Event, Notifier, Status, standing};
 use crate::conversation::{Content, Message, Part, Role};
 use crate::graph::Plan;
 use crate::session::Live;
@@ -52,6 +53,7 @@ impl MessageIds {
 pub(super) struct Abilities {
     pub(super) notices: bool,
     pub(super) compaction: bool,
+    pub(super) subagents: bool,
 }
 
 impl Abilities {
@@ -60,6 +62,7 @@ impl Abilities {
         Self {
             notices: session.is_some_and(|session| session.notices.is_some()),
             compaction: session.is_some_and(|session| session.compaction.is_some()),
+            subagents: client.subagents.is_some(),
         }
     }
 }
@@ -83,6 +86,20 @@ impl Updates {
         Self { wire, session, live, plan, abilities, turn: Mutex::default(), messages }
     }
 
+    /// The way to the client, and the session it is told about.
+    pub(super) fn whom(&self) -> (Wire, Arc<str>) {
+        (self.wire.clone(), Arc::clone(&self.session))
+    }
+
+    /// The same client, for a session that works for this one.
+    pub(super) fn of_child(&self, session: &str) -> Self {
+        let messages = Arc::new(MessageIds::after(0));
+        Self {
+            session: Arc::from(session),
+            ..Self::new(self.wire.clone(), Arc::clone(&self.live), Arc::clone(&self.plan), self.abilities, messages)
+        }
+    }
+
     /// Everything that happened so far, for a client that does not know it.
     pub(super) fn replay(&self, events: &[Event]) {
         for (_, event) in standing(events) {
@@ -102,7 +119,7 @@ impl Updates {
                 Event::ToolStarted { .. }
                 | Event::Compacted { .. }
                 | Event::TurnEnded { .. }
-                | Event::Undone { .. } => self.show(event),
+                | Event::Undone { .. } => self.show(event, false),
             }
         }
         // A call that was cut off by the end of the program will not end any more.
@@ -118,6 +135,8 @@ impl Updates {
         let said = |content: &Content| acp::ContentChunk::new(content::block(content)).message_id(id.clone());
         for part in &message.parts {
             self.send(match (part, message.role) {
+                // Not what the user said.
+                (Part::Content(Content::Aside(_)), _) => continue,
                 (Part::Content(content), Role::User) => acp::SessionUpdate::UserMessageChunk(said(content)),
                 (Part::Content(content), Role::Assistant) => acp::SessionUpdate::AgentMessageChunk(said(content)),
                 (Part::Thought(text), _) => {
@@ -131,15 +150,19 @@ impl Updates {
         }
     }
 
-    /// What lasts, as far as it was not told while it grew.
-    fn show(&self, event: &Event) {
+    /// What lasts, as far as it was not told while it grew; `live` if it happens now.
+    fn show(&self, event: &Event, live: bool) {
         let mut turn = self.turn();
         match event {
             // The next words are a new message.
             Event::Message { .. } => turn.speaking = None,
-            Event::ToolStarted { call } => {
+            // The client sees it in the session of whoever makes it.
+            Event::ToolStarted { by: Some(_), .. } if live && self.abilities.subagents => {}
+            Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
+            Event::ToolStarted { call, by } => {
                 turn.calls.insert(call.id.clone(), Shown::of(call));
-                self.send(acp::SessionUpdate::ToolCall(calls::begun(call, &self.plan, &self.live.session().cwd)));
+                let begun = calls::begun(call, by.as_deref(), &self.plan, &self.live.session().cwd);
+                self.send(acp::SessionUpdate::ToolCall(begun));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
                 let shown = turn.calls.remove(id).unwrap_or_default();
@@ -195,7 +218,11 @@ impl Updates {
 
 impl Notifier for Updates {
     fn log(&self, event: Event) {
-        self.show(&event);
+        self.show(&event, true);
+    }
+
+    fn child(&self, child: &Child) -> Option<Arc<dyn Notifier>> {
+        self.abilities.subagents.then(|| Subagent::begun(self, child) as Arc<dyn Notifier>)
     }
 
     fn status(&self, status: Status) {

@@ -254,7 +254,7 @@ fn result(outcome: ToolOutcome) -> CallToolResult {
 
 fn block(content: Content) -> ContentBlock {
     match content {
-        Content::Text(text) => ContentBlock::text(text),
+        Content::Text(text) | Content::Aside(text) => ContentBlock::text(text),
         Content::Image { mime, data } => ContentBlock::image(data, mime),
         Content::Audio { mime, data } => ContentBlock::audio(data, mime),
         Content::Link(value) => match parsed(&value) {

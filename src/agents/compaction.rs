@@ -214,9 +214,7 @@ fn cut(history: &History, keep: u64) -> Option<usize> {
 
 /// The last thing the user asked for.
 fn prompt(history: &History) -> Option<usize> {
-    history.messages().iter().rposition(|message| {
-        message.role == Role::User && message.parts.iter().any(|part| matches!(part, Part::Content(_)))
-    })
+    history.messages().iter().rposition(|message| message.is_prompt())
 }
 
 /// The message in the place of the first `cut`, with the user's prompt if that is among them.
@@ -273,6 +271,7 @@ fn transcript(messages: &[Arc<Message>], room: usize) -> String {
 fn line(message: &Message, part: &Part) -> String {
     let who = if message.role == Role::User { "USER" } else { "ASSISTANT" };
     match part {
+        Part::Content(Content::Aside(text)) => format!("BESIDE: {}", brief(text)),
         Part::Content(content) => format!("{who}: {}", brief(&said(content))),
         Part::Thought(_) => format!("{who} thought about it."),
         Part::ToolUse(call) => format!("{who} called {} with {}", call.name, brief(&call.arguments.to_string())),
@@ -286,7 +285,7 @@ fn line(message: &Message, part: &Part) -> String {
 
 fn said(content: &Content) -> String {
     match content {
-        Content::Text(text) => text.clone(),
+        Content::Text(text) | Content::Aside(text) => text.clone(),
         Content::Image { mime, .. } | Content::Audio { mime, .. } => format!("({mime})"),
         Content::Resource(value) | Content::Link(value) => value.to_string(),
     }
@@ -312,7 +311,7 @@ pub(super) fn weight(message: &Message) -> u64 {
     /// What providers count for an image or a minute of sound, give or take.
     const MEDIUM: u64 = 1_500;
     let content = |content: &Content| match content {
-        Content::Text(text) => tokens_of(text.len()),
+        Content::Text(text) | Content::Aside(text) => tokens_of(text.len()),
         Content::Image { .. } | Content::Audio { .. } => MEDIUM,
         Content::Resource(value) | Content::Link(value) => tokens_of(value.to_string().len()),
     };

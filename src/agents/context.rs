@@ -56,6 +56,8 @@ pub struct Setting<'a> {
     pub os: &'a str,
     /// As [`memories`] gave them.
     pub memories: &'a str,
+    /// Whom the agent may hand work to, a line each.
+    pub delegates: &'a str,
 }
 
 /// The system prompt of a session in a mode.
@@ -72,6 +74,7 @@ pub fn system_prompt(
         cwd: &session.cwd.to_string_lossy(),
         date: setting.date,
         os: setting.os,
+        delegates: setting.delegates,
     };
     let mut text = match prompt {
         Some(prompt) => prompt.fill_in(&values)?,
@@ -97,10 +100,11 @@ pub fn system_prompt(
 }
 
 /// What stands around the texts of others. None of them may hold one of these, opening or closing.
-const MARKS: [&str; 4] = ["project-instructions", "service", "memories", "code-execution"];
+const MARKS: [&str; 6] =
+    ["project-instructions", "service", "memories", "top-of-mind", "earlier-sessions", "code-execution"];
 
 /// Somebody else's text, so that it is plain where it ends and whose it is.
-fn between(mark: &str, (key, value): (&str, &str), note: &str, text: &str) -> String {
+pub fn between(mark: &str, (key, value): (&str, &str), note: &str, text: &str) -> String {
     // A folder of a project may be called anything.
     let value: String =
         value.chars().map(|c| if c.is_control() || "\"<>".contains(c) { '\u{FFFD}' } else { c }).collect();

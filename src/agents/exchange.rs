@@ -4,9 +4,6 @@
 //! the turn is cancelled.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::io::Write as _;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -20,9 +17,6 @@ use crate::broker::Binding;
 use crate::conversation::{Content, Message, Part, Role, ToolResult, ToolUse, Usage};
 use crate::llm::{ModelStop, OfferedTool, Provider, Request};
 use crate::tool::{Activity, CallContext, ExchangeView, ServiceError, Session, ToolOutcome};
-
-/// Text of a tool's answer past this goes to a file that the model can page through.
-const MAX_RESULT: usize = 50_000;
 
 /// When a turn that does not end by itself is ended.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +54,22 @@ pub(super) struct Called {
     pub(super) outcome: ToolOutcome,
     /// The tool that nobody consented to; the call itself, or the last one that its code made.
     pub(super) refused: Option<String>,
+}
+
+/// What a turn begins with.
+#[derive(Debug, Default)]
+pub struct Opening {
+    pub prompt: Vec<Content>,
+    /// What was decided about it before, for the record: calls that no model made.
+    pub decided: Vec<Event>,
+    /// The first answer, if it is known and no model is asked for it.
+    pub first: Vec<Part>,
+}
+
+impl From<Vec<Content>> for Opening {
+    fn from(prompt: Vec<Content>) -> Self {
+        Self { prompt, ..Self::default() }
+    }
 }
 
 /// How a turn ended.
@@ -124,24 +134,49 @@ impl Exchange {
     }
 
     /// One turn: appends to `history` what was said, and tells the notifier, last of all, that it has ended.
-    pub async fn turn(&self, history: &mut History, prompt: Vec<Content>, cancel: &CancellationToken) -> TurnEnd {
+    pub async fn turn(
+        &self,
+        history: &mut History,
+        opening: impl Into<Opening>,
+        cancel: &CancellationToken,
+    ) -> TurnEnd {
+        let opening = opening.into();
         let mut turn = Turn { ids: history.ids(), ..Turn::default() };
-        self.say(history, Message::user(prompt));
-        let ending = self.run(history, &mut turn, cancel).await;
+        self.say(history, Message::user(opening.prompt));
+        for event in opening.decided {
+            self.tell(event);
+        }
+        let ending = self.run(history, opening.first, &mut turn, cancel).await;
         let end = TurnEnd { ending, usage: turn.usage };
         self.notifier.log(Event::TurnEnded { end: end.clone() });
         end
     }
 
-    async fn run(&self, history: &mut History, turn: &mut Turn, cancel: &CancellationToken) -> Ending {
+    async fn run(
+        &self,
+        history: &mut History,
+        first: Vec<Part>,
+        turn: &mut Turn,
+        cancel: &CancellationToken,
+    ) -> Ending {
+        let mut known = Some(first).filter(|first| !first.is_empty());
         for _ in 0..self.limits.requests {
-            let Answered { parts, stop, usage } = match self.ask(history, turn, cancel).await {
+            let asked = known.is_none();
+            let answer = match known.take() {
+                Some(parts) => {
+                    Ok(Answered { parts: self.aloud(parts), stop: ModelStop::Finished, usage: Usage::default() })
+                }
+                None => self.ask(history, turn, cancel).await,
+            };
+            let Answered { parts, stop, usage } = match answer {
                 Ok(answer) => answer,
                 Err(ending) => return ending,
             };
             turn.usage += usage;
             let context = usage.input + usage.output;
-            self.notifier.status(Status::Usage { turn: turn.usage, context });
+            if asked {
+                self.notifier.status(Status::Usage { turn: turn.usage, context });
+            }
             let parts: Vec<_> = parts.into_iter().map(|part| turn.identified(part)).collect();
             let calls: Vec<_> = parts.iter().filter_map(tool_use).cloned().collect();
             if parts.is_empty() {
@@ -149,7 +184,9 @@ impl Exchange {
             } else {
                 self.say(history, Message { role: Role::Assistant, parts });
             }
-            history.measured(context);
+            if asked {
+                history.measured(context);
+            }
             if calls.is_empty() {
                 return match (stop, turn.refused.take()) {
                     (ModelStop::Length, _) => Ending::MaxTokens,
@@ -175,6 +212,26 @@ impl Exchange {
         let message = Arc::new(message);
         history.push(Arc::clone(&message));
         self.notifier.log(Event::Message { message });
+    }
+
+    /// What happened apart from the model, as if it were seen while it happens.
+    fn tell(&self, event: Event) {
+        if let Event::ToolEnded { id, activity, .. } = &event {
+            for activity in activity {
+                self.notifier.status(Status::ToolActivity { id: id.clone(), activity: activity.clone() });
+            }
+        }
+        self.notifier.log(event);
+    }
+
+    /// An answer that was not heard while it came.
+    fn aloud(&self, parts: Vec<Part>) -> Vec<Part> {
+        for part in &parts {
+            if let Part::Content(Content::Text(text)) = part {
+                self.notifier.status(Status::Text(text.clone()));
+            }
+        }
+        parts
     }
 
     /// Asks the model, with what fits into its window. What it had said when it failed is kept in the history.
@@ -247,7 +304,10 @@ impl Exchange {
     fn reads_only(&self, call: &ToolUse) -> bool {
         match self.code_for(call) {
             Some(_) => Code::reads_only(&call.name),
-            None => self.binding.tools().get(&call.name).is_some_and(|tool| tool.read_only),
+            None => {
+                let Some(tool) = self.binding.tools().get(&call.name) else { return false };
+                call.arguments.as_object().is_some_and(|arguments| tool.reads_only(arguments))
+            }
         }
     }
 
@@ -256,7 +316,7 @@ impl Exchange {
     }
 
     async fn call(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> Called {
-        self.notifier.log(Event::ToolStarted { call: call.clone() });
+        self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();
         let called = match self.code_for(call) {
             _ if cancel.is_cancelled() => Called { outcome: cancelled(), refused: None },
@@ -308,26 +368,6 @@ impl Exchange {
             Err(error) => ToolOutcome::error(error.to_string()),
         }
     }
-
-    /// The outcome with text that a context can hold; the whole is kept in a file.
-    pub(super) fn shortened(&self, mut outcome: ToolOutcome, id: &str) -> ToolOutcome {
-        for (nth, content) in outcome.content.iter_mut().enumerate() {
-            let Content::Text(text) = content else { continue };
-            if text.len() <= MAX_RESULT {
-                continue;
-            }
-            let file = self.session.scratch.join(format!("result-{}-{nth}.txt", file_name(id)));
-            let kept = keep(&file, text);
-            let whole = match kept {
-                Ok(()) => format!("the whole is in {}", file.display()),
-                Err(error) => format!("the whole could not be kept: {error}"),
-            };
-            let (head, tail) = (floor(text, MAX_RESULT * 3 / 4), ceiling(text, text.len() - MAX_RESULT / 4));
-            let left_out = tail - head;
-            *text = format!("{}\n[… {left_out} bytes left out; {whole} …]\n{}", &text[..head], &text[tail..]);
-        }
-        outcome
-    }
 }
 
 impl std::fmt::Debug for Exchange {
@@ -348,35 +388,6 @@ fn tool_use(part: &Part) -> Option<&ToolUse> {
         Part::ToolUse(call) => Some(call),
         Part::Content(_) | Part::Thought(_) | Part::ToolResult(_) => None,
     }
-}
-
-/// For the user alone: a result may hold what nobody else may read.
-fn keep(file: &Path, text: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-    if let Some(folder) = file.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let mut options = fs::OpenOptions::new();
-    options.create(true).write(true).truncate(true).mode(0o600).open(file)?.write_all(text.as_bytes())
-}
-
-/// A model chooses the ids of its calls; in a file's name only harmless characters stay.
-fn file_name(id: &str) -> String {
-    id.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')).take(68).collect()
-}
-
-fn floor(text: &str, mut at: usize) -> usize {
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
-}
-
-fn ceiling(text: &str, mut at: usize) -> usize {
-    while !text.is_char_boundary(at) {
-        at += 1;
-    }
-    at
 }
 
 /// What to tell a model whose arguments are text, mostly because they do not parse.

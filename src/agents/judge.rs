@@ -6,14 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::once::asked_once;
 use crate::broker::{Judge, Question};
-use crate::conversation::{Content, Message};
-use crate::llm::{ModelStop, Provider, Request, StreamEvent};
+use crate::llm::Provider;
 
 /// A person is asked sooner than that they wait longer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -51,8 +50,9 @@ impl Judge for ModelJudge {
             if call.len() > MAX_CALL {
                 return false;
             }
-            match tokio::time::timeout(self.patience, self.answer(call)).await {
-                Ok(Some(answer)) => is_read_only(&answer),
+            let asked = asked_once(self.provider.as_ref(), Arc::clone(&self.system), call, MAX_ANSWER);
+            match tokio::time::timeout(self.patience, asked).await {
+                Ok(Some((answer, _))) => is_read_only(&answer),
                 Ok(None) => false,
                 Err(_) => {
                     tracing::warn!(model = self.provider.name(), "the judge took too long");
@@ -60,32 +60,6 @@ impl Judge for ModelJudge {
                 }
             }
         })
-    }
-}
-
-impl ModelJudge {
-    /// All that the model says, if it comes to its end.
-    async fn answer(&self, call: String) -> Option<String> {
-        let messages = vec![Arc::new(Message::user(vec![Content::text(call)]))];
-        let request = Request { system: Arc::clone(&self.system), tools: Arc::default(), messages };
-        let mut stream = self.provider.stream(request);
-        let mut answer = String::new();
-        while let Some(event) = stream.next().await {
-            match event {
-                Ok(StreamEvent::Text(text)) => answer.push_str(&text),
-                Ok(StreamEvent::Thought(_)) => {}
-                Ok(StreamEvent::Done { stop: ModelStop::Finished, .. }) => return Some(answer),
-                Ok(StreamEvent::ToolUse(_) | StreamEvent::Done { .. }) => return None,
-                Err(error) => {
-                    tracing::warn!(%error, "the judge failed");
-                    return None;
-                }
-            }
-            if answer.len() > MAX_ANSWER {
-                return None;
-            }
-        }
-        None
     }
 }
 
@@ -110,13 +84,14 @@ fn is_read_only(answer: &str) -> bool {
 mod tests {
     use std::sync::Mutex;
 
+    use futures::StreamExt as _;
     use futures::stream::{self, BoxStream};
     use serde_json::{Map, Value};
 
     use super::*;
     use crate::broker::Subject;
     use crate::conversation::{ToolUse, Usage};
-    use crate::llm::LlmError;
+    use crate::llm::{LlmError, ModelStop, Request, StreamEvent};
 
     type Said = Vec<Result<StreamEvent, LlmError>>;
 
@@ -151,9 +126,9 @@ mod tests {
 
     fn question(arguments: Value) -> Question {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-        let (call, title, rule) = (None, None, None);
+        let (call, by, title, rule) = (None, None, None, None);
         let always = Subject::of("a", &Map::new(), false, std::path::Path::new("/"));
-        Question { call, tool: "developer__shell".to_owned(), title, arguments, always, rule }
+        Question { call, by, tool: "developer__shell".to_owned(), title, arguments, always, rule }
     }
 
     fn done(stop: ModelStop) -> Result<StreamEvent, LlmError> {

@@ -33,6 +33,8 @@ struct Flags {
     poisoned: bool,
     /// Offers a prompt, too.
     prompts: bool,
+    /// Offers a resource, too.
+    resources: bool,
     /// Ends at once while this file exists.
     exit_while: Option<String>,
     /// The description of `echo` is read from here, once.
@@ -58,6 +60,7 @@ impl Flags {
                 "--exit-at-start" => flags.exit_at_start = true,
                 "--poisoned" => flags.poisoned = true,
                 "--prompts" => flags.prompts = true,
+                "--resources" => flags.resources = true,
                 "--exit-while" => flags.exit_while = Some(value()?),
                 "--describe-file" => flags.describe_file = Some(value()?),
                 "--slow-start" => flags.slow_start = Some(value()?),
@@ -181,6 +184,9 @@ impl Server {
                 if self.flags.prompts {
                     capabilities["prompts"] = json!({});
                 }
+                if self.flags.resources {
+                    capabilities["resources"] = json!({});
+                }
                 answer(
                     &id,
                     json!({
@@ -205,6 +211,16 @@ impl Server {
             "prompts/get" if self.flags.prompts => {
                 let text = format!("read {}", message["params"]["arguments"]["file"].as_str().unwrap_or_default());
                 answer(&id, json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}));
+            }
+            "resources/list" if self.flags.resources => {
+                answer(&id, json!({"resources": [{"uri": "echo://page", "name": "page"}]}));
+            }
+            "resources/templates/list" if self.flags.resources => {
+                answer(&id, json!({"resourceTemplates": [{"uriTemplate": "echo://pages/{number}", "name": "pages"}]}));
+            }
+            "resources/read" if self.flags.resources => {
+                let uri = &message["params"]["uri"];
+                answer(&id, json!({"contents": [{"uri": uri, "text": format!("the text of {uri}")}]}));
             }
             // Calls last, and the next message must be heard meanwhile.
             "tools/call" => {

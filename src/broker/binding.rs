@@ -15,13 +15,16 @@ pub use whole::ResourceOf;
 use super::consent::{Consents, Subject};
 use super::files::Relative;
 use super::gate::{self, Answer, Because, Judge, Question, Verdict};
-use super::{Absent, Terms, facts, files, foreign, idle, names, stricter};
+use super::{Absent, Bounds, Terms, facts, files, foreign, idle, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
 use crate::manifest::{Approval, CodeExecution, Layer, ServiceEntry, Transport};
 use crate::permissions::{self, Call, PartRule, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
+
+/// The key under which a tool of ours lists them.
+const REACHING: &str = "skein/asks_with";
 
 const LISTED_TWICE: &str = "its service lists another tool of that name before it";
 
@@ -50,6 +53,7 @@ pub(super) struct Policy {
     pub(super) rules: Vec<Rule>,
     /// Asked where the level is `smart`.
     pub(super) judge: Option<Arc<dyn Judge>>,
+    pub(super) bounds: Bounds,
 }
 
 /// A tool in scope.
@@ -63,6 +67,9 @@ pub struct BoundTool {
     pub files: Vec<Regex>,
     /// Believed of built-in services only.
     pub read_only: bool,
+    /// Arguments with which a call counts as one that is not read-only, although it changes nothing: it reaches
+    /// further than the session, and that is for the user to say.
+    pub reaching: Vec<String>,
     /// One of our own, so that it is known what its arguments mean.
     pub(super) builtin: bool,
     /// Of a service that came with the project or the editor.
@@ -79,6 +86,18 @@ impl BoundTool {
         let tool = json!({"name": name, "description": self.spec.description, "input_schema": self.spec.input_schema});
         tool.to_string().len()
     }
+
+    /// True if this very call needs nobody's consent, as far as the tool goes.
+    pub fn reads_only(&self, arguments: &Map<String, Value>) -> bool {
+        let given = |name: &String| arguments.get(name).is_some_and(|value| !value.is_null());
+        self.read_only && !self.reaching.iter().any(given)
+    }
+}
+
+/// What a tool of ours says in `_meta` of arguments that reach further.
+fn reaching(spec: &ToolSpec) -> Vec<String> {
+    let names = spec.meta.as_ref().and_then(|meta| meta.get(REACHING)).and_then(Value::as_array);
+    names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// A tool of a bound service that the session does not get, and why.
@@ -171,6 +190,7 @@ impl Binding {
             group,
             files,
             read_only: builtin && spec.hints.read_only == Some(true),
+            reaching: reaching(&spec),
             spec,
             builtin,
             brought: matches!(entry.layer, Layer::Project | Layer::Editor),
@@ -195,8 +215,10 @@ impl Binding {
         })
     }
 
+    /// Never looser than that of whom it works for, at any moment.
     pub fn approval(&self) -> Approval {
-        *self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner)
+        let own = *self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner);
+        self.policy.bounds.parent.as_ref().map_or(own, |parent| stricter(own, parent.approval()))
     }
 
     /// From now on, also in a turn that runs; a level that is looser changes nothing.
@@ -267,7 +289,7 @@ impl Binding {
         let consents = context.session.state::<Consents>();
         let subject = Subject::of(name, &arguments, tool.builtin, &context.session.cwd);
         // A level that asks no more and a rule that allows do not take back what a person said.
-        if consents.about(&subject) == Some(false) {
+        if consents.about(&subject) == Some(false) || self.is_refused_above(&subject) {
             return Ok(refused(name, "the user refused such calls for this session"));
         }
         match self.judged(name, tool, &arguments) {
@@ -287,6 +309,17 @@ impl Binding {
                 }
             }
         }
+        if let Some(turnstile) = self.policy.bounds.turnstile.as_ref().filter(|_| !tool.read_only) {
+            let files = files::named(&arguments, &self.terms.session);
+            let passed = tokio::select! {
+                biased;
+                () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
+                passed = turnstile.pass(files) => passed,
+            };
+            if let Err(reason) = passed {
+                return Ok(ToolOutcome::error(format!("`{name}` was not called: {reason}")));
+            }
+        }
         context.report(Activity::Running);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {
@@ -294,6 +327,13 @@ impl Binding {
             Err(error) => Ok(ToolOutcome::error(error.to_string())),
             Ok(outcome) => Ok(outcome),
         }
+    }
+
+    /// Whether the user refused such calls in the session that this one works for.
+    fn is_refused_above(&self, subject: &Subject) -> bool {
+        self.policy.bounds.parent.as_ref().is_some_and(|parent| {
+            parent.terms.session.state::<Consents>().about(subject) == Some(false) || parent.is_refused_above(subject)
+        })
     }
 
     /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.
@@ -304,9 +344,10 @@ impl Binding {
 
     /// What rules and level say together.
     fn judged(&self, name: &str, tool: &BoundTool, arguments: &Map<String, Value>) -> Verdict {
+        let read_only = tool.reads_only(arguments);
         let arguments = facts::of_call(arguments, tool, &self.terms.session);
         let call = Call { tool: name, arguments: &arguments, brought: tool.brought };
-        gate::judge(self.approval(), tool.read_only, &permissions::judge(&self.policy.rules, call))
+        gate::judge(self.approval(), read_only, &permissions::judge(&self.policy.rules, call))
     }
 
     /// For each part of a call's command line, which rule allows it. Empty if there is no such tool or command line.
@@ -393,6 +434,7 @@ impl Binding {
         }
         let question = Question {
             call: context.id.clone(),
+            by: None,
             tool: name.to_owned(),
             title: tool.spec.title.clone(),
             arguments: arguments.clone(),

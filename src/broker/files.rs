@@ -108,6 +108,15 @@ pub(super) fn check(
     Ok(())
 }
 
+/// The files that a call names, with links resolved, as far as that can be told.
+pub(super) fn named(arguments: &Map<String, Value>, session: &Session) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    if collect(arguments, false, &mut paths).is_err() {
+        return Vec::new();
+    }
+    paths.into_iter().filter_map(|path| resolve(path, &session.cwd, Relative::ToSession).ok()).collect()
+}
+
 /// `inherited`: they stand below an argument that is a path.
 fn collect<'a>(arguments: &'a Map<String, Value>, inherited: bool, paths: &mut Vec<&'a str>) -> Result<(), String> {
     for (name, value) in arguments {

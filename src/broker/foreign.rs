@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
-use crate::tool::ToolSpec;
+use crate::tool::{ToolSpec, is_hidden, plain};
 
 const MAX_DESCRIPTION: usize = 4_096;
 const MAX_SCHEMA_BYTES: usize = 64 * 1024;
@@ -17,7 +17,7 @@ const MAX_COMPLAINT: usize = 300;
 
 /// The tool with harmless text, or why it is not offered.
 pub(super) fn clean(mut tool: ToolSpec) -> Result<ToolSpec, String> {
-    if tool.name.as_str().chars().any(|c| c.is_control() || c.is_whitespace() || hidden(c)) {
+    if tool.name.as_str().chars().any(|c| c.is_control() || c.is_whitespace() || is_hidden(c)) {
         return Err("its name holds characters that do not show".to_owned());
     }
     if too_large(&tool.input_schema) {
@@ -37,7 +37,7 @@ pub(super) fn clean(mut tool: ToolSpec) -> Result<ToolSpec, String> {
 
 /// Without control, zero-width and bidirectional characters, and not longer than anyone reads.
 pub(super) fn clean_text(text: &str) -> String {
-    let mut clean: String = text.chars().filter(|c| (!c.is_control() || "\n\t".contains(*c)) && !hidden(*c)).collect();
+    let mut clean = plain(text);
     if clean.len() > MAX_DESCRIPTION {
         let mut end = MAX_DESCRIPTION;
         while !clean.is_char_boundary(end) {
@@ -72,11 +72,6 @@ fn clean_schemas(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(clean_schemas),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
-}
-
-fn hidden(c: char) -> bool {
-    matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
-        | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}')
 }
 
 fn depth(value: &Value) -> usize {

@@ -26,6 +26,8 @@ pub trait Judge: Send + Sync + std::fmt::Debug {
 pub struct Question {
     /// The id of the call, if it has one.
     pub call: Option<Arc<str>>,
+    /// Who wants to make it, as `agent/mode`, if it works for the session that is asked.
+    pub by: Option<String>,
     /// As the model sees it.
     pub tool: String,
     pub title: Option<String>,

@@ -16,13 +16,14 @@ use super::models::KnownModels;
 use super::opening::SpeakerArgs;
 use super::output::{Failure, Output};
 use super::started::{self, Started};
-use super::{Global, configure, workspace};
+use super::{Global, configure, top_of_mind, workspace};
 use crate::acp::{self, Broken, Front, Project, Projects};
 use crate::agents::Limits;
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
 use crate::manifest::Settings;
+use crate::orchestrator::Orchestrator;
 use crate::store;
 use crate::trust::Project as ProjectFiles;
 
@@ -72,6 +73,7 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
         let front = Front {
             sessions: Box::new(open_sessions),
             projects,
+            orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
             version: env!("CARGO_PKG_VERSION"),
             cwd: folders.cwd.clone(),
             approval: global.approval.map(Into::into),

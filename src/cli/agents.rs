@@ -67,7 +67,8 @@ pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, Fai
 pub(super) fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, Failure> {
     let slugs = || agent.modes.iter().map(|entry| entry.mode.slug.as_str());
     let name = &agent.manifest.name;
-    let slug = mode.unwrap_or_else(|| default_mode(agent));
+    let default = default_mode(agent);
+    let slug = mode.unwrap_or(&default);
     if slugs().any(|known| known == slug) {
         return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
     }
@@ -162,9 +163,8 @@ fn groups(entry: &ModeEntry) -> String {
     if groups.is_empty() { "none".to_owned() } else { groups.join(", ") }
 }
 
-fn default_mode(agent: &AgentEntry) -> &str {
-    let first = agent.modes.first().map(|entry| &entry.mode.slug);
-    agent.manifest.default_mode.as_ref().or(first).map_or("", |slug| slug.as_str())
+fn default_mode(agent: &AgentEntry) -> String {
+    agent.default_mode().map(|mode| mode.mode.to_string()).unwrap_or_default()
 }
 
 fn agent_json(plan: &Plan, agent: &AgentEntry) -> Value {

@@ -27,6 +27,8 @@ pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String
                 notes.push(format!("@{name} lies outside this folder and stays a word"));
             }
             Some(path) => contents.push(attached(&path)?),
+            // What a prompt begins with may be the name of a mode.
+            None if text.trim_start().strip_prefix('@').is_some_and(|first| first.starts_with(name)) => {}
             None if name.contains(['/', '.']) => notes.push(format!("@{name} is no file here and stays a word")),
             None => {}
         }

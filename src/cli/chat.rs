@@ -34,6 +34,7 @@ use super::{Global, attach, trust};
 use crate::agents::{Ending, Event, Limits, Notifier, TurnEnd};
 use crate::broker::Asker;
 use crate::conversation::Content;
+use crate::orchestrator::Wish;
 use crate::session::{Live, PromptError};
 use input::{Input, Typed};
 use screen::Screen;
@@ -205,9 +206,10 @@ impl Chat<'_> {
 
     /// One turn, from the prompt to what it took. Ctrl-C cancels it.
     async fn turn(&mut self, prompt: Vec<Content>) {
-        let live = Arc::clone(&self.live);
+        let (live, orchestrator) = (Arc::clone(&self.live), self.opening.orchestrator.clone());
         self.screen.say("\n");
-        let ended = self.interruptible(async |front, cancel| live.prompt(prompt, front, cancel).await).await;
+        let ended = async |front, cancel: &_| orchestrator.prompt(&live, prompt, Wish::default(), front, cancel).await;
+        let ended = self.interruptible(ended).await;
         match ended {
             Ok(TurnEnd { ending, .. }) => match ending {
                 // A call that was refused stands there as such.

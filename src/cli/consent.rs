@@ -146,7 +146,8 @@ fn answer(
     let folded = lines.len() > MAX_LINES;
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
-    writeln!(stderr, "{yellow}?{yellow:#} {BOLD}{}{BOLD:#} wants to run:", shown(&question.tool))?;
+    let by = question.by.as_ref().map(|by| format!("{}: ", shown(by))).unwrap_or_default();
+    writeln!(stderr, "{yellow}?{yellow:#} {by}{BOLD}{}{BOLD:#} wants to run:", shown(&question.tool))?;
     let few = if folded { MAX_LINES - 1 } else { lines.len() };
     lines[..few].iter().try_for_each(|line| writeln!(stderr, "{line}"))?;
     if folded {

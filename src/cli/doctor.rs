@@ -12,7 +12,7 @@ use super::folders::Folders;
 use super::keys::{KeptIn, Keys, Trouble};
 use super::models::{KnownModels, variable};
 use super::output::{Failure, Output, shown};
-use super::{Global, workspace};
+use super::{Global, top_of_mind, workspace};
 use crate::agents::models;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::manifest::Settings;
@@ -66,6 +66,9 @@ pub(super) fn run(args: &DoctorArgs, global: &Global, folders: &Folders, output:
     trust(folders, &mut found);
     manifests(global, folders, &mut found);
     knowledge(folders, &mut found);
+    if let Some(problem) = top_of_mind::from_environment(folders).read().problem {
+        found.warning(problem, "SKEIN_TOM_FILE or GOOSE_MOIM_MESSAGE_FILE", "name a text file, or unset the variable");
+    }
     if reach::on_path("bash").is_none() {
         let fix = "install bash, or put it on the PATH: the service developer runs commands with it";
         found.error("there is no program `bash` on the PATH", "PATH", fix);

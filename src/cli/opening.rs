@@ -12,12 +12,13 @@ use super::output::{Failure, Output, shown};
 use super::permissions::RuleFlags;
 use super::settings_file::SettingsFile;
 use super::started::{self, LISTED, Started, session_failure, store_failure};
-use super::{Global, agents, workspace};
+use super::{Global, agents, top_of_mind, workspace};
 use crate::agents::{Event, Limits};
 use crate::broker::{Asker, Broker};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{ServiceEntry, Settings, goose_provider};
+use crate::orchestrator::Orchestrator;
 use crate::session::{Choice, Host, Live, Place, PromptError, Sessions};
 use crate::store::{self, ListFilter, StoredSession, Within};
 
@@ -85,6 +86,7 @@ pub(super) struct Opening<'a> {
     folders: &'a Folders,
     pub(super) sessions: Sessions,
     pub(super) models: Arc<KnownModels>,
+    pub(super) orchestrator: Orchestrator,
     pub(super) choice: Choice,
     /// The models that the settings name.
     pub(super) named: Vec<String>,
@@ -122,7 +124,8 @@ impl<'a> Opening<'a> {
         let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
         let sessions = started::sessions(store, limits, folders);
         let choice = Choice { mode, model, approval: global.approval.map(Into::into) };
-        Ok((Self { args, folders, sessions, models, choice, named, brought: Vec::new() }, plan))
+        let orchestrator = Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders));
+        Ok((Self { args, folders, sessions, models, orchestrator, choice, named, brought: Vec::new() }, plan))
     }
 
     /// A new session, or the one to go on with and all that happened in it. What the command line names counts more
@@ -175,7 +178,8 @@ impl<'a> Opening<'a> {
 
     /// The sessions that were held here, the newest first.
     pub(super) async fn of_this_folder(&self, limit: usize) -> Result<Vec<StoredSession>, Failure> {
-        let filter = ListFilter { within: Within::Folder(self.folders.cwd.clone()), limit: Some(limit), after: None };
+        let within = Within::Folder(self.folders.cwd.clone());
+        let filter = ListFilter { within, limit: Some(limit), ..ListFilter::default() };
         self.sessions.store().list(filter).await.map_err(|error| store_failure(&error))
     }
 
@@ -268,6 +272,7 @@ pub(super) fn prompt_failure(error: &PromptError) -> Failure {
         PromptError::Prompt(_) => {
             Failure::work(error.to_string(), "correct the mode's prompt; `skein check` tells more")
         }
+        PromptError::Misdirected(_) => Failure::usage(error.to_string(), "`skein agents` lists who there is"),
         PromptError::Busy | PromptError::NotCompacted(_) => Failure::work(error.to_string(), "wait for its end"),
     }
 }

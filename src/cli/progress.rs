@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::consent::Floor;
 use super::output::{QUIET, cut, shown};
-use crate::agents::{Event, Notifier, Status};
+use crate::agents::{Event, Notifier, ROUTE, Status};
 use crate::conversation::Usage;
 use crate::diagnostic::printable;
 use crate::tool::{Activity, StepStatus};
@@ -159,9 +159,15 @@ impl Notifier for Progress {
             return;
         }
         match event {
-            Event::ToolStarted { call } => {
+            // What it says at its end says it all.
+            Event::ToolStarted { call, .. } if call.name == ROUTE => {}
+            Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
+                self.aside(&format!("{QUIET}→ {}{QUIET:#}", shown(&outcome.all_text())));
+            }
+            Event::ToolStarted { call, by } => {
                 let name = shown(&call.name);
-                self.aside(&format!("{QUIET}→ {name} {}{QUIET:#}", shown(&brief(&call.arguments))));
+                let by = by.map(|by| format!("{}: ", shown(&by))).unwrap_or_default();
+                self.aside(&format!("{QUIET}→ {by}{name} {}{QUIET:#}", shown(&brief(&call.arguments))));
                 let mut state = self.state();
                 // Until it runs somebody may be asked, and a question must not be drawn over.
                 state.waits_for = None;

@@ -2,30 +2,35 @@
 
 mod eval;
 
-use std::cell::OnceCell;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
 use super::folders::Folders;
-use super::opening::mode_named;
+use super::keys::Keys;
+use super::models::KnownModels;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::started::store_failure;
 use super::{Global, workspace};
 use crate::graph::Plan;
-use crate::ids::ModeId;
+use crate::llm::{LlmError, Provider};
 use crate::manifest::Settings;
-use crate::orchestrator::route::{By, Decision, NoSuchMode, Route, decide, named};
-use crate::router::{self, Ranked, Router};
+use crate::orchestrator::Orchestrator;
+use crate::orchestrator::route::{By, Decision, NoSuchMode, Route, named};
+use crate::orchestrator::tom::TopOfMind;
+use crate::router::Ranked;
 use crate::secrets;
-use crate::store::{self, Routes};
+use crate::session::ModelSource as _;
 
 #[derive(Debug, Args)]
 pub(super) struct RouteArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    /// The model that is asked where the router is unsure, as provider:model; the profile's if left out
+    #[arg(long, env = "SKEIN_MODEL")]
+    model: Option<String>,
     /// Remember for this project that the prompt belongs to this mode
     #[arg(long, value_name = "AGENT/MODE")]
     remember: Option<String>,
@@ -46,23 +51,36 @@ pub(super) fn run(args: &RouteArgs, global: &Global, folders: &Folders, output: 
         return eval::run(file, args.all, args.json, &plan, output);
     }
     let prompt = prompt_text(args, output)?;
+    let (orchestrator, plan) = (Orchestrator::new(folders.data.clone(), TopOfMind::default()), Arc::new(plan));
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let tokio =
+        tokio.map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
+    let adviser = adviser(args, &plan, folders)?;
     if let Some(mode) = &args.remember {
-        remember(&prompt, mode, &plan, folders)?;
+        tokio.block_on(remember(&orchestrator, &prompt, mode, &plan, folders))?;
     }
-    let settings = Settings::of(plan.manifests());
-    let agent = settings.agent.as_ref().map_or("goose", |agent| agent.as_str());
-    let default = mode_named(&plan, agent, settings.mode.as_ref().map(|mode| mode.as_str()))?;
-    let corrections = corrections(folders)?;
-    // Learned only if the prompt does not say it.
-    let router = OnceCell::new();
-    let learned = || router.get_or_init(|| learned(&plan, folders, &corrections));
-    let decision = decide(&prompt, &plan, learned, &default).map_err(no_such_mode)?;
+    let routed = tokio.block_on(orchestrator.would_route(&plan, &folders.cwd, &prompt, adviser.as_deref()));
+    let (decision, problem) = routed.map_err(no_such_mode)?;
+    problem.iter().for_each(|problem| output.note(&shown(problem)));
     if args.json {
         output.json(&decision.to_json());
     } else {
         print(&decision, output);
     }
     Ok(())
+}
+
+/// The model that is asked where the router is unsure: the same that a session would ask.
+fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Arc<dyn Provider>>, Failure> {
+    let settings = Settings::of(plan.manifests());
+    let named = args.model.clone().filter(|model| !model.is_empty());
+    let model = named.or_else(|| settings.processor.clone()).unwrap_or_else(|| "offline".to_owned());
+    let models = KnownModels::of(&settings, None, Keys::of(folders));
+    models.check(&model)?;
+    let usable = |error: LlmError| Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL");
+    let accelerator = models.upkeep().map_err(usable)?.accelerator;
+    let provider = accelerator.map_or_else(|| models.provider(&model), Ok).map_err(usable)?;
+    Ok(Some(provider).filter(|provider| provider.name() != "offline"))
 }
 
 fn prompt_text(args: &RouteArgs, output: &mut Output) -> Result<String, Failure> {
@@ -86,25 +104,13 @@ fn prompt_text(args: &RouteArgs, output: &mut Output) -> Result<String, Failure>
     Ok(text)
 }
 
-/// The router of everything that may be chosen here, with what the user has corrected.
-fn learned(plan: &Plan, folders: &Folders, corrections: &[(String, ModeId)]) -> Router {
-    let candidates = router::candidates(plan.manifests());
-    let router = Router::learned_in(&folders.data.join("router"), &candidates);
-    router.with_corrections(corrections.iter().map(|(prompt, mode)| (prompt.as_str(), mode)))
-}
-
-fn corrections(folders: &Folders) -> Result<Vec<(String, ModeId)>, Failure> {
-    let file = folders.data.join("routes.db");
-    if !file.exists() {
-        return Ok(Vec::new());
-    }
-    let project = store::project_root(&folders.cwd);
-    let kept = Routes::open(&file).and_then(|routes| routes.corrections(&project));
-    let kept = kept.map_err(|error| store_failure(&error))?;
-    Ok(kept.into_iter().filter_map(|kept| Some((kept.prompt, kept.mode.parse().ok()?))).collect())
-}
-
-fn remember(prompt: &str, mode: &str, plan: &Plan, folders: &Folders) -> Result<(), Failure> {
+async fn remember(
+    orchestrator: &Orchestrator,
+    prompt: &str,
+    mode: &str,
+    plan: &Plan,
+    folders: &Folders,
+) -> Result<(), Failure> {
     let mode = named(mode, plan).map_err(no_such_mode)?;
     if prompt.trim_start().starts_with('@') {
         return Err(Failure::usage(
@@ -118,10 +124,8 @@ fn remember(prompt: &str, mode: &str, plan: &Plan, folders: &Folders) -> Result<
             "say it without the secret",
         ));
     }
-    let project = store::project_root(&folders.cwd);
-    let kept = Routes::open(&folders.data.join("routes.db"))
-        .and_then(|routes| routes.remember(&project, prompt.trim(), &mode.to_string()));
-    kept.map_err(|error| store_failure(&error))
+    let kept = orchestrator.remember(&folders.cwd, prompt.trim(), &mode).await;
+    kept.map_err(|problem| Failure::work(problem, "check the data folder"))
 }
 
 fn no_such_mode(error: NoSuchMode) -> Failure {

@@ -14,7 +14,7 @@ use super::consent::{AtTerminal, Floor};
 use super::folders::Folders;
 use super::keyboard::Keyboard;
 use super::opening::{Opening, TalkArgs, Which, help, missed, prompt_failure, welcome};
-use super::output::{Failure, Output, shown_lines};
+use super::output::{Failure, Output, shown, shown_lines};
 use super::progress::{Progress, Shows};
 use super::recipe::{Done, Given, Prepared, RecipeArgs, Stage};
 use super::started::{self, Started};
@@ -23,6 +23,7 @@ use crate::agents::{Ending, Limits, Notifier, Status, TurnEnd};
 use crate::broker::{Asker, Nobody};
 use crate::conversation::Content;
 use crate::manifest::Span;
+use crate::orchestrator::{Finding, Verdict, Wish};
 use crate::session::Live;
 
 #[derive(Debug, Args)]
@@ -46,6 +47,12 @@ pub(super) struct RunArgs {
     time_limit: Option<Duration>,
     #[command(flatten)]
     recipe: RecipeArgs,
+    /// Only show who would do what; with the agent orchestrator
+    #[arg(long, conflicts_with = "recipe")]
+    plan_only: bool,
+    /// Have goose/judge check the answer against the request; exit 1 if something is missing
+    #[arg(long, conflicts_with = "plan_only")]
+    verify: bool,
     /// What to do, with files as @path; read from stdin if left out
     prompt: Option<String>,
 }
@@ -104,7 +111,8 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         }
         let progress = Progress::new(shows, floor);
         let deadline = args.time_limit.map(|limit| Instant::now() + limit);
-        let turns = Turns { opening: &opening, started, asker, progress: Arc::clone(&progress), deadline };
+        let wish = Wish { plan_only: args.plan_only };
+        let turns = Turns { opening: &opening, started, asker, progress: Arc::clone(&progress), deadline, wish };
         let done = match &recipe {
             Some(recipe) => {
                 recipe.settle(&opening, started, &turns.asker, Arc::clone(&progress));
@@ -114,7 +122,11 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         };
         progress.finish(done.as_ref().ok().and_then(|done| done.live.cost_of(&done.end.usage)));
         let done = done?;
-        finish(format, late, &done, output);
+        let verdict = match done.end.ending {
+            Ending::EndTurn if args.verify => Some(opening.orchestrator.verify(&done.live).await),
+            _ => None,
+        };
+        finish(format, late, &done, verdict.as_ref(), output);
         if !progress.is_heard() {
             return Err(Failure::work(
                 "what was said could not be printed",
@@ -124,7 +136,10 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         match (done.in_time, done.failed) {
             (false, _) => Err(Failure::TimeLimit),
             (true, Some(failure)) => Err(failure),
-            (true, None) => outcome(&done.end, output),
+            (true, None) => {
+                outcome(&done.end, output)?;
+                verdict.map_or(Ok(()), |verdict| verified(verdict, output))
+            }
         }
     })
 }
@@ -153,6 +168,7 @@ struct Turns<'a> {
     asker: Arc<dyn Asker>,
     progress: Arc<Progress>,
     deadline: Option<Instant>,
+    wish: Wish,
 }
 
 impl Stage for Turns<'_> {
@@ -163,11 +179,15 @@ impl Stage for Turns<'_> {
         })
     }
 
-    fn turn<'a>(&'a self, live: &'a Live, prompt: Vec<Content>) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
+    fn turn<'a>(
+        &'a self,
+        live: &'a Arc<Live>,
+        prompt: Vec<Content>,
+    ) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
         Box::pin(async move {
             let cancel = self.cancel();
             let front = Arc::clone(&self.progress) as Arc<dyn Notifier>;
-            let turn = live.prompt(prompt, front, &cancel);
+            let turn = self.opening.orchestrator.prompt(live, prompt, self.wish, front, &cancel);
             tokio::pin!(turn);
             let limit = async {
                 match self.deadline {
@@ -236,7 +256,7 @@ fn prompt_text(args: &RunArgs, first: bool, output: &mut Output) -> Result<Strin
 }
 
 /// The end of what is printed.
-fn finish(format: RunOutput, late: bool, done: &Done, output: &mut Output) {
+fn finish(format: RunOutput, late: bool, done: &Done, verdict: Option<&Result<Verdict, String>>, output: &mut Output) {
     let Done { live, end, in_time, structured, failed } = done;
     match format {
         RunOutput::Text if late => match (structured, failed) {
@@ -266,8 +286,32 @@ fn finish(format: RunOutput, late: bool, done: &Done, output: &mut Output) {
             if let Some(value) = structured {
                 answer["structured"] = value.clone();
             }
+            if let Some(verdict) = verdict {
+                answer["verdict"] =
+                    verdict.as_ref().map_or_else(|problem| json!({"error": problem}), |said| json!(said));
+            }
             output.json(&answer);
         }
+    }
+}
+
+/// What the judge says, and what follows from it.
+fn verified(verdict: Result<Verdict, String>, output: &mut Output) -> Result<(), Failure> {
+    let unchecked = |problem| Failure::work(format!("the answer was not checked: {problem}"), "look at it yourself");
+    let Verdict { verdict, reason, missing } = verdict.map_err(unchecked)?;
+    let reason = shown(&reason);
+    let missing: Vec<_> = missing.iter().map(|missing| shown(missing)).collect();
+    match verdict {
+        Finding::Complete => {
+            output.note(&format!("checked: {reason}"));
+            Ok(())
+        }
+        Finding::Incomplete | Finding::Conflict => {
+            let what = if verdict == Finding::Conflict { "results disagree" } else { "something is missing" };
+            let missing = if missing.is_empty() { String::new() } else { format!(" ({})", missing.join("; ")) };
+            Err(Failure::work(format!("{what}: {reason}{missing}"), "ask for it with -c"))
+        }
+        Finding::Unsure => Err(unchecked(format!("the judge is unsure: {reason}"))),
     }
 }
 

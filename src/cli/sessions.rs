@@ -35,6 +35,9 @@ enum SessionsCommand {
         /// Those of every folder
         #[arg(long)]
         all: bool,
+        /// Those that worked for this one; its id, or the beginning of it
+        #[arg(long, value_name = "ID", conflicts_with = "all")]
+        of: Option<String>,
         /// At most so many
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
@@ -86,7 +89,13 @@ pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut Output) -
     runtime.block_on(async {
         let sessions = Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
         match &args.command {
-            SessionsCommand::List { all, limit } => list(&sessions, *all, *limit, args.json, folders, output).await,
+            SessionsCommand::List { all, of, limit } => {
+                let filter = match of {
+                    Some(id) => ListFilter { parent: Some(find(&sessions, id).await?.id), ..ListFilter::default() },
+                    None => ListFilter { within: within(*all, folders), ..ListFilter::default() },
+                };
+                list(&sessions, ListFilter { limit: Some(*limit), ..filter }, args.json, output).await
+            }
             SessionsCommand::Show { id } => show(&sessions, id, args.json, output).await,
             SessionsCommand::Export { id, format, output: file } => {
                 export(&sessions, id, *format, file.as_deref(), output).await
@@ -104,22 +113,17 @@ fn within(all: bool, folders: &Folders) -> Within {
     if all { Within::Anywhere } else { Within::Below(project_root(&folders.cwd)) }
 }
 
-async fn list(
-    sessions: &Sessions,
-    all: bool,
-    limit: usize,
-    json: bool,
-    folders: &Folders,
-    output: &mut Output,
-) -> Result<(), Failure> {
-    let filter = ListFilter { within: within(all, folders), after: None, limit: Some(limit) };
+async fn list(sessions: &Sessions, filter: ListFilter, json: bool, output: &mut Output) -> Result<(), Failure> {
+    let (all, of) = (filter.within == Within::Anywhere && filter.parent.is_none(), filter.parent.is_some());
     let found = sessions.list(filter).await.map_err(|error| store_failure(&error))?;
     if json {
         print_json(&json!(found), output);
         return Ok(());
     }
     if found.is_empty() {
-        output.note(if all {
+        output.note(if of {
+            "no session worked for this one"
+        } else if all {
             "there are no sessions yet"
         } else {
             "no sessions in this project; --all lists every folder's"

@@ -101,13 +101,19 @@ impl ServiceGraph {
                 }
             }
             for (position, pattern) in entry.manifest.delegates.iter().enumerate() {
-                if let Some((target, _)) = pattern.0.split_once('/') {
+                let wanted = pattern.0.split_once('/').map_or("", |(agent, _)| agent);
+                let is_meant = |name: &&AgentName| match wanted {
+                    // All others.
+                    "*" => **name != entry.manifest.name,
+                    wanted => name.as_str() == wanted,
+                };
+                for target in manifests.agents.keys().filter(is_meant) {
                     let delegates = Edge {
                         kind: EdgeKind::Delegates { pattern: pattern.0.clone() },
                         source: Arc::clone(&entry.source),
                         path: Path::root().key("delegates").index(position),
                     };
-                    graph.edge(&agent, &Node::Agent(AgentName::new(target)), delegates);
+                    graph.edge(&agent, &Node::Agent(target.clone()), delegates);
                 }
             }
         }

@@ -407,7 +407,7 @@ fn sendable_name(name: &str) -> String {
 
 fn content_part(content: &Content) -> ContentPart {
     match content {
-        Content::Text(text) => ContentPart::Text(text.clone()),
+        Content::Text(text) | Content::Aside(text) => ContentPart::Text(text.clone()),
         Content::Image { mime, data } | Content::Audio { mime, data } => {
             ContentPart::Binary(Binary::from_base64(mime.clone(), Arc::<str>::from(data.as_str()), None))
         }
@@ -418,6 +418,13 @@ fn content_part(content: &Content) -> ContentPart {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_said_beside_a_prompt_is_sent_before_it_as_text() {
+        let message = Message::user(vec![Content::Aside("beside".to_owned()), Content::text("hello")]);
+        let [sent] = chat_messages(&message).try_into().expect("one message");
+        assert_eq!(sent.content.texts(), ["beside", "hello"]);
+    }
 
     #[test]
     fn the_known_providers_are_those_that_names_are_checked_against() {

@@ -12,7 +12,7 @@ use super::prompt::Prompt;
 use super::yaml::{Path, Source};
 use super::{Config, Document, Layer, Settings, Transport};
 use crate::diagnostic::{Diagnostic, Place};
-use crate::ids::{AgentName, GroupName, ServiceName, ToolName};
+use crate::ids::{AgentName, GroupName, ModeId, ServiceName, ToolName};
 
 /// The one agent that may not be replaced.
 const ORCHESTRATOR: &str = "orchestrator";
@@ -38,6 +38,15 @@ pub struct AgentEntry {
     pub overrides: Vec<String>,
 }
 
+impl AgentEntry {
+    /// The mode that is meant when only the agent is named.
+    pub fn default_mode(&self) -> Option<ModeId> {
+        let first = self.modes.first().map(|entry| &entry.mode.slug);
+        let slug = self.manifest.default_mode.as_ref().or(first)?;
+        Some(ModeId::new(self.manifest.name.clone(), slug.clone()))
+    }
+}
+
 #[derive(Debug)]
 pub struct ModeEntry {
     pub mode: Mode,
@@ -48,7 +57,7 @@ pub struct ModeEntry {
     pub layer: Layer,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ServiceEntry {
     pub manifest: ServiceManifest,
     pub layer: Layer,

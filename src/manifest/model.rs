@@ -46,7 +46,7 @@ pub struct AgentManifest {
     /// The mode a session starts in; the first one if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_mode: Option<ModeSlug>,
-    /// Modes this agent may hand work to: `agent/mode` or `agent/*`.
+    /// Modes this agent may hand work to: `agent/mode`, `agent/*` or `*/*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delegates: Vec<DelegatePattern>,
     #[schemars(length(min = 1))]
@@ -59,11 +59,12 @@ pub enum AgentKind {
     Agent,
 }
 
-/// `agent/mode`, or `agent/*` for every mode of an agent that is not internal.
+/// `agent/mode`, `agent/*` for every mode of an agent that is not internal, or `*/*` for those of all other agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct DelegatePattern(
-    #[schemars(regex(pattern = r"^[a-z][a-z0-9]*([_-][a-z0-9]+)*/(\*|[a-z][a-z0-9]*([_-][a-z0-9]+)*)$"))] pub String,
+    #[schemars(regex(pattern = r"^(\*/\*|[a-z][a-z0-9]*([_-][a-z0-9]+)*/(\*|[a-z][a-z0-9]*([_-][a-z0-9]+)*))$"))]
+    pub  String,
 );
 
 /// What the agent manifest of the Agent Communication Protocol calls metadata. Skein reads `dependencies`

@@ -9,7 +9,7 @@ use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::nearest;
 
 /// What a prompt may refer to. A session fills them in at every turn.
-pub const VARIABLES: [&str; 5] = ["agent", "mode", "cwd", "date", "os"];
+pub const VARIABLES: [&str; 6] = ["agent", "mode", "cwd", "date", "os", "delegates"];
 
 /// Enough for any prompt with a loop or two; a template that wants more is an accident or an attack.
 const FUEL: u64 = 50_000;
@@ -29,6 +29,8 @@ pub struct PromptValues<'a> {
     pub cwd: &'a str,
     pub date: &'a str,
     pub os: &'a str,
+    /// Whom the agent may hand work to, a line each; empty if nobody.
+    pub delegates: &'a str,
 }
 
 /// Text with variables of its own, filled in under the same limits. Whatever it uses must be among the values.
@@ -62,8 +64,8 @@ fn environment() -> Environment<'static> {
 impl Prompt {
     /// The text with its variables filled in.
     pub fn fill_in(&self, values: &PromptValues<'_>) -> Result<String, String> {
-        let PromptValues { agent, mode, cwd, date, os } = *values;
-        let values = minijinja::context! { agent, mode, cwd, date, os };
+        let PromptValues { agent, mode, cwd, date, os, delegates } = *values;
+        let values = minijinja::context! { agent, mode, cwd, date, os, delegates };
         environment()
             .render_named_str(&self.file, &self.text, values)
             .map_err(|error| format!("{}: {error}", self.file))

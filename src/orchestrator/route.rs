@@ -22,6 +22,8 @@ pub enum By {
     Embedded,
     /// A model that was asked.
     Model,
+    /// Whoever worked before goes on.
+    Continuing,
     /// Nobody was sure.
     Default,
 }
@@ -32,6 +34,7 @@ impl By {
             By::Explicit => "explicit",
             By::Embedded => "embedded",
             By::Model => "model",
+            By::Continuing => "continuing",
             By::Default => "default",
         }
     }
@@ -59,6 +62,13 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// What the user chose.
+    pub(super) fn explicit(mode: ModeId, task: String) -> Self {
+        let reason = "you chose it".to_owned();
+        let route = Route { mode, confidence: 1.0, reason, task, after: Vec::new() };
+        Self { routes: vec![route], by: By::Explicit, alternatives: Vec::new() }
+    }
+
     pub fn is_compound(&self) -> bool {
         self.routes.len() > 1
     }
@@ -97,23 +107,8 @@ pub struct NoSuchMode {
     pub help: String,
 }
 
-/// Decides who takes a prompt on. The router is asked for only if the prompt does not say it.
-pub fn decide<'a>(
-    prompt: &str,
-    plan: &Plan,
-    router: impl FnOnce() -> &'a Router,
-    default: &ModeId,
-) -> Result<Decision, NoSuchMode> {
-    if let Some((mode, task)) = explicit(prompt, plan)? {
-        let reason = "you chose it".to_owned();
-        let route = Route { mode, confidence: 1.0, reason, task: task.to_owned(), after: Vec::new() };
-        return Ok(Decision { routes: vec![route], by: By::Explicit, alternatives: Vec::new() });
-    }
-    Ok(embedded(prompt, router(), default))
-}
-
 /// What the router says, or the default if it is unsure.
-fn embedded(prompt: &str, router: &Router, default: &ModeId) -> Decision {
+pub(super) fn embedded(prompt: &str, router: &Router, default: &ModeId) -> Decision {
     let ranked = router.rank(prompt);
     let tasks = split(prompt, router);
     let sure = tasks.len() > 1 || ranked.first().is_some_and(|best| best.confidence >= THRESHOLD);
@@ -143,7 +138,7 @@ fn embedded(prompt: &str, router: &Router, default: &ModeId) -> Decision {
 
 /// The mode that a prompt begins with, as `@coding/backend` or `@coding`, and the rest of it. Other words with an
 /// `@` are files and names, and stay text.
-fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeId, &'a str)>, NoSuchMode> {
+pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeId, &'a str)>, NoSuchMode> {
     let Some(after) = prompt.trim_start().strip_prefix('@') else { return Ok(None) };
     let end = after.find(char::is_whitespace).unwrap_or(after.len());
     let name = after[..end].trim_end_matches([':', ',']);
@@ -229,11 +224,9 @@ mod tests {
         crate::graph::resolve(manifests, found).plan.unwrap()
     }
 
-    /// A router that knows no mode: what is explicit must not need it.
-    fn decided(prompt: &str) -> Result<Decision, String> {
-        let router = Router::learn(&[]);
-        let default = "goose/assistant".parse().unwrap();
-        decide(prompt, &plan(), || &router, &default).map_err(|error| error.to_string())
+    fn chosen(prompt: &str) -> Result<Option<(String, String)>, String> {
+        let found = explicit(prompt, &plan()).map_err(|error| error.to_string())?;
+        Ok(found.map(|(mode, task)| (mode.to_string(), task.to_owned())))
     }
 
     #[test]
@@ -244,29 +237,25 @@ mod tests {
             ("@goose hello", "goose/assistant", "hello"),
             ("@goose", "goose/assistant", ""),
         ] {
-            let decision = decided(prompt).unwrap();
-            assert_eq!(decision.by, By::Explicit);
-            let route = &decision.routes[0];
-            assert_eq!((route.mode.to_string().as_str(), route.task.as_str()), (mode, task), "{prompt}");
-            assert!((route.confidence - 1.0).abs() < f64::EPSILON);
+            assert_eq!(chosen(prompt), Ok(Some((mode.to_owned(), task.to_owned()))), "{prompt}");
         }
     }
 
     #[test]
     fn a_name_that_is_nearly_right_is_an_error_and_a_file_is_text() {
         assert_eq!(
-            decided("@coding/frontnd add a theme").unwrap_err(),
+            chosen("@coding/frontnd add a theme").unwrap_err(),
             "the agent `coding` has no mode `frontnd`; did you mean `@coding/frontend`?"
         );
         assert_eq!(
-            decided("@codin/frontend add a theme").unwrap_err(),
+            chosen("@codin/frontend add a theme").unwrap_err(),
             "there is no mode `codin/frontend`; did you mean `@coding/frontend`?"
         );
-        assert_eq!(decided("@codng").unwrap_err(), "there is no agent `codng`; did you mean `@coding`?");
+        assert_eq!(chosen("@codng").unwrap_err(), "there is no agent `codng`; did you mean `@coding`?");
         for text in
             ["@src/main.rs explain", "@docs/guide explain", "@alice says hello", "@codng says hello", "a @coding/qa"]
         {
-            assert_eq!(decided(text).unwrap().by, By::Default, "{text}");
+            assert_eq!(chosen(text), Ok(None), "{text}");
         }
     }
 
@@ -278,7 +267,7 @@ mod tests {
         some.iter_mut().for_each(|candidate| candidate.examples.truncate(3));
         let router = Router::learn(&some);
         let default: ModeId = "goose/assistant".parse().unwrap();
-        let decision = decide("zzz", &plan, || &router, &default).unwrap();
+        let decision = embedded("zzz", &router, &default);
         assert_eq!((decision.by, &decision.routes[0].mode), (By::Default, &default));
         assert_eq!(decision.alternatives.len(), ALTERNATIVES);
         let json = decision.to_json();

@@ -3,12 +3,16 @@
 
 mod answer;
 pub mod apps;
+pub mod chatrecall;
 pub mod developer;
+pub mod extensionmanager;
 pub mod fetch;
 pub mod knowledge;
 pub mod memory;
 mod schema;
+pub mod summon;
 pub mod todo;
+pub mod tom;
 mod tools;
 pub mod tutorial;
 
@@ -74,16 +78,20 @@ impl Registry {
     pub fn builtin() -> Self {
         Self::empty()
             .with("apps", |surroundings| apps::AppsService::new(&surroundings.data))
+            .with("chatrecall", |surroundings| chatrecall::ChatRecallService::new(&surroundings.data))
             .with("developer", |surroundings| {
                 developer::Developer::new(developer::DeveloperOptions {
                     reaper: surroundings.reaper.clone(),
                     environment: surroundings.environment.clone(),
                 })
             })
+            .with("extensionmanager", |_| extensionmanager::ExtensionManagerService::new())
             .with_settings("fetch", |surroundings| fetch::FetchService::new(&surroundings.settings))
             .with("knowledge", |surroundings| knowledge::KnowledgeService::new(surroundings.user.clone()))
             .with("memory", |surroundings| memory::MemoryService::new(&surroundings.data))
+            .with("summon", |_| summon::SummonService::new())
             .with("todo", |_| todo::TodoService::new())
+            .with("tom", |_| tom::TomService)
             .with("tutorial", |_| tutorial::TutorialService::new())
     }
 
@@ -336,8 +344,13 @@ mod tests {
         let knowledge = Harness::new(knowledge).schema_bytes("knowledge").await;
         let tutorial = Harness::new(super::tutorial::TutorialService::new()).schema_bytes("tutorial").await;
         let apps = Harness::with_data(super::apps::AppsService::new).schema_bytes("apps").await;
+        let chatrecall = Harness::with_data(super::chatrecall::ChatRecallService::new).schema_bytes("chatrecall").await;
+        let manager = super::extensionmanager::ExtensionManagerService::new();
+        let manager = Harness::new(manager).schema_bytes("extensionmanager").await;
         for (service, bytes, limit) in [
             ("apps", apps, 2_900),
+            ("chatrecall", chatrecall, 800),
+            ("extensionmanager", manager, 1_200),
             ("fetch", fetch, 400),
             ("knowledge", knowledge, 300),
             ("memory", memory, 1_100),

@@ -7,14 +7,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::recorder::{Recorder, row};
 use super::setup::Setup;
+use super::turn::Begun;
 use super::undo::{Undone, last_exchange};
 use super::{Choice, Host, Place, SessionError, Sessions};
-use crate::agents::{Ending, Event, Exchange, History, Notifier, TurnEnd};
-use crate::broker::{BindError, Binding};
-use crate::conversation::{Content, Role, Usage};
+use crate::agents::{Event, Exchange, History, Notifier, Opening, TurnEnd};
+use crate::broker::{BindError, Binding, Broker};
+use crate::conversation::{Content, Message, Role, Usage};
+use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::llm::LlmError;
-use crate::manifest::Approval;
+use crate::llm::{LlmError, Provider};
+use crate::manifest::{Approval, ServiceEntry};
 use crate::store::{Change, Spent, StoreError, StoredSession};
 use crate::tool::Session;
 
@@ -31,6 +33,8 @@ pub struct Live {
     switch: tokio::sync::Mutex<()>,
     title: Mutex<Option<String>>,
     spent: Mutex<Spent>,
+    /// Of the turn that runs.
+    notifier: Mutex<Option<Arc<dyn Notifier>>>,
 }
 
 /// Why a prompt was not even tried.
@@ -38,6 +42,8 @@ pub struct Live {
 pub enum PromptError {
     #[error("the session is still busy with the prompt before; wait for its end, or cancel it")]
     Busy,
+    #[error("{0}")]
+    Misdirected(String),
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error(transparent)]
@@ -75,6 +81,7 @@ impl Live {
             switch: tokio::sync::Mutex::default(),
             title: Mutex::new(stored.and_then(|stored| stored.title.clone())),
             spent: Mutex::new(spent),
+            notifier: Mutex::default(),
         })
     }
 
@@ -104,6 +111,19 @@ impl Live {
         // A model that said nothing leaves the prompt as the last message.
         let last = history.messages().last().filter(|message| message.role == Role::Assistant);
         last.map(|message| message.text()).unwrap_or_default()
+    }
+
+    /// What was said since the last prompt, with it; nothing while a turn runs.
+    pub fn last_exchange(&self) -> Vec<Arc<Message>> {
+        let Ok(history) = self.history.try_lock() else { return Vec::new() };
+        let messages = history.messages();
+        let from = messages.iter().rposition(|message| message.is_prompt()).unwrap_or(messages.len());
+        messages[from..].to_vec()
+    }
+
+    /// The model and the prompt of goose/judge, if the user has a model that can be one.
+    pub fn judge(&self) -> Option<(Arc<dyn Provider>, Arc<str>)> {
+        self.setup().judge()
     }
 
     /// How large the model's window is, if that is known.
@@ -168,47 +188,36 @@ impl Live {
         Ok(())
     }
 
-    /// One turn. `front` hears of it, last of all of its end, which is in the store by then.
+    /// Begins a turn. What the session is at this moment, mode and model, is what the turn has.
+    pub fn begin(self: &Arc<Self>) -> Result<Begun<'_>, PromptError> {
+        let history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+        Ok(Begun::new(self, history, self.setup()))
+    }
+
+    /// One turn in the session's own mode. `front` hears of it, last of all of its end, which is in the store by then.
     pub async fn prompt(
-        &self,
+        self: &Arc<Self>,
         prompt: Vec<Content>,
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
-        let text: String = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
-        self.name_after(&text);
-        let prepared = tokio::select! {
-            biased;
-            () = cancel.cancelled() => None,
-            (prepared, current) = async { tokio::join!(self.prepare(&text, &front), self.catch_up(&mut history)) } => {
-                current?;
-                Some(prepared?)
-            }
-        };
-        let Some(exchange) = prepared else {
-            let end = TurnEnd { ending: Ending::Cancelled, usage: Usage::default() };
-            front.log(Event::TurnEnded { end: end.clone() });
-            return Ok(end);
-        };
-        let end = exchange.turn(&mut history, prompt, cancel).await;
-        self.count(end.usage);
-        self.sessions.store.flush(self.id()).await?;
-        // The next prompt may follow at once.
-        drop(history);
-        front.log(Event::TurnEnded { end: end.clone() });
-        Ok(end)
+        self.begin()?.run(Opening::from(prompt), front, cancel).await
+    }
+
+    /// Who hears of the turn that runs, and records it.
+    pub fn notifier(&self) -> Option<Arc<dyn Notifier>> {
+        lock(&self.notifier).clone()
     }
 
     /// Shows the model the older part of the talk as a summary from now on, because the user asks for it.
     pub async fn compact(&self, front: Arc<dyn Notifier>, cancel: &CancellationToken) -> Result<usize, PromptError> {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
         self.catch_up(&mut history).await?;
-        let exchange = self.prepare("", &front).await?;
+        let exchange = self.prepare(&self.setup(), "", &front).await?;
         let mut usage = Usage::default();
         let shortened = exchange.compact(&mut history, &mut usage, cancel).await;
         self.count(usage);
-        self.sessions.store.flush(self.id()).await?;
+        self.ended().await?;
         shortened.map_err(PromptError::NotCompacted)
     }
 
@@ -228,26 +237,31 @@ impl Live {
     }
 
     /// Everything a turn needs, ready to begin.
-    async fn prepare(&self, prompt: &str, front: &Arc<dyn Notifier>) -> Result<Exchange, PromptError> {
-        let setup = self.setup();
+    pub(super) async fn prepare(
+        &self,
+        setup: &Setup,
+        prompt: &str,
+        front: &Arc<dyn Notifier>,
+    ) -> Result<Exchange, PromptError> {
         let provider = setup.provider()?;
         let upkeep = setup.models().upkeep()?;
         let binding = setup.binding().await?;
         let options = &self.sessions.options;
         let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
-        let recorder = Recorder {
+        let recorder: Arc<dyn Notifier> = Arc::new(Recorder {
             store: self.sessions.store.clone(),
             session: self.id().to_owned(),
             events: Arc::clone(&self.events),
             front: Arc::clone(front),
-        };
+        });
+        *lock(&self.notifier) = Some(Arc::clone(&recorder));
         let session = Arc::clone(&self.session);
-        let exchange = Exchange::new(provider, binding, session, Arc::new(recorder), options.limits, system);
+        let exchange = Exchange::new(provider, binding, session, recorder, options.limits, system);
         Ok(exchange.with_upkeep(upkeep))
     }
 
     /// Reads the history anew if somebody else has gone on with the session.
-    async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
+    pub(super) async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
         let stored = self.sessions.store.find(self.id()).await?;
         let stored = stored.ok_or_else(|| StoreError::Gone { id: self.id().to_owned() })?;
         if stored.events != self.events.load(Ordering::Relaxed) {
@@ -259,7 +273,7 @@ impl Live {
     }
 
     /// The first prompt names the session.
-    fn name_after(&self, prompt: &str) {
+    pub(super) fn name_after(&self, prompt: &str) {
         let mut title = lock(&self.title);
         if title.is_none() {
             *title = title_of(prompt);
@@ -267,7 +281,12 @@ impl Live {
         }
     }
 
-    fn count(&self, usage: Usage) {
+    /// Counts tokens that were spent for the session outside of its turns.
+    pub fn spend(&self, usage: Usage) {
+        self.count(usage);
+    }
+
+    pub(super) fn count(&self, usage: Usage) {
         let cost = self.cost_of(&usage);
         let more = Spent { input: usage.input, output: usage.output, cached: usage.cached, cost };
         let mut spent = lock(&self.spent);
@@ -278,8 +297,48 @@ impl Live {
         self.sessions.store.change(self.id(), Change { spent: Some(more), ..Change::default() });
     }
 
-    fn setup(&self) -> Arc<Setup> {
+    /// Nobody hears of the turn any more; returns when the store has it.
+    pub(super) async fn ended(&self) -> Result<(), StoreError> {
+        *lock(&self.notifier) = None;
+        self.sessions.store.flush(self.id()).await
+    }
+
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(self.broker().plan())
+    }
+
+    pub fn broker(&self) -> Broker {
+        self.setup().host().broker.clone()
+    }
+
+    /// MCP servers that came with the session.
+    pub fn brought(&self) -> Vec<Arc<ServiceEntry>> {
+        self.setup().host().brought.clone()
+    }
+
+    /// This session, the one it works for, and those that work for it.
+    pub async fn family(&self) -> Vec<String> {
+        self.sessions.store.family(self.id()).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the sessions that belong together could not be read");
+            vec![self.id().to_owned()]
+        })
+    }
+
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    pub(super) fn setup(&self) -> Arc<Setup> {
         Arc::clone(&lock(&self.setup))
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // What others do for it ends with it.
+        if let Some(delegator) = self.session.delegator.get() {
+            delegator.stop();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::agents::{Event, Notifier, Status};
+use crate::agents::{Child, Event, Notifier, Status};
 use crate::store::{self, NewEvent};
 
 /// A notifier that remembers.
@@ -27,6 +27,10 @@ impl Notifier for Recorder {
 
     fn status(&self, status: Status) {
         self.front.status(status);
+    }
+
+    fn child(&self, child: &Child) -> Option<Arc<dyn Notifier>> {
+        self.front.child(child)
     }
 }
 

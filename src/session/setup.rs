@@ -1,15 +1,17 @@
 //! What a session thinks with at the moment: a choice, and what follows from it. A switch makes another one, so a
 //! turn that runs keeps what it began with.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
 use super::{Choice, Host, ModelSource};
 use crate::agents::{ModelJudge, Setting, memories, system_prompt};
-use crate::broker::{BindError, Binding, Broker, Terms};
+use crate::broker::{BindError, Binding, Bounds, Broker, Terms};
 use crate::clock;
-use crate::ids::{AgentName, ModeId, ModeSlug};
+use crate::graph::Plan;
+use crate::ids::{AgentName, ModeId, ModeSlug, ServiceName};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{Layer, PromptValues};
 use crate::tool::Session;
@@ -22,11 +24,38 @@ pub(super) struct Setup {
     binding: OnceCell<Arc<Binding>>,
     /// Shared by all setups of one mode in a row: the bytes must not change while the mode does not.
     system: Arc<OnceCell<Arc<str>>>,
+    /// For turns that are handed to other modes, with what was enabled when each was made.
+    handed: Mutex<HashMap<ModeId, Handed>>,
+}
+
+struct Handed {
+    enabled: BTreeMap<ServiceName, bool>,
+    setup: Arc<Setup>,
 }
 
 impl Setup {
     pub(super) fn new(choice: Choice, host: Host, session: Arc<Session>) -> Self {
-        Self { choice, host, session, binding: OnceCell::new(), system: Arc::default() }
+        let (binding, system, handed) = (OnceCell::new(), Arc::default(), Mutex::default());
+        Self { choice, host, session, binding, system, handed }
+    }
+
+    /// The same session in another mode for a turn, never with more than its own mode may do without being asked.
+    pub(super) async fn handed_to(&self, mode: ModeId) -> Result<Arc<Self>, BindError> {
+        let bounds = Bounds { parent: Some(self.binding().await?), turnstile: None };
+        let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
+        let enabled = self.session.enabled().all();
+        if let Some(before) = handed.get(&mode).filter(|before| before.enabled == enabled) {
+            return Ok(Arc::clone(&before.setup));
+        }
+        let host = Host { broker: self.host.broker.with_bounds(bounds), ..self.host.clone() };
+        let choice = Choice { mode: mode.clone(), ..self.choice.clone() };
+        let setup = Arc::new(Self::new(choice, host, Arc::clone(&self.session)));
+        handed.insert(mode, Handed { enabled, setup: Arc::clone(&setup) });
+        Ok(setup)
+    }
+
+    pub(super) fn host(&self) -> &Host {
+        &self.host
     }
 
     /// The same session with another choice.
@@ -67,22 +96,23 @@ impl Setup {
     /// of its choice is heard: that would loosen what the user decides.
     fn broker(&self) -> Broker {
         let broker = &self.host.broker;
-        let judge = || -> Option<ModelJudge> {
-            let (entry, _) = broker.plan().mode(&ModeId::new(AgentName::new("goose"), ModeSlug::new("judge")))?;
-            if entry.layer == Layer::Project {
-                return None;
-            }
-            let provider =
-                self.host.models.judge(&self.choice.model).filter(|provider| provider.name() != "offline")?;
-            let date = clock::date(clock::now());
-            let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "" };
-            let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;
-            Some(ModelJudge::new(provider, system.into()))
-        };
-        match judge() {
-            Some(judge) => broker.with_judge(Arc::new(judge)),
+        match self.judge() {
+            Some((provider, system)) => broker.with_judge(Arc::new(ModelJudge::new(provider, system))),
             None => broker.clone(),
         }
+    }
+
+    /// The model and the prompt of goose/judge, if there is a model that can be one.
+    pub(super) fn judge(&self) -> Option<(Arc<dyn Provider>, Arc<str>)> {
+        let (entry, _) = self.host.broker.plan().mode(&ModeId::new(AgentName::new("goose"), ModeSlug::new("judge")))?;
+        if entry.layer == Layer::Project {
+            return None;
+        }
+        let provider = self.host.models.judge(&self.choice.model).filter(|provider| provider.name() != "offline")?;
+        let date = clock::date(clock::now());
+        let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "", delegates: "" };
+        let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;
+        Some((provider, system.into()))
     }
 
     /// Made once for a mode, with the memories that matter for the prompt it begins with.
@@ -91,9 +121,17 @@ impl Setup {
             let plan = self.host.broker.plan();
             let mode_prompt = plan.mode(&self.choice.mode).and_then(|(entry, _)| entry.prompt.as_ref());
             let memories = memories(binding, &self.session, prompt).await;
-            let setting = Setting { date: &clock::date(clock::now()), os, memories: &memories };
+            let delegates = delegates(plan, &self.choice.mode.agent);
+            let date = clock::date(clock::now());
+            let setting = Setting { date: &date, os, memories: &memories, delegates: &delegates };
             system_prompt(mode_prompt, binding, &self.session, setting).map(Arc::from)
         };
         self.system.get_or_try_init(make).await.cloned()
     }
+}
+
+/// Whom an agent may hand work to, a line each.
+fn delegates(plan: &Plan, agent: &AgentName) -> String {
+    let line = |id: &ModeId| plan.mode(id).map(|(entry, _)| format!("  - `{id}`: {}", entry.mode.description));
+    plan.delegates(agent).iter().filter_map(line).collect::<Vec<_>>().join("\n")
 }

@@ -35,7 +35,7 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, Undone)> {
     for (_, event) in &standing[from..] {
         match event {
             Event::Message { message } if undone.prompt.is_empty() => undone.prompt = message.text(),
-            Event::ToolStarted { call } => begun.push(call),
+            Event::ToolStarted { call, .. } => begun.push(call),
             Event::ToolEnded { id, outcome, activity, .. } => {
                 activity.iter().for_each(|activity| undone.note(activity));
                 let call = begun.iter().find(|call| call.id == *id);
@@ -79,7 +79,7 @@ mod tests {
     fn called(id: &str, name: &str, arguments: Value, outcome: ToolOutcome) -> [Event; 2] {
         let call = ToolUse { id: id.to_owned(), name: name.to_owned(), arguments };
         let (id, name) = (id.to_owned(), name.to_owned());
-        [Event::ToolStarted { call }, Event::ToolEnded { id, name, outcome, activity: Vec::new() }]
+        [Event::ToolStarted { call, by: None }, Event::ToolEnded { id, name, outcome, activity: Vec::new() }]
     }
 
     #[test]

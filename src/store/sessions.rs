@@ -1,6 +1,7 @@
 //! Sessions: what was said and done in each, event by event, in one file that several processes may use at once.
 //!
-//! An event is a JSON text that only its writer understands, a kind, and the words by which it can be found.
+//! An event is a JSON text that only its writer understands, a kind, and the words by which it can be found. Only looking
+//! back (`recall`) reads in one: who said a message, and from where on a user took something back.
 //!
 //! **One writer.** A thread of its own takes what was queued, as much as there is, into one transaction. Whoever
 //! appends waits for nothing. What could not be written for a passing reason (a full disk, another process that
@@ -17,6 +18,7 @@
 
 mod id;
 mod read;
+mod recall;
 mod writer;
 
 use std::borrow::Cow;
@@ -27,6 +29,8 @@ use rusqlite::{Connection, OpenFlags};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
+pub use recall::{COUNTED, InCommon, Kindred, Recall, Recalled, Said, Weigh};
+
 use super::{PATIENCE, Schema, StoreError, failure, open};
 use writer::{Job, Work, Writer};
 
@@ -35,7 +39,8 @@ const MARK: i32 = 0x736b_6569;
 
 pub(super) const SCHEMA: Schema = Schema {
     mark: MARK,
-    migrations: &["
+    migrations: &[
+        "
     CREATE TABLE session (
         key INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
@@ -77,7 +82,13 @@ pub(super) const SCHEMA: Schema = Schema {
     CREATE TRIGGER event_removed AFTER DELETE ON event WHEN old.text IS NOT NULL BEGIN
         INSERT INTO event_words (event_words, rowid, text) VALUES ('delete', old.key, old.text);
     END;
-"],
+",
+        "
+    -- The id of the session that it works for.
+    ALTER TABLE session ADD COLUMN parent TEXT;
+    CREATE INDEX session_children ON session (parent) WHERE parent IS NOT NULL;
+",
+    ],
 };
 
 /// A session in which nothing was said is kept this long.
@@ -93,6 +104,8 @@ pub struct NewSession {
     pub mode: String,
     pub model: String,
     pub approval: Option<String>,
+    /// The session that it works for, if it was begun by one.
+    pub parent: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,6 +150,9 @@ pub struct StoredSession {
     pub mode: String,
     pub model: String,
     pub approval: Option<String>,
+    /// The session that it works for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     /// Milliseconds since 1970, as all times here.
     pub created_at: u64,
     pub updated_at: u64,
@@ -169,6 +185,8 @@ pub enum Within {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListFilter {
     pub within: Within,
+    /// Those that work for this session; those that work for none if left out.
+    pub parent: Option<String>,
     /// Where the page before ended.
     pub after: Option<Cursor>,
     pub limit: Option<usize>,
@@ -285,6 +303,12 @@ impl Sessions {
         self.read(move |connection| read::list(connection, &filter)).await
     }
 
+    /// A session, the one it works for, and those that work for it or for the same one.
+    pub async fn family(&self, id: &str) -> Result<Vec<String>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |connection| read::family(connection, &id)).await
+    }
+
     /// Whether there was one.
     pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
         self.ask(id, Work::Delete).await
@@ -294,6 +318,29 @@ impl Sessions {
     pub async fn search(&self, words: &str, within: Within, limit: usize) -> Result<Vec<Hit>, StoreError> {
         let words = words.to_owned();
         self.read(move |connection| read::search(connection, &words, &within, limit)).await
+    }
+
+    /// What was said in earlier sessions, the best first and of equals the newest. Without words, the newest of each.
+    pub async fn recall(&self, recall: Recall) -> Result<Recalled, StoreError> {
+        self.read(move |connection| recall::recall(connection, &recall, id::now())).await
+    }
+
+    /// What was said in a session and stands, in order, from an event on.
+    pub async fn said(&self, id: &str, from: u64, limit: usize) -> Result<Vec<Said>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |connection| recall::said(connection, &id, from, limit)).await
+    }
+
+    /// At most `limit` messages that have the most in common with these words. A bounded number of messages is looked at.
+    pub async fn in_common(
+        &self,
+        words: Vec<String>,
+        within: Within,
+        without: Vec<String>,
+        weigh: Weigh,
+        limit: usize,
+    ) -> Result<InCommon, StoreError> {
+        self.read(move |connection| recall::in_common(connection, &words, &within, &without, weigh, limit)).await
     }
 
     /// A new session with the same events, which has spent nothing yet; `None` if there is no such session.

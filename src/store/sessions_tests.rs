@@ -39,6 +39,7 @@ fn new_in(cwd: &str) -> NewSession {
         mode: "assistant".to_owned(),
         model: "offline".to_owned(),
         approval: None,
+        parent: None,
     }
 }
 

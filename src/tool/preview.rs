@@ -45,7 +45,7 @@ pub fn preview(tool: &str, arguments: &Value, cwd: &Path) -> Vec<Preview> {
 
 /// The argument that says most about a call: what it runs, reads, fetches or looks for.
 pub fn subject(arguments: &Value) -> Option<&str> {
-    ["command", "path", "url", "pattern", "query", "name"]
+    ["command", "path", "url", "pattern", "query", "task", "name"]
         .iter()
         .find_map(|key| arguments.get(key).and_then(Value::as_str))
 }

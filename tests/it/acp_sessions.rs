@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use skein::agents::Event;
+use skein::conversation::{Content, Message};
 
 use crate::support::Sandbox;
 use crate::support::acp::{Acp, of_kind, said, spoken};
@@ -285,6 +287,28 @@ fn a_loaded_session_is_told_before_it_is_answered() {
     assert_eq!(again.prompt(&session, "read b.txt").0, "end_turn");
     let ids: Vec<_> = calls(&again.updates(mark, &session)).iter().map(|call| call["toolCallId"].to_string()).collect();
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
+}
+
+/// What Skein told the model beside a prompt is not the user's, and is not told again as if it were.
+#[test]
+fn what_was_said_beside_a_prompt_is_not_replayed() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    let session = client.session();
+    client.finish();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let store = skein::store::Sessions::open(&sandbox.path("data")).unwrap();
+        let prompt = vec![Content::Aside("remember the zebra".to_owned()), Content::text("hello there")];
+        let event = Event::Message { message: Message::user(prompt).into() };
+        let body = serde_json::to_string(&event).unwrap();
+        store.append(&session, skein::store::NewEvent { kind: "message".into(), body, text: None });
+        store.flush(&session).await.unwrap();
+    });
+    let mut again = Acp::start(&sandbox);
+    let mark = again.mark();
+    again.ask("session/load", json!({"sessionId": session, "cwd": again.cwd(), "mcpServers": []}));
+    assert_eq!(said(&again.updates(mark, &session), "user_message_chunk"), "hello there");
 }
 
 /// 42: a resumed session is not told again, needs no servers, and remembers.

@@ -43,6 +43,7 @@ async fn child() {
         mode: "assistant".to_owned(),
         model: "offline".to_owned(),
         approval: None,
+        parent: None,
     };
     let id = sessions.create(new).await.unwrap();
     say(&format!("session {id}"));

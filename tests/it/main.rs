@@ -54,6 +54,8 @@ mod compaction;
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.
 mod faults;
+/// Services that a session enables and disables for those who work for it.
+mod managing;
 /// `skein import`: set-ups of other tools move in.
 mod import;
 /// `skein run` keeps its sessions.
@@ -69,6 +71,7 @@ mod knowledge;
 /// A scripted model behind HTTP.
 mod model;
 /// Rules about calls, and what bash really runs.
+mod orchestrator;
 mod permissions;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
@@ -83,6 +86,7 @@ mod route;
 /// Skein while it runs: processes, signals, sockets, probes.
 mod running;
 /// `skein run`, without a model and with one over HTTP.
+mod routing;
 mod run;
 /// JSON Schemas against the types.
 mod schemas;

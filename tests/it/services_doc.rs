@@ -8,15 +8,20 @@ use expect_test::expect_file;
 use serde_json::{Value, json};
 use skein::broker::{Binding, Nobody, Terms};
 use skein::manifest::{Approval, Layer, Root, ServiceEntry, Status};
+use skein::orchestrator::manager::Manager;
 use skein::runtime::Runtime;
 use skein::services::{Environment, PoolOptions, Registry};
 use skein::tool::{CallContext, Session};
 
 use crate::support::repository;
 
-/// One telling call for each service.
-fn example(service: &str) -> (&'static str, Value) {
-    match service {
+/// One telling call for each service that has tools.
+fn example(service: &str) -> Option<(&'static str, Value)> {
+    let example = match service {
+        "tom" => return None,
+        "chatrecall" => ("search_sessions", json!({"query": "zebra importer", "after": "2026-11-01"})),
+        "summon" => ("delegate", json!({"task": "Say what the login endpoint does", "agent": "coding", "mode": "security"})),
+        "extensionmanager" => ("search_services", json!({"query": "web"})),
         "apps" => (
             "create_app",
             json!({
@@ -36,7 +41,8 @@ fn example(service: &str) -> (&'static str, Value) {
         "tutorial" => ("load_tutorial", json!({"name": "first-manifest"})),
         "fetch" => ("fetch_url", json!({"url": "http://169.254.169.254/latest/meta-data"})),
         other => panic!("a service that is ready needs an example here: {other}"),
-    }
+    };
+    Some(example)
 }
 
 /// A plan in which one agent has a mode for each service that is ready.
@@ -58,19 +64,33 @@ fn wired(ready: &[String]) -> skein::graph::Plan {
 fn section(out: &mut String, entry: &ServiceEntry, binding: &Binding) {
     let manifest = &entry.manifest;
     _ = writeln!(out, "\n## {}\n\n{}\n", manifest.name, manifest.description);
+    if let Some(owner) = &manifest.owner {
+        _ = writeln!(out, "It is the {owner}'s own: no other agent can ask for it.");
+    }
+    let tools = || binding.tools().iter().filter(|(_, tool)| tool.service == manifest.name);
+    if tools().next().is_none() {
+        return;
+    }
+    if manifest.owner.is_some() {
+        _ = writeln!(out);
+    }
     _ = writeln!(out, "| tool | groups | what it does |\n| --- | --- | --- |");
-    for tool in binding.tools().values() {
+    for (_, tool) in tools() {
         let groups: Vec<_> = manifest
             .groups
             .iter()
             .filter(|(_, tools)| tools.contains(&tool.spec.name))
             .map(|(group, _)| group.as_str())
             .collect();
-        let read_only = if tool.read_only { " Read-only." } else { "" };
+        let read_only = match tool.reaching.as_slice() {
+            _ if !tool.read_only => String::new(),
+            [] => " Read-only.".to_owned(),
+            names => format!(" Read-only, and asked about with `{}`.", names.join("` or `")),
+        };
         let description = tool.spec.description.trim_end_matches('.');
         _ = writeln!(out, "| `{}` | {} | {description}.{read_only} |", tool.spec.name, groups.join(", "));
     }
-    let bytes: usize = binding.tools().iter().map(|(name, tool)| tool.request_bytes(name)).sum();
+    let bytes: usize = tools().map(|(name, tool)| tool.request_bytes(name)).sum();
     _ = writeln!(out, "\nIts tools add {bytes} bytes to a request.");
 }
 
@@ -88,15 +108,14 @@ async fn the_page_on_services_is_what_they_say() {
     let session = Session::new("s1", project, Vec::new(), folder.path().join("scratch"));
 
     let (manifests, _) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
-    let ready: Vec<_> = manifests
-        .services
-        .values()
-        .filter(|entry| entry.manifest.status == Status::Ready)
-        .map(|entry| entry.manifest.name.to_string())
-        .collect();
+    let ready: Vec<_> = manifests.services.values().filter(|entry| entry.manifest.status == Status::Ready).collect();
+    let free = ready.iter().filter(|entry| entry.manifest.owner.is_none());
+    let free: Vec<_> = free.map(|entry| entry.manifest.name.to_string()).collect();
     let environment = Environment::new(std::env::vars_os());
     let options = PoolOptions { environment, data: folder.path().join("data"), ..PoolOptions::default() };
-    let runtime = Runtime::start(Arc::new(wired(&ready)), Registry::builtin(), options, None);
+    let runtime = Runtime::start(Arc::new(wired(&free)), Registry::builtin(), options, None);
+    let manager = Manager::new(runtime.broker().clone(), Vec::new());
+    assert!(session.manager.set(Arc::new(manager)).is_ok());
 
     let mut page = String::from(
         "# The built-in services\n\n\
@@ -110,19 +129,22 @@ async fn the_page_on_services_is_what_they_say() {
          see UTF-8 text as the user does, unsaved changes included, and write through the editor; `search`, `find_files` and\n\
          `list_dir` see the disk. Where it lends terminals, `shell` runs in one, except in the background. What the editor\n\
          fails at is done without it, unless unsaved text would be lost or a command could run twice.\n\n\
-         What `knowledge` finds, and where, is in [knowledge](knowledge.md). The tutorials are [pages](tutorials/first-manifest.md), too.\n",
+         What `knowledge` finds, and where, is in [knowledge](knowledge.md); what `chatrecall`, `extensionmanager` and `tom` are for is\n\
+         in [orchestrator](orchestrator.md). The tutorials are [pages](tutorials/first-manifest.md), too.\n",
     );
-    for name in &ready {
+    for entry in ready {
+        let name = entry.manifest.name.as_str();
         let terms = Terms {
             session: Arc::clone(&session),
             approval: Some(Approval::Auto),
             asker: Arc::new(Nobody),
             brought: Vec::new(),
         };
-        let id = format!("reader/{name}").parse().unwrap();
-        let binding = runtime.broker().bind(&id, terms).await.expect("a ready service starts");
-        section(&mut page, &manifests.services[name.as_str()], &binding);
-        let (tool, arguments) = example(name);
+        let owned = entry.manifest.owner.is_some();
+        let id = if owned { "orchestrator/auto".to_owned() } else { format!("reader/{name}") };
+        let binding = runtime.broker().bind(&id.parse().unwrap(), terms).await.expect("a ready service starts");
+        section(&mut page, entry, &binding);
+        let Some((tool, arguments)) = example(name) else { continue };
         if name == "developer" {
             let read = json!({"path": "greeting.txt"}).as_object().cloned().unwrap();
             binding.call("developer__read_file", read, CallContext::new(Arc::clone(&session))).await.unwrap();

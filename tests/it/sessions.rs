@@ -29,7 +29,7 @@ fn turn(prompt: &str, answer: &str) -> Vec<NewEvent> {
     let end = TurnEnd { ending: Ending::Failed { why: "the line was cut".to_owned() }, usage: Usage::default() };
     vec![
         message(Role::User, prompt),
-        stored(&Event::ToolStarted { call }, None),
+        stored(&Event::ToolStarted { call, by: None }, None),
         stored(&Event::ToolEnded { id, name, outcome, activity: Vec::new() }, None),
         message(Role::Assistant, answer),
         stored(&Event::TurnEnded { end }, None),
@@ -48,6 +48,7 @@ fn store(sandbox: &Sandbox, cwd: &Path, title: &str, events: Vec<NewEvent>) -> S
             mode: "assistant".to_owned(),
             model: "offline".to_owned(),
             approval: None,
+            parent: None,
         };
         let id = sessions.create(new).await.unwrap();
         events.into_iter().for_each(|event| sessions.append(&id, event));
@@ -197,6 +198,23 @@ fn an_export_as_json_loses_nothing() {
     assert_eq!((written.stdout.as_str(), written.stderr.as_str()), ("", "note: wrote out.json\n"));
     let file = std::fs::read_to_string(sandbox.path("project/out.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&file).unwrap()["events"], whole["events"]);
+}
+
+#[test]
+fn what_skein_told_the_model_beside_a_prompt_is_not_shown_as_the_users() {
+    let sandbox = Sandbox::new();
+    let aside = Content::Aside("<top-of-mind>\nremember the zebra\n</top-of-mind>".to_owned());
+    let prompt = Message::user(vec![aside, Content::text("hello there")]);
+    let text = prompt.text();
+    let events = vec![stored(&Event::Message { message: Arc::new(prompt) }, Some(&text))];
+    let id = stored_here(&sandbox, events);
+    for args in [["sessions", "show", &id].as_slice(), &["sessions", "export", &id, "--format", "markdown"]] {
+        let run = sandbox.skein(args);
+        assert!(run.stdout.contains("hello there") && !run.stdout.contains("zebra"), "{}", run.stdout);
+        assert!(run.stdout.contains("beside this prompt skein told the model 47 bytes"), "{}", run.stdout);
+    }
+    assert!(sandbox.skein(&["sessions", "export", &id]).stdout.contains("remember the zebra"));
+    assert_eq!(sandbox.skein(&["sessions", "search", "zebra", "--json"]).json(), json!([]));
 }
 
 #[test]

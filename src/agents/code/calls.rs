@@ -97,7 +97,7 @@ impl Exchange {
     /// A call that code makes: told like any other, and its answer whole for the code. Its id has a dot, which no id
     /// of a model's own call has.
     async fn call_inner(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> ToolOutcome {
-        self.notifier.log(Event::ToolStarted { call: call.clone() });
+        self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();
         let outcome = if cancel.is_cancelled() { cancelled() } else { self.dispatch(call, view, &seen, cancel).await };
         self.ended(call, self.shortened(outcome.clone(), &call.id), &seen);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::super::manage::makes;
 use super::Binding;
 use crate::ids::ServiceName;
 use crate::manifest::Transport;
@@ -78,11 +79,7 @@ impl Binding {
     /// A resource of a service that is in scope as a whole.
     pub async fn read_resource(&self, uri: &str, context: CallContext) -> Result<Value, ServiceError> {
         let listed = |of: &&ResourceOf| !of.template && of.value["uri"] == json!(uri);
-        let made_from = |of: &&ResourceOf| {
-            let pattern = of.value["uriTemplate"].as_str().unwrap_or_default();
-            let fixed = pattern.split('{').next().unwrap_or_default();
-            of.template && !fixed.is_empty() && uri.starts_with(fixed)
-        };
+        let made_from = |of: &&ResourceOf| of.template && makes(&of.value, uri);
         let resources = self.resources().await;
         let found = resources.iter().find(listed).or_else(|| resources.iter().find(made_from));
         let service = found.and_then(|of| self.services.get(&of.service));

@@ -10,6 +10,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::super::diff;
 use super::super::output::{BOLD, QUIET, cut, shown, verbatim};
+use crate::agents::ROUTE;
 use crate::conversation::ToolUse;
 use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, subject};
 
@@ -23,6 +24,8 @@ const ENOUGH: usize = 36;
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) call: ToolUse,
+    /// Who made it, if not the model of the session.
+    pub(super) by: Option<String>,
     pub(super) outcome: ToolOutcome,
     pub(super) activity: Vec<Activity>,
     /// Missing if it never ran.
@@ -49,7 +52,8 @@ impl Ended {
             });
         }
         about.push(format!("/show {number}"));
-        let title = title(&self.call);
+        let by = self.by.as_ref().map(|by| format!("{}: ", shown(by))).unwrap_or_default();
+        let title = by + &title(&self.call);
         let room = |about: &str| width.saturating_sub(2 + 2 + about.width());
         // Where there is no room for both, what was called counts more.
         let whole = about.join(" · ");
@@ -136,6 +140,10 @@ fn step(step: &PlanStep, width: usize) -> String {
 
 /// The tool as rules name it, and what it is about.
 pub(super) fn title(call: &ToolUse) -> String {
-    let about = subject(&call.arguments).map(|about| shown(&about.trim().replace('\n', " ⏎ "))).unwrap_or_default();
+    let to = call.arguments["to"].as_str().filter(|_| call.name == ROUTE);
+    let about = to
+        .or_else(|| subject(&call.arguments))
+        .map(|about| shown(&about.trim().replace('\n', " ⏎ ")))
+        .unwrap_or_default();
     format!("{} {about}", shown(&call.name)).trim_end().to_owned()
 }

@@ -38,12 +38,20 @@ struct State {
     /// What is waited for; nothing outside of turns and while words come.
     waits_for: Option<&'static str>,
     began: Instant,
-    /// Calls that have not ended, and since when they run, if nobody is asked about them any more.
-    running: Vec<(ToolUse, Option<Instant>)>,
+    /// Calls that have not ended.
+    running: Vec<Running>,
     ended: Vec<Ended>,
     usage: Usage,
     context: u64,
     above: Above,
+}
+
+struct Running {
+    call: ToolUse,
+    /// Who makes it, if not the model of the session.
+    by: Option<String>,
+    /// Missing as long as somebody is asked about it.
+    began: Option<Instant>,
 }
 
 /// What was printed last: text and calls are kept apart by an empty line.
@@ -184,18 +192,18 @@ impl Screen {
 impl Notifier for Screen {
     fn log(&self, event: Event) {
         match event {
-            Event::ToolStarted { call } => {
+            Event::ToolStarted { call, by } => {
                 let mut state = self.state();
                 self.end_answer(&mut state);
                 state.waits_for = Some("working");
-                state.running.push((call, None));
+                state.running.push(Running { call, by, began: None });
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
                 let mut state = self.state();
                 self.end_answer(&mut state);
-                let Some(at) = state.running.iter().position(|(call, _)| call.id == id) else { return };
-                let (call, began) = state.running.remove(at);
-                let ended = Ended { call, outcome, activity, took: began.map(|began| began.elapsed()) };
+                let Some(at) = state.running.iter().position(|running| running.call.id == id) else { return };
+                let Running { call, by, began } = state.running.remove(at);
+                let ended = Ended { call, by, outcome, activity, took: began.map(|began| began.elapsed()) };
                 let folded = ended.folded(state.ended.len() + 1, width(), &self.cwd);
                 state.ended.push(ended);
                 if state.running.is_empty() {
@@ -232,8 +240,8 @@ impl Notifier for Screen {
             // It waits for nobody's consent any more, so its time begins now.
             Status::ToolActivity { id, activity: Activity::Running } => {
                 let mut state = self.state();
-                let found = state.running.iter_mut().filter(|(call, _)| call.id == id);
-                found.for_each(|(_, began)| *began = Some(Instant::now()));
+                let found = state.running.iter_mut().filter(|running| running.call.id == id);
+                found.for_each(|running| running.began = Some(Instant::now()));
             }
             Status::Thought(_) | Status::ToolActivity { .. } => {}
         }
@@ -259,8 +267,8 @@ fn turn(watched: &Weak<Screen>) {
         let seconds = state.began.elapsed().as_secs();
         let what = match state.running.as_slice() {
             [] => what.to_owned(),
-            [(call, _)] => title(call),
-            [(call, _), more @ ..] => format!("{} and {} more", shown(&call.name), more.len()),
+            [only] => title(&only.call),
+            [first, more @ ..] => format!("{} and {} more", shown(&first.call.name), more.len()),
         };
         let sign = format!("{} {seconds} s", cut(&what, LONGEST_SIGN.min(width()) - 12));
         let drawn = screen.floor.if_free(|| {

@@ -28,7 +28,8 @@ pub(in super::super) trait Stage: Send + Sync {
     fn open(&self) -> BoxFuture<'_, Result<Arc<Live>, Failure>>;
 
     /// A turn of it to its end, and whether it came to that by itself.
-    fn turn<'a>(&'a self, live: &'a Live, prompt: Vec<Content>) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>>;
+    fn turn<'a>(&'a self, live: &'a Arc<Live>, prompt: Vec<Content>)
+    -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>>;
 
     /// Something that whoever waits wants to know.
     fn tell(&self, text: &str);

@@ -305,7 +305,11 @@ impl Stage for Below<'_> {
         })
     }
 
-    fn turn<'a>(&'a self, live: &'a Live, prompt: Vec<Content>) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
+    fn turn<'a>(
+        &'a self,
+        live: &'a Arc<Live>,
+        prompt: Vec<Content>,
+    ) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
         Box::pin(async move {
             let front = Arc::new(Beneath(Arc::clone(&self.around.front)));
             let ended = live.prompt(prompt, front, &self.context.cancel).await;

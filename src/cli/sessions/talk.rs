@@ -44,7 +44,10 @@ fn items(event: &StoredEvent) -> Vec<Item> {
     };
     match read {
         Event::Message { message } => said(&message),
-        Event::ToolStarted { call } => vec![Item::Call { name: call.name, arguments: call.arguments.to_string() }],
+        Event::ToolStarted { call, by } => {
+            let name = by.map_or(call.name.clone(), |by| format!("{by}: {}", call.name));
+            vec![Item::Call { name, arguments: call.arguments.to_string() }]
+        }
         Event::ToolEnded { name, outcome, .. } => {
             vec![Item::Outcome { name, is_error: outcome.is_error, text: outcome.all_text() }]
         }
@@ -68,15 +71,19 @@ fn said(message: &Message) -> Vec<Item> {
                 let uri = value.pointer("/resource/uri").or(value.get("uri")).and_then(Value::as_str);
                 Some(format!("[{}]", uri.unwrap_or("resource")))
             }
-            Part::Thought(_) | Part::ToolUse(_) | Part::ToolResult(_) => None,
+            Part::Content(Content::Aside(_)) | Part::Thought(_) | Part::ToolUse(_) | Part::ToolResult(_) => None,
         })
         .collect();
     let text = text.join("");
+    let beside: usize = message.asides().map(str::len).sum();
+    let remark = format!("beside this prompt skein told the model {beside} bytes; `sessions export` has them");
+    let mut items: Vec<_> = (beside > 0).then_some(Item::Remark(remark)).into_iter().collect();
     match message.role {
-        _ if text.trim().is_empty() => Vec::new(),
-        Role::User => vec![Item::Prompt(text)],
-        Role::Assistant => vec![Item::Answer(text)],
+        _ if text.trim().is_empty() => {}
+        Role::User => items.push(Item::Prompt(text)),
+        Role::Assistant => items.push(Item::Answer(text)),
     }
+    items
 }
 
 /// Why, if it is not as usual.

@@ -73,6 +73,7 @@ impl<'a> Checks<'a> {
         for (index, pattern) in manifest.delegates.iter().enumerate() {
             let at = || entry.source.place(&Path::root().key("delegates").index(index));
             match pattern.0.split_once('/') {
+                Some(("*", "*")) => {}
                 Some((agent, "*")) if self.manifests.agents.contains_key(agent) => {}
                 Some((agent, "*")) => {
                     let help = self.agent_help(agent);

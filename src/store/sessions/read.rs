@@ -7,10 +7,10 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::{Cursor, Hit, ListFilter, Spent, StoredEvent, StoredSession, Within};
 
 const SESSION: &str = "SELECT s.id, s.title, s.cwd, s.roots, s.agent, s.mode, s.model, s.approval, s.created_at,
-    s.updated_at, s.input, s.output, s.cached, s.cost, s.events FROM session s";
+    s.updated_at, s.input, s.output, s.cached, s.cost, s.events, s.parent FROM session s";
 
 /// `?1` is a folder or null, `?2` whether what lies below counts too.
-const WITHIN: &str = "(?1 IS NULL OR s.cwd = ?1
+pub(super) const WITHIN: &str = "(?1 IS NULL OR s.cwd = ?1
     OR (?2 AND substr(s.cwd, 1, length(rtrim(?1, '/')) + 1) = rtrim(?1, '/') || '/'))";
 
 /// As many candidates as a person looks through.
@@ -18,6 +18,9 @@ const CANDIDATES: usize = 6;
 
 /// What stands around a word, in characters on each side, where it was found without the index.
 const AROUND: usize = 60;
+
+/// What is shown of a message of which no place is meant, in characters.
+pub(super) const AROUND_SESSION: usize = 160;
 
 pub(super) fn find(connection: &Connection, id: &str) -> rusqlite::Result<Option<StoredSession>> {
     connection.prepare_cached(&format!("{SESSION} WHERE s.id = ?1"))?.query_row([id], session).optional()
@@ -39,11 +42,17 @@ pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Re
         None => (None, ""),
     };
     let select = format!(
-        "{SESSION} WHERE {WITHIN} AND (?3 IS NULL OR (s.updated_at, s.id) < (?3, ?4))
+        "{SESSION} WHERE {WITHIN} AND s.parent IS ?6 AND (?3 IS NULL OR (s.updated_at, s.id) < (?3, ?4))
          ORDER BY s.updated_at DESC, s.id DESC LIMIT ?5"
     );
-    let values = params![folder, below, time, id, limited(filter.limit)];
+    let values = params![folder, below, time, id, limited(filter.limit), filter.parent];
     connection.prepare_cached(&select)?.query_map(values, session)?.collect()
+}
+
+pub(super) fn family(connection: &Connection, id: &str) -> rusqlite::Result<Vec<String>> {
+    let select = "WITH head (id) AS (SELECT coalesce(parent, id) FROM session WHERE id = ?1)
+        SELECT s.id FROM session s, head WHERE s.id = head.id OR s.parent = head.id";
+    connection.prepare_cached(select)?.query_map([id], |row| row.get(0))?.collect()
 }
 
 pub(super) fn beginning_with(connection: &Connection, prefix: &str) -> rusqlite::Result<Vec<String>> {
@@ -107,7 +116,7 @@ fn as_it_stands(connection: &Connection, words: &str, folders: &Within, limit: u
 }
 
 /// The place in a text where these letters stand, whichever their case.
-fn around(text: &str, wanted: &str) -> Option<String> {
+pub(super) fn around(text: &str, wanted: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let place = lower.find(wanted)?;
     // Counted in characters, which stay nearly as many when their case changes: this is only what stands around.
@@ -121,13 +130,18 @@ fn around(text: &str, wanted: &str) -> Option<String> {
 
 /// A full-text query in which every word is only a word, or the beginning of one; `None` if there is none.
 fn full_text(words: &str) -> Option<String> {
-    let words = words.split(|c: char| c.is_whitespace() || c.is_control());
-    let words = words.filter(|word| word.contains(char::is_alphanumeric));
-    let words: Vec<_> = words.map(|word| format!("\"{}\"*", word.replace('"', "\"\""))).collect();
+    let words = words_of(words);
     (!words.is_empty()).then(|| words.join(" AND "))
 }
 
-fn within(folders: &Within) -> (Option<String>, bool) {
+/// Each word as a part of a full-text query.
+pub(super) fn words_of(words: &str) -> Vec<String> {
+    let words = words.split(|c: char| c.is_whitespace() || c.is_control());
+    let words = words.filter(|word| word.contains(char::is_alphanumeric));
+    words.map(|word| format!("\"{}\"*", word.replace('"', "\"\""))).collect()
+}
+
+pub(super) fn within(folders: &Within) -> (Option<String>, bool) {
     match folders {
         Within::Anywhere => (None, false),
         Within::Folder(folder) => (Some(folder.to_string_lossy().into_owned()), false),
@@ -135,7 +149,7 @@ fn within(folders: &Within) -> (Option<String>, bool) {
     }
 }
 
-fn limited(limit: Option<usize>) -> i64 {
+pub(super) fn limited(limit: Option<usize>) -> i64 {
     limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(i64::MAX)
 }
 
@@ -144,7 +158,7 @@ pub(super) fn number(natural: u64) -> i64 {
     i64::try_from(natural).unwrap_or(i64::MAX)
 }
 
-fn natural(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+pub(super) fn natural(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     row.get(column).map(|number: i64| u64::try_from(number).unwrap_or(0))
 }
 
@@ -173,10 +187,11 @@ fn session(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
             cost: row.get(13)?,
         },
         events: natural(row, 14)?,
+        parent: row.get(15)?,
     })
 }
 
-fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
+pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
     let cwd: String = row.get(2)?;
     Ok(Hit {
         session: row.get(0)?,

@@ -212,8 +212,8 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
 }
 
 fn create(transaction: &Transaction<'_>, id: &str, new: &NewSession, at: i64) -> rusqlite::Result<bool> {
-    let insert = "INSERT INTO session (id, cwd, roots, agent, mode, model, approval, created_at, updated_at)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)";
+    let insert = "INSERT INTO session (id, cwd, roots, agent, mode, model, approval, created_at, updated_at, parent)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)";
     transaction.prepare_cached(insert)?.execute(params![
         id,
         new.cwd.to_string_lossy(),
@@ -222,7 +222,8 @@ fn create(transaction: &Transaction<'_>, id: &str, new: &NewSession, at: i64) ->
         new.mode,
         new.model,
         new.approval,
-        at
+        at,
+        new.parent
     ])?;
     Ok(true)
 }

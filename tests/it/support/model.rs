@@ -18,6 +18,8 @@ pub(crate) enum Answer {
         tool: &'static str,
         arguments: Value,
     },
+    /// Wishes for these calls at once: id, tool, arguments.
+    CallsMany(Vec<(&'static str, &'static str, Value)>),
     /// Says this, and wishes for this call.
     SaysAndCalls {
         text: &'static str,
@@ -141,6 +143,14 @@ fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
             let function = json!({"name": tool, "arguments": arguments.to_string()});
             let call = json!({"index": 0, "id": id, "type": "function", "function": function});
             (vec![json!({"role": "assistant", "tool_calls": [call]})], "tool_calls")
+        }
+        Answer::CallsMany(calls) => {
+            let call = |(at, (id, tool, arguments)): (usize, &(&str, &str, Value))| {
+                let function = json!({"name": tool, "arguments": arguments.to_string()});
+                json!({"index": at, "id": id, "type": "function", "function": function})
+            };
+            let calls: Vec<_> = calls.iter().enumerate().map(call).collect();
+            (vec![json!({"role": "assistant", "tool_calls": calls})], "tool_calls")
         }
         Answer::SaysAndCalls { text, tool, arguments } => {
             let function = json!({"name": tool, "arguments": arguments.to_string()});

@@ -85,6 +85,7 @@ pub(crate) async fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -
 #[derive(Default)]
 pub(crate) struct Wiring {
     manifests: Vec<(Layer, Value)>,
+    config: Option<Value>,
     registry: Option<Registry>,
     variables: Vec<(&'static str, &'static str)>,
 }
@@ -97,6 +98,12 @@ impl Wiring {
     /// As a user would install them.
     pub(crate) fn user(mut self, manifests: impl IntoIterator<Item = Value>) -> Self {
         self.manifests.extend(manifests.into_iter().map(|manifest| (Layer::User, manifest)));
+        self
+    }
+
+    /// The user's `config.yaml`.
+    pub(crate) fn config(mut self, config: Value) -> Self {
+        self.config = Some(config);
         self
     }
 
@@ -127,7 +134,9 @@ impl Wiring {
                 // JSON is YAML; the folder only tells the loader that the file is a manifest.
                 (PathBuf::from(format!("services/{index}.yaml")), manifest.to_string().into_bytes())
             };
-            Root::Snapshot { files: of_layer.map(file).collect(), shown: wanted.to_string() }
+            let config = self.config.iter().filter(|_| wanted == Layer::User);
+            let config = config.map(|config| ("config.yaml".into(), config.to_string().into_bytes()));
+            Root::Snapshot { files: of_layer.map(file).chain(config).collect(), shown: wanted.to_string() }
         };
         let roots = [
             (Layer::Builtin, Root::Builtin),

@@ -1,0 +1,77 @@
+//! Who should work on a prompt that does not say it: what the router says, and a model where the router is unsure or there
+//! is more than one thing to do.
+
+use super::adviser::advice;
+use super::route::{self, By, Decision, Route};
+use crate::conversation::Usage;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::llm::Provider;
+use crate::manifest::{AgentEntry, Settings};
+use crate::router::Router;
+
+/// Who works on what nobody is sure about, unless a profile says otherwise.
+const DEFAULT: &str = "goose/assistant";
+
+/// A decision, and what it took.
+pub(super) struct Decided {
+    pub(super) decision: Decision,
+    pub(super) usage: Usage,
+    /// Why no model was heard that was asked.
+    pub(super) problem: Option<String>,
+}
+
+/// `own` is the mode that decides, and does itself what cannot be handed over.
+pub(super) async fn decided(
+    plan: &Plan,
+    own: &ModeId,
+    text: &str,
+    router: &Router,
+    adviser: Option<&dyn Provider>,
+) -> Decided {
+    let mut decision = route::embedded(text, router, &default_mode(plan, own, router));
+    if decision.is_compound() && decision.routes.iter().any(|route| route.mode == *own) {
+        decision = Decision { routes: vec![whole(own, text)], ..decision };
+    }
+    let simple = decision.by == By::Embedded && !decision.is_compound() && decision.routes[0].mode != *own;
+    let Some(adviser) = adviser.filter(|_| !simple) else {
+        return Decided { decision, usage: Usage::default(), problem: None };
+    };
+    match advice(adviser, plan, router.modes(), text).await {
+        Ok((parts, usage)) => {
+            let place = |name: &String| parts.iter().position(|part| part.name == *name);
+            let route = |part: &super::adviser::Part| Route {
+                mode: part.mode.clone(),
+                confidence: 1.0,
+                reason: part.why.clone(),
+                // One part is the whole request, in the user's own words.
+                task: if parts.len() == 1 { text.to_owned() } else { part.task.clone() },
+                after: part.after.iter().filter_map(place).collect(),
+            };
+            let own_part = parts.len() > 1 && parts.iter().any(|part| part.mode == *own);
+            let routes = if own_part { vec![whole(own, text)] } else { parts.iter().map(route).collect() };
+            Decided { decision: Decision { routes, by: By::Model, ..decision }, usage, problem: None }
+        }
+        Err(problem) => {
+            let problem = format!("the model {} could not say who should do this: {problem}", adviser.name());
+            Decided { decision, usage: Usage::default(), problem: Some(problem) }
+        }
+    }
+}
+
+/// The mode of the profile, if it can be handed work, or goose's own.
+fn default_mode(plan: &Plan, own: &ModeId, router: &Router) -> ModeId {
+    let settings = Settings::of(plan.manifests());
+    let chosen = settings.agent.as_ref().and_then(|agent| match &settings.mode {
+        Some(mode) => Some(ModeId::new(agent.clone(), mode.clone())),
+        None => plan.agent(agent.as_str()).and_then(AgentEntry::default_mode),
+    });
+    let known = |mode: &ModeId| *mode != *own && router.modes().contains(mode);
+    chosen.filter(known).or_else(|| DEFAULT.parse().ok().filter(known)).unwrap_or_else(|| own.clone())
+}
+
+/// The whole request for whoever decides: its parts cannot be handed over.
+fn whole(own: &ModeId, text: &str) -> Route {
+    let reason = "it needs several at once".to_owned();
+    Route { mode: own.clone(), confidence: 1.0, reason, task: text.to_owned(), after: Vec::new() }
+}

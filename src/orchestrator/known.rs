@@ -1,0 +1,107 @@
+//! The router of each set of manifests, learned when a prompt first needs it, and what users corrected.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::granted;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::router::{self, Router};
+use crate::secrets;
+use crate::store::{self, Routes};
+
+/// Below the data folder.
+const CORRECTIONS: &str = "routes.db";
+const ROUTERS: &str = "router";
+/// As many folders as an editor has open at once.
+const KEPT: usize = 8;
+
+/// Whom a router knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// Those who can be handed work here.
+    Runnable,
+    /// All, external agents too.
+    All,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    data: PathBuf,
+    routers: Mutex<Vec<(Arc<Plan>, Of, Arc<Router>)>>,
+}
+
+impl Known {
+    pub(super) fn new(data: PathBuf) -> Self {
+        Self { data, routers: Mutex::default() }
+    }
+
+    /// The router for those whom `own` may hand work to and itself, with what was corrected in this project. Corrections
+    /// that cannot be read are told and left out: a route is better than none.
+    pub(super) async fn router(
+        self: &Arc<Self>,
+        of: Of,
+        plan: &Arc<Plan>,
+        own: &ModeId,
+        cwd: &Path,
+    ) -> Result<Router, String> {
+        let (known, plan, own, cwd) = (Arc::clone(self), Arc::clone(plan), own.clone(), cwd.to_owned());
+        let made = tokio::task::spawn_blocking(move || {
+            let base = known.learned(of, &plan, &own);
+            match known.corrections(&cwd) {
+                Ok(corrections) if corrections.is_empty() => base.as_ref().clone(),
+                Ok(corrections) => {
+                    let pairs = corrections.iter().map(|(prompt, mode)| (prompt.as_str(), mode));
+                    base.as_ref().clone().with_corrections(pairs)
+                }
+                Err(problem) => {
+                    tracing::warn!(problem, "corrections of routes are left out");
+                    base.as_ref().clone()
+                }
+            }
+        });
+        made.await.map_err(|error| error.to_string())
+    }
+
+    fn learned(&self, of: Of, plan: &Arc<Plan>, own: &ModeId) -> Arc<Router> {
+        let mut routers = self.routers.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = routers.iter().find(|(known, whom, _)| Arc::ptr_eq(known, plan) && *whom == of);
+        if let Some((_, _, router)) = known {
+            return Arc::clone(router);
+        }
+        let granted = match of {
+            Of::Runnable => granted(plan, &own.agent),
+            Of::All => plan.delegates(&own.agent),
+        };
+        let mut candidates = router::candidates(plan.manifests());
+        candidates.retain(|candidate| candidate.mode == *own || granted.contains(&candidate.mode));
+        let router = Arc::new(Router::learned_in(&self.data.join(ROUTERS), &candidates));
+        if routers.len() == KEPT {
+            routers.remove(0);
+        }
+        routers.push((Arc::clone(plan), of, Arc::clone(&router)));
+        router
+    }
+
+    fn corrections(&self, cwd: &Path) -> Result<Vec<(String, ModeId)>, String> {
+        let file = self.data.join(CORRECTIONS);
+        if !file.exists() {
+            return Ok(Vec::new());
+        }
+        let read = Routes::open(&file).and_then(|routes| routes.corrections(&store::project_root(cwd)));
+        let corrections = read.map_err(|error| error.to_string())?;
+        // A mode that is gone is nobody's any more.
+        Ok(corrections.into_iter().filter_map(|kept| Some((kept.prompt, kept.mode.parse().ok()?))).collect())
+    }
+
+    /// Remembers for this project whom the user wanted for a prompt. What looks like a secret is not written down.
+    pub(super) async fn correct(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), String> {
+        if secrets::found_in(prompt).is_some() {
+            return Ok(());
+        }
+        let (file, project) = (self.data.join(CORRECTIONS), store::project_root(cwd));
+        let (prompt, mode) = (prompt.to_owned(), mode.to_string());
+        let kept = tokio::task::spawn_blocking(move || Routes::open(&file)?.remember(&project, &prompt, &mode));
+        kept.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+}

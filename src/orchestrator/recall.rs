@@ -1,0 +1,212 @@
+//! What earlier sessions of the project say on the matter of a prompt: a few short pieces, each with its session and
+//! day, or nothing.
+//!
+//! Invariant: nothing is better than noise. A piece has rare words in common with the prompt, holds no secret, and the
+//! same store and prompt give the same pieces.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use crate::clock;
+use crate::secrets;
+use crate::store::{self, COUNTED, InCommon, Kindred, Said, Weigh, sessions_of_project};
+use crate::tool::plain_line;
+
+/// How many pieces there are at most, and how long they are together, in bytes.
+pub(super) const PIECES: usize = 3;
+pub(super) const BYTES: usize = 1_500;
+/// Of the words of one message, and of the answer to it, in characters.
+const ASKED: usize = 160;
+const ANSWERED: usize = 240;
+/// The beginning of a prompt tells what it is about.
+const READ: usize = 4_000;
+const WORDS: usize = 24;
+/// Messages that are looked at more closely.
+const CANDIDATES: usize = 24;
+/// What the words in common must weigh: as two that each stand in some thirty messages, or more that are less rare.
+const ENOUGH: f64 = 5.0;
+/// And which share of all the words of the prompt: one that is mostly about something else has nothing to do with it.
+const SHARE: f64 = 0.2;
+/// A word in no more messages than this says enough alone, among at least so many events.
+const RARE: usize = 2;
+const MANY: u64 = 200;
+/// Shorter words are seldom about anything.
+const SHORT: usize = 3;
+const LONG: usize = 5;
+/// How far around the words a secret is looked for: what is cut off must not be its first half.
+const MARGIN: usize = 120;
+
+/// Words that say nothing of the matter. Frequent ones that are not here are found to be frequent.
+const PLAIN: &str = "a about after again all already also always an and another any are around as at back be because been \
+    before being between both but by can cannot could did do does doing don done down each else even ever every few file \
+    files find first for from get gets getting give go goes going good got had has have having he hello help her here hers \
+    hi him his how however i if in into is isn it its itself just keep know last let like look looks lot made make makes \
+    making many may maybe me mean might mine more most much must my need needs never new next no nor not nothing now of off \
+    ok okay old on once one only or other our ours out over own per please put quite rather really right said same say says \
+    see seem seems shall she should show simple since so some something soon still such sure take tell than thank thanks \
+    that the their theirs them then there these they thing things think this those though three through thus to today \
+    together too try two under until up upon us use used user uses using very want wants was way we well were what when \
+    where whether which while who whole whom whose why will with within without won work works would write yes yesterday \
+    yet you your yours aber alle als also auch auf aus bei bin bis bitte das dass dem den der des die dies doch ein eine \
+    einen einer es für hat habe hier ich ihr im ist ja jetzt kann kein keine mal man mehr mein mit nach nicht noch nur oder \
+    schon sein sich sie sind und uns von vor war was wenn wer wie wir wird wo zu zum zur";
+
+/// A piece of an earlier session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// `[session day, message]`, which no other piece has.
+    pub(super) citation: String,
+    /// One line.
+    pub(super) text: String,
+}
+
+impl Piece {
+    pub(super) fn line(&self) -> String {
+        format!("{} {}", self.citation, self.text)
+    }
+}
+
+/// The pieces that have to do with `about`, the best first. Sessions in `without` are left out: the one that asks, and
+/// those that belong to it. A store that cannot be read gives nothing, because a turn can do without.
+pub(super) async fn extract(store: &store::Sessions, about: &str, cwd: &Path, without: &[String]) -> Vec<Piece> {
+    match pieces(store, about, cwd, without).await {
+        Ok(pieces) => pieces,
+        Err(error) => {
+            tracing::warn!(%error, "earlier sessions could not be looked up");
+            Vec::new()
+        }
+    }
+}
+
+async fn pieces(
+    store: &store::Sessions,
+    about: &str,
+    cwd: &Path,
+    without: &[String],
+) -> Result<Vec<Piece>, store::StoreError> {
+    let words = content_words(about);
+    if words.is_empty() {
+        return Ok(Vec::new());
+    }
+    let within = sessions_of_project(cwd);
+    let common = store.in_common(words.clone(), within, without.to_vec(), WEIGH, CANDIDATES).await?;
+    let mut found: Vec<Piece> = Vec::new();
+    let (mut sessions, mut texts, mut bytes) = (HashSet::new(), HashSet::new(), 0);
+    for kindred in common.messages.iter().filter(|kindred| matters(kindred, &common, &words)) {
+        if found.len() == PIECES {
+            break;
+        }
+        if !sessions.insert(kindred.session.as_str()) {
+            continue;
+        }
+        let Some(text) = told(store, kindred, &words).await? else { continue };
+        let piece = Piece { citation: citation(kindred), text };
+        // A copy of a session says the same once more.
+        if bytes + piece.line().len() < BYTES && texts.insert(piece.text.clone()) {
+            bytes += piece.line().len() + 1;
+            found.push(piece);
+        }
+    }
+    Ok(found)
+}
+
+/// The words of a prompt that can be about something, each once, in their order.
+fn content_words(about: &str) -> Vec<String> {
+    let plain: HashSet<&str> = PLAIN.split_whitespace().collect();
+    let about: String = about.chars().take(READ).collect::<String>().to_lowercase();
+    let mut seen = HashSet::new();
+    let words = about.split(|c: char| !c.is_alphanumeric()).filter(|word| {
+        word.chars().count() >= SHORT
+            && !plain.contains(word)
+            && !(word.chars().count() < LONG && word.chars().all(char::is_numeric))
+            && seen.insert((*word).to_owned())
+    });
+    words.map(str::to_owned).take(WORDS).collect()
+}
+
+/// A rare word alone weighs as much.
+const WEIGH: Weigh = Weigh { word: weight, least: ENOUGH };
+
+/// What a word counts that stands in so many messages: the rarer, the more. One that nobody has used is as rare as can
+/// be, and speaks for another matter.
+fn weight(messages: usize) -> f64 {
+    let (all, with) = (f64::from(COUNTED as u32), f64::from(u32::try_from(messages.max(1)).unwrap_or(u32::MAX)));
+    (1.0 + all / with).ln()
+}
+
+/// The bar.
+fn matters(kindred: &Kindred, common: &InCommon, words: &[String]) -> bool {
+    let weights =
+        |places: &mut dyn Iterator<Item = usize>| places.map(|place| weight(common.frequency[place])).sum::<f64>();
+    let shared = weights(&mut kindred.words.iter().copied());
+    let whole = weights(&mut (0..words.len()));
+    let rare = |place: &usize| common.frequency[*place] <= RARE && words[*place].chars().count() >= LONG;
+    let alone = common.events >= MANY && kindred.words.iter().any(rare);
+    shared >= whole * SHARE && (alone || (kindred.words.len() >= 2 && shared >= ENOUGH))
+}
+
+fn citation(kindred: &Kindred) -> String {
+    let short: String = kindred.session.chars().take(10).collect();
+    format!("[session {short}, {}, message {}]", clock::date(kindred.said.at), kindred.said.seq)
+}
+
+/// What was said, around the words, and what came of it; nothing if it holds a secret.
+async fn told(
+    store: &store::Sessions,
+    kindred: &Kindred,
+    words: &[String],
+) -> Result<Option<String>, store::StoreError> {
+    let shared: Vec<_> = kindred.words.iter().map(|place| words[*place].as_str()).collect();
+    if kindred.said.by != "user" {
+        return Ok(excerpt(&kindred.said.text, &shared, ANSWERED).map(|text| format!("answered: {text}")));
+    }
+    let Some(asked) = excerpt(&kindred.said.text, &shared, ASKED) else { return Ok(None) };
+    let after = store.said(&kindred.session, kindred.said.seq + 1, 20).await?;
+    let answer: Option<&Said> = after.iter().take_while(|said| said.by != "user").last();
+    Ok(match answer {
+        None => Some(format!("asked: {asked}")),
+        Some(answer) => {
+            excerpt(&answer.text, &shared, ANSWERED).map(|text| format!("asked: {asked} — answered: {text}"))
+        }
+    })
+}
+
+/// At most so many characters of the text from about where one of the words stands, of whole words; nothing if there is a
+/// secret in or near them.
+fn excerpt(text: &str, words: &[&str], length: usize) -> Option<String> {
+    let line: Vec<char> = plain_line(&text.chars().take(100_000).collect::<String>()).chars().collect();
+    let from = place(&line, words).saturating_sub(length / 4);
+    let from =
+        if from == 0 { 0 } else { from + line[from..].iter().position(|c| *c == ' ').map_or(0, |space| space + 1) };
+    let mut end = (from + length).min(line.len());
+    if end < line.len() {
+        end = line[from..end].iter().rposition(|c| *c == ' ').map_or(end, |space| from + space);
+    }
+    let near: String = line[from.saturating_sub(MARGIN)..(end + MARGIN).min(line.len())].iter().collect();
+    if end <= from || secrets::found_in(&near).is_some() {
+        return None;
+    }
+    let (before, after) = (if from > 0 { "…" } else { "" }, if end < line.len() { "…" } else { "" });
+    Some(format!("{before}{}{after}", line[from..end].iter().collect::<String>()))
+}
+
+/// Where the first of the words begins, or a form of it; the beginning if none is there.
+fn place(line: &[char], words: &[&str]) -> usize {
+    let lower: Vec<char> = line.iter().map(|c| c.to_lowercase().next().unwrap_or(*c)).collect();
+    let stems: Vec<Vec<char>> = words.iter().map(|word| stem(word)).collect();
+    let begins = |at: &usize| {
+        let first = *at == 0 || !lower[*at - 1].is_alphanumeric();
+        first && stems.iter().any(|stem| lower[*at..].starts_with(stem))
+    };
+    (0..lower.len()).find(begins).unwrap_or_default()
+}
+
+/// What most forms of a word begin with.
+fn stem(word: &str) -> Vec<char> {
+    let letters: Vec<char> = word.chars().collect();
+    letters[..letters.len().saturating_sub(2).max(4).min(letters.len())].to_vec()
+}
+
+#[cfg(test)]
+#[path = "recall_tests.rs"]
+mod tests;

@@ -1,0 +1,92 @@
+//! What happens in a session that works for another, told in the other one: its calls as calls there, its words as the
+//! progress of the call that handed the work over, its questions as questions of that session.
+
+use std::sync::{Arc, Weak};
+
+use futures::future::BoxFuture;
+
+use crate::agents::{Event, Notifier, Status};
+use crate::broker::{Answer, Asker, Question};
+use crate::conversation::ToolUse;
+use crate::tool::{Activity, CallContext, Progress};
+
+/// Hears a child and tells its parent.
+pub(super) struct Relay {
+    /// Of the turn in which the work was handed over; gone with it, while work in the background goes on.
+    pub(super) parent: Option<Weak<dyn Notifier>>,
+    /// Of the call that handed the work over.
+    pub(super) call: CallContext,
+    /// Who works, as `agent/mode`.
+    pub(super) who: String,
+    /// Whoever hears of the child apart.
+    pub(super) apart: Option<Arc<dyn Notifier>>,
+}
+
+impl Relay {
+    fn parent(&self) -> Option<Arc<dyn Notifier>> {
+        self.parent.as_ref()?.upgrade()
+    }
+
+    fn id(&self, id: &str) -> String {
+        inner_id(&self.call, id)
+    }
+}
+
+/// Calls of several children cannot be mistaken for each other, nor for the parent's own.
+fn inner_id(outer: &CallContext, id: &str) -> String {
+    format!("{}.{id}", outer.id.as_deref().unwrap_or_default())
+}
+
+impl Notifier for Relay {
+    fn log(&self, event: Event) {
+        if let Some(apart) = &self.apart {
+            apart.log(event.clone());
+        }
+        let Some(parent) = self.parent() else { return };
+        match event {
+            Event::ToolStarted { call, by } => {
+                let by = by.or_else(|| Some(self.who.clone()));
+                parent.log(Event::ToolStarted { call: ToolUse { id: self.id(&call.id), ..call }, by });
+            }
+            Event::ToolEnded { id, name, outcome, activity } => {
+                // The plan that is shown is the parent's.
+                let activity = activity.into_iter().filter(|activity| !matches!(activity, Activity::Plan(_)));
+                parent.log(Event::ToolEnded { id: self.id(&id), name, outcome, activity: activity.collect() });
+            }
+            Event::Message { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Undone { .. } => {}
+        }
+    }
+
+    fn status(&self, status: Status) {
+        if let Some(apart) = &self.apart {
+            apart.status(status.clone());
+        }
+        match (status, self.parent()) {
+            (Status::Text(text), _) => {
+                self.call.report(Activity::Progress(Progress { progress: 0.0, total: None, message: Some(text) }));
+            }
+            (Status::ToolActivity { id, activity }, Some(parent)) if !matches!(activity, Activity::Plan(_)) => {
+                parent.status(Status::ToolActivity { id: self.id(&id), activity });
+            }
+            (Status::Notice(text), Some(parent)) => {
+                parent.status(Status::Notice(format!("{}: {text}", self.who)));
+            }
+            (Status::ToolActivity { .. } | Status::Notice(_) | Status::Thought(_) | Status::Usage { .. }, _) => {}
+        }
+    }
+}
+
+/// Asks whoever is asked in the parent, saying who wants to know.
+pub(super) struct ForChild {
+    pub(super) asker: Arc<dyn Asker>,
+    pub(super) call: CallContext,
+    pub(super) who: String,
+}
+
+impl Asker for ForChild {
+    fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+        let call = question.call.map(|id| inner_id(&self.call, &id).into());
+        let by = question.by.or_else(|| Some(self.who.clone()));
+        self.asker.ask(Question { call, by, ..question })
+    }
+}

@@ -1,0 +1,238 @@
+//! The tasks that a session has handed to others: which there are, which wait for which, and how far each is.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use petgraph::algo::toposort;
+use petgraph::graph::DiGraph;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::conversation::{Message, Part};
+use crate::ids::ModeId;
+use crate::tool::delegate::{TaskReport, TaskState};
+use crate::tool::{PlanStep, StepStatus};
+
+/// The tool by which a model hands over a task.
+pub(super) const DELEGATE: &str = "summon__delegate";
+/// How long a task that was announced may take to begin; whoever waits for it does not wait longer.
+const ANNOUNCED: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    list: Mutex<Vec<Record>>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Record {
+    report: TaskReport,
+    name: Option<String>,
+    cancel: CancellationToken,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self { list: Mutex::default(), changed: watch::channel(()).0 }
+    }
+}
+
+impl Tasks {
+    /// Enters a task and returns its id: its name if no other task has it, else with a number.
+    pub(super) fn add(&self, name: Option<String>, mode: &ModeId, task: &str, cancel: CancellationToken) -> TaskReport {
+        let mut list = self.list();
+        let free = |id: &String| list.iter().all(|record| record.report.id != *id);
+        let id = match &name {
+            Some(name) => std::iter::once(name.clone()).chain((2..).map(|n| format!("{name}-{n}"))).find(free),
+            None => (list.len() + 1..).map(|n| n.to_string()).find(free),
+        };
+        let report = TaskReport {
+            id: id.unwrap_or_default(),
+            mode: mode.to_string(),
+            state: TaskState::Waiting,
+            task: task.to_owned(),
+            session: None,
+            result: String::new(),
+        };
+        list.push(Record { report: report.clone(), name, cancel });
+        drop(list);
+        self.changed.send_replace(());
+        report
+    }
+
+    /// Changes what is known of a task, and returns it.
+    pub(super) fn change(&self, id: &str, change: impl FnOnce(&mut TaskReport)) -> Option<TaskReport> {
+        let report = {
+            let mut list = self.list();
+            let record = list.iter_mut().find(|record| record.report.id == id)?;
+            change(&mut record.report);
+            record.report.clone()
+        };
+        self.changed.send_replace(());
+        Some(report)
+    }
+
+    pub(super) fn all(&self) -> Vec<TaskReport> {
+        self.list().iter().map(|record| record.report.clone()).collect()
+    }
+
+    /// A task by its id, or the last one of that name.
+    pub(super) fn find(&self, wanted: &str) -> Option<TaskReport> {
+        let list = self.list();
+        let by_name = || list.iter().rev().find(|record| record.name.as_deref() == Some(wanted));
+        let found = by_name().or_else(|| list.iter().find(|record| record.report.id == wanted));
+        found.map(|record| record.report.clone())
+    }
+
+    /// Tells a task to end.
+    pub(super) fn cancel(&self, id: &str) {
+        if let Some(record) = self.list().iter().find(|record| record.report.id == id) {
+            record.cancel.cancel();
+        }
+    }
+
+    pub(super) fn cancel_all(&self) {
+        self.list().iter().for_each(|record| record.cancel.cancel());
+    }
+
+    /// The task when it has ended. `Err` if there is none, and none of that name begins.
+    pub(super) async fn end_of(&self, wanted: &str) -> Result<TaskReport, String> {
+        let mut changed = self.changed.subscribe();
+        let missing = tokio::time::sleep(ANNOUNCED);
+        tokio::pin!(missing);
+        loop {
+            let found = self.find(wanted);
+            if let Some(report) = found.clone().filter(|report| report.state.has_ended()) {
+                return Ok(report);
+            }
+            tokio::select! {
+                biased;
+                // The sender is this table, which is still there.
+                _ = changed.changed() => {}
+                () = &mut missing, if found.is_none() => return Err(format!("there is no task `{wanted}`")),
+            }
+        }
+    }
+
+    /// The tasks as the steps of a plan.
+    pub(super) fn plan(&self, of: &[String]) -> Vec<PlanStep> {
+        let list = self.list();
+        let shown = list.iter().filter(|record| record.name.as_ref().is_some_and(|name| of.contains(name)));
+        shown.map(|record| step(&record.report)).collect()
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Record>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn step(report: &TaskReport) -> PlanStep {
+    let status = match report.state {
+        TaskState::Waiting => StepStatus::Pending,
+        TaskState::Working => StepStatus::InProgress,
+        TaskState::Done | TaskState::Failed | TaskState::Cancelled => StepStatus::Completed,
+    };
+    // A plan has no sign for what came to nothing, so the words tell it.
+    let ended = match report.state {
+        TaskState::Failed => " (failed)",
+        TaskState::Cancelled => " (cancelled)",
+        TaskState::Waiting | TaskState::Working | TaskState::Done => "",
+    };
+    PlanStep { text: format!("{}: {}{ended}", report.mode, report.task), status, priority: None }
+}
+
+/// The tasks that are handed over in the same answer: their names, and which each waits for.
+pub(super) fn announced(message: Option<&Message>) -> BTreeMap<String, Vec<String>> {
+    let parts = message.map(|message| message.parts.as_slice()).unwrap_or_default();
+    let tasks = parts.iter().filter_map(|part| match part {
+        Part::ToolUse(call) if call.name == DELEGATE => {
+            let name = call.arguments["name"].as_str()?.to_owned();
+            let after = call.arguments["after"].as_array().map(Vec::as_slice).unwrap_or_default();
+            Some((name, after.iter().filter_map(Value::as_str).map(str::to_owned).collect()))
+        }
+        Part::ToolUse(_) | Part::Content(_) | Part::Thought(_) | Part::ToolResult(_) => None,
+    });
+    tasks.collect()
+}
+
+/// The tasks in an order in which each comes after those it waits for; `Err` names one that waits for itself in the end.
+pub(super) fn in_order(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<&str>, String> {
+    let mut graph = DiGraph::<&str, ()>::new();
+    let nodes: BTreeMap<&str, _> = tasks.keys().map(|name| (name.as_str(), graph.add_node(name))).collect();
+    for (name, after) in tasks {
+        for before in after.iter().filter_map(|before| nodes.get(before.as_str())) {
+            graph.add_edge(*before, nodes[name.as_str()], ());
+        }
+    }
+    let order = toposort(&graph, None).map_err(|circle| graph[circle.node_id()].to_owned())?;
+    Ok(order.into_iter().map(|node| graph[node]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::conversation::{Role, ToolUse};
+
+    fn mode() -> ModeId {
+        "coding/backend".parse().unwrap()
+    }
+
+    fn add(tasks: &Tasks, name: Option<&str>) -> String {
+        tasks.add(name.map(str::to_owned), &mode(), "do", CancellationToken::new()).id
+    }
+
+    #[test]
+    fn every_task_has_an_id_of_its_own_and_a_name_means_the_last_one() {
+        let tasks = Tasks::default();
+        let ids: Vec<_> =
+            [Some("api"), None, Some("api"), Some("2"), None].iter().map(|name| add(&tasks, *name)).collect();
+        assert_eq!(ids, ["api", "2", "api-2", "2-2", "5"]);
+        assert_eq!(tasks.find("api").unwrap().id, "api-2");
+        assert_eq!(tasks.find("2").unwrap().id, "2-2", "what has the name comes before what has the number");
+        assert!(tasks.find("6").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_waits_for_the_end_and_not_for_ever_for_the_beginning() {
+        let tasks = Tasks::default();
+        add(&tasks, Some("api"));
+        let (ended, _) = tokio::join!(tasks.end_of("api"), async {
+            tokio::task::yield_now().await;
+            tasks.change("api", |report| report.state = TaskState::Working);
+            tokio::task::yield_now().await;
+            tasks.change("api", |report| report.state = TaskState::Failed)
+        });
+        assert_eq!(ended.unwrap().state, TaskState::Failed);
+        assert_eq!(tasks.end_of("other").await.unwrap_err(), "there is no task `other`");
+    }
+
+    #[test]
+    fn what_is_announced_together_can_be_put_in_order_or_goes_round_in_a_circle() {
+        let call = |name: &str, after: &[&str]| {
+            let arguments = json!({"task": "do", "name": name, "after": after});
+            Part::ToolUse(ToolUse { id: name.to_owned(), name: DELEGATE.to_owned(), arguments })
+        };
+        let message = |parts: Vec<Part>| Message { role: Role::Assistant, parts };
+        let said = message(vec![call("c", &["a", "b"]), call("b", &["a"]), call("a", &["gone"])]);
+        assert_eq!(in_order(&announced(Some(&said))), Ok(vec!["a", "b", "c"]));
+        let said = message(vec![call("a", &["b"]), call("b", &["a"])]);
+        assert!(in_order(&announced(Some(&said))).is_err());
+        assert!(announced(None).is_empty());
+    }
+
+    #[test]
+    fn a_plan_shows_the_named_tasks_and_says_what_came_to_nothing() {
+        let tasks = Tasks::default();
+        add(&tasks, Some("a"));
+        add(&tasks, Some("b"));
+        add(&tasks, None);
+        tasks.change("b", |report| report.state = TaskState::Failed);
+        let steps: Vec<_> = tasks.plan(&["a".to_owned(), "b".to_owned()]).into_iter().map(|step| step.text).collect();
+        assert_eq!(steps, ["coding/backend: do", "coding/backend: do (failed)"]);
+    }
+}

@@ -1,0 +1,172 @@
+//! Top of mind: a text and a file that the user wants kept in mind in every turn.
+//!
+//! Invariant: nothing here fails or holds up a turn. What cannot be read is told, once for as long as it stays so.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Text and file together, in bytes.
+pub const MAX: usize = 64 * 1024;
+
+/// Where it comes from. The file is read anew for each turn.
+#[derive(Debug, Default)]
+pub struct TopOfMind {
+    text: Option<String>,
+    file: Option<PathBuf>,
+    /// The problem that was told last.
+    told: Mutex<Option<String>>,
+}
+
+/// What is on top of the user's mind now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Read {
+    /// Nothing if there is nothing to be kept in mind.
+    pub text: Option<String>,
+    /// What the user has to be told, and was not told before.
+    pub problem: Option<String>,
+}
+
+impl TopOfMind {
+    /// `file` is from the root on: nobody knows here what it could be relative to.
+    pub fn new(text: Option<String>, file: Option<PathBuf>) -> Self {
+        Self { text, file, told: Mutex::default() }
+    }
+
+    pub fn read(&self) -> Read {
+        let (from_file, problem) = match self.file.as_deref().map(contents) {
+            Some(Ok(text)) => (Some(text), None),
+            Some(Err(problem)) => (None, Some(problem)),
+            None => (None, None),
+        };
+        let texts = [self.text.as_deref(), from_file.as_deref()];
+        let texts: Vec<_> = texts.into_iter().flatten().map(str::trim).filter(|text| !text.is_empty()).collect();
+        Read { text: (!texts.is_empty()).then(|| capped(&texts.join("\n\n"))), problem: self.news(problem) }
+    }
+
+    /// The problem, if it is another one than before.
+    fn news(&self, problem: Option<String>) -> Option<String> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if *told == problem {
+            return None;
+        }
+        told.clone_from(&problem);
+        problem
+    }
+}
+
+/// What the file says, as much as can be used of it.
+fn contents(file: &Path) -> Result<String, String> {
+    let problem = |what: &str| {
+        let shown = file.display();
+        format!("the top of mind file {shown} cannot be used: {what}; correct the file, or SKEIN_TOM_FILE")
+    };
+    let mut bytes = Vec::new();
+    // One character more than can be used, so that it shows that there is more.
+    let read = open(file).and_then(|file| file.take(MAX as u64 + 4).read_to_end(&mut bytes));
+    read.map_err(|error| problem(&error.to_string()))?;
+    let text = match std::str::from_utf8(&bytes) {
+        Ok(text) => text,
+        // The last character was cut in two by the cap.
+        Err(error) if error.error_len().is_none() && bytes.len() > MAX => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return Err(problem("it is not UTF-8 text")),
+    };
+    if text.contains('\0') { Err(problem("it is not text")) } else { Ok(text.to_owned()) }
+}
+
+/// A pipe or a device may have no end, and opening one may wait for somebody: neither is opened, also not if the file
+/// became one just now.
+fn open(file: &Path) -> io::Result<File> {
+    let regular = |metadata: fs::Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("it is not a regular file")),
+    };
+    regular(fs::metadata(file)?)?;
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(file)?;
+    regular(opened.metadata()?)?;
+    Ok(opened)
+}
+
+fn capped(text: &str) -> String {
+    if text.len() <= MAX {
+        return text.to_owned();
+    }
+    let note = format!("\n[… cut: top of mind has at most {MAX} bytes]");
+    let room = MAX - note.len();
+    let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    format!("{}{note}", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(file: &Path) -> TopOfMind {
+        TopOfMind::new(None, Some(file.to_owned()))
+    }
+
+    #[test]
+    fn text_and_file_are_read_together_and_the_file_anew_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mind.md");
+        fs::write(&file, "first\n").unwrap();
+        let top = TopOfMind::new(Some(" always \n".to_owned()), Some(file.clone()));
+        assert_eq!(top.read(), Read { text: Some("always\n\nfirst".to_owned()), problem: None });
+        fs::write(&file, "second").unwrap();
+        assert_eq!(top.read().text.unwrap(), "always\n\nsecond");
+        fs::write(&file, " \n").unwrap();
+        assert_eq!(top.read().text.unwrap(), "always");
+        assert_eq!(TopOfMind::default().read(), Read::default());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_once_for_as_long_as_it_stays_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mind.md");
+        let top = TopOfMind::new(Some("always".to_owned()), Some(file.clone()));
+        let missing = top.read();
+        assert_eq!(missing.text.unwrap(), "always", "what can be read is used");
+        let problem = missing.problem.unwrap();
+        assert!(problem.contains("mind.md") && problem.contains("SKEIN_TOM_FILE"), "{problem}");
+        assert_eq!(top.read().problem, None);
+        fs::write(&file, b"\xff\xfe").unwrap();
+        assert!(top.read().problem.unwrap().contains("not UTF-8"));
+        fs::write(&file, b"a\0b").unwrap();
+        assert!(top.read().problem.unwrap().contains("not text"));
+        fs::write(&file, "well").unwrap();
+        assert_eq!(top.read().problem, None);
+        fs::remove_file(&file).unwrap();
+        assert!(top.read().problem.is_some(), "it is news again");
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        for file in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
+            let read = from(file).read();
+            assert!(read.problem.unwrap().contains("not a regular file"), "{}", file.display());
+            assert_eq!(read.text, None);
+        }
+        assert!(open(&pipe).is_err());
+    }
+
+    #[test]
+    fn more_than_the_cap_is_cut_between_characters() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mind.md");
+        for odd in 0..4 {
+            fs::write(&file, format!("{}{}", "x".repeat(odd), "🪿".repeat(MAX))).unwrap();
+            let text = from(&file).read().text.unwrap();
+            assert!(text.len() <= MAX && text.len() > MAX - 80 && text.ends_with("bytes]"), "{}", text.len());
+        }
+        let both = TopOfMind::new(Some("x".repeat(MAX - 10)), Some(file)).read().text.unwrap();
+        assert!(both.len() <= MAX && both.ends_with("bytes]"));
+    }
+}

@@ -1,0 +1,307 @@
+//! From a prompt to a turn: who works on it is decided, told and recorded, and the turn is handed to them. What needs
+//! several is split, shown as a plan, and handed over part by part.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::Orchestrator;
+use super::decide::decided;
+use super::known::Of;
+use super::route::{self, By, Decision, Route};
+use super::tasks::DELEGATE;
+use crate::agents::{Event, Notifier, Opening, ROUTE, Status};
+use crate::conversation::{Content, Part, ToolUse};
+use crate::ids::ModeId;
+use crate::router::{Router, THRESHOLD};
+use crate::session::{Begun, PromptError};
+use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome};
+
+/// A prompt of fewer words says too little to begin something else with.
+const FEW_WORDS: usize = 3;
+/// Words with which one goes on with what was said before.
+const GOES_ON: [&str; 24] = [
+    "and", "also", "now", "then", "but", "again", "yes", "no", "ok", "okay", "thanks", "please", "it", "that", "this",
+    "they", "those", "these", "instead", "why", "continue", "go", "same", "better",
+];
+/// Bytes of attached text that the parts of a split prompt are given.
+const MAX_ATTACHED: usize = 20_000;
+
+/// What a user wants of a turn, beside its prompt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Only to see who would do what.
+    pub plan_only: bool,
+}
+
+/// Who worked last in a session that routes, and on what.
+#[derive(Debug, Default)]
+pub(super) struct LastRoute {
+    last: Mutex<Option<Last>>,
+}
+
+#[derive(Debug, Clone)]
+struct Last {
+    mode: ModeId,
+    prompt: String,
+    /// The user has not said who it should be.
+    guessed: bool,
+}
+
+impl LastRoute {
+    fn get(&self) -> Option<Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, last: Option<Last>) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+    }
+}
+
+impl Orchestrator {
+    /// Decides what becomes of the prompt.
+    pub(super) async fn open(
+        &self,
+        begun: &mut Begun<'_>,
+        prompt: Vec<Content>,
+        wish: Wish,
+        front: &Arc<dyn Notifier>,
+    ) -> Result<Opening, PromptError> {
+        let text = words(&prompt);
+        let plan = begun.live().plan();
+        let own = begun.choice().mode.clone();
+        let cwd = begun.live().session().cwd.clone();
+        let misdirected = |error: route::NoSuchMode| PromptError::Misdirected(error.to_string());
+        let last = begun.live().session().state::<LastRoute>();
+        if own.agent.as_str() != super::OWN {
+            self.note_choice(&last, &own, &cwd, front).await;
+            let Some((mode, task)) = route::explicit(&text, &plan).map_err(misdirected)? else {
+                return Ok(prompt.into());
+            };
+            self.reachable(begun, &mode)?;
+            let (task, prompt) = (task.to_owned(), said_without(prompt, task));
+            return Ok(handed(begun, &Decision::explicit(mode, task), prompt));
+        }
+        if last.get().is_none() && !begun.history().messages().is_empty() {
+            last.set(recorded(begun).await);
+        }
+        if let Some((mode, task)) = route::explicit(&text, &plan).map_err(misdirected)? {
+            self.reachable(begun, &mode)?;
+            let (task, prompt) = match (task, last.get()) {
+                ("", None) => {
+                    return Err(PromptError::Misdirected(format!(
+                        "say what {mode} should do: @{mode} and the words for it"
+                    )));
+                }
+                // The name alone means that the prompt before was for somebody else.
+                ("", Some(before)) => {
+                    self.correct(&cwd, &before, &mode, front).await;
+                    (before.prompt.clone(), vec![Content::text(before.prompt)])
+                }
+                (task, _) => (task.to_owned(), said_without(prompt, task)),
+            };
+            last.set(Some(Last { mode: mode.clone(), prompt: task.clone(), guessed: false }));
+            return Ok(handed(begun, &Decision::explicit(mode, task), prompt));
+        }
+        // A command names a tool or a prompt of this very mode.
+        if text.starts_with('/') {
+            return Ok(prompt.into());
+        }
+        let router = self.known().router(Of::Runnable, &plan, &own, &cwd).await.map_err(PromptError::Misdirected)?;
+        let decision = match last.get().filter(|last| goes_on(&text, last, &router)) {
+            Some(last) => going_on(last.mode, &text),
+            None => {
+                let adviser = begun.adviser()?;
+                let decided = decided(&plan, &own, &text, &router, adviser.as_deref()).await;
+                begun.live().spend(decided.usage);
+                if let Some(problem) = decided.problem {
+                    front.status(Status::Notice(problem));
+                }
+                decided.decision
+            }
+        };
+        if let [only] = decision.routes.as_slice()
+            && decision.by != By::Continuing
+            && !wish.plan_only
+        {
+            last.set(Some(Last { mode: only.mode.clone(), prompt: text.clone(), guessed: true }));
+        }
+        Ok(if wish.plan_only {
+            let first = vec![Part::Content(Content::text(in_words(&decision)))];
+            Opening { prompt, decided: told(begun, &decision), first }
+        } else if decision.is_compound() {
+            let first = calls(&decision, &prompt, &text);
+            Opening { prompt, decided: told(begun, &decision), first }
+        } else {
+            handed(begun, &decision, prompt)
+        })
+    }
+
+    /// A mode that was chosen right after a guess was another one is a correction.
+    async fn note_choice(&self, last: &LastRoute, chosen: &ModeId, cwd: &Path, front: &Arc<dyn Notifier>) {
+        if let Some(before) = last.get() {
+            last.set(None);
+            self.correct(cwd, &before, chosen, front).await;
+        }
+    }
+
+    async fn correct(&self, cwd: &Path, before: &Last, mode: &ModeId, front: &Arc<dyn Notifier>) {
+        if !before.guessed || before.mode == *mode {
+            return;
+        }
+        if let Err(problem) = self.known().correct(cwd, &before.prompt, mode).await {
+            front.status(Status::Notice(format!("the correction is not remembered: {problem}")));
+        }
+    }
+
+    fn reachable(&self, begun: &Begun<'_>, mode: &ModeId) -> Result<(), PromptError> {
+        let external =
+            begun.live().plan().agent(mode.agent.as_str()).is_some_and(|entry| entry.manifest.runtime.is_some());
+        if external {
+            return Err(PromptError::Misdirected(format!(
+                "`{}` is an external agent, which this skein cannot run yet",
+                mode.agent
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What the user said, without what is attached.
+fn words(prompt: &[Content]) -> String {
+    prompt.iter().find_map(Content::as_text).unwrap_or_default().trim().to_owned()
+}
+
+/// The prompt with these words in the place of its first ones.
+fn said_without(mut prompt: Vec<Content>, task: &str) -> Vec<Content> {
+    if let Some(first) = prompt.iter_mut().find(|content| content.as_text().is_some()) {
+        *first = Content::text(task);
+    }
+    prompt
+}
+
+fn going_on(mode: ModeId, text: &str) -> Decision {
+    let reason = "the talk with it goes on".to_owned();
+    let route = Route { mode, confidence: 1.0, reason, task: text.to_owned(), after: Vec::new() };
+    Decision { routes: vec![route], by: By::Continuing, alternatives: Vec::new() }
+}
+
+/// Whether a prompt goes on with what was done last: it says so, says too little for anything else, or nothing else
+/// fits it for sure.
+fn goes_on(text: &str, last: &Last, router: &Router) -> bool {
+    let lower = text.to_lowercase();
+    let mut words = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let first = words.next().unwrap_or_default();
+    if GOES_ON.contains(&first) || words.count() < FEW_WORDS {
+        return true;
+    }
+    let best = router.rank(text).into_iter().next();
+    best.is_none_or(|best| best.confidence < THRESHOLD || best.mode == last.mode)
+}
+
+/// Who worked last according to the session's record.
+async fn recorded(begun: &Begun<'_>) -> Option<Last> {
+    let live = begun.live();
+    let events = live.sessions().events(live.id()).await.ok()?;
+    let mut prompt = String::new();
+    let mut last = None;
+    for (_, event) in crate::agents::standing(&events) {
+        match event {
+            Event::Message { message } if message.is_prompt() => prompt = message.text(),
+            Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
+                let decision = outcome.structured.as_ref()?;
+                let [route] = decision["routes"].as_array()?.as_slice() else { continue };
+                let mode = format!("{}/{}", route["agent"].as_str()?, route["mode"].as_str()?).parse().ok()?;
+                last = Some(Last { mode, prompt: prompt.clone(), guessed: decision["by"] != "explicit" });
+            }
+            _ => {}
+        }
+    }
+    last
+}
+
+/// Hands the turn to the mode of the only route.
+fn handed(begun: &mut Begun<'_>, decision: &Decision, prompt: Vec<Content>) -> Opening {
+    let decided = told(begun, decision);
+    if let [route] = decision.routes.as_slice() {
+        begun.hand_to(route.mode.clone());
+    }
+    Opening { prompt, decided, first: Vec::new() }
+}
+
+/// The decision as a call that everybody can see, with the plan if there are several parts.
+fn told(begun: &Begun<'_>, decision: &Decision) -> Vec<Event> {
+    let id = format!("route-{}", begun.history().messages().len());
+    let to: Vec<_> = decision.routes.iter().map(|route| route.mode.to_string()).collect();
+    let arguments = json!({"to": to.join(", "), "by": decision.by.as_str()});
+    let step = |route: &Route| PlanStep {
+        text: format!("{}: {}", route.mode, route.task),
+        status: StepStatus::Pending,
+        priority: None,
+    };
+    let plan = Activity::Plan(decision.routes.iter().map(step).collect());
+    let activity = if decision.is_compound() { vec![plan] } else { Vec::new() };
+    let outcome = ToolOutcome { structured: Some(decision.to_json()), ..ToolOutcome::text(in_words(decision)) };
+    let call = ToolUse { id: id.clone(), name: ROUTE.to_owned(), arguments };
+    vec![Event::ToolStarted { call, by: None }, Event::ToolEnded { id, name: ROUTE.to_owned(), outcome, activity }]
+}
+
+/// `coding/backend (83 %): it speaks of endpoints`, and what else it could be.
+fn in_words(decision: &Decision) -> String {
+    let percent = |confidence: f64| format!("{:.0} %", confidence * 100.0);
+    let sure = |route: &Route| match decision.by {
+        By::Embedded => format!(" ({})", percent(route.confidence)),
+        By::Explicit | By::Model | By::Continuing | By::Default => String::new(),
+    };
+    let line = |(number, route): (usize, &Route)| {
+        let after: Vec<_> = route.after.iter().map(|place| (place + 1).to_string()).collect();
+        let after = if after.is_empty() { String::new() } else { format!(", after {}", after.join(" and ")) };
+        format!("{}. {}{}: {}{after}", number + 1, route.mode, sure(route), route.task)
+    };
+    match decision.routes.as_slice() {
+        [only] => {
+            let others: Vec<_> = decision
+                .alternatives
+                .iter()
+                .map(|other| format!("{} ({})", other.mode, percent(other.confidence)))
+                .collect();
+            let unsure = decision.by == By::Default && !others.is_empty();
+            let others = if unsure { format!("; it could be {}", others.join(", ")) } else { String::new() };
+            let hint = if unsure { ". `@agent/mode` alone sends it there" } else { "" };
+            format!("{}{}: {}{others}{hint}", only.mode, sure(only), only.reason)
+        }
+        several => several.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+/// The parts as calls that hand them over, as a model would make them.
+fn calls(decision: &Decision, prompt: &[Content], text: &str) -> Vec<Part> {
+    let name = |place: usize| format!("part{}", place + 1);
+    let mut context = match decision.by {
+        // A model has written each part so that it stands alone; a grammar only cuts.
+        By::Model => String::new(),
+        By::Embedded | By::Explicit | By::Continuing | By::Default => {
+            format!("This is one part of a request, of which others do the rest. The whole of it: {text}")
+        }
+    };
+    let attached = prompt.iter().skip(1).map(Content::in_words).collect::<Vec<_>>().join("\n\n");
+    if !attached.is_empty() {
+        let mut end = attached.len().min(MAX_ATTACHED);
+        while !attached.is_char_boundary(end) {
+            end -= 1;
+        }
+        context.push_str(&format!("\n\nWhat came with it:\n{}", &attached[..end]));
+    }
+    let call = |(place, route): (usize, &Route)| {
+        let after: Vec<_> = route.after.iter().copied().map(name).collect();
+        let mut arguments = json!({
+            "task": route.task, "agent": route.mode.agent, "mode": route.mode.mode, "name": name(place), "after": after,
+        });
+        if !context.trim().is_empty() {
+            arguments["context"] = Value::String(context.trim().to_owned());
+        }
+        Part::ToolUse(ToolUse { id: name(place), name: DELEGATE.to_owned(), arguments })
+    };
+    decision.routes.iter().enumerate().map(call).collect()
+}

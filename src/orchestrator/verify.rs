@@ -1,0 +1,78 @@
+//! Whether what was done together is what was asked for: goose/judge reads the request, the results and the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Orchestrator;
+use super::tasks::DELEGATE;
+use crate::agents::asked_once;
+use crate::conversation::{Content, Message, Part};
+use crate::session::Live;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of each result that the judge is shown, and of its verdict.
+const MAX_RESULT: usize = 8_000;
+const MAX_ANSWER: usize = 8_000;
+
+/// What the judge says of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verdict {
+    pub verdict: Finding,
+    #[serde(default)]
+    pub reason: String,
+    /// What is open, or where results disagree.
+    #[serde(default)]
+    pub missing: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finding {
+    Complete,
+    Incomplete,
+    Conflict,
+    Unsure,
+}
+
+impl Orchestrator {
+    /// What goose/judge says of the last turn: whether its results, together, are what was asked for. `Err` says why
+    /// nobody could tell.
+    pub async fn verify(&self, live: &Live) -> Result<Verdict, String> {
+        let (provider, system) = live.judge().ok_or("there is no model of your own that could judge it")?;
+        let exchange = live.last_exchange();
+        let task = exchange.first().map(|message| message.text()).unwrap_or_default();
+        let results = results(&exchange);
+        let answer = cut(&exchange.last().map(|message| message.text()).unwrap_or_default());
+        let question = json!({"task": cut(&task), "results": results, "answer": answer}).to_string();
+        let asked = asked_once(provider.as_ref(), system, question, MAX_ANSWER);
+        let said = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "the judge took too long".to_owned())?;
+        let (said, usage) = said.ok_or("the judge did not answer")?;
+        live.spend(usage);
+        serde_json::from_str(said.trim()).map_err(|error| format!("the judge did not answer as it should: {error}"))
+    }
+}
+
+/// What came of each part that was handed over, by whom.
+fn results(exchange: &[Arc<Message>]) -> Vec<serde_json::Value> {
+    let parts = exchange.iter().flat_map(|message| &message.parts);
+    let results = parts.filter_map(|part| match part {
+        Part::ToolResult(result) if result.name == DELEGATE => {
+            let text: Vec<_> = result.content.iter().map(Content::in_words).collect();
+            Some(json!({"failed": result.is_error, "result": cut(&text.join("\n"))}))
+        }
+        Part::ToolResult(_) | Part::ToolUse(_) | Part::Content(_) | Part::Thought(_) => None,
+    });
+    results.collect()
+}
+
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(MAX_RESULT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}

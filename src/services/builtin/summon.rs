@@ -1,0 +1,194 @@
+//! Hands work to other agents, for a session that may: whoever holds the session does it, this service only asks.
+//!
+//! Invariant: a tool here changes nothing by itself. What an agent does with its task is judged call by call, in the
+//! agent's own binding and never more easily than in the session that asked.
+
+use std::sync::Arc;
+
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::answer::{self, Answer, Refusal};
+use super::{call_context, schema};
+use crate::tool::CallContext;
+use crate::tool::delegate::{Delegator, Task, TaskReport, TaskState};
+
+/// Bytes of a task and of its context.
+const MAX_TEXT: usize = 100_000;
+
+/// The service. It keeps nothing.
+#[derive(Clone)]
+pub struct SummonService {
+    tool_router: Arc<ToolRouter<Self>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Delegate {
+    /// What to do, complete in itself: goal, paths, constraints, what to report. Whoever gets it sees nothing else.
+    task: String,
+    /// Whoever fits best if left out.
+    agent: Option<String>,
+    /// The agent's own default if left out.
+    mode: Option<String>,
+    /// Return at once, with an id for task_status and task_cancel.
+    background: Option<bool>,
+    /// What else must be known: findings, decisions, text that was loaded.
+    context: Option<String>,
+    /// A short name, by which others can wait for it.
+    name: Option<String>,
+    /// Names of tasks that must be done first; their results are passed on.
+    after: Option<Vec<String>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TaskStatus {
+    /// All tasks of this session if left out.
+    id: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TaskCancel {
+    id: String,
+}
+
+#[tool_router]
+impl SummonService {
+    pub fn new() -> Self {
+        Self { tool_router: Arc::new(schema::slim(Self::tool_router())) }
+    }
+
+    #[tool(
+        description = "Hand a task to another agent and wait for its report. Several in one answer run side by side",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = false, open_world_hint = false)
+    )]
+    async fn delegate(&self, Parameters(request): Parameters<Delegate>, context: RequestContext<RoleServer>) -> Answer {
+        let (delegator, context) = desk(&context)?;
+        let background = request.background.unwrap_or_default();
+        let task = task(request)?;
+        if background {
+            let report = delegator.begin(task, context).await.map_err(Refusal::new)?;
+            let text = format!("{} works on it in the background as task `{}`", report.mode, report.id);
+            return Ok(answer::structured(text, json!(report)));
+        }
+        told(&delegator.delegate(task, context).await.map_err(Refusal::new)?)
+    }
+
+    #[tool(
+        description = "How far tasks are, and what came of them",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn task_status(
+        &self,
+        Parameters(request): Parameters<TaskStatus>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        let (delegator, _) = desk(&context)?;
+        let tasks = delegator.tasks(request.id.as_deref()).map_err(Refusal::new)?;
+        let text = match tasks.as_slice() {
+            [] => "nothing was delegated in this session".to_owned(),
+            [only] if request.id.is_some() => in_words(only),
+            several => several.iter().map(line).collect::<Vec<_>>().join("\n"),
+        };
+        Ok(answer::structured(text, json!({"tasks": tasks})))
+    }
+
+    #[tool(
+        description = "End a task. What it has done stays done",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn task_cancel(
+        &self,
+        Parameters(request): Parameters<TaskCancel>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer {
+        let (delegator, _) = desk(&context)?;
+        let report = delegator.cancel(&request.id).await.map_err(Refusal::new)?;
+        Ok(answer::structured(line(&report), json!(report)))
+    }
+}
+
+impl Default for SummonService {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for SummonService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SummonService")
+    }
+}
+
+#[tool_handler(router = self.tool_router)]
+impl ServerHandler for SummonService {
+    fn get_info(&self) -> rmcp::model::ServerConfig {
+        let capabilities = rmcp::model::ServerCapabilities::builder().enable_tools().build();
+        rmcp::model::ServerConfig::new(capabilities)
+            .with_server_info(rmcp::model::Implementation::new("summon", env!("CARGO_PKG_VERSION")))
+    }
+}
+
+fn desk(context: &RequestContext<RoleServer>) -> Result<(Arc<dyn Delegator>, CallContext), Refusal> {
+    let context = call_context(context)?;
+    let delegator = context.session.delegator.get();
+    let delegator = delegator.ok_or_else(|| Refusal::new("this session cannot hand work to others"))?;
+    Ok((Arc::clone(delegator), context.clone()))
+}
+
+fn task(request: Delegate) -> Result<Task, Refusal> {
+    let size = request.task.len() + request.context.as_ref().map_or(0, String::len);
+    if request.task.trim().is_empty() {
+        return Err(Refusal::new("`task` is empty: say what is to be done"));
+    }
+    if size > MAX_TEXT {
+        return Err(Refusal::new(format!(
+            "task and context have {size} bytes, {MAX_TEXT} are the limit: name files instead of their text"
+        )));
+    }
+    let to = match (request.agent, request.mode) {
+        (Some(agent), Some(mode)) => Some(format!("{agent}/{mode}")),
+        (Some(agent), None) => Some(agent),
+        (None, Some(mode)) if mode.contains('/') => Some(mode),
+        (None, Some(_)) => return Err(Refusal::new("`mode` needs its `agent`")),
+        (None, None) => None,
+    };
+    let (name, context, after) = (request.name, request.context, request.after.unwrap_or_default());
+    Ok(Task { text: request.task, to, name, after, context })
+}
+
+fn told(report: &TaskReport) -> Answer {
+    let (text, data) = (in_words(report), json!(report));
+    Ok(if report.state == TaskState::Done {
+        answer::structured(text, data)
+    } else {
+        answer::structured_error(text, data)
+    })
+}
+
+fn in_words(report: &TaskReport) -> String {
+    format!("{}\n\n{}", line(report), report.result)
+}
+
+fn line(report: &TaskReport) -> String {
+    let state = match report.state {
+        TaskState::Waiting => "waits",
+        TaskState::Working => "works on it",
+        TaskState::Done => "is done",
+        TaskState::Failed => "failed",
+        TaskState::Cancelled => "was cancelled",
+    };
+    let session = report.session.as_ref().map(|session| format!(", session {session}")).unwrap_or_default();
+    format!("Task `{}` ({}{session}) {state}.", report.id, report.mode)
+}
+
+#[cfg(test)]
+#[path = "summon_tests.rs"]
+mod tests;

@@ -1,0 +1,31 @@
+//! Sessions that work for another: in the same place, with the same editor and servers, and never with more.
+
+use std::sync::Arc;
+
+use super::{Choice, Host, Live, Place, SessionError};
+use crate::broker::{Asker, Bounds, Turnstile};
+use crate::ids::ModeId;
+
+impl Live {
+    /// A session in `mode` that works for this one. It has the same folders, editor, servers, rules and model; consent
+    /// is never easier to have. `asker` is given whoever is asked here and says who is asked there.
+    pub async fn child(
+        &self,
+        mode: ModeId,
+        asker: impl FnOnce(Arc<dyn Asker>) -> Arc<dyn Asker>,
+        turnstile: Option<Arc<dyn Turnstile>>,
+    ) -> Result<Arc<Self>, SessionError> {
+        let setup = self.setup();
+        let bounds = Bounds { parent: Some(setup.binding().await?), turnstile };
+        let host = setup.host();
+        let asker = asker(Arc::clone(&host.asker));
+        let host = Host { broker: host.broker.with_bounds(bounds), asker, ..host.clone() };
+        let session = self.session();
+        // The first two are its own working directory and scratch folder.
+        let place = Place { cwd: session.cwd.clone(), roots: session.roots.iter().skip(2).cloned().collect() };
+        let choice = Choice { mode, ..setup.choice.clone() };
+        let child = self.sessions().create_for(Some(self.id()), place, choice, |_| host).await?;
+        child.session().share_services(session);
+        Ok(child)
+    }
+}

@@ -1,0 +1,255 @@
+//! Looking back: what was said in earlier sessions, found by its words.
+//!
+//! Invariant: what a user took back is no history. It is the only thing that the store reads in the body of an event,
+//! beside who said a message.
+
+use std::collections::BTreeMap;
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, params, params_from_iter};
+
+use super::read::{AROUND_SESSION, WITHIN, around, hit, limited, natural, number, within, words_of};
+use super::{Hit, Within};
+
+/// What is looked for. What is left out does not narrow.
+#[derive(Debug, Clone, Default)]
+pub struct Recall {
+    pub words: String,
+    pub within: Within,
+    /// Milliseconds since 1970: at this time or later.
+    pub after: Option<u64>,
+    /// Earlier than this.
+    pub before: Option<u64>,
+    /// Ids of sessions that are left out.
+    pub without: Vec<String>,
+    /// How many hits there are at most.
+    pub limit: usize,
+}
+
+/// What was found, the best first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recalled {
+    pub hits: Vec<Hit>,
+    /// Nothing has all the words; these have some of them.
+    pub partly: bool,
+}
+
+/// One thing that was said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    pub seq: u64,
+    pub at: u64,
+    /// `user` or `assistant`.
+    pub by: String,
+    pub text: String,
+}
+
+/// Something that was said, and which of the words that were asked for stand in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kindred {
+    pub session: String,
+    pub said: Said,
+    /// Their places among those that were asked for, from the first.
+    pub words: Vec<usize>,
+}
+
+/// Which words of a text are known, and where they stand together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InCommon {
+    /// How many messages of all sessions have each word, counted up to [`COUNTED`].
+    pub frequency: Vec<usize>,
+    /// About how many events all sessions have.
+    pub events: u64,
+    pub messages: Vec<Kindred>,
+}
+
+/// What words in common are worth.
+#[derive(Debug, Clone, Copy)]
+pub struct Weigh {
+    /// A word that stands in so many messages, counted up to [`COUNTED`].
+    pub word: fn(usize) -> f64,
+    /// What a message must have of them to be looked at.
+    pub least: f64,
+}
+
+/// So many of the newest messages with a word are looked at. One that stands in more tells little.
+pub const COUNTED: usize = 400;
+
+/// Where the words are not found one by one, so many of the newest messages are read through.
+const READ_THROUGH: usize = 20_000;
+
+/// `e` was not taken back. An `undone` leaves the first so many events of its session.
+const STANDS: &str = "NOT EXISTS (SELECT 1 FROM event u WHERE u.session = e.session AND u.seq > e.seq
+    AND u.kind = 'undone' AND json_extract(u.body, '$.events') < e.seq)";
+
+/// `?3` and `?4` are times or null, `?5` is a JSON list of ids.
+const WHEN: &str = "(?3 IS NULL OR e.at >= ?3) AND (?4 IS NULL OR e.at < ?4)
+    AND s.id NOT IN (SELECT value FROM json_each(?5))";
+
+/// How much better the newest is than the oldest: enough to decide between equals, not more.
+const NEWER: &str = "(1.0 + 0.3 / (1.0 + max(0, ?7 - e.at) / 2592000000.0))";
+
+pub(super) fn recall(connection: &Connection, recall: &Recall, now: u64) -> rusqlite::Result<Recalled> {
+    let words = words_of(&recall.words);
+    if words.is_empty() && recall.words.trim().is_empty() {
+        return Ok(Recalled { hits: newest(connection, recall)?, partly: false });
+    }
+    for (join, partly) in [(" AND ", false), (" OR ", true)] {
+        let hits = if words.is_empty() { Vec::new() } else { ranked(connection, recall, &words.join(join), now)? };
+        if !hits.is_empty() {
+            return Ok(Recalled { hits, partly: partly && words.len() > 1 });
+        }
+    }
+    Ok(Recalled { hits: as_it_stands(connection, recall)?, partly: false })
+}
+
+fn ranked(connection: &Connection, recall: &Recall, query: &str, now: u64) -> rusqlite::Result<Vec<Hit>> {
+    // What was taken back is told apart only among the best: that is a look into each session's record.
+    let select = format!(
+        "WITH best AS MATERIALIZED (
+            SELECT e.key, bm25(event_words) * {NEWER} AS rank, snippet(event_words, 0, '', '', '…', 32) AS snippet
+            FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
+            WHERE event_words MATCH ?6 AND {WITHIN} AND {WHEN} ORDER BY rank, e.key DESC LIMIT ?8)
+         SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, best.snippet
+         FROM best JOIN event e ON e.key = best.key JOIN session s ON s.key = e.session
+         WHERE {STANDS} ORDER BY best.rank, e.key DESC LIMIT ?9"
+    );
+    let (folder, below) = within(&recall.within);
+    let (after, before, without) = when(recall);
+    let values = params![
+        folder,
+        below,
+        after,
+        before,
+        without,
+        query,
+        number(now),
+        limited(Some(recall.limit.saturating_mul(4))),
+        limited(Some(recall.limit))
+    ];
+    connection.prepare_cached(&select)?.query_map(values, hit)?.collect()
+}
+
+/// Without words: the newest message of each session.
+fn newest(connection: &Connection, recall: &Recall) -> rusqlite::Result<Vec<Hit>> {
+    let select = format!(
+        "SELECT s.id, s.title, s.cwd, e.seq, max(e.at), e.kind, substr(e.text, 1, ?7)
+         FROM event e JOIN session s ON s.key = e.session
+         WHERE e.text IS NOT NULL AND {WITHIN} AND {WHEN} AND {STANDS}
+         GROUP BY s.key ORDER BY max(e.at) DESC, s.key DESC LIMIT ?6"
+    );
+    let (folder, below) = within(&recall.within);
+    let (after, before, without) = when(recall);
+    let values =
+        params![folder, below, after, before, without, limited(Some(recall.limit)), limited(Some(AROUND_SESSION))];
+    connection.prepare_cached(&select)?.query_map(values, hit)?.collect()
+}
+
+/// Languages without spaces, parts of words, signs: what stands in a text as it was asked for is found too.
+fn as_it_stands(connection: &Connection, recall: &Recall) -> rusqlite::Result<Vec<Hit>> {
+    let wanted = recall.words.trim().to_lowercase();
+    let select = format!(
+        "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, e.text
+         FROM event e JOIN session s ON s.key = e.session
+         WHERE e.text IS NOT NULL AND {WITHIN} AND {WHEN} AND {STANDS} ORDER BY e.key DESC LIMIT ?6"
+    );
+    let (folder, below) = within(&recall.within);
+    let (after, before, without) = when(recall);
+    let values = params![folder, below, after, before, without, limited(Some(READ_THROUGH))];
+    let mut statement = connection.prepare_cached(&select)?;
+    let mut found = Vec::new();
+    for row in statement.query_map(values, hit)? {
+        let row = row?;
+        if let Some(snippet) = around(&row.snippet, &wanted) {
+            found.push(Hit { snippet, ..row });
+        }
+        if found.len() >= recall.limit {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn when(recall: &Recall) -> (Option<i64>, Option<i64>, String) {
+    let without = serde_json::to_string(&recall.without).unwrap_or_default();
+    (recall.after.map(number), recall.before.map(number), without)
+}
+
+pub(super) fn said(connection: &Connection, id: &str, from: u64, limit: usize) -> rusqlite::Result<Vec<Said>> {
+    let select = format!(
+        "SELECT e.seq, e.at, json_extract(e.body, '$.message.role'), e.text
+         FROM event e JOIN session s ON s.key = e.session
+         WHERE s.id = ?1 AND e.seq >= ?2 AND e.text IS NOT NULL AND {STANDS} ORDER BY e.seq LIMIT ?3"
+    );
+    let said = |row: &rusqlite::Row<'_>| {
+        let by: Option<String> = row.get(2)?;
+        Ok(Said { seq: natural(row, 0)?, at: natural(row, 1)?, by: by.unwrap_or_default(), text: row.get(3)? })
+    };
+    connection.prepare_cached(&select)?.query_map(params![id, number(from), limited(Some(limit))], said)?.collect()
+}
+
+/// The messages of `folders` that have the most in common with these words: those with the rarest and with most of
+/// them first, and of equals the newest. `weigh` says what a word counts that stands in so many messages, and how much a
+/// message must have together.
+pub(super) fn in_common(
+    connection: &Connection,
+    words: &[String],
+    folders: &Within,
+    without: &[String],
+    weigh: Weigh,
+    limit: usize,
+) -> rusqlite::Result<InCommon> {
+    let mut frequency = Vec::with_capacity(words.len());
+    let mut with: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+    let select = "SELECT rowid FROM event_words WHERE event_words MATCH ?1 ORDER BY rowid DESC LIMIT ?2";
+    let mut statement = connection.prepare_cached(select)?;
+    for (place, word) in words.iter().enumerate() {
+        let query = format!("\"{}\"", word.replace('"', "\"\""));
+        let rows = statement.query_map(params![query, limited(Some(COUNTED))], |row| row.get::<_, i64>(0))?;
+        let rows: Vec<i64> = rows.collect::<rusqlite::Result<_>>()?;
+        frequency.push(rows.len());
+        rows.into_iter().for_each(|row| with.entry(row).or_default().push(place));
+    }
+    let score = |places: &[usize]| places.iter().map(|place| (weigh.word)(frequency[*place])).sum::<f64>();
+    let mut ranked: Vec<_> = with.into_iter().map(|(row, places)| (score(&places), row, places)).collect();
+    ranked.retain(|(score, ..)| *score >= weigh.least);
+    ranked.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
+    let (folder, below) = within(folders);
+    let without = serde_json::to_string(without).unwrap_or_default();
+    // Only those that count are looked up, in steps, until there are enough.
+    let mut messages = Vec::new();
+    for step in ranked.chunks(STEP).take(STEPS) {
+        let marks = vec!["?"; step.len()].join(", ");
+        let select = format!(
+            "SELECT e.key, s.id, e.seq, e.at, json_extract(e.body, '$.message.role'), e.text
+             FROM event e JOIN session s ON s.key = e.session
+             WHERE {WITHIN} AND s.id NOT IN (SELECT value FROM json_each(?3)) AND e.key IN ({marks}) AND {STANDS}"
+        );
+        let fixed = [folder.clone().map_or(Value::Null, Value::Text), i64::from(below).into(), without.clone().into()];
+        let values = fixed.into_iter().chain(step.iter().map(|(_, row, _)| Value::Integer(*row)));
+        let mut statement = connection.prepare_cached(&select)?;
+        let row = |row: &rusqlite::Row<'_>| {
+            let by: Option<String> = row.get(4)?;
+            let said =
+                Said { seq: natural(row, 2)?, at: natural(row, 3)?, by: by.unwrap_or_default(), text: row.get(5)? };
+            Ok((row.get::<_, i64>(0)?, (row.get::<_, String>(1)?, said)))
+        };
+        let found = statement.query_map(params_from_iter(values), row)?;
+        let mut found: BTreeMap<_, _> = found.collect::<rusqlite::Result<_>>()?;
+        for (_, key, places) in step {
+            if let Some((session, said)) = found.remove(key) {
+                messages.push(Kindred { session, said, words: places.clone() });
+            }
+        }
+        if messages.len() >= limit {
+            break;
+        }
+    }
+    messages.truncate(limit);
+    let events = connection.query_row("SELECT ifnull(max(key), 0) FROM event", [], |row| natural(row, 0))?;
+    Ok(InCommon { frequency, events, messages })
+}
+
+/// How many messages are looked up at once, and how often: those of other projects may be many.
+const STEP: usize = 64;
+const STEPS: usize = 16;

@@ -1,0 +1,283 @@
+//! Services for a session: what its manager may enable and disable, and that nobody gains what no manifest asks for.
+//! Every call goes through the binding of the orchestrator, to real services.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use skein::broker::{Answer, Asker, Binding, Nobody, Question, Terms};
+use skein::ids::ServiceName;
+use skein::manifest::Approval;
+use skein::orchestrator::manager::Manager;
+use skein::tool::{CallContext, Session};
+
+use crate::support::{Wired, Wiring, agent, arguments, echo, mode};
+
+/// Three services of the user, of which only `named` and `broken` are enabled.
+fn wired() -> Wired {
+    Wiring::new()
+        .user([
+            echo("spare", &["--resources"]),
+            echo("named", &[]),
+            echo("broken", &["--exit-at-start"]),
+            agent(&[
+                mode("open", json!(["mcp"]), json!([])),
+                mode("closed", json!(["memory"]), json!(["memory"])),
+                mode("none", json!([]), json!([])),
+                mode("needs", json!(["named"]), json!(["named"])),
+                mode("may", json!(["named"]), json!([{"type": "tool", "name": "named", "optional": true}])),
+            ]),
+        ])
+        .config(json!({"version": 1, "profile": "p", "profiles": {"p": {"services": ["named", "broken"]}}}))
+        .start()
+}
+
+/// Answers every question in the same way, and keeps them.
+struct Asked {
+    answer: Answer,
+    tools: Mutex<Vec<String>>,
+}
+
+impl Asker for Asked {
+    fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+        self.tools.lock().unwrap().push(question.tool);
+        Box::pin(async { self.answer })
+    }
+}
+
+/// A session in orchestrator/auto, with a manager.
+struct Desk<'a> {
+    wired: &'a Wired,
+    session: Arc<Session>,
+    binding: Binding,
+    asked: Arc<Asked>,
+}
+
+impl<'a> Desk<'a> {
+    async fn new(wired: &'a Wired, answer: Answer) -> Self {
+        let session = wired.session("desk");
+        let manager = Manager::new(wired.runtime.broker().clone(), Vec::new());
+        assert!(session.manager.set(Arc::new(manager)).is_ok());
+        let asked = Arc::new(Asked { answer, tools: Mutex::default() });
+        let terms = Terms {
+            session: Arc::clone(&session),
+            approval: Some(Approval::Ask),
+            asker: Arc::clone(&asked) as Arc<dyn Asker>,
+            brought: Vec::new(),
+        };
+        let binding = wired.runtime.broker().bind(&"orchestrator/auto".parse().unwrap(), terms).await.expect("bound");
+        Self { wired, session, binding, asked }
+    }
+
+    /// What a call says, and whether it is an error.
+    async fn call(&self, tool: &str, with: Value) -> (bool, String) {
+        let context = CallContext::new(Arc::clone(&self.session));
+        let outcome = self.binding.call(tool, arguments(with), context).await.expect("not cancelled");
+        (outcome.is_error, outcome.all_text())
+    }
+
+    async fn manage(&self, tool: &str, with: Value) -> String {
+        let (is_error, text) = self.call(&format!("extensionmanager__{tool}"), with).await;
+        assert!(!is_error, "{text}");
+        text
+    }
+
+    async fn refused(&self, tool: &str, with: Value) -> String {
+        let (is_error, text) = self.call(&format!("extensionmanager__{tool}"), with).await;
+        assert!(is_error, "{text}");
+        text
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.tools.lock().unwrap())
+    }
+
+    /// A session that works for this one, in a mode of the test's.
+    async fn child(&self, mode: &str) -> Result<Binding, String> {
+        let session = self.wired.session("child");
+        session.share_services(&self.session);
+        bind(self.wired, session, mode).await
+    }
+}
+
+async fn bind(wired: &Wired, session: Arc<Session>, mode: &str) -> Result<Binding, String> {
+    let terms = Terms { session, approval: Some(Approval::Auto), asker: Arc::new(Nobody), brought: Vec::new() };
+    wired.bind_terms(mode, terms).await.map_err(|error| error.to_string())
+}
+
+fn services(binding: &Binding) -> BTreeSet<String> {
+    binding.tools().values().map(|tool| tool.service.to_string()).collect()
+}
+
+#[tokio::test]
+async fn an_enabled_service_is_bound_for_children_that_list_mcp_and_for_no_others() {
+    let wired = wired();
+    let desk = Desk::new(&wired, Answer::Allow).await;
+    assert_eq!(services(&desk.child("open").await.unwrap()), ["named".to_owned()].into());
+    let said = desk.manage("enable_service", json!({"name": "spare"})).await;
+    assert!(said.starts_with("`spare` is enabled for this session. Its tools: "), "{said}");
+    assert!(said.contains("echo") && said.contains("goose/assistant") && !said.contains("coding/security"), "{said}");
+    assert_eq!(desk.asked(), ["extensionmanager__enable_service"]);
+    let child = desk.child("open").await.unwrap();
+    assert_eq!(services(&child), ["named".to_owned(), "spare".to_owned()].into());
+    assert_eq!(wired.said(&child, "spare__echo", json!({"text": "hi"})).await, "hi");
+    assert_eq!(services(&desk.child("closed").await.unwrap()), ["memory".to_owned()].into());
+    assert!(desk.child("none").await.unwrap().tools().is_empty());
+    assert_eq!(services(&desk.child("needs").await.unwrap()), ["named".to_owned()].into());
+    let stranger = bind(&wired, wired.session("stranger"), "open").await.unwrap();
+    assert_eq!(services(&stranger), ["named".to_owned()].into(), "another session has nothing of it");
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn a_disabled_service_is_absent_and_says_why() {
+    let wired = wired();
+    let desk = Desk::new(&wired, Answer::Allow).await;
+    let before = desk.child("open").await.unwrap();
+    let said = desk.manage("disable_service", json!({"name": "named"})).await;
+    assert!(said.starts_with("`named` is disabled for this session."), "{said}");
+    let open = desk.child("open").await.unwrap();
+    assert!(open.tools().is_empty());
+    let absent = open.absent().iter().find(|absent| absent.service.as_str() == "named").unwrap();
+    assert_eq!(absent.reason, "it is disabled in this session");
+    assert!(desk.child("may").await.unwrap().tools().is_empty());
+    let needs = desk.child("needs").await.unwrap_err();
+    assert!(needs.contains("`test/needs` cannot be entered") && needs.contains("disabled in this session"), "{needs}");
+    // A binding is frozen.
+    assert_eq!(wired.said(&before, "named__echo", json!({"text": "hi"})).await, "hi");
+    desk.manage("enable_service", json!({"name": "named"})).await;
+    assert_eq!(services(&desk.child("needs").await.unwrap()), ["named".to_owned()].into());
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn who_is_not_asked_or_refuses_changes_nothing() {
+    let wired = wired();
+    let desk = Desk::new(&wired, Answer::Refuse).await;
+    for (tool, name) in [("enable_service", "spare"), ("disable_service", "named")] {
+        let refused = desk.refused(tool, json!({"name": name})).await;
+        assert!(refused.contains("was not called: the user refused"), "{refused}");
+    }
+    assert_eq!(desk.asked().len(), 2);
+    assert!(desk.session.enabled().all().is_empty());
+    desk.manage("search_services", json!({"query": ""})).await;
+    desk.manage("list_resources", json!({})).await;
+    assert!(desk.asked().is_empty(), "looking changes nothing");
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_built_in_owned_broken_or_unknown_can_be_neither_enabled_nor_disabled() {
+    let wired = wired();
+    let desk = Desk::new(&wired, Answer::Allow).await;
+    for (name, why) in [
+        ("extensionmanager", "the orchestrator's own"),
+        ("summon", "the orchestrator's own"),
+        ("chatrecall", "the orchestrator's own"),
+        ("developer", "built in: a mode has it if its manifest asks for it"),
+        ("fetch", "coding/pm"),
+        ("nmaed", "did you mean `named`?"),
+    ] {
+        for tool in ["enable_service", "disable_service"] {
+            let refused = desk.refused(tool, json!({"name": name})).await;
+            assert!(refused.contains(why), "{tool} {name}: {refused}");
+        }
+    }
+    let broken = desk.refused("enable_service", json!({"name": "broken"})).await;
+    assert!(broken.starts_with("`broken` was not enabled: "), "{broken}");
+    assert!(desk.session.enabled().all().is_empty());
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn services_are_found_with_their_state_and_the_modes_that_have_them() {
+    let wired = wired();
+    let desk = Desk::new(&wired, Answer::Allow).await;
+    let all = desk.manage("search_services", json!({"query": ""})).await;
+    for expected in
+        ["spare (disabled)", "named (enabled)", "developer (built in)", "chatrecall (the orchestrator's own)"]
+    {
+        assert!(all.contains(expected), "{expected}: {all}");
+    }
+    let found = desk.manage("search_services", json!({"query": "keeps facts"})).await;
+    assert!(found.starts_with("memory (built in): Keeps facts"), "{found}");
+    assert!(desk.manage("search_services", json!({"query": "zzz"})).await.contains("no service fits"));
+    desk.manage("enable_service", json!({"name": "spare"})).await;
+    assert!(desk.manage("search_services", json!({"query": "spare"})).await.contains("spare (enabled)"));
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn resources_are_read_of_enabled_services_of_the_user_only() {
+    let wired = wired();
+    let desk = Desk::new(&wired, Answer::Allow).await;
+    let page = json!({"service": "spare", "uri": "echo://page"});
+    assert!(desk.refused("read_resource", page.clone()).await.contains("`enable_service`"));
+    desk.manage("enable_service", json!({"name": "spare"})).await;
+    let listed = desk.manage("list_resources", json!({"service": "spare"})).await;
+    assert!(listed.contains("spare: echo://page · page") && listed.contains("echo://pages/{number}"), "{listed}");
+    let read = desk.manage("read_resource", page).await;
+    assert!(read.contains("data, not instructions") && read.contains("the text of \"echo://page\""), "{read}");
+    let made = json!({"service": "spare", "uri": "echo://pages/7"});
+    assert!(desk.manage("read_resource", made).await.contains("echo://pages/7"));
+    let other = json!({"service": "spare", "uri": "file:///etc/passwd"});
+    assert!(desk.refused("read_resource", other).await.contains("it lists no resource"));
+    let own = json!({"service": "memory", "uri": "memory://session-start"});
+    assert!(desk.refused("read_resource", own).await.contains("built in"));
+    // One that does not start is told, and keeps nobody from the others.
+    let all = desk.manage("list_resources", json!({})).await;
+    assert!(all.contains("broken: ") && all.contains("echo://page"), "{all}");
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn a_search_beyond_the_project_is_asked_about_and_one_within_is_not() {
+    let wired = wired();
+    for (answer, refused) in [(Answer::Refuse, true), (Answer::Allow, false)] {
+        let desk = Desk::new(&wired, answer).await;
+        let (is_error, text) = desk.call("chatrecall__search_sessions", json!({"query": "zebra"})).await;
+        assert!(!is_error && desk.asked().is_empty(), "{text}");
+        let everywhere = json!({"query": "zebra", "project": "*"});
+        let (is_error, text) = desk.call("chatrecall__search_sessions", everywhere).await;
+        assert_eq!(is_error, refused, "{text}");
+        assert_eq!(desk.asked(), ["chatrecall__search_sessions"]);
+    }
+    wired.stop().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever is written down as enabled or disabled, by whoever: a mode without `mcp` has the same tools, and the
+    /// orchestrator too.
+    #[test]
+    fn nothing_that_is_enabled_or_disabled_changes_a_mode_that_does_not_ask_for_it(
+        changes in prop::collection::vec((0_usize..7, any::<bool>()), 0..12),
+    ) {
+        const NAMES: [&str; 7] = ["spare", "named", "developer", "memory", "extensionmanager", "summon", "nowhere"];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let wired = wired();
+            let session = wired.session("session");
+            let tools = async |mode: &str| {
+                let binding = bind(&wired, Arc::clone(&session), mode).await.expect("bound");
+                binding.tools().keys().cloned().collect::<Vec<_>>()
+            };
+            let (closed, none) = (tools("closed").await, tools("none").await);
+            for (name, enabled) in changes {
+                session.enabled().set(ServiceName::new(NAMES[name]), enabled);
+                prop_assert_eq!(&tools("closed").await, &closed);
+                prop_assert_eq!(&tools("none").await, &none);
+            }
+            let terms = Terms { session: Arc::clone(&session), approval: None, asker: Arc::new(Nobody), brought: Vec::new() };
+            let auto = wired.runtime.broker().bind(&"orchestrator/auto".parse().unwrap(), terms).await.expect("bound");
+            let owned = |service: &String| !["spare", "named", "developer", "memory"].contains(&service.as_str());
+            prop_assert!(services(&auto).iter().all(owned), "{:?}", services(&auto));
+            drop(auto);
+            wired.stop().await;
+            Ok(())
+        })?;
+    }
+}
