@@ -164,6 +164,8 @@ impl Exchange {
             let asked = known.is_none();
             let answer = match known.take() {
                 Some(parts) => {
+                    // What follows may last, so room is made for it now.
+                    self.make_room(history, &mut turn.usage, cancel).await;
                     Ok(Answered { parts: self.aloud(parts), stop: ModelStop::Finished, usage: Usage::default() })
                 }
                 None => self.ask(history, turn, cancel).await,
@@ -358,7 +360,11 @@ impl Exchange {
             .with_cancel(cancel.child_token())
             .with_activity(move |activity| {
                 if activity.lasts() {
-                    seen.lock().unwrap_or_else(PoisonError::into_inner).push(activity.clone());
+                    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    // A plan takes the place of the one before.
+                    let is_plan = |activity: &Activity| matches!(activity, Activity::Plan(_));
+                    seen.retain(|before| !(is_plan(before) && is_plan(&activity)));
+                    seen.push(activity.clone());
                 }
                 notifier.status(Status::ToolActivity { id: id.clone(), activity });
             });

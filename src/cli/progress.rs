@@ -15,7 +15,7 @@ use super::output::{QUIET, cut, shown};
 use crate::agents::{Event, Notifier, ROUTE, Status};
 use crate::conversation::Usage;
 use crate::diagnostic::printable;
-use crate::tool::{Activity, StepStatus};
+use crate::tool::{Activity, PlanStep, StepStatus};
 
 pub(super) const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 pub(super) const FRAME: Duration = Duration::from_millis(100);
@@ -51,6 +51,8 @@ struct State {
     waits_for: Option<String>,
     /// Calls that have begun, by id.
     calls: HashMap<String, String>,
+    /// The plan as it was shown last.
+    plan: Vec<PlanStep>,
     usage: Usage,
 }
 
@@ -161,6 +163,8 @@ impl Notifier for Progress {
         match event {
             // What it says at its end says it all.
             Event::ToolStarted { call, .. } if call.name == ROUTE => {}
+            // Several parts were told as a plan.
+            Event::ToolEnded { name, activity, .. } if name == ROUTE && !activity.is_empty() => {}
             Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
                 self.aside(&format!("{QUIET}→ {}{QUIET:#}", shown(&outcome.all_text())));
             }
@@ -198,7 +202,9 @@ impl Notifier for Progress {
                 state.waits_for = state.calls.get(&id).cloned();
             }
             Status::ToolActivity { activity: Activity::Plan(steps), .. } if self.shows != Shows::Events => {
-                for step in steps {
+                let before = std::mem::replace(&mut self.state().plan, steps.clone());
+                // Of a plan that goes on only what has changed is news.
+                for step in steps.into_iter().filter(|step| !before.contains(step)) {
                     let mark = match step.status {
                         StepStatus::Pending => "[ ]",
                         StepStatus::InProgress => "[>]",

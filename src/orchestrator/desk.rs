@@ -18,7 +18,7 @@ use crate::manifest::AgentEntry;
 use crate::session::Live;
 use crate::task::Scope;
 use crate::tool::delegate::{Delegator, Task, TaskReport, TaskState};
-use crate::tool::{Activity, CallContext};
+use crate::tool::{Activity, CallContext, StepStatus};
 
 /// So many work at once; others wait.
 const SIDE_BY_SIDE: usize = 3;
@@ -203,8 +203,11 @@ impl Desk {
     /// Tasks that were handed over together are the steps of a plan.
     fn show_plan(&self, context: &CallContext) {
         let together = announced(context.view.messages().last().map(Arc::as_ref));
-        if together.len() > 1 {
-            context.report(Activity::Plan(self.tasks.plan(&together.into_keys().collect::<Vec<_>>())));
+        let steps = self.tasks.plan(&together.keys().cloned().collect::<Vec<_>>());
+        // They are entered one after the other; as long as that goes on there is nothing new to be seen.
+        let all_wait = steps.iter().all(|step| step.status == StepStatus::Pending);
+        if together.len() > 1 && (steps.len() == together.len() || !all_wait) {
+            context.report(Activity::Plan(steps));
         }
     }
 }

@@ -14,7 +14,7 @@ use super::tasks::DELEGATE;
 use crate::agents::{Event, Notifier, Opening, ROUTE, Status};
 use crate::conversation::{Content, Part, ToolUse};
 use crate::ids::ModeId;
-use crate::router::{Router, THRESHOLD};
+use crate::router::{Router, THRESHOLD, split};
 use crate::session::{Begun, PromptError};
 use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome};
 
@@ -197,7 +197,8 @@ fn goes_on(text: &str, last: &Last, router: &Router) -> bool {
         return true;
     }
     let best = router.rank(text).into_iter().next();
-    best.is_none_or(|best| best.confidence < THRESHOLD || best.mode == last.mode)
+    // Two requests in one are about something of their own, though no mode fits both.
+    split(text, router).len() < 2 && best.is_none_or(|best| best.confidence < THRESHOLD || best.mode == last.mode)
 }
 
 /// Who worked last according to the session's record.

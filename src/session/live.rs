@@ -316,8 +316,11 @@ impl Live {
         self.setup().host().brought.clone()
     }
 
-    /// This session, the one it works for, and those that work for it.
+    /// This session, and those that work for it.
     pub async fn family(&self) -> Vec<String> {
+        if self.session.delegator.get().is_none() {
+            return vec![self.id().to_owned()];
+        }
         self.sessions.store.family(self.id()).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "the sessions that belong together could not be read");
             vec![self.id().to_owned()]

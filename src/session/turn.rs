@@ -20,11 +20,13 @@ pub struct Begun<'a> {
     setup: Arc<Setup>,
     /// Another mode than the session's own, for this turn.
     mode: Option<ModeId>,
+    /// The history is what the store has.
+    current: bool,
 }
 
 impl<'a> Begun<'a> {
     pub(super) fn new(live: &'a Arc<Live>, history: MutexGuard<'a, History>, setup: Arc<Setup>) -> Self {
-        Self { live, history, setup, mode: None }
+        Self { live, history, setup, mode: None, current: false }
     }
 
     pub fn live(&self) -> &Arc<Live> {
@@ -42,7 +44,9 @@ impl<'a> Begun<'a> {
 
     /// Reads the history anew if another program has gone on with the session.
     pub async fn catch_up(&mut self) -> Result<(), PromptError> {
-        self.live.catch_up(&mut self.history).await
+        self.live.catch_up(&mut self.history).await?;
+        self.current = true;
+        Ok(())
     }
 
     /// What the session may use in its own mode.
@@ -74,7 +78,7 @@ impl<'a> Begun<'a> {
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let Self { live, mut history, setup, mode } = self;
+        let Self { live, mut history, setup, mode, current } = self;
         let text = words(&opening.prompt);
         live.name_after(&text);
         let prepare = async {
@@ -84,10 +88,11 @@ impl<'a> Begun<'a> {
             };
             live.prepare(&setup, &text, &front).await
         };
+        let catch_up = async { if current { Ok(()) } else { live.catch_up(&mut history).await } };
         let prepared = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            (prepared, current) = async { tokio::join!(prepare, live.catch_up(&mut history)) } => {
+            (prepared, current) = async { tokio::join!(prepare, catch_up) } => {
                 current?;
                 Some(prepared?)
             }

@@ -394,16 +394,24 @@ fn a_client_that_knows_subagents_sees_each_child_apart() {
     assert_eq!(of_kind(&of_child, "tool_call")[0]["toolCallId"], "r1");
     assert_eq!(spoken(&of_child), "It is a letter.");
     let first = client.heard()[mark..].iter().position(|message| message["params"]["sessionId"] == json!(child));
-    let announced = client.heard()[mark..].iter().position(|message| message["params"]["update"]["sessionUpdate"] == "subagent_update");
+    let announced = client.heard()[mark..]
+        .iter()
+        .position(|message| message["params"]["update"]["sessionUpdate"] == "subagent_update");
     assert!(announced < first, "it is announced before anything is heard of it");
-    assert!(!of_kind(&updates, "tool_call").iter().any(|call| call["name"] == "developer__read_file"), "and not told twice");
+    assert!(
+        !of_kind(&updates, "tool_call").iter().any(|call| call["name"] == "developer__read_file"),
+        "and not told twice"
+    );
 }
 
 /// Children work where the parent works, and are its own in the store: found with it, deleted with it, and no sessions of the user's.
 #[test]
 fn children_are_stored_with_their_parent_and_go_with_it() {
     let sandbox = Sandbox::new();
-    let model = handing_over(|| vec![("d1", "summon__delegate", delegate("say hello", "pm"))], |_| Answer::Says(vec!["Hello.".to_owned()]));
+    let model = handing_over(
+        || vec![("d1", "summon__delegate", delegate("say hello", "pm"))],
+        |_| Answer::Says(vec!["Hello.".to_owned()]),
+    );
     let command = |args: &[&str]| model.offered_to(sandbox.command(args)).output().unwrap();
     let ran = command(&["run", "-a", "orchestrator", "--json", "@orchestrator go"]);
     let ran: Value = serde_json::from_slice(&ran.stdout).unwrap();
@@ -411,7 +419,8 @@ fn children_are_stored_with_their_parent_and_go_with_it() {
     let listed: Value = serde_json::from_slice(&command(&["sessions", "list", "--json"]).stdout).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
     let parent = ran["session"].as_str().unwrap();
-    let children: Value = serde_json::from_slice(&command(&["sessions", "list", "--of", parent, "--json"]).stdout).unwrap();
+    let children: Value =
+        serde_json::from_slice(&command(&["sessions", "list", "--of", parent, "--json"]).stdout).unwrap();
     let [child] = children.as_array().unwrap().as_slice() else { panic!("one child: {children}") };
     assert_eq!((&child["parent"], &child["agent"], &child["mode"]), (&json!(parent), &json!("coding"), &json!("pm")));
     assert_eq!(child["cwd"], listed[0]["cwd"]);
@@ -426,7 +435,11 @@ fn the_judge_checks_the_joined_answer_when_it_is_asked_to() {
     let sandbox = Sandbox::new();
     for (verdict, code, said) in [
         (json!({"verdict": "complete", "reason": "Both are there.", "missing": []}), 0, "checked: Both are there."),
-        (json!({"verdict": "incomplete", "reason": "The theme is not.", "missing": ["dark theme"]}), 1, "The theme is not. (dark theme)"),
+        (
+            json!({"verdict": "incomplete", "reason": "The theme is not.", "missing": ["dark theme"]}),
+            1,
+            "The theme is not. (dark theme)",
+        ),
         (json!("fine"), 1, "the answer was not checked"),
     ] {
         let verdict = verdict.to_string();
@@ -436,11 +449,15 @@ fn the_judge_checks_the_joined_answer_when_it_is_asked_to() {
             (true, true) => Answer::Says(vec!["Joined.".to_owned()]),
             (false, _) => Answer::Says(vec!["Hello.".to_owned()]),
         });
-        let ran = model.offered_to(sandbox.command(&["run", "-a", "orchestrator", "--verify", "@orchestrator greet me"])).output().unwrap();
+        let ran = model
+            .offered_to(sandbox.command(&["run", "-a", "orchestrator", "--verify", "@orchestrator greet me"]))
+            .output()
+            .unwrap();
         let told = String::from_utf8_lossy(&ran.stderr).into_owned();
         assert_eq!(ran.status.code(), Some(code), "{told}");
         assert!(told.contains(said), "{told}");
-        let judged = model.requests().into_iter().find(|request| system(request).contains("an internal check")).unwrap();
+        let judged =
+            model.requests().into_iter().find(|request| system(request).contains("an internal check")).unwrap();
         assert!(offered(&judged).is_empty());
         let shown = asked(&judged);
         assert!(shown.contains("greet me") && shown.contains("Hello.") && shown.contains("Joined."), "{shown}");
@@ -466,11 +483,17 @@ fn top_of_mind_and_earlier_sessions_come_before_a_prompt_and_the_prefix_stays() 
     let requests = model.requests();
     let messages = |at: usize| requests[at]["messages"].as_array().unwrap().clone();
     assert!(messages(0)[1]["content"].to_string().contains("Write in British English."), "{}", messages(0)[1]);
-    assert_eq!(messages(2)[..messages(1).len()], messages(1)[..], "what was said is the beginning of what is said next");
+    assert_eq!(
+        messages(2)[..messages(1).len()],
+        messages(1)[..],
+        "what was said is the beginning of what is said next"
+    );
     assert_eq!(messages(2).iter().filter(|message| message.to_string().contains("British English")).count(), 1);
     std::fs::write(&mind, "Write in Welsh.").unwrap();
     client.prompt(&session, "and then?");
-    assert!(model.requests()[3]["messages"].as_array().unwrap().last().unwrap().to_string().contains("Write in Welsh."));
+    assert!(
+        model.requests()[3]["messages"].as_array().unwrap().last().unwrap().to_string().contains("Write in Welsh.")
+    );
     // Another session of the project is told what the first one said on the matter.
     let other = client.session();
     client.prompt(&other, "which retry policy does the billing webhook have?");
@@ -482,4 +505,46 @@ fn top_of_mind_and_earlier_sessions_come_before_a_prompt_and_the_prefix_stays() 
     let replayed = client.updates(mark, &other);
     let user: Vec<_> = of_kind(&replayed, "user_message_chunk").iter().map(Value::to_string).collect();
     assert!(!user.join("").contains("British") && user.join("").contains("which retry policy"), "{user:?}");
+}
+
+/// Before it hands work over, the orchestrator shortens what it is shown of its own talk when that is due; its children are
+/// given their task and nothing of the talk.
+#[test]
+fn a_long_talk_is_shortened_before_work_is_handed_over_and_children_see_none_of_it() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/config.yaml", "version: 1\nmodels:\n  openai:scripted: {window: 130}\n");
+    let model = ScriptedModel::new(|request| {
+        let said = |text: &str| Answer::Says(vec![text.to_owned()]);
+        let is = |words: &str| system(request).contains(words);
+        if is("You decide who works on a request") {
+            let part = |name: &str, mode: &str| json!({"name": name, "mode": mode, "task": format!("Do {name}."), "why": "it fits"});
+            return said(&json!({"tasks": [part("one", "coding/pm"), part("two", "coding/architect")]}).to_string());
+        }
+        if is("You sum up the older part") {
+            return said("They talked about zebras.");
+        }
+        if is_orchestrator(request) && has_result(request) {
+            return said("Joined.");
+        }
+        said(&"zebra ".repeat(900))
+    });
+    let mut client = with_model(&sandbox, &model, &json!({}));
+    let session = client.session();
+    for _ in 0..3 {
+        client.prompt(&session, "@orchestrator tell me of zebras");
+    }
+    let before = model.requests().len();
+    let (_, updates) = client.prompt(&session, "fix the login API and add a dark theme");
+    assert!(spoken(&updates).ends_with("Joined."), "{}", spoken(&updates));
+    let requests = model.requests();
+    let place =
+        |words: &str| requests[before..].iter().position(|request| system(request).contains(words)).expect("a request");
+    assert!(place("You sum up the older part") < place("product manager"), "room is made before work begins");
+    let children = requests[before..].iter().filter(|request| {
+        system(request).contains("product manager") || system(request).contains("software architect")
+    });
+    for child in children {
+        let talk = child["messages"].as_array().unwrap()[1..].iter().map(Value::to_string).collect::<String>();
+        assert!(!talk.contains("zebras"), "a child sees its task alone: {talk}");
+    }
 }

@@ -224,9 +224,7 @@ fn a_wrong_route_is_one_word_away_from_being_right_and_is_remembered() {
     let (_, updates) = client.prompt(&session, "@coding/frontend");
     assert_eq!((to(&updates).as_str(), &route(&updates).1["rawOutput"]["by"]), ("coding/frontend", &json!("explicit")));
     let again = model.requests().pop().unwrap();
-    assert!(
-        system(&again).contains("senior frontend engineer") && asked(&again).contains("make the ledger better")
-    );
+    assert!(system(&again).contains("senior frontend engineer") && asked(&again).contains("make the ledger better"));
     // Another session of the same project knows it, without a model.
     let count = model.requests().iter().filter(|request| is_adviser(request)).count();
     let other = client.session();

@@ -20,7 +20,9 @@ fn example(service: &str) -> Option<(&'static str, Value)> {
     let example = match service {
         "tom" => return None,
         "chatrecall" => ("search_sessions", json!({"query": "zebra importer", "after": "2026-11-01"})),
-        "summon" => ("delegate", json!({"task": "Say what the login endpoint does", "agent": "coding", "mode": "security"})),
+        "summon" => {
+            ("delegate", json!({"task": "Say what the login endpoint does", "agent": "coding", "mode": "security"}))
+        }
         "extensionmanager" => ("search_services", json!({"query": "web"})),
         "apps" => (
             "create_app",
