@@ -548,3 +548,93 @@ fn a_long_talk_is_shortened_before_work_is_handed_over_and_children_see_none_of_
         assert!(!talk.contains("zebras"), "a child sees its task alone: {talk}");
     }
 }
+
+/// A child has what the editor lends and brings: its buffers, and its MCP servers where its mode lists `mcp`. What the
+/// orchestrator disables for the session is gone for the next child, and comes back when it is enabled, after the user was asked.
+#[test]
+fn children_have_what_the_editor_brings_until_it_is_disabled() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "on disk\n");
+    let model = ScriptedModel::new(|request| match (is_orchestrator(request), has_result(request)) {
+        (true, true) => Answer::Says(vec!["Joined.".to_owned()]),
+        (true, false) if asked(request).contains("disable") => {
+            Answer::Calls { id: "x1", tool: "extensionmanager__disable_service", arguments: json!({"name": "parrot"}) }
+        }
+        (true, false) if asked(request).contains("enable") => {
+            Answer::Calls { id: "x2", tool: "extensionmanager__enable_service", arguments: json!({"name": "parrot"}) }
+        }
+        (true, false) => Answer::CallsMany(vec![
+            ("d1", "summon__delegate", delegate("read a.txt", "backend")),
+            ("d2", "summon__delegate", delegate("say hello", "pm")),
+        ]),
+        (false, false) if asked(request).contains("a.txt") => {
+            Answer::Calls { id: "r1", tool: "developer__read_file", arguments: json!({"path": "a.txt"}) }
+        }
+        (false, _) => {
+            Answer::Says(vec![request["messages"].as_array().unwrap().last().unwrap()["content"].to_string()])
+        }
+    });
+    let mut client = with_model(&sandbox, &model, &json!({"fs": {"readTextFile": true}}));
+    client.on("fs/read_text_file", |_| Some(json!({"result": {"content": "in the editor\n"}})));
+    let questions: Rc<RefCell<Vec<String>>> = Rc::default();
+    let heard = Rc::clone(&questions);
+    client.on("session/request_permission", move |request| {
+        heard.borrow_mut().push(request["toolCall"]["name"].as_str().unwrap_or_default().to_owned());
+        Some(selected("allow"))
+    });
+    let parrot = json!([{"name": "parrot", "command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": [], "env": []}]);
+    let session = client.session_with(parrot);
+    let mut tools_of = |client: &mut Acp, prompt: &str| {
+        let before = model.requests().len();
+        client.prompt(&session, prompt);
+        let requests = model.requests()[before..].to_vec();
+        let parrots =
+            |role: &str| offered(of(&requests, role)).iter().filter(|tool| tool.starts_with("parrot__")).count();
+        (parrots("senior backend engineer") > 0, parrots("product manager") > 0, told(&model))
+    };
+    let (backend, pm, said) = tools_of(&mut client, "@orchestrator have them look");
+    assert!(backend && !pm, "only a mode that lists `mcp` has the editor's server");
+    assert!(said.contains("in the editor"), "the child reads what the editor has: {said}");
+    client.prompt(&session, "@orchestrator disable the parrot");
+    let (backend, _, _) = tools_of(&mut client, "@orchestrator have them look again");
+    assert!(!backend, "what is disabled is gone for the next child");
+    client.prompt(&session, "@orchestrator enable the parrot");
+    let (backend, pm, _) = tools_of(&mut client, "@orchestrator have them look once more");
+    assert!(backend && !pm, "and comes back for those who may have it, and for nobody else");
+    assert_eq!(*questions.borrow(), ["extensionmanager__disable_service", "extensionmanager__enable_service"]);
+}
+
+/// Whoever is handed work is offered exactly the tools that `skein tools` lists for that mode, in all of them.
+#[test]
+fn every_mode_is_offered_exactly_its_own_tools_when_it_works_for_another() {
+    let sandbox = Sandbox::new();
+    let agents = sandbox.skein(&["agents", "show", "orchestrator", "--json"]).json();
+    let modes: Vec<String> =
+        agents["delegates"].as_array().unwrap().iter().map(|mode| mode.as_str().unwrap().to_owned()).collect();
+    assert_eq!(modes.len(), 14, "{modes:?}");
+    for mode in modes {
+        let (agent, slug) = mode.split_once('/').unwrap();
+        let task = json!({"task": format!("work as {mode}"), "agent": agent, "mode": slug});
+        let model = handing_over(
+            move || vec![("d1", "summon__delegate", task.clone())],
+            |_| Answer::Says(vec!["Done.".to_owned()]),
+        );
+        let run =
+            model.offered_to(sandbox.command(&["run", "-a", "orchestrator", "@orchestrator go"])).output().unwrap();
+        assert!(run.status.success(), "{mode}: {}", String::from_utf8_lossy(&run.stderr));
+        let requests = model.requests();
+        let child = requests.iter().find(|request| asked(request).contains(&format!("work as {mode}"))).unwrap();
+        let listed = sandbox.skein(&["tools", "-a", agent, "-m", slug, "--json"]).json();
+        let mut listed: Vec<_> = listed["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|tool| tool["absent"].is_null())
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect();
+        let mut offered = offered(child);
+        listed.sort();
+        offered.sort();
+        assert_eq!(offered, listed, "{mode}");
+    }
+}
