@@ -18,13 +18,18 @@ use crate::router::{Router, THRESHOLD, split};
 use crate::session::{Begun, PromptError};
 use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome};
 
-/// A prompt of fewer words says too little to begin something else with.
-const FEW_WORDS: usize = 3;
+/// A prompt of so few words says too little to begin something else with.
+const FEW_WORDS: usize = 2;
 /// Words with which one goes on with what was said before.
-const GOES_ON: [&str; 24] = [
-    "and", "also", "now", "then", "but", "again", "yes", "no", "ok", "okay", "thanks", "please", "it", "that", "this",
-    "they", "those", "these", "instead", "why", "continue", "go", "same", "better",
+const GOES_ON: [&str; 22] = [
+    "and", "also", "now", "then", "but", "again", "yes", "no", "ok", "okay", "thanks", "it", "that", "this", "they",
+    "those", "these", "instead", "why", "continue", "same", "better",
 ];
+/// Words for what was spoken of before.
+const REFERS_BACK: [&str; 14] =
+    ["it", "its", "that", "this", "them", "they", "those", "these", "same", "again", "too", "one", "ones", "instead"];
+/// So sure the router must be that what begins like that is still about something else.
+const SURE: f64 = 0.8;
 /// Bytes of attached text that the parts of a split prompt are given.
 const MAX_ATTACHED: usize = 20_000;
 
@@ -121,11 +126,10 @@ impl Orchestrator {
                 decided.decision
             }
         };
-        if let [only] = decision.routes.as_slice()
-            && decision.by != By::Continuing
-            && !wish.plan_only
-        {
-            last.set(Some(Last { mode: only.mode.clone(), prompt: text.clone(), guessed: true }));
+        if decision.by != By::Continuing && !wish.plan_only {
+            // After several the orchestrator goes on itself: it has heard what they reported.
+            let mode = if let [only] = decision.routes.as_slice() { only.mode.clone() } else { own };
+            last.set(Some(Last { mode, prompt: text.clone(), guessed: true }));
         }
         Ok(if wish.plan_only {
             let first = vec![Part::Content(Content::text(in_words(&decision)))];
@@ -191,14 +195,16 @@ fn going_on(mode: ModeId, text: &str) -> Decision {
 /// fits it for sure.
 fn goes_on(text: &str, last: &Last, router: &Router) -> bool {
     let lower = text.to_lowercase();
-    let mut words = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    let first = words.next().unwrap_or_default();
-    if GOES_ON.contains(&first) || words.count() < FEW_WORDS {
+    let words: Vec<_> = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let goes_on = words.first().is_some_and(|first| GOES_ON.contains(first));
+    if words.len() <= FEW_WORDS || (goes_on && words.iter().any(|word| REFERS_BACK.contains(word))) {
         return true;
     }
     let best = router.rank(text).into_iter().next();
+    let bar = if goes_on { SURE } else { THRESHOLD };
+    let other = best.is_some_and(|best| best.confidence >= bar && best.mode != last.mode);
     // Two requests in one are about something of their own, though no mode fits both.
-    split(text, router).len() < 2 && best.is_none_or(|best| best.confidence < THRESHOLD || best.mode == last.mode)
+    !(other || split(text, router).len() > 1)
 }
 
 /// Who worked last according to the session's record.
@@ -212,8 +218,10 @@ async fn recorded(begun: &Begun<'_>) -> Option<Last> {
             Event::Message { message } if message.is_prompt() => prompt = message.text(),
             Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
                 let decision = outcome.structured.as_ref()?;
-                let [route] = decision["routes"].as_array()?.as_slice() else { continue };
-                let mode = format!("{}/{}", route["agent"].as_str()?, route["mode"].as_str()?).parse().ok()?;
+                let mode = match decision["routes"].as_array()?.as_slice() {
+                    [route] => format!("{}/{}", route["agent"].as_str()?, route["mode"].as_str()?).parse().ok()?,
+                    _ => begun.choice().mode.clone(),
+                };
                 last = Some(Last { mode, prompt: prompt.clone(), guessed: decision["by"] != "explicit" });
             }
             _ => {}
