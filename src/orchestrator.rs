@@ -67,6 +67,9 @@ impl Orchestrator {
     ) -> Result<TurnEnd, PromptError> {
         // Before anything is waited for: this decides which mode the turn is in, and what the session is called.
         let mut begun = live.begin()?;
+        if wish.typed {
+            route::explicit(&turn::words(&prompt), &live.plan()).map_err(turn::misdirected)?;
+        }
         begun.name_after(&prompt);
         if begun.choice().mode.agent.as_str() == OWN {
             live.session().delegator.get_or_init(|| Desk::of(self, live));
@@ -103,14 +106,13 @@ impl Orchestrator {
     async fn turn_of_child(
         &self,
         child: &Arc<Live>,
-        prompt: Vec<Content>,
+        prompt: String,
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
         let begun = child.begin()?;
-        // Who handed the task over has looked up what it needs; what the user wants kept in mind holds for everybody.
-        let top = self.top_of_mind.read().text;
-        let preface = preface::preface(&begun.history().shown(), top.as_deref(), &[]);
+        let prompt = vec![Content::text(prompt)];
+        let preface = self.preface(&begun, &prompt, &front).await;
         let prompt: Vec<_> = preface.into_iter().chain(prompt).collect();
         begun.run(prompt.into(), front, cancel).await
     }
@@ -134,6 +136,10 @@ impl Orchestrator {
         let own = plan.agent(OWN).and_then(AgentEntry::default_mode);
         let own =
             own.ok_or_else(|| NoSuchMode { problem: "there is no orchestrator".to_owned(), help: String::new() })?;
+        // A command is for the mode it is typed in.
+        if prompt.trim_start().starts_with('/') {
+            return Ok((Decision::explicit(own, prompt.trim().to_owned()), None));
+        }
         let router = self.known.router(Of::All, plan, &own, cwd).await;
         let router = router.map_err(|problem| NoSuchMode { problem, help: "try again".to_owned() })?;
         let decided = decide::decided(plan, &own, prompt.trim(), &router, adviser).await;

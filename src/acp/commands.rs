@@ -46,8 +46,10 @@ fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {
 
 /// What a prompt turned out to be.
 pub(super) enum Meant {
-    /// For the model, filled in if it was the name of an MCP prompt.
+    /// For the model, as the user typed it.
     Prompt(Vec<Content>),
+    /// For the model, as a service filled it in.
+    Said(Vec<Content>),
     /// Answered without it.
     Answer(String),
     /// The talk is to be made shorter.
@@ -75,5 +77,5 @@ pub(super) async fn understand(open: &Open, prompt: Vec<Content>) -> Result<Mean
         Err(Misused::Service(problem)) => return Err(errors::failed(problem)),
     };
     content.extend(prompt.into_iter().skip(1));
-    Ok(Meant::Prompt(content))
+    Ok(Meant::Said(content))
 }

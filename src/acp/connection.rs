@@ -152,7 +152,7 @@ impl Connection {
     pub(super) fn updates(&self, open: &Open) -> Updates {
         Updates::new(
             self.wire.clone(),
-            Arc::clone(&open.live),
+            &open.live,
             Arc::clone(open.plan()),
             Abilities::of(&self.client()),
             Arc::clone(&open.messages),
@@ -258,6 +258,9 @@ impl Open {
         if let Some(turn) = turn {
             turn.cancel.cancel();
             turn.ended.cancelled().await;
+        }
+        if let Some(delegator) = self.live.session().delegator.get() {
+            delegator.stop();
         }
     }
 }

@@ -36,8 +36,9 @@ pub(super) async fn prompt(
         () = running.cancel().cancelled() => return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
         ready = ready => ready?,
     };
-    let prompt = match meant {
-        Meant::Prompt(prompt) => prompt,
+    let (prompt, typed) = match meant {
+        Meant::Prompt(prompt) => (prompt, true),
+        Meant::Said(prompt) => (prompt, false),
         Meant::Answer(text) => return Ok(answered(&updates, text)),
         Meant::Compact => {
             let front = Arc::clone(&updates) as Arc<dyn Notifier>;
@@ -55,7 +56,13 @@ pub(super) async fn prompt(
     };
     let title = open.live.title();
     let front = Arc::clone(&updates) as Arc<dyn Notifier>;
-    let turn = connection.front.orchestrator.prompt(&open.live, prompt, Wish::default(), front, running.cancel());
+    let turn = connection.front.orchestrator.prompt(
+        &open.live,
+        prompt,
+        Wish { typed, plan_only: false },
+        front,
+        running.cancel(),
+    );
     tokio::pin!(turn);
     // Its first step decides which mode it is in; a switch that follows is for the next turn.
     let begun = futures::poll!(&mut turn);

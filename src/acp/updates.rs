@@ -3,8 +3,9 @@
 //! Invariant: nothing is sent that the client did not say it understands.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use agent_client_protocol::v1::schema as acp;
 
@@ -22,7 +23,9 @@ use crate::tool::Activity;
 pub(super) struct Updates {
     wire: Wire,
     session: Arc<str>,
-    live: Arc<Live>,
+    /// Not kept: a session ends though somebody still tells of it.
+    live: Weak<Live>,
+    cwd: PathBuf,
     plan: Arc<Plan>,
     abilities: Abilities,
     turn: Mutex<Turn>,
@@ -77,13 +80,14 @@ struct Turn {
 impl Updates {
     pub(super) fn new(
         wire: Wire,
-        live: Arc<Live>,
+        live: &Arc<Live>,
         plan: Arc<Plan>,
         abilities: Abilities,
         messages: Arc<MessageIds>,
     ) -> Self {
-        let session = Arc::from(live.id());
-        Self { wire, session, live, plan, abilities, turn: Mutex::default(), messages }
+        let (session, cwd) = (Arc::from(live.id()), live.session().cwd.clone());
+        let live = Arc::downgrade(live);
+        Self { wire, session, live, cwd, plan, abilities, turn: Mutex::default(), messages }
     }
 
     /// The way to the client, and the session it is told about.
@@ -95,8 +99,14 @@ impl Updates {
     pub(super) fn of_child(&self, session: &str) -> Self {
         let messages = Arc::new(MessageIds::after(0));
         Self {
+            wire: self.wire.clone(),
             session: Arc::from(session),
-            ..Self::new(self.wire.clone(), Arc::clone(&self.live), Arc::clone(&self.plan), self.abilities, messages)
+            live: Weak::clone(&self.live),
+            cwd: self.cwd.clone(),
+            plan: Arc::clone(&self.plan),
+            abilities: self.abilities,
+            turn: Mutex::default(),
+            messages,
         }
     }
 
@@ -161,7 +171,7 @@ impl Updates {
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
                 turn.calls.insert(call.id.clone(), Shown::of(call));
-                let begun = calls::begun(call, by.as_deref(), &self.plan, &self.live.session().cwd);
+                let begun = calls::begun(call, by.as_deref(), &self.plan, &self.cwd);
                 self.send(acp::SessionUpdate::ToolCall(begun));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
@@ -238,8 +248,9 @@ impl Notifier for Updates {
             }
             Status::Usage { turn, context } => {
                 // Without the size of the window there is nothing to show it in.
-                if let Some(window) = self.live.window() {
-                    let cost = self.live.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));
+                let Some(live) = self.live.upgrade() else { return };
+                if let Some(window) = live.window() {
+                    let cost = live.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));
                     self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window).cost(cost)));
                 }
             }

@@ -100,8 +100,8 @@ pub fn system_prompt(
 }
 
 /// What stands around the texts of others. None of them may hold one of these, opening or closing.
-const MARKS: [&str; 6] =
-    ["project-instructions", "service", "memories", "top-of-mind", "earlier-sessions", "code-execution"];
+const MARKS: [&str; 7] =
+    ["project-instructions", "service", "memories", "top-of-mind", "earlier-sessions", "code-execution", "report"];
 
 /// Somebody else's text, so that it is plain where it ends and whose it is.
 pub fn between(mark: &str, (key, value): (&str, &str), note: &str, text: &str) -> String {

@@ -286,10 +286,21 @@ impl Binding {
         if let Some(reason) = self.changed(tool, service, &context).await? {
             return Ok(ToolOutcome::error(reason));
         }
-        let consents = context.session.state::<Consents>();
+        // Before it is judged: who waits for a file waits long, and what holds then counts.
+        if let Some(turnstile) = self.policy.bounds.turnstile.as_ref().filter(|_| !tool.read_only) {
+            let files = files::named(&arguments, &self.terms.session);
+            let passed = tokio::select! {
+                biased;
+                () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
+                passed = turnstile.pass(files) => passed,
+            };
+            if let Err(reason) = passed {
+                return Ok(ToolOutcome::error(format!("`{name}` was not called: {reason}")));
+            }
+        }
         let subject = Subject::of(name, &arguments, tool.builtin, &context.session.cwd);
         // A level that asks no more and a rule that allows do not take back what a person said.
-        if consents.about(&subject) == Some(false) || self.is_refused_above(&subject) {
+        if self.consents(&context).about(&subject) == Some(false) {
             return Ok(refused(name, "the user refused such calls for this session"));
         }
         match self.judged(name, tool, &arguments) {
@@ -309,17 +320,6 @@ impl Binding {
                 }
             }
         }
-        if let Some(turnstile) = self.policy.bounds.turnstile.as_ref().filter(|_| !tool.read_only) {
-            let files = files::named(&arguments, &self.terms.session);
-            let passed = tokio::select! {
-                biased;
-                () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-                passed = turnstile.pass(files) => passed,
-            };
-            if let Err(reason) = passed {
-                return Ok(ToolOutcome::error(format!("`{name}` was not called: {reason}")));
-            }
-        }
         context.report(Activity::Running);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {
@@ -329,11 +329,15 @@ impl Binding {
         }
     }
 
-    /// Whether the user refused such calls in the session that this one works for.
-    fn is_refused_above(&self, subject: &Subject) -> bool {
-        self.policy.bounds.parent.as_ref().is_some_and(|parent| {
-            parent.terms.session.state::<Consents>().about(subject) == Some(false) || parent.is_refused_above(subject)
-        })
+    /// What the user said for the session. Those who work for another ask in its name, so what is said to one of them
+    /// counts for all.
+    fn consents(&self, context: &CallContext) -> Arc<Consents> {
+        let mut above = &self.policy.bounds.parent;
+        let mut session = &context.session;
+        while let Some(parent) = above {
+            (session, above) = (&parent.terms.session, &parent.policy.bounds.parent);
+        }
+        session.state()
     }
 
     /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.
@@ -428,7 +432,7 @@ impl Binding {
         because: &Because,
         context: &CallContext,
     ) -> Result<Option<String>, ServiceError> {
-        let consents = context.session.state::<Consents>();
+        let consents = self.consents(context);
         if consents.about(&subject) == Some(true) {
             return Ok(None);
         }

@@ -144,7 +144,7 @@ impl Workspaces {
         };
         let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         Project {
-            models: KnownModels::of(&settings, None, self.keys.clone()),
+            models: KnownModels::of(&settings, self.model.as_deref(), None, self.keys.clone()),
             agent,
             mode,
             model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),

@@ -165,7 +165,8 @@ impl Chat<'_> {
             }
             self.input.remember(&line);
             match self.understand(&line).await {
-                Ok(commands::Meant::Prompt(prompt)) => self.turn(prompt).await,
+                Ok(commands::Meant::Prompt(prompt)) => self.turn(prompt, true).await,
+                Ok(commands::Meant::Said(prompt)) => self.turn(prompt, false).await,
                 Ok(commands::Meant::Done) => {}
                 Ok(commands::Meant::Begin(text)) => begun = text,
                 Ok(commands::Meant::Leave) => break,
@@ -205,10 +206,11 @@ impl Chat<'_> {
     }
 
     /// One turn, from the prompt to what it took. Ctrl-C cancels it.
-    async fn turn(&mut self, prompt: Vec<Content>) {
+    async fn turn(&mut self, prompt: Vec<Content>, typed: bool) {
         let (live, orchestrator) = (Arc::clone(&self.live), self.opening.orchestrator.clone());
         self.screen.say("\n");
-        let ended = async |front, cancel: &_| orchestrator.prompt(&live, prompt, Wish::default(), front, cancel).await;
+        let wish = Wish { typed, plan_only: false };
+        let ended = async |front, cancel: &_| orchestrator.prompt(&live, prompt, wish, front, cancel).await;
         let ended = self.interruptible(ended).await;
         match ended {
             Ok(TurnEnd { ending, .. }) => match ending {

@@ -179,7 +179,7 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
         return found.add(Severity::Note, "no model is configured", "config.yaml", fix);
     };
     let keys = Keys::of(folders);
-    match KnownModels::of(settings, None, keys.clone()).provider(&name) {
+    match KnownModels::of(settings, None, None, keys.clone()).provider(&name) {
         Err(error) => {
             let fix = match keys.trouble() {
                 Some(Trouble::Locked) => "unlock your keyring, or run `skein configure`",

@@ -1,6 +1,6 @@
 //! Which models a command can use: as the settings and the environment say.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +18,8 @@ pub(super) struct KnownModels {
     accelerator: Option<String>,
     /// The accelerator, if it is the user's own.
     judge: Option<String>,
-    projects_processor: Option<String>,
+    /// The models that the user named, in a config or for this launch. No project and no recipe decides who judges.
+    users: HashSet<String>,
     upkeep: Upkeep,
     keys: Keys,
     /// A file to write the answers to.
@@ -27,12 +28,15 @@ pub(super) struct KnownModels {
 }
 
 impl KnownModels {
-    pub(super) fn of(settings: &Settings, record: Option<PathBuf>, keys: Keys) -> Arc<Self> {
+    /// `named` is the model that was named for this launch.
+    pub(super) fn of(settings: &Settings, named: Option<&str>, record: Option<PathBuf>, keys: Keys) -> Arc<Self> {
+        let users = settings.users_processor.iter().chain(settings.models.keys()).map(String::as_str).chain(named);
+        let users = users.map(str::to_owned).collect();
         Arc::new(Self {
             models: models(settings),
             accelerator: variable("SKEIN_ACCELERATOR").or_else(|| settings.accelerator.clone()),
             judge: variable("SKEIN_ACCELERATOR").or_else(|| settings.users_accelerator.clone()),
-            projects_processor: settings.projects_processor.clone(),
+            users,
             upkeep: Upkeep { moderator: settings.moderator, ..Upkeep::default() },
             keys,
             record,
@@ -84,8 +88,8 @@ impl ModelSource for KnownModels {
     fn judge(&self, model: &str) -> Option<Arc<dyn Provider>> {
         match &self.judge {
             Some(fast) => self.make(fast).ok(),
-            None if self.projects_processor.as_deref() == Some(model) => None,
-            None => self.provider(model).ok(),
+            None if self.users.contains(model) => self.provider(model).ok(),
+            None => None,
         }
     }
 }

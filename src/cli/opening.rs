@@ -112,12 +112,10 @@ impl<'a> Opening<'a> {
         };
         if let Some((provider, model)) = suggested.model.as_ref().filter(|_| args.speaker.model().is_none()) {
             let model = model_of(provider, model, &settings)?;
-            // Like a project's choice it is not the user's own.
-            settings.projects_processor =
-                Some(model.clone()).filter(|model| settings.processor.as_ref() != Some(model));
             settings.processor = Some(model);
         }
-        let models = KnownModels::of(&settings, args.record_model.clone(), Keys::of(folders));
+        let models =
+            KnownModels::of(&settings, args.speaker.model().as_deref(), args.record_model.clone(), Keys::of(folders));
         let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         let model = args.speaker.model().or(settings.processor).unwrap_or_else(|| "offline".to_owned());
         models.check(&model)?;

@@ -175,14 +175,14 @@ impl Notifier for Progress {
                 let mut state = self.state();
                 // Until it runs somebody may be asked, and a question must not be drawn over.
                 state.waits_for = None;
-                state.calls.insert(call.id, name);
+                state.calls.insert(call.id, format!("{by}{name}"));
             }
             Event::ToolEnded { id, name, outcome, .. } => {
-                self.state().calls.remove(&id);
+                let name = self.state().calls.remove(&id).unwrap_or_else(|| shown(&name));
                 if outcome.is_error {
                     let red = AnsiColor::Red.on_default();
                     let said = shown(outcome.all_text().lines().next().unwrap_or_default());
-                    self.aside(&format!("{red}✗ {}{red:#} {}", shown(&name), cut(&said, 160)));
+                    self.aside(&format!("{red}✗ {name}{red:#} {}", cut(&said, 160)));
                 }
                 self.wait_for("thinking");
             }

@@ -20,8 +20,6 @@ use super::Global;
 use super::folders::Folders;
 use super::opening::{Opening, Suggested};
 use super::output::{Failure, Output, shown};
-use super::started::Started;
-use crate::broker::Asker;
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::manifest::{ExtensionKind, Parameter, RecipeSettings, Requirement, Scalar};
@@ -138,21 +136,8 @@ impl Prepared {
     }
 
     /// Tells the sub-recipes where they run.
-    pub(super) fn settle(
-        &self,
-        opening: &Opening<'_>,
-        started: &Started,
-        asker: &Arc<dyn Asker>,
-        front: Arc<super::progress::Progress>,
-    ) {
-        self.parts.settle(subs::Around {
-            sessions: opening.sessions.clone(),
-            broker: opening.broker(started),
-            models: Arc::clone(&opening.models) as Arc<_>,
-            asker: Arc::clone(asker),
-            model: opening.choice.model.clone(),
-            front,
-        });
+    pub(super) fn settle(&self, front: Arc<super::progress::Progress>) {
+        self.parts.settle(subs::Around { front });
     }
 }
 

@@ -75,7 +75,7 @@ fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Ar
     let settings = Settings::of(plan.manifests());
     let named = args.model.clone().filter(|model| !model.is_empty());
     let model = named.or_else(|| settings.processor.clone()).unwrap_or_else(|| "offline".to_owned());
-    let models = KnownModels::of(&settings, None, Keys::of(folders));
+    let models = KnownModels::of(&settings, args.model.as_deref(), None, Keys::of(folders));
     models.check(&model)?;
     let usable = |error: LlmError| Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL");
     let accelerator = models.upkeep().map_err(usable)?.accelerator;

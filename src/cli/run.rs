@@ -91,6 +91,10 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         Some(recipe) => recipe.prompt(typed),
         None => typed,
     };
+    if args.plan_only && opening.choice.mode.agent.as_str() != "orchestrator" {
+        let problem = format!("--plan-only is for the orchestrator, and this is {}", opening.choice.mode);
+        return Err(Failure::usage(problem, "add -a orchestrator"));
+    }
     let global = recipe.as_ref().map_or_else(|| global.clone(), |recipe| recipe.at_hand(global));
     let first = format == RunOutput::Text && std::io::stderr().is_terminal() && opening.is_first();
     let floor: Arc<Floor> = Arc::default();
@@ -111,11 +115,11 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         }
         let progress = Progress::new(shows, floor);
         let deadline = args.time_limit.map(|limit| Instant::now() + limit);
-        let wish = Wish { plan_only: args.plan_only };
+        let wish = Wish { plan_only: args.plan_only, typed: args.prompt.is_some() && recipe.is_none() };
         let turns = Turns { opening: &opening, started, asker, progress: Arc::clone(&progress), deadline, wish };
         let done = match &recipe {
             Some(recipe) => {
-                recipe.settle(&opening, started, &turns.asker, Arc::clone(&progress));
+                recipe.settle(Arc::clone(&progress));
                 recipe.run(live, prompt, &turns).await
             }
             None => turns.turn(&live, prompt).await.map(|ended| Done::new(live, ended)),

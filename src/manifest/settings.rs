@@ -18,8 +18,8 @@ pub struct Settings {
     pub accelerator: Option<String>,
     /// The accelerator of the user alone: who judges calls is not up to a project.
     pub users_accelerator: Option<String>,
-    /// The processor if it is the project's choice.
-    pub projects_processor: Option<String>,
+    /// The processor of the user alone.
+    pub users_processor: Option<String>,
     pub moderator: Moderator,
     /// The user's services that are enabled; all of them if `None`.
     pub services: Option<Vec<ServiceName>>,
@@ -64,7 +64,7 @@ impl Settings {
         let chosen = project.processor.filter(|name| is_model(name));
         Self {
             users_accelerator: user.accelerator.clone(),
-            projects_processor: chosen.clone().filter(|name| user.processor.as_ref() != Some(name)),
+            users_processor: user.processor.clone(),
             processor: chosen.or(user.processor),
             accelerator: project.accelerator.filter(|name| is_model(name)).or(user.accelerator),
             moderator: project.moderator.or(user.moderator).unwrap_or(Moderator::Summarize),
@@ -134,7 +134,7 @@ mod tests {
         let settings = settings(USER, own);
         assert_eq!(settings.processor.as_deref(), Some("groq:d"));
         assert_eq!(settings.accelerator.as_deref(), Some("openai:b"), "the rest is the user's");
-        assert_eq!(settings.projects_processor, settings.processor, "and it is known whose it is");
+        assert_ne!(settings.users_processor, settings.processor, "and it is known whose it is");
         assert_eq!((settings.agent.as_ref().map(AgentName::as_str), settings.mode), (Some("coding"), None));
         let services: Vec<_> = settings.services.iter().flatten().map(ServiceName::as_str).collect();
         assert_eq!(services, ["y"], "a project switches none on");

@@ -93,7 +93,7 @@ fn understood(answer: &str, modes: &[ModeId]) -> Result<Vec<Part>, String> {
     if said.tasks.is_empty() || said.tasks.len() > MAX_TASKS {
         return Err(format!("it made {} tasks of it", said.tasks.len()));
     }
-    let mut parts = BTreeMap::new();
+    let mut parts: Vec<Part> = Vec::new();
     for (number, task) in said.tasks.into_iter().enumerate() {
         let name = task.name.filter(|name| !name.trim().is_empty()).unwrap_or_else(|| format!("part{}", number + 1));
         let mode = task.mode.parse::<ModeId>().ok().filter(|mode| modes.contains(mode));
@@ -102,16 +102,23 @@ fn understood(answer: &str, modes: &[ModeId]) -> Result<Vec<Part>, String> {
             return Err("it made a task without words".to_owned());
         }
         let part = Part { name: name.clone(), mode, task: task.task, after: task.after, why: task.why };
-        if parts.insert(name.clone(), part).is_some() {
+        if parts.iter().any(|other| other.name == name) {
             return Err(format!("it called two tasks `{name}`"));
         }
+        parts.push(part);
     }
-    let after: BTreeMap<_, _> = parts.iter().map(|(name, part)| (name.clone(), part.after.clone())).collect();
+    let after: BTreeMap<_, _> = parts.iter().map(|part| (part.name.clone(), part.after.clone())).collect();
     if let Some(gone) = after.values().flatten().find(|name| !after.contains_key(*name)) {
         return Err(format!("a task waits for `{gone}`, which is not there"));
     }
     let order = in_order(&after).map_err(|name| format!("its tasks wait for each other, beginning with `{name}`"))?;
-    Ok(order.into_iter().filter_map(|name| parts.remove(name)).collect())
+    // As it was said, unless something would come before what it needs.
+    let place = |name: &String| parts.iter().position(|part| part.name == *name);
+    let said = parts.iter().enumerate().all(|(at, part)| part.after.iter().all(|name| place(name) < Some(at)));
+    if !said {
+        parts.sort_by_key(|part| order.iter().position(|name| *name == part.name));
+    }
+    Ok(parts)
 }
 
 #[cfg(test)]

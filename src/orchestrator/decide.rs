@@ -30,8 +30,14 @@ pub(super) async fn decided(
     adviser: Option<&dyn Provider>,
 ) -> Decided {
     let mut decision = route::embedded(text, router, &default_mode(plan, own, router));
-    if decision.is_compound() && decision.routes.iter().any(|route| route.mode == *own) {
-        decision = Decision { routes: vec![whole(own, text)], ..decision };
+    if decision.is_compound() {
+        // Whoever decides cannot be handed a part; the next best does it.
+        for route in decision.routes.iter_mut().filter(|route| route.mode == *own) {
+            let next = router.rank(&route.task).into_iter().find(|ranked| ranked.mode != *own);
+            if let Some(next) = next {
+                (route.mode, route.confidence, route.reason) = (next.mode, next.confidence, next.reason);
+            }
+        }
     }
     let simple = decision.by == By::Embedded && !decision.is_compound() && decision.routes[0].mode != *own;
     let Some(adviser) = adviser.filter(|_| !simple) else {

@@ -25,10 +25,12 @@ pub(super) enum Of {
     All,
 }
 
+type Learned = (Arc<Plan>, Of, Arc<Router>);
+
 #[derive(Debug, Default)]
 pub(super) struct Known {
     data: PathBuf,
-    routers: Mutex<Vec<(Arc<Plan>, Of, Arc<Router>)>>,
+    routers: Mutex<Vec<Learned>>,
 }
 
 impl Known {

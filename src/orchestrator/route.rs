@@ -12,6 +12,10 @@ use crate::router::{Ranked, Router, THRESHOLD, default_mode, split};
 
 /// How many other modes are shown.
 const ALTERNATIVES: usize = 3;
+/// By so much the best must be before the next.
+const LEAD: f64 = 0.1;
+/// Letters of a word that says something.
+const SHORTEST: usize = 4;
 
 /// Who decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +115,7 @@ pub struct NoSuchMode {
 pub(super) fn embedded(prompt: &str, router: &Router, default: &ModeId) -> Decision {
     let ranked = router.rank(prompt);
     let tasks = split(prompt, router);
-    let sure = tasks.len() > 1 || ranked.first().is_some_and(|best| best.confidence >= THRESHOLD);
+    let sure = tasks.len() > 1 || is_sure(prompt, &ranked);
     let routes: Vec<Route> = if sure {
         let route = |task: crate::router::Task| Route {
             mode: task.mode,
@@ -134,6 +138,15 @@ pub(super) fn embedded(prompt: &str, router: &Router, default: &ModeId) -> Decis
     let others = ranked.into_iter().filter(|ranked| routes.iter().all(|route| route.mode != ranked.mode));
     let alternatives = others.take(ALTERNATIVES).collect();
     Decision { routes, by: if sure { By::Embedded } else { By::Default }, alternatives }
+}
+
+/// Whether one mode stands out. Where two are as good, or the prompt hardly says anything, nobody should pretend.
+fn is_sure(prompt: &str, ranked: &[Ranked]) -> bool {
+    let says = prompt.split(|c: char| !c.is_alphanumeric()).filter(|word| word.chars().count() >= SHORTEST).count();
+    let second = ranked.get(1).map_or(0.0, |second| second.confidence);
+    // What the user has chosen for this very prompt is certain.
+    let stands_out = |best: &Ranked| best.confidence >= 1.0 || best.confidence - second >= LEAD;
+    says > 0 && ranked.first().is_some_and(|best| best.confidence >= THRESHOLD && stands_out(best))
 }
 
 /// The mode that a prompt begins with, as `@coding/backend` or `@coding`, and the rest of it. Other words with an

@@ -1,7 +1,7 @@
 //! The tasks that a session has handed to others: which there are, which wait for which, and how far each is.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use petgraph::algo::toposort;
@@ -24,6 +24,8 @@ const ANNOUNCED: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Tasks {
     list: Mutex<Vec<Record>>,
+    /// The calls whose tasks were not even entered.
+    refused: Mutex<Vec<String>>,
     changed: watch::Sender<()>,
 }
 
@@ -31,18 +33,36 @@ pub(super) struct Tasks {
 struct Record {
     report: TaskReport,
     name: Option<String>,
+    /// The call that handed it over.
+    call: Option<Arc<str>>,
     cancel: CancellationToken,
+}
+
+/// A task that another one waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Before {
+    /// It is there already.
+    Id(String),
+    /// It is handed over by this call, in the same answer.
+    Call(String),
 }
 
 impl Default for Tasks {
     fn default() -> Self {
-        Self { list: Mutex::default(), changed: watch::channel(()).0 }
+        Self { list: Mutex::default(), refused: Mutex::default(), changed: watch::channel(()).0 }
     }
 }
 
 impl Tasks {
     /// Enters a task and returns its id: its name if no other task has it, else with a number.
-    pub(super) fn add(&self, name: Option<String>, mode: &ModeId, task: &str, cancel: CancellationToken) -> TaskReport {
+    pub(super) fn add(
+        &self,
+        name: Option<String>,
+        mode: &ModeId,
+        task: &str,
+        call: Option<Arc<str>>,
+        cancel: CancellationToken,
+    ) -> TaskReport {
         let mut list = self.list();
         let free = |id: &String| list.iter().all(|record| record.report.id != *id);
         let id = match &name {
@@ -57,7 +77,7 @@ impl Tasks {
             session: None,
             result: String::new(),
         };
-        list.push(Record { report: report.clone(), name, cancel });
+        list.push(Record { report: report.clone(), name, call, cancel });
         drop(list);
         self.changed.send_replace(());
         report
@@ -98,13 +118,27 @@ impl Tasks {
         self.list().iter().for_each(|record| record.cancel.cancel());
     }
 
-    /// The task when it has ended. `Err` if there is none, and none of that name begins.
-    pub(super) async fn end_of(&self, wanted: &str) -> Result<TaskReport, String> {
+    /// There was something wrong with the task of this call.
+    pub(super) fn refuse(&self, call: Option<&str>) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.extend(call.map(str::to_owned));
+    }
+
+    fn get(&self, wanted: &Before) -> Option<TaskReport> {
+        let is = |record: &&Record| match wanted {
+            Before::Id(id) => record.report.id == *id,
+            Before::Call(call) => record.call.as_deref() == Some(call.as_str()),
+        };
+        self.list().iter().rev().find(is).map(|record| record.report.clone())
+    }
+
+    /// The task when it has ended. `Err` if it never begins.
+    pub(super) async fn end_of(&self, wanted: &Before) -> Result<TaskReport, String> {
         let mut changed = self.changed.subscribe();
         let missing = tokio::time::sleep(ANNOUNCED);
         tokio::pin!(missing);
         loop {
-            let found = self.find(wanted);
+            let found = self.get(wanted);
             if let Some(report) = found.clone().filter(|report| report.state.has_ended()) {
                 return Ok(report);
             }
@@ -112,16 +146,21 @@ impl Tasks {
                 biased;
                 // The sender is this table, which is still there.
                 _ = changed.changed() => {}
-                () = &mut missing, if found.is_none() => return Err(format!("there is no task `{wanted}`")),
+                () = &mut missing, if found.is_none() => {
+                    return Err("a task that it waits for did not begin".to_owned());
+                }
             }
         }
     }
 
-    /// The tasks as the steps of a plan.
-    pub(super) fn plan(&self, of: &[String]) -> Vec<PlanStep> {
-        let list = self.list();
-        let shown = list.iter().filter(|record| record.name.as_ref().is_some_and(|name| of.contains(name)));
-        shown.map(|record| step(&record.report)).collect()
+    /// The tasks of these calls as the steps of a plan; those that are not entered yet wait.
+    pub(super) fn plan(&self, together: &[Announced]) -> Vec<PlanStep> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let step_of = |task: &Announced| {
+            let known = self.get(&Before::Call(task.call.clone()));
+            known.as_ref().map_or_else(|| task.step(refused.contains(&task.call)), step)
+        };
+        together.iter().map(step_of).collect()
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Record>> {
@@ -144,22 +183,52 @@ fn step(report: &TaskReport) -> PlanStep {
     PlanStep { text: format!("{}: {}{ended}", report.mode, report.task), status, priority: None }
 }
 
-/// The tasks that are handed over in the same answer: their names, and which each waits for.
-pub(super) fn announced(message: Option<&Message>) -> BTreeMap<String, Vec<String>> {
+/// A task that is handed over in the same answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Announced {
+    pub(super) call: String,
+    pub(super) name: Option<String>,
+    after: Vec<String>,
+    task: String,
+    to: String,
+}
+
+impl Announced {
+    fn step(&self, refused: bool) -> PlanStep {
+        let (status, note) = if refused { (StepStatus::Completed, " (failed)") } else { (StepStatus::Pending, "") };
+        PlanStep { text: format!("{}: {}{note}", self.to, self.task), status, priority: None }
+    }
+}
+
+/// All tasks that are handed over in this answer.
+pub(super) fn announced(message: Option<&Message>) -> Vec<Announced> {
     let parts = message.map(|message| message.parts.as_slice()).unwrap_or_default();
     let tasks = parts.iter().filter_map(|part| match part {
         Part::ToolUse(call) if call.name == DELEGATE => {
-            let name = call.arguments["name"].as_str()?.to_owned();
+            let text = |key: &str| call.arguments[key].as_str().map(str::to_owned);
             let after = call.arguments["after"].as_array().map(Vec::as_slice).unwrap_or_default();
-            Some((name, after.iter().filter_map(Value::as_str).map(str::to_owned).collect()))
+            let to: Vec<_> = [text("agent"), text("mode")].into_iter().flatten().collect();
+            Some(Announced {
+                call: call.id.clone(),
+                name: text("name"),
+                after: after.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+                task: text("task").unwrap_or_default(),
+                to: to.join("/"),
+            })
         }
         Part::ToolUse(_) | Part::Content(_) | Part::Thought(_) | Part::ToolResult(_) => None,
     });
     tasks.collect()
 }
 
+/// `Err` names a task that waits for itself in the end.
+pub(super) fn circle_free(tasks: &[Announced]) -> Result<(), String> {
+    let named = tasks.iter().filter_map(|task| Some((task.name.clone()?, task.after.clone())));
+    in_order(&named.collect()).map(drop)
+}
+
 /// The tasks in an order in which each comes after those it waits for; `Err` names one that waits for itself in the end.
-pub(super) fn in_order(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<&str>, String> {
+pub(super) fn in_order(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<String>, String> {
     let mut graph = DiGraph::<&str, ()>::new();
     let nodes: BTreeMap<&str, _> = tasks.keys().map(|name| (name.as_str(), graph.add_node(name))).collect();
     for (name, after) in tasks {
@@ -168,7 +237,7 @@ pub(super) fn in_order(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<&str
         }
     }
     let order = toposort(&graph, None).map_err(|circle| graph[circle.node_id()].to_owned())?;
-    Ok(order.into_iter().map(|node| graph[node]).collect())
+    Ok(order.into_iter().map(|node| graph[node].to_owned()).collect())
 }
 
 #[cfg(test)]
@@ -183,7 +252,7 @@ mod tests {
     }
 
     fn add(tasks: &Tasks, name: Option<&str>) -> String {
-        tasks.add(name.map(str::to_owned), &mode(), "do", CancellationToken::new()).id
+        tasks.add(name.map(str::to_owned), &mode(), "do", name.map(Arc::from), CancellationToken::new()).id
     }
 
     #[test]
@@ -200,15 +269,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_waits_for_the_end_and_not_for_ever_for_the_beginning() {
         let tasks = Tasks::default();
-        add(&tasks, Some("api"));
-        let (ended, _) = tokio::join!(tasks.end_of("api"), async {
+        let api = Before::Id(add(&tasks, Some("api")));
+        let (ended, _) = tokio::join!(tasks.end_of(&api), async {
             tokio::task::yield_now().await;
             tasks.change("api", |report| report.state = TaskState::Working);
             tokio::task::yield_now().await;
             tasks.change("api", |report| report.state = TaskState::Failed)
         });
         assert_eq!(ended.unwrap().state, TaskState::Failed);
-        assert_eq!(tasks.end_of("other").await.unwrap_err(), "there is no task `other`");
+        let other = Before::Call("other".to_owned());
+        assert!(tasks.end_of(&other).await.unwrap_err().contains("did not begin"));
     }
 
     #[test]
@@ -219,20 +289,35 @@ mod tests {
         };
         let message = |parts: Vec<Part>| Message { role: Role::Assistant, parts };
         let said = message(vec![call("c", &["a", "b"]), call("b", &["a"]), call("a", &["gone"])]);
-        assert_eq!(in_order(&announced(Some(&said))), Ok(vec!["a", "b", "c"]));
+        assert_eq!(circle_free(&announced(Some(&said))), Ok(()));
         let said = message(vec![call("a", &["b"]), call("b", &["a"])]);
-        assert!(in_order(&announced(Some(&said))).is_err());
+        assert!(circle_free(&announced(Some(&said))).is_err());
         assert!(announced(None).is_empty());
+        let order = BTreeMap::from([("c", vec!["a", "b"]), ("b", vec!["a"]), ("a", vec![])]);
+        let order =
+            order.into_iter().map(|(name, after)| (name.to_owned(), after.into_iter().map(str::to_owned).collect()));
+        assert_eq!(in_order(&order.collect()), Ok(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]));
     }
 
     #[test]
-    fn a_plan_shows_the_named_tasks_and_says_what_came_to_nothing() {
+    fn a_plan_shows_what_was_announced_together_and_says_what_came_to_nothing() {
         let tasks = Tasks::default();
+        let task = |name: &str| {
+            let (text, name) = (|text: &str| text.to_owned(), name.to_owned());
+            Announced {
+                call: name.clone(),
+                name: Some(name),
+                after: Vec::new(),
+                task: text("do"),
+                to: text("coding/qa"),
+            }
+        };
+        let together = ["a", "b", "c"].map(task);
+        add(&tasks, Some("before"));
         add(&tasks, Some("a"));
         add(&tasks, Some("b"));
-        add(&tasks, None);
         tasks.change("b", |report| report.state = TaskState::Failed);
-        let steps: Vec<_> = tasks.plan(&["a".to_owned(), "b".to_owned()]).into_iter().map(|step| step.text).collect();
-        assert_eq!(steps, ["coding/backend: do", "coding/backend: do (failed)"]);
+        let steps: Vec<_> = tasks.plan(&together).into_iter().map(|step| step.text).collect();
+        assert_eq!(steps, ["coding/backend: do", "coding/backend: do (failed)", "coding/qa: do"]);
     }
 }

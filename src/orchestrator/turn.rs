@@ -38,6 +38,9 @@ const MAX_ATTACHED: usize = 20_000;
 pub struct Wish {
     /// Only to see who would do what.
     pub plan_only: bool,
+    /// The user has typed it: only then `@agent/mode` at its beginning is their choice. What comes from a file, a pipe or a
+    /// service must not choose who works.
+    pub typed: bool,
 }
 
 /// Who worked last in a session that routes, and on what.
@@ -49,8 +52,8 @@ pub(super) struct LastRoute {
 #[derive(Debug, Clone)]
 struct Last {
     mode: ModeId,
-    prompt: String,
-    /// The user has not said who it should be.
+    prompt: Vec<Content>,
+    /// It was a new request, and the user has not said who should work on it.
     guessed: bool,
 }
 
@@ -77,36 +80,33 @@ impl Orchestrator {
         let plan = begun.live().plan();
         let own = begun.choice().mode.clone();
         let cwd = begun.live().session().cwd.clone();
-        let misdirected = |error: route::NoSuchMode| PromptError::Misdirected(error.to_string());
+        let named = if wish.typed { route::explicit(&text, &plan).map_err(misdirected)? } else { None };
         let last = begun.live().session().state::<LastRoute>();
         if own.agent.as_str() != super::OWN {
-            self.note_choice(&last, &own, &cwd, front).await;
-            let Some((mode, task)) = route::explicit(&text, &plan).map_err(misdirected)? else {
-                return Ok(prompt.into());
-            };
+            self.note_choice(&last, &own, &text, &cwd, front).await;
+            let Some((mode, task)) = named else { return Ok(prompt.into()) };
             self.reachable(begun, &mode)?;
+            if task.is_empty() {
+                return Err(nothing_to_do(&mode));
+            }
             let (task, prompt) = (task.to_owned(), said_without(prompt, task));
             return Ok(handed(begun, &Decision::explicit(mode, task), prompt));
         }
         if last.get().is_none() && !begun.history().messages().is_empty() {
             last.set(recorded(begun).await);
         }
-        if let Some((mode, task)) = route::explicit(&text, &plan).map_err(misdirected)? {
+        if let Some((mode, task)) = named {
             self.reachable(begun, &mode)?;
             let (task, prompt) = match (task, last.get()) {
-                ("", None) => {
-                    return Err(PromptError::Misdirected(format!(
-                        "say what {mode} should do: @{mode} and the words for it"
-                    )));
-                }
+                ("", None) => return Err(nothing_to_do(&mode)),
                 // The name alone means that the prompt before was for somebody else.
                 ("", Some(before)) => {
                     self.correct(&cwd, &before, &mode, front).await;
-                    (before.prompt.clone(), vec![Content::text(before.prompt)])
+                    (words(&before.prompt), before.prompt)
                 }
                 (task, _) => (task.to_owned(), said_without(prompt, task)),
             };
-            last.set(Some(Last { mode: mode.clone(), prompt: task.clone(), guessed: false }));
+            last.set(Some(Last { mode: mode.clone(), prompt: prompt.clone(), guessed: false }));
             return Ok(handed(begun, &Decision::explicit(mode, task), prompt));
         }
         // A command names a tool or a prompt of this very mode.
@@ -126,10 +126,11 @@ impl Orchestrator {
                 decided.decision
             }
         };
-        if decision.by != By::Continuing && !wish.plan_only {
+        if !wish.plan_only {
             // After several the orchestrator goes on itself: it has heard what they reported.
             let mode = if let [only] = decision.routes.as_slice() { only.mode.clone() } else { own };
-            last.set(Some(Last { mode, prompt: text.clone(), guessed: true }));
+            let guessed = decision.by != By::Continuing;
+            last.set(Some(Last { mode, prompt: prompt.clone(), guessed }));
         }
         Ok(if wish.plan_only {
             let first = vec![Part::Content(Content::text(in_words(&decision)))];
@@ -142,11 +143,13 @@ impl Orchestrator {
         })
     }
 
-    /// A mode that was chosen right after a guess was another one is a correction.
-    async fn note_choice(&self, last: &LastRoute, chosen: &ModeId, cwd: &Path, front: &Arc<dyn Notifier>) {
+    /// The same prompt again, in a mode that was chosen for it, says that the guess was wrong.
+    async fn note_choice(&self, last: &LastRoute, chosen: &ModeId, text: &str, cwd: &Path, front: &Arc<dyn Notifier>) {
         if let Some(before) = last.get() {
             last.set(None);
-            self.correct(cwd, &before, chosen, front).await;
+            if words(&before.prompt) == text {
+                self.correct(cwd, &before, chosen, front).await;
+            }
         }
     }
 
@@ -154,9 +157,11 @@ impl Orchestrator {
         if !before.guessed || before.mode == *mode {
             return;
         }
-        if let Err(problem) = self.known().correct(cwd, &before.prompt, mode).await {
-            front.status(Status::Notice(format!("the correction is not remembered: {problem}")));
-        }
+        let told = match self.known().correct(cwd, &words(&before.prompt), mode).await {
+            Ok(()) => format!("remembered for this project: such a prompt is for {mode}"),
+            Err(problem) => format!("the correction is not remembered: {problem}"),
+        };
+        front.status(Status::Notice(told));
     }
 
     fn reachable(&self, begun: &Begun<'_>, mode: &ModeId) -> Result<(), PromptError> {
@@ -172,8 +177,16 @@ impl Orchestrator {
     }
 }
 
+pub(super) fn misdirected(error: route::NoSuchMode) -> PromptError {
+    PromptError::Misdirected(error.to_string())
+}
+
+fn nothing_to_do(mode: &ModeId) -> PromptError {
+    PromptError::Misdirected(format!("say what {mode} should do: @{mode} and the words for it"))
+}
+
 /// What the user said, without what is attached.
-fn words(prompt: &[Content]) -> String {
+pub(super) fn words(prompt: &[Content]) -> String {
     prompt.iter().find_map(Content::as_text).unwrap_or_default().trim().to_owned()
 }
 
@@ -211,18 +224,24 @@ fn goes_on(text: &str, last: &Last, router: &Router) -> bool {
 async fn recorded(begun: &Begun<'_>) -> Option<Last> {
     let live = begun.live();
     let events = live.sessions().events(live.id()).await.ok()?;
-    let mut prompt = String::new();
+    let mut prompt = Vec::new();
     let mut last = None;
     for (_, event) in crate::agents::standing(&events) {
         match event {
-            Event::Message { message } if message.is_prompt() => prompt = message.text(),
+            Event::Message { message } if message.is_prompt() => prompt = vec![Content::text(message.text())],
             Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
-                let decision = outcome.structured.as_ref()?;
-                let mode = match decision["routes"].as_array()?.as_slice() {
-                    [route] => format!("{}/{}", route["agent"].as_str()?, route["mode"].as_str()?).parse().ok()?,
-                    _ => begun.choice().mode.clone(),
+                let Some(decision) = outcome.structured.as_ref() else { continue };
+                let own = || begun.choice().mode.clone();
+                let mode = match decision["routes"].as_array().map(Vec::as_slice) {
+                    Some([route]) => {
+                        let text = |key: &str| route[key].as_str().unwrap_or_default().to_owned();
+                        let named = format!("{}/{}", text("agent"), text("mode")).parse::<ModeId>().ok();
+                        // It may be gone since.
+                        named.filter(|mode| live.plan().mode(mode).is_some()).unwrap_or_else(own)
+                    }
+                    _ => own(),
                 };
-                last = Some(Last { mode, prompt: prompt.clone(), guessed: decision["by"] != "explicit" });
+                last = Some(Last { mode, prompt: prompt.clone(), guessed: false });
             }
             _ => {}
         }
@@ -294,7 +313,9 @@ fn calls(decision: &Decision, prompt: &[Content], text: &str) -> Vec<Part> {
             format!("This is one part of a request, of which others do the rest. The whole of it: {text}")
         }
     };
-    let attached = prompt.iter().skip(1).map(Content::in_words).collect::<Vec<_>>().join("\n\n");
+    let said = prompt.iter().position(|content| content.as_text().is_some());
+    let attached = prompt.iter().enumerate().filter(|(at, _)| Some(*at) != said);
+    let attached = attached.map(|(_, content)| content.in_words()).collect::<Vec<_>>().join("\n\n");
     if !attached.is_empty() {
         let mut end = attached.len().min(MAX_ATTACHED);
         while !attached.is_char_boundary(end) {

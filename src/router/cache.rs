@@ -122,9 +122,18 @@ fn decoded(bytes: &[u8], candidates: &[Candidate]) -> Option<Router> {
     let [count, words, letters] = [reader.count()?, reader.count()?, reader.count()?];
     let curve = Curve([reader.float()?, reader.float()?, reader.float()?]);
     let vocabulary = Vocabulary { words: reader.known(words)?, letters: reader.known(letters)? };
-    let rows: Vec<f32> = reader.take(4 * vocabulary.size() * count)?.chunks_exact(4).filter_map(small).collect();
-    let whole = count == modes.len() && reader.0.is_empty();
-    whole.then(|| Router { weights: Weights { modes: count, rows }, modes, vocabulary, curve, corrected: Vec::new() })
+    if count != modes.len() {
+        return None;
+    }
+    let size = vocabulary.size().checked_mul(count)?.checked_mul(4)?;
+    let rows: Vec<f32> = reader.take(size)?.chunks_exact(4).filter_map(small).collect();
+    reader.0.is_empty().then(|| Router {
+        weights: Weights { modes: count, rows },
+        modes,
+        vocabulary,
+        curve,
+        corrected: Vec::new(),
+    })
 }
 
 struct Reader<'a>(&'a [u8]);

@@ -5,21 +5,24 @@ use std::sync::Arc;
 use super::{Choice, Host, Live, Place, SessionError};
 use crate::broker::{Asker, Bounds, Turnstile};
 use crate::ids::ModeId;
+use crate::manifest::ServiceEntry;
 
 impl Live {
     /// A session in `mode` that works for this one. It has the same folders, editor, servers, rules and model; consent
-    /// is never easier to have. `asker` is given whoever is asked here and says who is asked there.
+    /// is never easier to have. `brought` takes the place of the servers that came with this one. `asker` is given whoever is asked here and says who is asked there.
     pub async fn child(
         &self,
         mode: ModeId,
         asker: impl FnOnce(Arc<dyn Asker>) -> Arc<dyn Asker>,
         turnstile: Option<Arc<dyn Turnstile>>,
+        brought: Option<Vec<Arc<ServiceEntry>>>,
     ) -> Result<Arc<Self>, SessionError> {
-        let setup = self.setup();
+        let setup = self.turn_setup();
         let bounds = Bounds { parent: Some(setup.binding().await?), turnstile };
         let host = setup.host();
         let asker = asker(Arc::clone(&host.asker));
-        let host = Host { broker: host.broker.with_bounds(bounds), asker, ..host.clone() };
+        let brought = brought.unwrap_or_else(|| host.brought.clone());
+        let host = Host { broker: host.broker.with_bounds(bounds), asker, brought, ..host.clone() };
         let session = self.session();
         // The first two are its own working directory and scratch folder.
         let place = Place { cwd: session.cwd.clone(), roots: session.roots.iter().skip(2).cloned().collect() };

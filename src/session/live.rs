@@ -35,6 +35,10 @@ pub struct Live {
     spent: Mutex<Spent>,
     /// Of the turn that runs.
     notifier: Mutex<Option<Arc<dyn Notifier>>>,
+    /// What the turn that runs thinks with; a switch is for the next one.
+    turn: Mutex<Option<Arc<Setup>>>,
+    /// What was spent for the turn that runs outside of its own requests.
+    beside: Mutex<Usage>,
 }
 
 /// Why a prompt was not even tried.
@@ -82,6 +86,8 @@ impl Live {
             title: Mutex::new(stored.and_then(|stored| stored.title.clone())),
             spent: Mutex::new(spent),
             notifier: Mutex::default(),
+            turn: Mutex::default(),
+            beside: Mutex::default(),
         })
     }
 
@@ -158,9 +164,7 @@ impl Live {
 
     /// A stricter level holds at once, also for the turn that runs.
     pub async fn set_approval(&self, approval: Approval) -> Result<(), SessionError> {
-        if let Some(binding) = self.setup().bound() {
-            binding.tighten(approval);
-        }
+        self.setup().tighten(approval);
         self.change(|choice| choice.approval = Some(approval)).await
     }
 
@@ -191,7 +195,9 @@ impl Live {
     /// Begins a turn. What the session is at this moment, mode and model, is what the turn has.
     pub fn begin(self: &Arc<Self>) -> Result<Begun<'_>, PromptError> {
         let history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
-        Ok(Begun::new(self, history, self.setup()))
+        let setup = self.setup();
+        self.began(Arc::clone(&setup));
+        Ok(Begun::new(self, history, setup))
     }
 
     /// One turn in the session's own mode. `front` hears of it, last of all of its end, which is in the store by then.
@@ -281,9 +287,32 @@ impl Live {
         }
     }
 
-    /// Counts tokens that were spent for the session outside of its turns.
+    /// Counts tokens that were spent for the session beside its own requests: with the turn that runs, if one does.
     pub fn spend(&self, usage: Usage) {
-        self.count(usage);
+        if lock(&self.turn).is_some() {
+            *lock(&self.beside) += usage;
+        } else {
+            self.count(usage);
+        }
+    }
+
+    /// What was spent beside the turn, which is counted with it.
+    pub(super) fn spent_beside(&self) -> Usage {
+        std::mem::take(&mut *lock(&self.beside))
+    }
+
+    pub(super) fn began(&self, setup: Arc<Setup>) {
+        *lock(&self.turn) = Some(setup);
+    }
+
+    pub(super) fn over(&self) {
+        *lock(&self.notifier) = None;
+        *lock(&self.turn) = None;
+    }
+
+    /// What the turn that runs began with, or else what the session is set to.
+    pub(super) fn turn_setup(&self) -> Arc<Setup> {
+        lock(&self.turn).clone().unwrap_or_else(|| self.setup())
     }
 
     pub(super) fn count(&self, usage: Usage) {
@@ -299,7 +328,7 @@ impl Live {
 
     /// Nobody hears of the turn any more; returns when the store has it.
     pub(super) async fn ended(&self) -> Result<(), StoreError> {
-        *lock(&self.notifier) = None;
+        self.over();
         self.sessions.store.flush(self.id()).await
     }
 
@@ -316,11 +345,8 @@ impl Live {
         self.setup().host().brought.clone()
     }
 
-    /// This session, and those that work for it.
+    /// This session, the one it works for, and those that work for either.
     pub async fn family(&self) -> Vec<String> {
-        if self.session.delegator.get().is_none() {
-            return vec![self.id().to_owned()];
-        }
         self.sessions.store.family(self.id()).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "the sessions that belong together could not be read");
             vec![self.id().to_owned()]

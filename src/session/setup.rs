@@ -2,7 +2,7 @@
 //! turn that runs keeps what it began with.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::OnceCell;
 
@@ -13,7 +13,7 @@ use crate::clock;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ServiceName};
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{Layer, PromptValues};
+use crate::manifest::{Approval, Layer, PromptValues};
 use crate::tool::Session;
 
 /// One choice and its binding, which is made when it is first needed.
@@ -24,9 +24,13 @@ pub(super) struct Setup {
     binding: OnceCell<Arc<Binding>>,
     /// Shared by all setups of one mode in a row: the bytes must not change while the mode does not.
     system: Arc<OnceCell<Arc<str>>>,
+    /// All bindings that this session ever had and that somebody still uses: a stricter level must reach them.
+    bindings: Bindings,
     /// For turns that are handed to other modes, with what was enabled when each was made.
     handed: Mutex<HashMap<ModeId, Handed>>,
 }
+
+type Bindings = Arc<Mutex<Vec<Weak<Binding>>>>;
 
 struct Handed {
     enabled: BTreeMap<ServiceName, bool>,
@@ -36,7 +40,7 @@ struct Handed {
 impl Setup {
     pub(super) fn new(choice: Choice, host: Host, session: Arc<Session>) -> Self {
         let (binding, system, handed) = (OnceCell::new(), Arc::default(), Mutex::default());
-        Self { choice, host, session, binding, system, handed }
+        Self { choice, host, session, binding, system, bindings: Arc::default(), handed }
     }
 
     /// The same session in another mode for a turn, never with more than its own mode may do without being asked.
@@ -49,7 +53,8 @@ impl Setup {
         }
         let host = Host { broker: self.host.broker.with_bounds(bounds), ..self.host.clone() };
         let choice = Choice { mode: mode.clone(), ..self.choice.clone() };
-        let setup = Arc::new(Self::new(choice, host, Arc::clone(&self.session)));
+        let bindings = Arc::clone(&self.bindings);
+        let setup = Arc::new(Self { bindings, ..Self::new(choice, host, Arc::clone(&self.session)) });
         handed.insert(mode, Handed { enabled, setup: Arc::clone(&setup) });
         Ok(setup)
     }
@@ -62,7 +67,8 @@ impl Setup {
     pub(super) fn with(&self, choice: Choice) -> Self {
         let same_mode = choice.mode == self.choice.mode;
         let system = if same_mode { Arc::clone(&self.system) } else { Arc::default() };
-        Self { system, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
+        let bindings = Arc::clone(&self.bindings);
+        Self { system, bindings, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
     }
 
     pub(super) fn models(&self) -> &dyn ModelSource {
@@ -82,14 +88,19 @@ impl Setup {
                 asker: Arc::clone(&self.host.asker),
                 brought: self.host.brought.clone(),
             };
-            self.broker().bind(&self.choice.mode, terms).await.map(Arc::new)
+            let binding = self.broker().bind(&self.choice.mode, terms).await.map(Arc::new)?;
+            let mut bindings = self.bindings.lock().unwrap_or_else(PoisonError::into_inner);
+            bindings.retain(|binding| binding.strong_count() > 0);
+            bindings.push(Arc::downgrade(&binding));
+            Ok(binding)
         };
         self.binding.get_or_try_init(bind).await.cloned()
     }
 
-    /// The binding, if it has been made.
-    pub(super) fn bound(&self) -> Option<&Arc<Binding>> {
-        self.binding.get()
+    /// From now on no call of the session needs less than this level, whichever binding it is made through.
+    pub(super) fn tighten(&self, level: Approval) {
+        let bindings = self.bindings.lock().unwrap_or_else(PoisonError::into_inner);
+        bindings.iter().filter_map(Weak::upgrade).for_each(|binding| binding.tighten(level));
     }
 
     /// With a judge for `smart`, if there is a model that can be one. Neither a project's own `goose/judge` nor a model

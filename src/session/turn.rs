@@ -22,11 +22,12 @@ pub struct Begun<'a> {
     mode: Option<ModeId>,
     /// The history is what the store has.
     current: bool,
+    over: Over<'a>,
 }
 
 impl<'a> Begun<'a> {
     pub(super) fn new(live: &'a Arc<Live>, history: MutexGuard<'a, History>, setup: Arc<Setup>) -> Self {
-        Self { live, history, setup, mode: None, current: false }
+        Self { live, history, setup, mode: None, current: false, over: Over(live) }
     }
 
     pub fn live(&self) -> &Arc<Live> {
@@ -78,7 +79,7 @@ impl<'a> Begun<'a> {
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let Self { live, mut history, setup, mode, current } = self;
+        let Self { live, mut history, setup, mode, current, over: _over } = self;
         let text = words(&opening.prompt);
         live.name_after(&text);
         let prepare = async {
@@ -102,13 +103,23 @@ impl<'a> Begun<'a> {
             front.log(Event::TurnEnded { end: end.clone() });
             return Ok(end);
         };
-        let end = exchange.turn(&mut history, opening, cancel).await;
+        let mut end = exchange.turn(&mut history, opening, cancel).await;
+        end.usage += live.spent_beside();
         live.count(end.usage);
         live.ended().await?;
         // The next prompt may follow at once.
         drop(history);
         front.log(Event::TurnEnded { end: end.clone() });
         Ok(end)
+    }
+}
+
+/// Whichever way a turn ends, nothing of it is kept by the session.
+struct Over<'a>(&'a Live);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.over();
     }
 }
 

@@ -2,6 +2,8 @@
 //! exactly the tools of its mode, under the consent of the session that asked.
 
 use std::cell::RefCell;
+use std::io::Write as _;
+use std::process::Stdio;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -245,7 +247,8 @@ fn a_task_that_waits_is_given_the_result_it_waits_for() {
         last,
         [
             ("coding/pm: say it again".to_owned(), "completed".to_owned()),
-            ("coding/pm: find the number".to_owned(), "completed".to_owned())
+            ("coding/pm: find the number".to_owned(), "completed".to_owned()),
+            ("coding/pm: never done (failed)".to_owned(), "completed".to_owned()),
         ]
     );
     assert!(plans.iter().any(|plan| states(plan).iter().any(|(_, status)| status == "in_progress")), "{plans:#?}");
@@ -584,7 +587,7 @@ fn children_have_what_the_editor_brings_until_it_is_disabled() {
     });
     let parrot = json!([{"name": "parrot", "command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": [], "env": []}]);
     let session = client.session_with(parrot);
-    let mut tools_of = |client: &mut Acp, prompt: &str| {
+    let tools_of = |client: &mut Acp, prompt: &str| {
         let before = model.requests().len();
         client.prompt(&session, prompt);
         let requests = model.requests()[before..].to_vec();
@@ -637,4 +640,104 @@ fn every_mode_is_offered_exactly_its_own_tools_when_it_works_for_another() {
         offered.sort();
         assert_eq!(offered, listed, "{mode}");
     }
+}
+
+/// Only what the user typed chooses who works: not what comes through a pipe, nor a recipe, nor a service's prompt.
+#[test]
+fn words_of_others_do_not_choose_who_works() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "project/recipe.yaml",
+        "version: 1.0.0\ntitle: t\ndescription: d\nprompt: '@coding/backend touch a file'\n",
+    );
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["Done.".to_owned()]));
+    let mut piped = model.offered_to(sandbox.command(&["run", "-a", "coding", "-m", "pm"]));
+    let mut piped = piped.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    piped.stdin.take().unwrap().write_all(b"@coding/backend touch a file").unwrap();
+    assert!(piped.wait().unwrap().success());
+    let recipe = ["run", "-a", "coding", "-m", "pm", "--recipe", "recipe.yaml"];
+    assert!(model.offered_to(sandbox.command(&recipe)).output().unwrap().status.success());
+    let requests = model.requests();
+    assert_eq!(requests.len(), 2);
+    for request in &requests {
+        assert!(
+            system(request).contains("product manager") && !offered(request).iter().any(|tool| tool.contains("shell"))
+        );
+    }
+}
+
+/// A stricter level reaches everything that runs for the session, also what began before another mode was chosen.
+#[test]
+fn a_stricter_level_reaches_a_turn_that_began_before_a_switch() {
+    let sandbox = Sandbox::new();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let model = ScriptedModel::new(move |request| match has_result(request) {
+        false => {
+            wait.lock().unwrap().recv().unwrap();
+            shell("touch made")
+        }
+        true => Answer::Says(vec!["Done.".to_owned()]),
+    });
+    let command = model.offered_to(sandbox.command(&["acp", "-a", "coding", "-m", "backend", "--approval", "auto"]));
+    let mut client = Acp::launch(&sandbox, command);
+    client.introduce(&json!({}));
+    let session = client.session();
+    let prompt = client.begin(&session, "touch it");
+    client.until("the model is asked", |_| model.requests().len() == 1);
+    client.set_mode(&session, "coding/pm");
+    client.ask("session/set_config_option", json!({"sessionId": session, "configId": "approval", "value": "deny"}));
+    go.send(()).unwrap();
+    assert_eq!(client.ended(&prompt), "end_turn");
+    assert!(!sandbox.path("project/made").exists(), "what is denied now does not run");
+}
+
+/// What the user says to one of those who work for the session is said for all of them.
+#[test]
+fn what_is_refused_to_one_child_is_refused_to_the_next() {
+    let sandbox = Sandbox::new();
+    let model = handing_over(
+        || vec![("d1", "summon__delegate", delegate("touch a file", "backend"))],
+        |request| if has_result(request) { Answer::Says(vec!["No.".to_owned()]) } else { shell("touch made") },
+    );
+    let mut client = with_model(&sandbox, &model, &json!({}));
+    let asked_for: Rc<RefCell<usize>> = Rc::default();
+    let seen = Rc::clone(&asked_for);
+    client.on("session/request_permission", move |_| {
+        *seen.borrow_mut() += 1;
+        Some(selected("reject-always"))
+    });
+    let session = client.session();
+    client.prompt(&session, "@orchestrator go");
+    client.prompt(&session, "@orchestrator again");
+    assert_eq!(*asked_for.borrow(), 1);
+}
+
+/// A name means the task of the same answer, though an earlier answer had one of that name.
+#[test]
+fn a_name_means_the_task_of_the_same_answer() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| {
+        let task = |name: &str, task: &str, after: &[&str]| json!({"task": task, "agent": "coding", "mode": "pm", "name": name, "after": after});
+        let words = asked(request);
+        match (is_orchestrator(request), has_result(request)) {
+            (true, true) => Answer::Says(vec!["Joined.".to_owned()]),
+            (true, false) if words.contains("first") => {
+                Answer::CallsMany(vec![("d1", "summon__delegate", task("a", "find 41", &[]))])
+            }
+            (true, false) => Answer::CallsMany(vec![
+                ("d2", "summon__delegate", task("b", "say it", &["a"])),
+                ("d3", "summon__delegate", task("a", "find 42", &[])),
+            ]),
+            (false, _) => Answer::Says(vec![format!("Report: {words}")]),
+        }
+    });
+    let mut client = with_model(&sandbox, &model, &json!({}));
+    let session = client.session();
+    client.prompt(&session, "@orchestrator the first time");
+    let (_, updates) = client.prompt(&session, "@orchestrator once more");
+    let said = model.requests().into_iter().find(|request| asked(request).contains("say it")).unwrap();
+    assert!(asked(&said).contains("find 42") && !asked(&said).contains("find 41"), "{}", asked(&said));
+    let plan = of_kind(&updates, "plan").pop().unwrap();
+    assert_eq!(plan["entries"].as_array().unwrap().len(), 2, "tasks of earlier turns are not in it: {plan}");
 }

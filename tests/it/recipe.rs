@@ -367,7 +367,7 @@ fn a_sub_recipe_is_a_tool_that_runs_in_a_session_of_its_own() {
     assert!(parameters["properties"].get("what").is_none(), "{tool}");
     let child = asked(&model, 1);
     assert!(child.contains("Count small birds in the park.") && !child.contains("Report on"), "{child}");
-    assert!(model.body(1).contains("goose/specialist"), "it has its own mode");
+    assert!(model.body(1).contains("goose/assistant"), "it has the mode of the whole");
     assert!(!offered(&model, 1).contains(&"subrecipe__count".to_owned()), "and its own tools");
     assert!(result(&model, 2).contains("\\\"n\\\":3"), "{}", result(&model, 2));
 }

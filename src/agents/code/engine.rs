@@ -21,6 +21,9 @@ const PRELUDE: &str = include_str!("prelude.js");
 
 /// The constructor of functions writes so many lines above the code.
 const LINES_ABOVE: usize = 2;
+/// So many promises that nobody waited for are remembered, and so many characters of each one's reason.
+const MAX_UNHEARD: usize = 20;
+const MAX_REASON: usize = 400;
 
 /// What JavaScript itself has, without what only browsers have.
 type Intrinsics = (
@@ -215,8 +218,13 @@ fn prepared(state: &Rc<State>, ways: &Ways) -> rquickjs::Result<(Runtime, Contex
         if handled {
             shared.unheard.borrow_mut().remove(&promise);
         } else {
-            let said = reason.as_exception().and_then(Exception::message);
-            shared.unheard.borrow_mut().insert(promise, said.unwrap_or_else(|| "without a message".to_owned()));
+            let mut unheard = shared.unheard.borrow_mut();
+            // They lie outside of what the engine's memory is limited to.
+            if unheard.len() < MAX_UNHEARD {
+                let said = reason.as_exception().and_then(Exception::message);
+                let said = said.unwrap_or_else(|| "without a message".to_owned());
+                unheard.insert(promise, said.chars().take(MAX_REASON).collect());
+            }
         }
     })));
     let context = Context::custom::<Intrinsics>(&runtime)?;

@@ -10,6 +10,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::super::diff;
 use super::super::output::{BOLD, QUIET, cut, shown, verbatim};
+use super::super::wrap::{Margin, Wrap};
 use crate::agents::ROUTE;
 use crate::conversation::ToolUse;
 use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, subject};
@@ -52,6 +53,9 @@ impl Ended {
             });
         }
         about.push(format!("/show {number}"));
+        if self.call.name == ROUTE {
+            return self.route(width);
+        }
         let by = self.by.as_ref().map(|by| format!("{}: ", shown(by))).unwrap_or_default();
         let title = by + &title(&self.call);
         let room = |about: &str| width.saturating_sub(2 + 2 + about.width());
@@ -74,6 +78,19 @@ impl Ended {
             out.push_str(&set(change, width));
         }
         out
+    }
+
+    /// Who works on the prompt and why, or the parts of a plan.
+    fn route(&self, width: usize) -> String {
+        let plans: String = self.activity.iter().map(|plan| set(plan, width)).collect();
+        if !plans.is_empty() {
+            return plans;
+        }
+        let mut wrap = Wrap::default();
+        wrap.begin(Margin { first: "→ ".to_owned(), next: "  ".to_owned(), width: 2 });
+        wrap.push(&shown(&self.outcome.all_text()), QUIET, width);
+        wrap.end(width);
+        wrap.take()
     }
 
     /// All of it.

@@ -22,6 +22,8 @@ use crate::session::slash::{self, Misused, Named};
 pub(super) enum Meant {
     /// For the model.
     Prompt(Vec<Content>),
+    /// A prompt of a service, filled in.
+    Said(Vec<Content>),
     /// It was a command, and is done.
     Done,
     /// The next line is to begin with this.
@@ -248,6 +250,7 @@ impl Chat<'_> {
             ("@path", "takes a file along"),
             ("Tab", "completes commands, modes, models and paths"),
             ("Alt-Enter, Ctrl-J", "a new line; so does a backslash at the end"),
+            ("@agent/mode …", "this prompt there; alone, in orchestrator/auto: the one before"),
             ("Ctrl-C", "cancels the turn, or clears the line"),
             ("Ctrl-D", "leaves"),
         ] {
@@ -260,7 +263,7 @@ impl Chat<'_> {
     async fn service_prompt(&self, line: &str, name: &str, rest: &str) -> Result<Meant, Failure> {
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
         match slash::prompt(&binding, self.live.session(), &ours(), name, rest).await {
-            Ok(Some(prompt)) => Ok(Meant::Prompt(prompt)),
+            Ok(Some(prompt)) => Ok(Meant::Said(prompt)),
             // Without a model tools are called so.
             Ok(None) if self.live.choice().model == "offline" && names_tool(&binding, name) => {
                 self.prompt(line).map(Meant::Prompt)

@@ -106,7 +106,7 @@ impl Ready {
         loop {
             let binding = live.binding().await.map_err(|error| bind_failure(&error))?;
             is_whole(&binding, needed)?;
-            live.session().state::<Held>().hold(&self.file, binding.approval());
+            live.session().state::<Held>().hold(&self.file, &live);
             let mut done = self.attempt(live, prompt.clone(), stage).await?;
             used += done.end.usage;
             done.end.usage = used;

@@ -4,27 +4,26 @@
 //! it, and whatever it does goes through a binding of its own.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::super::opening::{mode_named, prompt_failure};
+use super::super::opening::prompt_failure;
 use super::super::output::Failure;
 use super::super::progress::Progress;
 use super::super::started::session_failure;
 use super::extensions;
 use super::steps::{Done, Ready, Stage};
 use crate::agents::{Ending, Event, Notifier, Status, TurnEnd};
-use crate::broker::{Asker, Broker};
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName, ToolName};
-use crate::manifest::{Approval, InputType, RecipeFile, Requirement, Scalar, ServiceEntry, Span, own_service};
+use crate::manifest::{InputType, RecipeFile, Requirement, Scalar, ServiceEntry, Span, own_service};
 use crate::recipe::{FOLDER, Recipe, file_below};
 use crate::services::{Registry, Tools};
-use crate::session::{Choice, Host, Live, ModelSource, Place, Sessions};
+use crate::session::Live;
 use crate::tool::{CallContext, Hints, ToolCall, ToolOutcome, ToolSpec};
 
 /// The service that the tools belong to.
@@ -65,24 +64,19 @@ pub(super) struct Parts {
 
 /// What is known once services run.
 pub(super) struct Around {
-    pub(super) sessions: Sessions,
-    pub(super) broker: Broker,
-    pub(super) models: Arc<dyn ModelSource>,
-    pub(super) asker: Arc<dyn Asker>,
-    pub(super) model: String,
     pub(super) front: Arc<Progress>,
 }
 
-/// The recipe that a session runs, with its values, and how much consent its calls need.
+/// The recipe that a session runs, with its values, and the session.
 #[derive(Default)]
-pub(super) struct Held(Mutex<Option<(RecipeFile, Approval)>>);
+pub(super) struct Held(Mutex<Option<(RecipeFile, Weak<Live>)>>);
 
 impl Held {
-    pub(super) fn hold(&self, file: &RecipeFile, approval: Approval) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((file.clone(), approval));
+    pub(super) fn hold(&self, file: &RecipeFile, live: &Arc<Live>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((file.clone(), Arc::downgrade(live)));
     }
 
-    fn held(&self) -> Option<(RecipeFile, Approval)> {
+    fn held(&self) -> Option<(RecipeFile, Weak<Live>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -91,8 +85,7 @@ impl Parts {
     /// The recipe itself runs in `mode`, filled in as `file`.
     pub(super) fn of(recipe: &Recipe, file: &RecipeFile, mode: &ModeId, plan: &Plan) -> Result<Self, Failure> {
         let mut all = Vec::new();
-        let below = if recipe.subs.is_empty() { mode.clone() } else { mode_named(plan, "goose", Some("specialist"))? };
-        add(recipe, Some(file), mode, &below, plan, &mut all)?;
+        add(recipe, Some(file), mode, plan, &mut all)?;
         Ok(Self { all: Arc::new(all), around: Arc::default() })
     }
 
@@ -125,7 +118,6 @@ fn add(
     recipe: &Recipe,
     file: Option<&RecipeFile>,
     mode: &ModeId,
-    below: &ModeId,
     plan: &Plan,
     all: &mut Vec<Part>,
 ) -> Result<usize, Failure> {
@@ -137,7 +129,8 @@ fn add(
     let alone = recipe.subs.iter().map(|_| tokio::sync::Mutex::default()).collect();
     all.push(Part { recipe: recipe.clone(), mode: mode.clone(), brought, subs: Vec::new(), alone });
     for sub in &recipe.subs {
-        let sub = add(sub, None, below, below, plan, all)?;
+        // A part can do no more than the whole.
+        let sub = add(sub, None, mode, plan, all)?;
         all[place].subs.push(sub);
     }
     if !recipe.subs.is_empty() {
@@ -218,7 +211,7 @@ impl SubRecipes {
         around: &Around,
     ) -> Result<ToolOutcome, String> {
         let part = &self.all[self.part().subs[index]];
-        let (above, approval) = context.session.state::<Held>().held().ok_or("its recipe is not known")?;
+        let (above, live) = context.session.state::<Held>().held().ok_or("its recipe is not known")?;
         let mut given: BTreeMap<_, _> =
             above.sub_recipes[index].values.iter().map(|(key, value)| (key.clone(), value.text())).collect();
         for (key, value) in arguments {
@@ -231,7 +224,7 @@ impl SubRecipes {
         let values = part.recipe.values(&given, |name| file_below(name, &context.session.cwd));
         let values = values.map_err(|wrong| wrong.join("; "))?;
         let ready = part.recipe.filled(&values).and_then(Ready::new)?;
-        let stage = Below { part, around, approval, context };
+        let stage = Below { part, around, above: live, context };
         let live = stage.open().await.map_err(|failure| failure.problem())?;
         let done = ready.run(live, ready.prompt(Vec::new()), &part.names(), &stage).await;
         outcome(done.map_err(|failure| failure.problem())?)
@@ -283,25 +276,19 @@ fn schema(recipe: &Recipe, fixed: &BTreeMap<String, Scalar>) -> Map<String, Valu
 struct Below<'a> {
     part: &'a Part,
     around: &'a Around,
-    approval: Approval,
+    /// The session of the recipe that asked.
+    above: Weak<Live>,
     context: &'a CallContext,
 }
 
 impl Stage for Below<'_> {
     fn open(&self) -> BoxFuture<'_, Result<Arc<Live>, Failure>> {
         Box::pin(async {
-            let around = self.around;
-            let place = Place { cwd: self.context.session.cwd.clone(), roots: Vec::new() };
-            let (mode, model) = (self.part.mode.clone(), around.model.clone());
-            let choice = Choice { mode, model, approval: Some(self.approval) };
-            let host = Host {
-                broker: around.broker.clone(),
-                models: Arc::clone(&around.models),
-                asker: Arc::clone(&around.asker),
-                editor: None,
-                brought: self.part.brought.clone(),
-            };
-            around.sessions.create(place, choice, |_| host).await.map_err(|error| session_failure(&error))
+            let over = || Failure::work("the recipe that asked is over", "run it again");
+            let above = self.above.upgrade().ok_or_else(over)?;
+            let brought = Some(self.part.brought.clone());
+            let child = above.child(self.part.mode.clone(), |asker| asker, None, brought).await;
+            child.map_err(|error| session_failure(&error))
         })
     }
 

@@ -155,7 +155,7 @@ impl ExtensionManagerService {
 
     #[tool(
         description = "Read a resource that `list_resources` shows",
-        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = true)
+        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true)
     )]
     async fn read_resource(
         &self,
