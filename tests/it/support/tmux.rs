@@ -10,6 +10,8 @@ use super::model::ScriptedModel;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
+/// A line may also be meant for something that shows no prompt.
+const READY: Duration = Duration::from_secs(3);
 
 /// Waits for something that no screen shows.
 pub(crate) fn eventually(what: &str, check: impl Fn() -> bool) {
@@ -102,8 +104,13 @@ impl Terminal {
         self.tmux(&["send-keys", "-l", text]);
     }
 
-    /// Types a line and sends it.
+    /// Types a line and sends it, when the prompt stands there: what is typed before belongs to nobody yet.
     pub(crate) fn enter(&self, line: &str) {
+        let begun = Instant::now();
+        let ready = || self.screen().trim_end().lines().next_back().is_some_and(|last| last.trim() == "›");
+        while !ready() && begun.elapsed() < READY {
+            std::thread::sleep(PAUSE);
+        }
         self.type_in(line);
         self.press(&["Enter"]);
     }
