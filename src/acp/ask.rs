@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::calls;
+use super::updates::Abilities;
 use super::wire::Wire;
 use crate::broker::{Answer, Asker, Question, RuleStore};
 use crate::conversation::ToolUse;
@@ -29,8 +30,8 @@ pub(super) struct ClientAsker {
     pub(super) plan: Arc<Plan>,
     pub(super) cwd: PathBuf,
     pub(super) rules: Arc<dyn RuleStore>,
-    /// Whether it shows notices; otherwise it is told as a thought.
-    pub(super) notices: bool,
+    /// Whether it shows notices; otherwise it is told as a thought. And whether it sees apart who works for the session.
+    pub(super) abilities: Abilities,
 }
 
 impl Asker for ClientAsker {
@@ -66,7 +67,7 @@ impl Asker for ClientAsker {
 
 impl ClientAsker {
     fn tell(&self, text: String) {
-        let update = if self.notices {
+        let update = if self.abilities.notices {
             acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text))
         } else {
             acp::SessionUpdate::AgentThoughtChunk(acp::ContentChunk::new(format!("{text}\n").into()))
@@ -75,13 +76,20 @@ impl ClientAsker {
     }
 
     fn request(&self, question: Question) -> acp::RequestPermissionRequest {
-        let id = question.call.as_deref().unwrap_or("call");
+        // Where the client knows the call from.
+        let apart = question.apart.filter(|_| self.abilities.subagents);
+        let (session, call) = match apart {
+            Some((session, call)) => (acp::SessionId::new(session), Some(call)),
+            None => (self.session.clone(), question.call),
+        };
+        let by = question.by.filter(|_| session == self.session);
+        let id = call.as_deref().unwrap_or("call");
         let arguments = Value::Object(question.arguments);
         let preview = calls::preview(&question.tool, &arguments, &self.cwd);
         let call = ToolUse { id: id.to_owned(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
         let fields = acp::ToolCallUpdateFields::new()
-            .title(calls::title(&call, question.by.as_deref(), kind))
+            .title(calls::title(&call, by.as_deref(), kind))
             .name(call.name)
             .kind(kind)
             .status(acp::ToolCallStatus::Pending)
@@ -100,6 +108,6 @@ impl ClientAsker {
         }
         let options = options.into_iter().map(|(id, name, kind)| acp::PermissionOption::new(id, name, kind));
         let update = acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields);
-        acp::RequestPermissionRequest::new(self.session.clone(), update, options.collect())
+        acp::RequestPermissionRequest::new(session, update, options.collect())
     }
 }

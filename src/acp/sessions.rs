@@ -70,9 +70,9 @@ impl Around {
             Arc::new(ClientEditor { client, session, abilities, tasks }) as Arc<dyn crate::tool::editor::Editor>
         });
         let plan = Arc::clone(self.project.broker.plan());
-        let (wire, notices) = (connection.wire.clone(), Abilities::of(&connection.client()).notices);
+        let (wire, abilities) = (connection.wire.clone(), Abilities::of(&connection.client()));
         let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&self.project.rules));
-        let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, notices });
+        let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, abilities });
         let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
         Host { broker, models, asker, editor, brought: self.brought.clone() }
     }

@@ -126,9 +126,9 @@ mod tests {
 
     fn question(arguments: Value) -> Question {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-        let (call, by, title, rule) = (None, None, None, None);
+        let (call, by, apart, title, rule) = (None, None, None, None, None);
         let always = Subject::of("a", &Map::new(), false, std::path::Path::new("/"));
-        Question { call, by, tool: "developer__shell".to_owned(), title, arguments, always, rule }
+        Question { call, by, apart, tool: "developer__shell".to_owned(), title, arguments, always, rule }
     }
 
     fn done(stop: ModelStop) -> Result<StreamEvent, LlmError> {

@@ -439,6 +439,7 @@ impl Binding {
         let question = Question {
             call: context.id.clone(),
             by: None,
+            apart: None,
             tool: name.to_owned(),
             title: tool.spec.title.clone(),
             arguments: arguments.clone(),

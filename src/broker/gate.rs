@@ -28,6 +28,8 @@ pub struct Question {
     pub call: Option<Arc<str>>,
     /// Who wants to make it, as `agent/mode`, if it works for the session that is asked.
     pub by: Option<String>,
+    /// The session of whoever that is, and what the call is called there, for those who see it apart.
+    pub apart: Option<(String, Arc<str>)>,
     /// As the model sees it.
     pub tool: String,
     pub title: Option<String>,

@@ -1,7 +1,7 @@
 //! The desk of a session from which work is handed to other agents: each task in a session of its own, side by side
 //! where nothing keeps them apart, and never with more than the session itself may do.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
@@ -158,10 +158,14 @@ impl Desk {
         let (child, parent) = {
             let live = self.live()?;
             let parent = live.notifier().map(|notifier| Arc::downgrade(&notifier));
-            let asker = |asker| Arc::new(ForChild { asker, call: context.clone(), who: who.clone() }) as Arc<_>;
+            let session: Arc<OnceLock<String>> = Arc::default();
+            let (call, known) = (context.clone(), Arc::clone(&session));
+            let asker = |asker| Arc::new(ForChild { asker, call, who: who.clone(), session: known }) as Arc<_>;
             let turnstile = self.writers.of(&errand.id, waiting(who.clone(), parent.clone()));
             let child = live.child(errand.mode.clone(), asker, Some(turnstile), None).await;
-            (child.map_err(|error| error.to_string())?, parent)
+            let child = child.map_err(|error| error.to_string())?;
+            session.get_or_init(|| child.id().to_owned());
+            (child, parent)
         };
         self.tasks.change(&errand.id, |report| report.session = Some(child.id().to_owned()));
         let apart = parent.as_ref().and_then(Weak::upgrade).and_then(|parent| {

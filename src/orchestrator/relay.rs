@@ -1,7 +1,7 @@
 //! What happens in a session that works for another, told in the other one: its calls as calls there, its words as the
 //! progress of the call that handed the work over, its questions as questions of that session.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use futures::future::BoxFuture;
 
@@ -81,12 +81,15 @@ pub(super) struct ForChild {
     pub(super) asker: Arc<dyn Asker>,
     pub(super) call: CallContext,
     pub(super) who: String,
+    /// The child's own, when it is known.
+    pub(super) session: Arc<OnceLock<String>>,
 }
 
 impl Asker for ForChild {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+        let apart = self.session.get().cloned().zip(question.call.clone());
         let call = question.call.map(|id| inner_id(&self.call, &id).into());
         let by = question.by.or_else(|| Some(self.who.clone()));
-        self.asker.ask(Question { call, by, ..question })
+        self.asker.ask(Question { call, by, apart, ..question })
     }
 }

@@ -379,11 +379,20 @@ fn a_client_that_knows_subagents_sees_each_child_apart() {
     let model = handing_over(
         || vec![("d1", "summon__delegate", delegate("look at a.txt", "security"))],
         |request| match has_result(request) {
-            false => Answer::Calls { id: "r1", tool: "developer__read_file", arguments: json!({"path": "a.txt"}) },
+            false => Answer::CallsMany(vec![
+                ("r1", "developer__read_file", json!({"path": "a.txt"})),
+                ("w1", "memory__remember", json!({"text": "a.txt holds a letter", "scope": "project"})),
+            ]),
             true => Answer::Says(vec!["It is a letter.".to_owned()]),
         },
     );
     let mut client = with_model(&sandbox, &model, &json!({"subagents": {}}));
+    let asked_for: Rc<RefCell<Vec<(Value, Value)>>> = Rc::default();
+    let heard = Rc::clone(&asked_for);
+    client.on("session/request_permission", move |request| {
+        heard.borrow_mut().push((request["sessionId"].clone(), request["toolCall"]["toolCallId"].clone()));
+        Some(selected("allow"))
+    });
     let session = client.session();
     let mark = client.mark();
     let (_, updates) = client.prompt(&session, "@orchestrator go");
@@ -396,6 +405,7 @@ fn a_client_that_knows_subagents_sees_each_child_apart() {
     let of_child = client.updates(mark, child);
     assert_eq!(of_kind(&of_child, "tool_call")[0]["toolCallId"], "r1");
     assert_eq!(spoken(&of_child), "It is a letter.");
+    assert_eq!(*asked_for.borrow(), [(json!(child), json!("w1"))], "a question names the call where it was seen");
     let first = client.heard()[mark..].iter().position(|message| message["params"]["sessionId"] == json!(child));
     let announced = client.heard()[mark..]
         .iter()

@@ -89,6 +89,11 @@ async fn all_words_count_before_some_and_nothing_is_said_to_be_nothing() {
 async fn of_equals_the_newer_comes_first_and_copies_are_told_once() {
     let past = past();
     let older = past.session(&past.cwd, vec![message("user", "zebra crossing")]).await;
+    // What is said in the same words at the same time is a copy, so the clock must have moved on.
+    let then = std::time::Instant::now();
+    while then.elapsed() < std::time::Duration::from_millis(2) {
+        tokio::task::yield_now().await;
+    }
     let newer = past.session(&past.cwd, vec![message("user", "zebra crossing")]).await;
     past.store.copy(&older).await.unwrap();
     let found = past.found(json!({"query": "zebra"})).await;
