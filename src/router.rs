@@ -14,7 +14,7 @@ mod words;
 
 use std::cmp::Ordering;
 
-use crate::ids::{ModeId, ModeSlug};
+use crate::ids::ModeId;
 use crate::manifest::{AgentEntry, Capability, Manifests, ModeEntry};
 use calibrate::Curve;
 use train::{Example, Weights, train};
@@ -59,20 +59,13 @@ pub fn candidates(manifests: &Manifests) -> Vec<Candidate> {
     manifests.agents.values().flat_map(of_agent).collect()
 }
 
-/// The mode a session with this agent starts in.
-pub fn default_mode(agent: &AgentEntry) -> Option<ModeId> {
-    let slug: Option<&ModeSlug> =
-        agent.manifest.default_mode.as_ref().or_else(|| agent.modes.first().map(|entry| &entry.mode.slug));
-    Some(ModeId::new(agent.manifest.name.clone(), slug?.clone()))
-}
-
 fn candidate(agent: &AgentEntry, entry: &ModeEntry) -> Candidate {
     let mode = ModeId::new(agent.manifest.name.clone(), entry.mode.slug.clone());
     let capability = |capability: &Capability| match capability {
         Capability::Word(word) => word.clone(),
         Capability::Described(described) => format!("{} {}", described.name, described.description),
     };
-    let is_default = default_mode(agent).as_ref() == Some(&mode);
+    let is_default = agent.default_mode().as_ref() == Some(&mode);
     let capabilities = agent.manifest.metadata.capabilities.iter().filter(|_| is_default).map(capability).collect();
     Candidate {
         mode,

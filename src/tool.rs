@@ -11,7 +11,7 @@ mod plain;
 mod preview;
 
 pub use activity::{Activity, PlanStep, Progress, StepPriority, StepStatus};
-pub use plain::{is_hidden, plain, plain_line};
+pub use plain::{head, is_hidden, plain, plain_line};
 pub use preview::{Preview, preview, subject};
 
 use std::any::{Any, TypeId};

@@ -1,5 +1,6 @@
-//! `@path` in a prompt: the file goes along with it.
+//! A prompt as it is given to a command: with `@path` the file goes along with it.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -34,6 +35,14 @@ pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String
         }
     }
     Ok((contents, notes))
+}
+
+/// A prompt that was not given as an argument.
+pub(super) fn from_stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = std::io::stdin().read_to_string(&mut text);
+    let unread = |error| Failure::usage(format!("stdin cannot be read: {error}"), "give the prompt as an argument");
+    read.map(|_| text).map_err(unread)
 }
 
 fn attached(path: &Path) -> Result<Content, Failure> {

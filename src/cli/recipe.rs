@@ -23,6 +23,7 @@ use super::output::{Failure, Output, shown};
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::manifest::{ExtensionKind, Parameter, RecipeSettings, Requirement, Scalar};
+use crate::orchestrator::Orchestrator;
 use crate::recipe::{self, Recipe, file_named};
 use crate::session::Live;
 
@@ -136,8 +137,8 @@ impl Prepared {
     }
 
     /// Tells the sub-recipes where they run.
-    pub(super) fn settle(&self, front: Arc<super::progress::Progress>) {
-        self.parts.settle(subs::Around { front });
+    pub(super) fn settle(&self, front: Arc<super::progress::Progress>, orchestrator: Orchestrator) {
+        self.parts.settle(subs::Around { front, orchestrator });
     }
 }
 

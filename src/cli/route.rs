@@ -2,7 +2,7 @@
 
 mod eval;
 
-use std::io::{IsTerminal as _, Read as _};
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::folders::Folders;
 use super::keys::Keys;
 use super::models::KnownModels;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::{Global, workspace};
+use super::{Global, attach, workspace};
 use crate::graph::Plan;
 use crate::llm::{LlmError, Provider};
 use crate::manifest::Settings;
@@ -90,12 +90,7 @@ fn prompt_text(args: &RouteArgs, output: &mut Output) -> Result<String, Failure>
             if std::io::stdin().is_terminal() {
                 output.note("type the prompt; Ctrl-D on a line of its own ends it");
             }
-            let mut text = String::new();
-            let read = std::io::stdin().read_to_string(&mut text);
-            read.map_err(|error| {
-                Failure::usage(format!("stdin cannot be read: {error}"), "give the prompt as an argument")
-            })?;
-            text
+            attach::from_stdin()?
         }
     };
     if text.trim().is_empty() {

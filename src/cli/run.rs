@@ -1,6 +1,6 @@
 //! `skein run`: one prompt, one answer; the answer on stdout, progress on stderr. The session is kept.
 
-use std::io::{IsTerminal as _, Read as _};
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
         let turns = Turns { opening: &opening, started, asker, progress: Arc::clone(&progress), deadline, wish };
         let done = match &recipe {
             Some(recipe) => {
-                recipe.settle(Arc::clone(&progress));
+                recipe.settle(Arc::clone(&progress), opening.orchestrator.clone());
                 recipe.run(live, prompt, &turns).await
             }
             None => turns.turn(&live, prompt).await.map(|ended| Done::new(live, ended)),
@@ -245,12 +245,7 @@ fn prompt_text(args: &RunArgs, first: bool, output: &mut Output) -> Result<Strin
                     );
                 }
             }
-            let mut text = String::new();
-            let read = std::io::stdin().read_to_string(&mut text);
-            read.map_err(|error| {
-                Failure::usage(format!("stdin cannot be read: {error}"), "give the prompt as an argument")
-            })?;
-            text
+            attach::from_stdin()?
         }
     };
     if text.trim().is_empty() {

@@ -34,13 +34,13 @@ mod tests {
         let told = |set: &[(&str, &str)]| {
             let variable =
                 |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
-            told(variable, Path::new("/home/ann"), Path::new("/work"))
+            told(variable, Path::new("/home/ann"), Path::new("/here"))
         };
         let both =
             [("SKEIN_TOM_TEXT", "a"), ("GOOSE_MOIM_MESSAGE_TEXT", "b"), ("GOOSE_MOIM_MESSAGE_FILE", "~/mind.md")];
         assert_eq!(told(&both), (Some("a".to_owned()), Some("/home/ann/mind.md".into())));
         assert_eq!(told(&[("SKEIN_TOM_TEXT", ""), ("GOOSE_MOIM_MESSAGE_TEXT", "b")]), (Some("b".to_owned()), None));
-        assert_eq!(told(&[("SKEIN_TOM_FILE", "mind.md")]), (None, Some("/work/mind.md".into())));
+        assert_eq!(told(&[("SKEIN_TOM_FILE", "mind.md")]), (None, Some("/here/mind.md".into())));
         assert_eq!(told(&[("SKEIN_TOM_FILE", "/x")]), (None, Some("/x".into())));
         assert_eq!(told(&[]), (None, None));
     }

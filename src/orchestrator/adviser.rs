@@ -11,6 +11,7 @@ use crate::conversation::Usage;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::llm::Provider;
+use crate::tool::head;
 
 /// More parts than this are not one request any more.
 pub(super) const MAX_TASKS: usize = 5;
@@ -71,11 +72,7 @@ pub(super) async fn advice(
             Some(serde_json::json!({"mode": id.to_string(), "for": use_for}))
         })
         .collect();
-    let mut end = request.len().min(MAX_REQUEST);
-    while !request.is_char_boundary(end) {
-        end -= 1;
-    }
-    let question = serde_json::json!({"request": &request[..end], "modes": known}).to_string();
+    let question = serde_json::json!({"request": head(request, MAX_REQUEST), "modes": known}).to_string();
     let asked = asked_once(provider, SYSTEM.into(), question, MAX_ANSWER);
     let answered = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "it took too long".to_owned())?;
     let (answer, usage) = answered.ok_or_else(|| "it did not answer".to_owned())?;

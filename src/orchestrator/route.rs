@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
 use crate::manifest::AgentEntry;
-use crate::router::{Ranked, Router, THRESHOLD, default_mode, split};
+use crate::router::{Ranked, Router, THRESHOLD, split};
 
 /// How many other modes are shown.
 const ALTERNATIVES: usize = 3;
@@ -161,7 +161,7 @@ pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeI
         return Ok(None);
     }
     match (plan.agent(agent), slug) {
-        (Some(entry), None) => Ok(default_mode(entry).map(|mode| (mode, task))),
+        (Some(entry), None) => Ok(entry.default_mode().map(|mode| (mode, task))),
         (Some(entry), Some(slug)) => Ok(Some((mode_of(entry, slug)?, task))),
         (None, _) => match unknown(name, slug.is_some(), plan) {
             Some(error) if slug.is_some() || task.is_empty() => Err(error),

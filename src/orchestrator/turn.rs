@@ -16,7 +16,7 @@ use crate::conversation::{Content, Part, ToolUse};
 use crate::ids::ModeId;
 use crate::router::{Router, THRESHOLD, split};
 use crate::session::{Begun, PromptError};
-use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome};
+use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, head};
 
 /// A prompt of so few words says too little to begin something else with.
 const FEW_WORDS: usize = 2;
@@ -317,11 +317,7 @@ fn calls(decision: &Decision, prompt: &[Content], text: &str) -> Vec<Part> {
     let attached = prompt.iter().enumerate().filter(|(at, _)| Some(*at) != said);
     let attached = attached.map(|(_, content)| content.in_words()).collect::<Vec<_>>().join("\n\n");
     if !attached.is_empty() {
-        let mut end = attached.len().min(MAX_ATTACHED);
-        while !attached.is_char_boundary(end) {
-            end -= 1;
-        }
-        context.push_str(&format!("\n\nWhat came with it:\n{}", &attached[..end]));
+        context.push_str(&format!("\n\nWhat came with it:\n{}", head(&attached, MAX_ATTACHED)));
     }
     let call = |(place, route): (usize, &Route)| {
         let after: Vec<_> = route.after.iter().copied().map(name).collect();

@@ -11,6 +11,7 @@ use super::tasks::DELEGATE;
 use crate::agents::asked_once;
 use crate::conversation::{Content, Message, Part};
 use crate::session::Live;
+use crate::tool::head;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of each result that the judge is shown, and of its verdict.
@@ -46,8 +47,10 @@ impl Orchestrator {
         let exchange = live.last_exchange();
         let task = exchange.first().map(|message| message.text()).unwrap_or_default();
         let results = results(&exchange);
-        let answer = cut(&exchange.last().map(|message| message.text()).unwrap_or_default());
-        let question = json!({"task": cut(&task), "results": results, "answer": answer}).to_string();
+        let answer = exchange.last().map(|message| message.text()).unwrap_or_default();
+        let question =
+            json!({"task": head(&task, MAX_RESULT), "results": results, "answer": head(&answer, MAX_RESULT)})
+                .to_string();
         let asked = asked_once(provider.as_ref(), system, question, MAX_ANSWER);
         let said = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "the judge took too long".to_owned())?;
         let (said, usage) = said.ok_or("the judge did not answer")?;
@@ -62,17 +65,9 @@ fn results(exchange: &[Arc<Message>]) -> Vec<serde_json::Value> {
     let results = parts.filter_map(|part| match part {
         Part::ToolResult(result) if result.name == DELEGATE => {
             let text: Vec<_> = result.content.iter().map(Content::in_words).collect();
-            Some(json!({"failed": result.is_error, "result": cut(&text.join("\n"))}))
+            Some(json!({"failed": result.is_error, "result": head(&text.join("\n"), MAX_RESULT)}))
         }
         Part::ToolResult(_) | Part::ToolUse(_) | Part::Content(_) | Part::Thought(_) => None,
     });
     results.collect()
-}
-
-fn cut(text: &str) -> String {
-    let mut end = text.len().min(MAX_RESULT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }

@@ -10,9 +10,9 @@ use super::setup::Setup;
 use super::turn::Begun;
 use super::undo::{Undone, last_exchange};
 use super::{Choice, Host, Place, SessionError, Sessions};
-use crate::agents::{Event, Exchange, History, Notifier, Opening, TurnEnd};
+use crate::agents::{Event, Exchange, History, Notifier};
 use crate::broker::{BindError, Binding, Broker};
-use crate::conversation::{Content, Message, Role, Usage};
+use crate::conversation::{Message, Role, Usage};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
@@ -198,16 +198,6 @@ impl Live {
         let setup = self.setup();
         self.began(Arc::clone(&setup));
         Ok(Begun::new(self, history, setup))
-    }
-
-    /// One turn in the session's own mode. `front` hears of it, last of all of its end, which is in the store by then.
-    pub async fn prompt(
-        self: &Arc<Self>,
-        prompt: Vec<Content>,
-        front: Arc<dyn Notifier>,
-        cancel: &CancellationToken,
-    ) -> Result<TurnEnd, PromptError> {
-        self.begin()?.run(Opening::from(prompt), front, cancel).await
     }
 
     /// Who hears of the turn that runs, and records it.

@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 use super::setup::Setup;
 use super::{Choice, Live, PromptError};
 use crate::agents::{Ending, Event, History, Notifier, Opening, TurnEnd};
-use crate::broker::{BindError, Binding};
 use crate::conversation::{Content, Usage};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
@@ -48,11 +47,6 @@ impl<'a> Begun<'a> {
         self.live.catch_up(&mut self.history).await?;
         self.current = true;
         Ok(())
-    }
-
-    /// What the session may use in its own mode.
-    pub async fn binding(&self) -> Result<Arc<Binding>, BindError> {
-        self.setup.binding().await
     }
 
     /// The model for decisions, if there is one: the accelerator, or else the model of the session.

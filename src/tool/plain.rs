@@ -15,3 +15,9 @@ pub fn plain(text: &str) -> String {
 pub fn plain_line(text: &str) -> String {
     plain(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
+
+/// The beginning of a text: at most so many bytes, and no character cut in two.
+pub fn head(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
+}

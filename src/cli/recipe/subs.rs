@@ -21,6 +21,7 @@ use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName, ToolName};
 use crate::manifest::{InputType, RecipeFile, Requirement, Scalar, ServiceEntry, Span, own_service};
+use crate::orchestrator::{Orchestrator, Wish};
 use crate::recipe::{FOLDER, Recipe, file_below};
 use crate::services::{Registry, Tools};
 use crate::session::Live;
@@ -65,6 +66,7 @@ pub(super) struct Parts {
 /// What is known once services run.
 pub(super) struct Around {
     pub(super) front: Arc<Progress>,
+    pub(super) orchestrator: Orchestrator,
 }
 
 /// The recipe that a session runs, with its values, and the session.
@@ -299,7 +301,8 @@ impl Stage for Below<'_> {
     ) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
         Box::pin(async move {
             let front = Arc::new(Beneath(Arc::clone(&self.around.front)));
-            let ended = live.prompt(prompt, front, &self.context.cancel).await;
+            let (orchestrator, cancel) = (&self.around.orchestrator, &self.context.cancel);
+            let ended = orchestrator.prompt(live, prompt, Wish::default(), front, cancel).await;
             Ok((ended.map_err(|error| prompt_failure(&error))?, true))
         })
     }

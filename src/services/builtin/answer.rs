@@ -6,6 +6,8 @@ use rmcp::model::{CallToolResult, ContentBlock, IntoContents};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+pub(super) use crate::tool::head;
+
 /// Why a call changed nothing, in words for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal(pub(super) String);
@@ -76,10 +78,4 @@ pub(super) fn size(bytes: u64) -> String {
         let mega = bytes / KILO;
         format!("{}.{} MB", mega / KILO, mega % KILO * 10 / KILO)
     }
-}
-
-/// The beginning of a text: at most so many bytes, and no character cut in two.
-pub(super) fn head(text: &str, bytes: usize) -> &str {
-    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    &text[..end]
 }
