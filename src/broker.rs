@@ -21,7 +21,7 @@ pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
 pub use consent::Subject;
 pub use facts::unreadable;
 use futures::future::BoxFuture;
-pub use gate::{Answer, Asker, Because, Judge, Nobody, Question, RuleStore, Verdict};
+pub use gate::{Answer, Asker, Because, Choosing, ChoosingOption, Judge, Nobody, Question, RuleStore, Verdict};
 use manage::DISABLED;
 pub use manage::harmless;
 

@@ -6,6 +6,7 @@
 mod activity;
 pub mod delegate;
 pub mod editor;
+pub mod elicit;
 pub mod manage;
 mod plain;
 mod preview;
@@ -82,6 +83,8 @@ pub struct CallContext {
     pub id: Option<Arc<str>>,
     pub view: ExchangeView,
     activity: Option<ActivitySink>,
+    /// Whoever brings questions of the service to the user, if somebody does.
+    elicitor: Option<Arc<dyn elicit::Elicitor>>,
 }
 
 type ActivitySink = Arc<dyn Fn(Activity) + Send + Sync>;
@@ -104,7 +107,8 @@ impl ExchangeView {
 
 impl CallContext {
     pub fn new(session: Arc<Session>) -> Self {
-        Self { session, cancel: CancellationToken::new(), id: None, view: ExchangeView::default(), activity: None }
+        let (cancel, view) = (CancellationToken::new(), ExchangeView::default());
+        Self { session, cancel, id: None, view, activity: None, elicitor: None }
     }
 
     #[must_use]
@@ -142,10 +146,20 @@ impl CallContext {
         })
     }
 
+    #[must_use]
+    pub fn with_elicitor(mut self, elicitor: Arc<dyn elicit::Elicitor>) -> Self {
+        self.elicitor = Some(elicitor);
+        self
+    }
+
+    pub fn elicitor(&self) -> Option<&Arc<dyn elicit::Elicitor>> {
+        self.elicitor.as_ref()
+    }
+
     /// The same for work that outlasts the call: nobody hears of it, and nobody cancels it with the call.
     #[must_use]
     pub fn detached(&self) -> Self {
-        Self { cancel: CancellationToken::new(), activity: None, ..self.clone() }
+        Self { cancel: CancellationToken::new(), activity: None, elicitor: None, ..self.clone() }
     }
 
     pub fn report(&self, activity: Activity) {

@@ -1,6 +1,7 @@
 //! A binding: what one session in one mode may use, frozen. It lists and it calls, and both ask the same
 //! predicate.
 
+mod permit;
 mod whole;
 
 use std::collections::{BTreeMap, HashSet};
@@ -12,9 +13,8 @@ use serde_json::{Map, Value, json};
 
 pub use whole::ResourceOf;
 
-use super::consent::{Consents, Subject};
 use super::files::Relative;
-use super::gate::{self, Answer, Because, Judge, Question, Verdict};
+use super::gate::{self, Judge, Verdict};
 use super::{Absent, Bounds, Terms, facts, files, foreign, idle, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
@@ -279,47 +279,11 @@ impl Binding {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
-        let (tool, service) = match self.admitted(name, &arguments) {
-            Ok(admitted) => admitted,
-            Err(reason) => return Ok(ToolOutcome::error(reason)),
+        let (tool, service) = match self.permitted(name, &arguments, &context).await? {
+            Ok(permitted) => permitted,
+            Err(outcome) => return Ok(outcome),
         };
-        if let Some(reason) = self.changed(tool, service, &context).await? {
-            return Ok(ToolOutcome::error(reason));
-        }
-        // Before it is judged: who waits for a file waits long, and what holds then counts.
-        if let Some(turnstile) = self.policy.bounds.turnstile.as_ref().filter(|_| !tool.read_only) {
-            let files = files::named(&arguments, &self.terms.session);
-            let passed = tokio::select! {
-                biased;
-                () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-                passed = turnstile.pass(files) => passed,
-            };
-            if let Err(reason) = passed {
-                return Ok(ToolOutcome::error(format!("`{name}` was not called: {reason}")));
-            }
-        }
-        let subject = Subject::of(name, &arguments, tool.builtin, &context.session.cwd);
-        // A level that asks no more and a rule that allows do not take back what a person said.
-        if self.consents(&context).about(&subject) == Some(false) {
-            return Ok(refused(name, "the user refused such calls for this session"));
-        }
-        match self.judged(name, tool, &arguments) {
-            Verdict::Run(_) => {}
-            Verdict::Refuse(because) => return Ok(refused(name, &because.to_string())),
-            Verdict::Ask(because) => {
-                if let Some(reason) = self.asked(name, tool, &arguments, subject, &because, &context).await? {
-                    return Ok(refused(name, &reason));
-                }
-                // People take their time. What they consented to may have changed meanwhile, and so may the level, and
-                // where a path leads.
-                if let Verdict::Refuse(because) = self.judged(name, tool, &arguments) {
-                    return Ok(refused(name, &because.to_string()));
-                }
-                if let Some(reason) = self.changed(tool, service, &context).await? {
-                    return Ok(ToolOutcome::error(reason));
-                }
-            }
-        }
+        let context = context.with_elicitor(Arc::new(gate::ByAsker(Arc::clone(&self.terms.asker))));
         context.report(Activity::Running);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {
@@ -327,17 +291,6 @@ impl Binding {
             Err(error) => Ok(ToolOutcome::error(error.to_string())),
             Ok(outcome) => Ok(outcome),
         }
-    }
-
-    /// What the user said for the session. Those who work for another ask in its name, so what is said to one of them
-    /// counts for all.
-    fn consents(&self, context: &CallContext) -> Arc<Consents> {
-        let mut above = &self.policy.bounds.parent;
-        let mut session = &context.session;
-        while let Some(parent) = above {
-            (session, above) = (&parent.terms.session, &parent.policy.bounds.parent);
-        }
-        session.state()
     }
 
     /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.
@@ -386,101 +339,6 @@ impl Binding {
         }
         Ok((tool, service))
     }
-
-    /// A tool that was described one way and then another is not called: what was consented to is gone.
-    async fn changed(
-        &self,
-        tool: &BoundTool,
-        service: &Arc<dyn ToolService>,
-        context: &CallContext,
-    ) -> Result<Option<String>, ServiceError> {
-        let catalog = tokio::select! {
-            biased;
-            () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-            catalog = service.catalog() => catalog,
-        };
-        let catalog = match catalog {
-            Ok(catalog) => catalog,
-            Err(error) => return Ok(Some(error.to_string())),
-        };
-        if Arc::ptr_eq(&catalog, &tool.seen) {
-            return Ok(None);
-        }
-        let now =
-            catalog.tools.iter().find(|spec| spec.name == tool.spec.name).map(|spec| foreign::clean(spec.clone()));
-        Ok(match now {
-            Some(Ok(spec)) if spec == tool.spec => None,
-            Some(_) => {
-                tracing::warn!(service = %tool.service, tool = %tool.spec.name, "a tool changed its description or schema after it was offered");
-                Some(format!(
-                    "the service `{}` has changed what `{}` says about itself since this session was offered it, so it was not \
-                     called; tell the user, who can start a new session after looking at it",
-                    tool.service, tool.spec.name
-                ))
-            }
-            None => Some(format!("the service `{}` no longer has a tool `{}`", tool.service, tool.spec.name)),
-        })
-    }
-
-    /// `Some` with the reason if whoever was asked did not consent.
-    async fn asked(
-        &self,
-        name: &str,
-        tool: &BoundTool,
-        arguments: &Map<String, Value>,
-        subject: Subject,
-        because: &Because,
-        context: &CallContext,
-    ) -> Result<Option<String>, ServiceError> {
-        let consents = self.consents(context);
-        if consents.about(&subject) == Some(true) {
-            return Ok(None);
-        }
-        let question = Question {
-            call: context.id.clone(),
-            by: None,
-            apart: None,
-            tool: name.to_owned(),
-            title: tool.spec.title.clone(),
-            arguments: arguments.clone(),
-            rule: subject.rule(&self.terms.session),
-            always: subject.clone(),
-        };
-        let answer = tokio::select! {
-            biased;
-            () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-            answer = self.answer(question, because) => answer,
-        };
-        Ok(match answer {
-            Answer::Allow => None,
-            Answer::AllowAlways => {
-                consents.remember(subject, true);
-                None
-            }
-            Answer::Refuse => Some("the user refused".to_owned()),
-            Answer::RefuseAlways => {
-                consents.remember(subject, false);
-                Some("the user refused, and refuses such calls for this session".to_owned())
-            }
-            Answer::Unheard => Some(gate::unheard(because)),
-        })
-    }
-
-    /// The judge's, if the level leaves it to one and it is certain; otherwise that of a person.
-    async fn answer(&self, question: Question, because: &Because) -> Answer {
-        let judge = self.policy.judge.as_ref().filter(|_| *because == Because::Level(Approval::Smart));
-        if let Some(judge) = judge
-            && judge.finds_read_only(&question).await
-            && self.approval() == Approval::Smart
-        {
-            return Answer::Allow;
-        }
-        self.terms.asker.ask(question).await
-    }
-}
-
-fn refused(name: &str, reason: &str) -> ToolOutcome {
-    ToolOutcome { refused: true, ..ToolOutcome::error(format!("`{name}` was not called: {reason}")) }
 }
 
 impl std::fmt::Debug for Binding {

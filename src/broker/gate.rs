@@ -9,10 +9,52 @@ use serde_json::{Map, Value};
 use super::consent::Subject;
 use crate::manifest::{Approval, PermissionRule};
 use crate::permissions::{Rule, Ruling};
+use crate::tool::elicit::{Elicitation, Elicited, Elicitor};
 
 /// Who can be asked. A front door with nobody behind it uses [`Nobody`].
 pub trait Asker: Send + Sync {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer>;
+
+    /// A question with answers of its own, which an agent outside puts to the user. Gives the id of the option that the
+    /// user chose; nothing if nobody chose one. Whoever cannot put it to a person must not choose.
+    fn choose(&self, _: Choosing) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async { None })
+    }
+
+    /// A question of a service, or of an agent outside, that is more than one of consent.
+    fn elicit(&self, _: Elicitation) -> BoxFuture<'_, Elicited> {
+        Box::pin(async { Elicited::Unheard })
+    }
+}
+
+/// An agent outside asks for consent in its own words.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choosing {
+    /// Who asks, as `agent/mode`.
+    pub by: String,
+    /// The session of whoever that is, if it works for the session that is asked, for those who see it apart.
+    pub apart: Option<String>,
+    /// What it wants to do, for people.
+    pub title: String,
+    pub options: Vec<ChoosingOption>,
+    /// The whole question in ACP's JSON, but for the session, for those who can show it as it is.
+    pub request: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChoosingOption {
+    pub id: String,
+    pub name: String,
+    pub allows: bool,
+}
+
+/// The way from a call to whoever may be asked about it.
+pub(super) struct ByAsker(pub(super) Arc<dyn Asker>);
+
+impl Elicitor for ByAsker {
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
+        self.0.elicit(question)
+    }
 }
 
 /// Reads a call for `smart`, so that people are asked less.

@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use futures::future::BoxFuture;
 
 use crate::agents::{Event, Notifier, Status};
-use crate::broker::{Answer, Asker, Question};
+use crate::broker::{Answer, Asker, Choosing, Question};
 use crate::conversation::ToolUse;
+use crate::tool::elicit::{Elicitation, Elicited};
 use crate::tool::{Activity, CallContext, Progress};
 
 /// Hears a child and tells its parent.
@@ -91,5 +92,16 @@ impl Asker for ForChild {
         let call = question.call.map(|id| inner_id(&self.call, &id).into());
         let by = question.by.or_else(|| Some(self.who.clone()));
         self.asker.ask(Question { call, by, apart, ..question })
+    }
+
+    fn choose(&self, choosing: Choosing) -> BoxFuture<'_, Option<String>> {
+        let apart = self.session.get().cloned();
+        self.asker.choose(Choosing { apart, ..choosing })
+    }
+
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
+        let call = question.call.map(|id| inner_id(&self.call, &id).into());
+        let by = format!("{} of {}", question.by, self.who);
+        self.asker.elicit(Elicitation { by, call, ..question })
     }
 }
