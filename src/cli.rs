@@ -224,9 +224,21 @@ pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
         crate::process::run_reaper(std::io::stdin());
         return ExitCode::SUCCESS;
     }
+    let mut output = Output::default();
+    // Its environment is not the user's, so it has no folders either.
+    if let Command::Mcp(args) = &cli.command
+        && let Some(ended) = args.attach()
+    {
+        return ended.map_or_else(
+            |failure| {
+                failure.print(&mut output);
+                ExitCode::from(output.finish(failure.code()))
+            },
+            |()| ExitCode::SUCCESS,
+        );
+    }
     let folders = Folders::from_environment();
     let warning = logging::start(&folders);
-    let mut output = Output::default();
     if let Some(warning) = warning {
         output.note(&warning);
     }

@@ -13,6 +13,8 @@ pub mod diagnostic;
 pub mod secrets;
 /// Child processes that leave nothing behind.
 pub mod process;
+/// Sockets that only the user can open.
+pub mod socket;
 /// Tasks that end with whoever started them.
 pub mod task;
 /// Whether a project's files may be used.

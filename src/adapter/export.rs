@@ -1,8 +1,10 @@
 //! A binding offered outward as an MCP server: what the mode may use, and nothing else.
 //!
-//! Invariant: the list does not change while a client is connected, and every call goes through the binding.
+//! Invariant: the list of tools does not change while a client is connected, and every call goes through the binding
+//! that counts at that moment.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, GetPromptRequestParams, GetPromptResponse,
@@ -22,13 +24,50 @@ use crate::tool::{CallContext, Progress, ServiceError, Session, ToolOutcome};
 /// Progress that a slow client has not taken yet; more is dropped, the newest count.
 const PROGRESS_BUFFER: usize = 64;
 
-/// A binding as an MCP server.
+/// A binding as an MCP server. Clones are views of the same, with one list between them.
 #[derive(Debug, Clone)]
 pub struct Export {
-    binding: Arc<Binding>,
+    source: Source,
     session: Arc<Session>,
     names: Names,
     about: String,
+    listed: Arc<OnceLock<BTreeMap<String, Listed>>>,
+}
+
+/// Where the binding comes from: whoever holds the session may replace it by another one of the same mode while a
+/// client is connected, and from then on the new one judges the calls.
+#[derive(Clone)]
+pub struct Source(Arc<dyn Fn() -> Arc<Binding> + Send + Sync>);
+
+impl Source {
+    pub fn new(current: impl Fn() -> Arc<Binding> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(current))
+    }
+
+    fn current(&self) -> Arc<Binding> {
+        (self.0)()
+    }
+}
+
+/// A binding that stays.
+impl From<Arc<Binding>> for Source {
+    fn from(binding: Arc<Binding>) -> Self {
+        Self::new(move || Arc::clone(&binding))
+    }
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Source").field(&self.current()).finish()
+    }
+}
+
+/// A tool as a client was told of it.
+#[derive(Debug)]
+struct Listed {
+    /// The binding's name of it.
+    inside: String,
+    tool: Tool,
 }
 
 /// What the tools are called on the outside.
@@ -42,8 +81,20 @@ pub enum Names {
 
 impl Export {
     /// `about` opens the instructions that the client's model reads.
-    pub fn new(binding: Arc<Binding>, session: Arc<Session>, names: Names, about: impl Into<String>) -> Self {
-        Self { binding, session, names, about: about.into() }
+    pub fn new(source: impl Into<Source>, session: Arc<Session>, names: Names, about: impl Into<String>) -> Self {
+        Self { source: source.into(), session, names, about: about.into(), listed: Arc::default() }
+    }
+
+    /// The tools by their outside names, as they were when somebody first asked for them.
+    fn listed(&self) -> &BTreeMap<String, Listed> {
+        self.listed.get_or_init(|| {
+            let binding = self.source.current();
+            let listed = binding.tools().iter().map(|(name, tool)| {
+                let outside = self.outside(name, tool).to_owned();
+                (outside, Listed { inside: name.clone(), tool: self.tool(name, tool) })
+            });
+            listed.collect()
+        })
     }
 
     fn outside<'a>(&self, name: &'a str, tool: &'a BoundTool) -> &'a str {
@@ -59,12 +110,6 @@ impl Export {
             Names::Qualified => listed,
             Names::Bare => own["name"].as_str().unwrap_or(listed),
         }
-    }
-
-    /// The binding's name of a tool that the client calls by its outside name.
-    fn inside(&self, wanted: &str) -> Option<&str> {
-        let mut tools = self.binding.tools().iter();
-        tools.find(|(name, tool)| self.outside(name, tool) == wanted).map(|(name, _)| name.as_str())
     }
 
     fn context(&self, request: &RequestContext<RoleServer>) -> CallContext {
@@ -92,19 +137,20 @@ impl Export {
 
 impl ServerHandler for Export {
     fn get_info(&self) -> ServerConfig {
+        let binding = self.source.current();
         let builder = ServerCapabilities::builder().enable_tools();
         let mut capabilities = builder.build();
-        if self.binding.has_resources() {
+        if binding.has_resources() {
             capabilities.resources = Some(Default::default());
         }
-        if self.binding.has_prompts() {
+        if binding.has_prompts() {
             capabilities.prompts = Some(Default::default());
         }
         let mut instructions = self.about.clone();
-        for (service, said) in self.binding.instructions() {
+        for (service, said) in binding.instructions() {
             instructions.push_str(&format!("\n\nThe service {service} says of itself:\n{said}"));
         }
-        for absent in self.binding.absent().iter().filter(|absent| absent.is_missed()) {
+        for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
             instructions.push_str(&format!("\n\nThe service {} is missing: {}", absent.service, absent.reason));
         }
         ServerConfig::new(capabilities)
@@ -113,8 +159,7 @@ impl ServerHandler for Export {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let inside = self.inside(name)?;
-        self.binding.tools().get(inside).map(|tool| self.tool(inside, tool))
+        self.listed().get(name).map(|listed| listed.tool.clone())
     }
 
     async fn list_tools(
@@ -122,7 +167,7 @@ impl ServerHandler for Export {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = self.binding.tools().iter().map(|(name, tool)| self.tool(name, tool)).collect();
+        let tools = self.listed().values().map(|listed| listed.tool.clone()).collect();
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -131,8 +176,9 @@ impl ServerHandler for Export {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let Some(name) = self.inside(&request.name) else {
-            let problem = format!("there is no tool `{}` in {}", request.name, self.binding.mode());
+        let binding = self.source.current();
+        let Some(listed) = self.listed().get(request.name.as_ref()) else {
+            let problem = format!("there is no tool `{}` in {}", request.name, binding.mode());
             return Err(ErrorData::invalid_params(problem, None));
         };
         let (heard, mut progress) = tokio::sync::mpsc::channel::<Progress>(PROGRESS_BUFFER);
@@ -142,7 +188,7 @@ impl ServerHandler for Export {
             // Full means that the client is slow: it misses some, and hears the next.
             call_context = call_context.with_progress(move |progress| drop(heard.try_send(progress)));
         }
-        let call = self.binding.call(name, request.arguments.unwrap_or_default(), call_context);
+        let call = binding.call(&listed.inside, request.arguments.unwrap_or_default(), call_context);
         tokio::pin!(call);
         let outcome = loop {
             tokio::select! {
@@ -167,7 +213,7 @@ impl ServerHandler for Export {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let resources = self.binding.resources().await;
+        let resources = self.source.current().resources().await;
         let resources = resources.iter().filter(|of| !of.template);
         Ok(ListResourcesResult::with_all_items(resources.filter_map(|of| parsed(&of.value)).collect()))
     }
@@ -177,7 +223,7 @@ impl ServerHandler for Export {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let templates = self.binding.resources().await;
+        let templates = self.source.current().resources().await;
         let templates = templates.iter().filter(|of| of.template);
         Ok(ListResourceTemplatesResult::with_all_items(templates.filter_map(|of| parsed(&of.value)).collect()))
     }
@@ -187,7 +233,7 @@ impl ServerHandler for Export {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let contents = self.binding.read_resource(&request.uri, self.context(&context)).await;
+        let contents = self.source.current().read_resource(&request.uri, self.context(&context)).await;
         let contents = contents.map_err(|error| refusal(&error))?;
         parsed(&contents).map(ReadResourceResponse::Complete).ok_or_else(|| unreadable("resource"))
     }
@@ -197,7 +243,7 @@ impl ServerHandler for Export {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let prompts = self.binding.prompts().await;
+        let prompts = self.source.current().prompts().await;
         let prompts = prompts.iter().filter_map(|(name, (_, prompt))| {
             let mut prompt = prompt.clone();
             prompt["name"] = Value::String(self.outside_prompt(name, &prompt).to_owned());
@@ -211,14 +257,15 @@ impl ServerHandler for Export {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let prompts = self.binding.prompts().await;
+        let binding = self.source.current();
+        let prompts = binding.prompts().await;
         let named = prompts.iter().find(|(name, (_, prompt))| self.outside_prompt(name, prompt) == request.name);
         let Some((name, _)) = named else {
-            let problem = format!("there is no prompt `{}` in {}", request.name, self.binding.mode());
+            let problem = format!("there is no prompt `{}` in {}", request.name, binding.mode());
             return Err(ErrorData::invalid_params(problem, None));
         };
         let arguments = request.arguments.unwrap_or_default();
-        let prompt = self.binding.get_prompt(name, arguments, self.context(&context)).await;
+        let prompt = binding.get_prompt(name, arguments, self.context(&context)).await;
         let prompt = prompt.map_err(|error| refusal(&error))?;
         parsed(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
     }

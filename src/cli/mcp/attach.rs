@@ -1,0 +1,106 @@
+//! `skein mcp --attach`: bytes between stdio and the socket of a skein that runs. What is said is none of its business.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use crate::adapter::attach::{ATTACHED, SOCKET_VARIABLE, TOKEN_VARIABLE};
+use crate::cli::output::{Failure, shown};
+use crate::socket;
+
+/// How long the other side may take to say what it still has to say when there is no more to ask.
+const GRACE: Duration = Duration::from_secs(6);
+
+const BUFFER: usize = 64 * 1024;
+
+/// The longest answer to a token that is of any use.
+const MAX_ANSWER: usize = 500;
+
+enum Ended {
+    Stdin,
+    Socket,
+}
+
+pub(super) fn run() -> Result<(), Failure> {
+    let (path, token) = (variable(SOCKET_VARIABLE)?, variable(TOKEN_VARIABLE)?);
+    let mut socket = socket::connect(Path::new(&path)).map_err(|error| {
+        Failure::work(
+            format!("the skein that offered this cannot be reached at {}: {error}", shown(&path)),
+            "start the agent that uses it again, from skein",
+        )
+    })?;
+    let failure = |error: io::Error| Failure::work(format!("stdio cannot be joined to skein: {error}"), HELP);
+    let answer = introduced(&mut socket, &token).map_err(failure)?;
+    if answer != ATTACHED {
+        let said = if answer.is_empty() { "it is about to end".to_owned() } else { shown(&answer) };
+        return Err(Failure::work(format!("skein does not let this in: {said}"), HELP));
+    }
+    join(socket).map_err(failure)
+}
+
+const HELP: &str = "start the agent that uses it again, from skein: each start gets a token of its own";
+
+fn variable(name: &str) -> Result<String, Failure> {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+    value.ok_or_else(|| {
+        let problem = format!("{name} is not set: --attach is for programs that skein starts");
+        Failure::usage(problem, "use `skein mcp -a AGENT -m MODE`")
+    })
+}
+
+/// Shows the token, and gives the line that is answered. Reads not a byte more: the rest is for whoever is on stdout.
+fn introduced(socket: &mut UnixStream, token: &str) -> io::Result<String> {
+    socket.write_all(format!("{token}\n").as_bytes())?;
+    let mut answer = Vec::new();
+    let mut byte = [0];
+    while answer.len() < MAX_ANSWER && socket.read(&mut byte)? == 1 && byte != *b"\n" {
+        answer.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Copies both ways until either side ends. A copy that fails has lost its side, which is the same.
+fn join(socket: UnixStream) -> io::Result<()> {
+    let (ended, end) = channel();
+    let (stdin, stdout) = (file(io::stdin())?, file(io::stdout())?);
+    let theirs = socket.try_clone()?;
+    copy(stdin, socket.try_clone()?, ended.clone(), Ended::Stdin);
+    copy(theirs, stdout, ended, Ended::Socket);
+    if let Ok(Ended::Stdin) = end.recv() {
+        // Answers that are on their way still arrive.
+        drop(socket.shutdown(Shutdown::Write));
+        drop(end.recv_timeout(GRACE));
+    }
+    Ok(())
+}
+
+/// Unbuffered, so that nothing waits in this process.
+fn file(stream: impl AsFd) -> io::Result<File> {
+    stream.as_fd().try_clone_to_owned().map(File::from)
+}
+
+/// By hand: `io::copy` leaves it to the kernel (`splice`), and not every kernel hands on a message before the next comes.
+fn copy(
+    mut from: impl io::Read + Send + 'static,
+    mut to: impl io::Write + Send + 'static,
+    ended: Sender<Ended>,
+    which: Ended,
+) {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            match from.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(read) if read > 0 && to.write_all(&buffer[..read]).is_ok() => {}
+                _ => break,
+            }
+        }
+        // Nobody waits for the second.
+        drop(ended.send(which));
+    });
+}
