@@ -20,7 +20,7 @@ mod updates;
 mod wire;
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,11 +29,10 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::{Broker, RuleStore};
-use crate::diagnostic::Diagnostic;
 use crate::manifest::Approval;
 use crate::orchestrator::Orchestrator;
-use crate::session::{ModelSource, Sessions};
+use crate::project::{Broken, Project, Projects};
+use crate::session::Sessions;
 use connection::Connection;
 use wire::Wire;
 
@@ -54,44 +53,9 @@ pub struct Front {
     pub fork: bool,
 }
 
-/// What holds in a folder: its manifests, as far as they are trusted.
-pub trait Projects: Send + Sync {
-    fn open(&self, cwd: &Path) -> Result<Project, Broken>;
-}
-
-/// A folder whose manifests are right.
-#[derive(Clone)]
-pub struct Project {
-    pub broker: Broker,
-    pub models: Arc<dyn ModelSource>,
-    /// The agent and the mode new sessions begin in, if somebody has chosen.
-    pub agent: Option<String>,
-    pub mode: Option<String>,
-    /// The model new sessions begin with, and those that can be chosen beside it.
-    pub model: String,
-    pub others: Vec<String>,
-    /// Where a user's rules are kept.
-    pub rules: Arc<dyn RuleStore>,
-    /// What the user should know about it.
-    pub notes: Vec<String>,
-}
-
-/// A folder whose manifests are wrong, or whose settings are.
-#[derive(Debug, Clone)]
-pub struct Broken {
-    pub problem: String,
-    pub diagnostics: Vec<Diagnostic>,
-}
-
 impl std::fmt::Debug for Front {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Front").field("cwd", &self.cwd).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Project {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Project").field("model", &self.model).finish_non_exhaustive()
     }
 }
 

@@ -143,7 +143,7 @@ enum Command {
     Tools(tools::ToolsArgs),
     /// Rules about calls: list them, or say what would happen to a call
     Permissions(permissions::PermissionsArgs),
-    /// Serve a mode's tools, or one service, as an MCP server on stdio
+    /// Serve a mode's tools, the agents, or one service, as an MCP server on stdio
     Mcp(mcp::McpArgs),
     /// Write a manifest to start from
     New(new::NewArgs),

@@ -45,10 +45,14 @@ pub mod llm;
 pub mod agents;
 /// A talk in a mode, with its record.
 pub mod session;
+/// What holds in a folder.
+pub mod project;
 /// Who works on a prompt.
 pub mod orchestrator;
 /// The front door for editors.
 pub mod acp;
+/// The front door for MCP clients that ask agents.
+pub mod served;
 /// A binding offered outward.
 pub mod adapter;
 /// A plan that runs.

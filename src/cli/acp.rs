@@ -17,13 +17,15 @@ use super::opening::SpeakerArgs;
 use super::output::{Failure, Output};
 use super::started::{self, Started};
 use super::{Global, configure, top_of_mind, workspace};
-use crate::acp::{self, Broken, Front, Project, Projects};
+use crate::acp::{self, Front};
 use crate::agents::Limits;
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
+use crate::permissions::Rule;
+use crate::project::{Broken, Project, Projects};
 use crate::store;
 use crate::trust::Project as ProjectFiles;
 
@@ -47,14 +49,10 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
     let plan = Plan::empty();
     started::block_on(plan, global, folders, output, async |started: &Started, _: &mut Output| {
         let projects = Arc::new(Workspaces {
-            global: global.clone(),
-            folders: folders.clone(),
-            broker: started.runtime.broker().clone(),
             agent: args.speaker.agent.clone(),
             mode: args.speaker.mode.clone(),
             model: args.speaker.model(),
-            known: Mutex::default(),
-            keys: Keys::of(folders),
+            ..Workspaces::new(global, folders, started)
         });
         // A first session needs them: they are read while the client is greeted.
         let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
@@ -85,14 +83,15 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
 }
 
 /// The manifests that hold in a folder, read again when a file has changed.
-struct Workspaces {
+pub(super) struct Workspaces {
     global: Global,
     folders: Folders,
     broker: Broker,
     /// What the command line says for all sessions of this launch.
     agent: Option<String>,
     mode: Option<String>,
-    model: Option<String>,
+    pub(super) model: Option<String>,
+    pub(super) rules: Vec<Rule>,
     known: Mutex<HashMap<Traces, Project>>,
     /// One for all: a keyring that does not answer is waited for once.
     keys: Keys,
@@ -134,6 +133,20 @@ impl Projects for Workspaces {
 }
 
 impl Workspaces {
+    pub(super) fn new(global: &Global, folders: &Folders, started: &Started) -> Self {
+        Self {
+            global: global.clone(),
+            folders: folders.clone(),
+            broker: started.runtime.broker().clone(),
+            agent: None,
+            mode: None,
+            model: None,
+            rules: Vec::new(),
+            known: Mutex::default(),
+            keys: Keys::of(folders),
+        }
+    }
+
     fn project(&self, plan: Plan, notes: Vec<String>) -> Project {
         let settings = Settings::of(plan.manifests());
         let (agent, mode) = if self.agent.is_some() || self.mode.is_some() {
@@ -149,7 +162,7 @@ impl Workspaces {
             mode,
             model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),
             others,
-            broker: self.broker.with_plan(Arc::new(plan)),
+            broker: self.broker.with_plan(Arc::new(plan)).with_rules(self.rules.clone()),
             rules: Arc::new(UserConfig { folder: self.folders.config.clone() }),
             notes,
         }

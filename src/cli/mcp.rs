@@ -1,19 +1,22 @@
-//! `skein mcp`: a mode's scoped services, or one built-in service, as an MCP server on stdio.
+//! `skein mcp`: a mode's scoped services, the agents themselves, or one built-in service, as an MCP server on stdio.
 
+mod agents;
 mod attach;
 
 use std::sync::Arc;
 
 use clap::Args;
-use rmcp::ServiceExt as _;
 use rmcp::transport::io::stdio_pipes;
+use rmcp::{ServerHandler, ServiceExt as _};
 
 use super::folders::Folders;
 use super::output::{Failure, Output};
+use super::permissions::RuleFlags;
 use super::started::{self, Started};
-use super::{Global, agents, services, workspace};
+use super::{Global, services, workspace};
 use crate::adapter::export::{Export, Names};
 use crate::broker::{Nobody, Terms};
+use crate::cli::agents as known_agents;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug};
 use crate::manifest::Approval;
@@ -21,7 +24,7 @@ use crate::manifest::Approval;
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
     /// The agent
-    #[arg(long, short, required_unless_present_any = ["service", "attach"])]
+    #[arg(long, short, required_unless_present_any = ["service", "agents", "attach"])]
     agent: Option<String>,
     /// Its mode; the default one if left out
     #[arg(long, short, requires = "agent")]
@@ -29,8 +32,16 @@ pub(super) struct McpArgs {
     /// Offer one built-in service instead, with all its tools
     #[arg(long, value_name = "NAME", conflicts_with_all = ["agent", "mode"])]
     service: Option<String>,
+    /// Offer the agents themselves: each mode as a tool that is asked; -a and -m narrow it
+    #[arg(long, conflicts_with = "service")]
+    agents: bool,
+    /// With --agents: the model, as provider:model; the profile's if left out
+    #[arg(long, requires = "agents")]
+    model: Option<String>,
+    #[command(flatten)]
+    rules: RuleFlags,
     /// Join stdio to a mode of a skein that runs, with what it says in the environment: skein starts this itself
-    #[arg(long, conflicts_with_all = ["agent", "mode", "service"])]
+    #[arg(long, conflicts_with_all = ["agent", "mode", "service", "agents"])]
     attach: bool,
 }
 
@@ -42,6 +53,9 @@ impl McpArgs {
 }
 
 pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    if args.agents {
+        return agents::run(args, global, folders, output);
+    }
     let (plan, id, names, about) = match &args.service {
         Some(service) => {
             let (plan, id) = alone(service, global, folders, output)?;
@@ -49,9 +63,9 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
         }
         None => {
             let plan = workspace::plan(global, folders, output)?;
-            let agent = agents::find(&plan, args.agent.as_deref().unwrap_or_default())?;
-            let id = agents::mode_of(agent, args.mode.as_deref())?;
-            agents::offered(&plan, &id)?;
+            let agent = known_agents::find(&plan, args.agent.as_deref().unwrap_or_default())?;
+            let id = known_agents::mode_of(agent, args.mode.as_deref())?;
+            known_agents::offered(&plan, &id)?;
             let about = plan.mode(&id).map(|(mode, _)| mode.mode.description.clone()).unwrap_or_default();
             let about = format!("Skein in the mode {id}: {about} Only the tools of this mode exist here.");
             (plan, id, Names::Qualified, about)
@@ -59,7 +73,7 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
     };
     let flag = global.approval.map(Approval::from);
     started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
-        let broker = started.runtime.broker();
+        let broker = started.runtime.broker().with_rules(args.rules.rules());
         let said = broker.plan().mode(&id).map_or(Approval::Ask, |(mode, _)| broker.approval(mode));
         let approval = flag.unwrap_or(match said {
             // The client asks its own user.
@@ -72,22 +86,34 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
             asker: Arc::new(Nobody),
             brought: Vec::new(),
         };
-        let binding = started.runtime.broker().bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
+        let binding = broker.bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
         for absent in binding.absent() {
             output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
         }
         let export = Export::new(Arc::new(binding), Arc::clone(&started.session), names, about);
-        let failure = |error: &dyn std::fmt::Display| {
-            Failure::work(format!("the MCP client cannot be served: {error}"), "see the log")
-        };
-        let server = match export.serve(stdio_pipes()).await {
+        serve(export, std::future::pending()).await
+    })
+}
+
+/// Serves the client on stdio until it goes, or `ended` does.
+async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> Result<(), Failure> {
+    let failure = |error: &dyn std::fmt::Display| {
+        Failure::work(format!("the MCP client cannot be served: {error}"), "see the log")
+    };
+    let served = async {
+        let server = match handler.serve(stdio_pipes()).await {
             Ok(server) => server,
             // A client that leaves before it has said anything is no failure.
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(failure(&error)),
         };
         server.waiting().await.map(drop).map_err(|error| failure(&error))
-    })
+    };
+    tokio::select! {
+        biased;
+        () = ended => Ok(()),
+        served = served => served,
+    }
 }
 
 /// A plan with one more agent, whose one mode has the whole service.

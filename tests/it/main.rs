@@ -20,6 +20,8 @@ mod apps;
 mod apps_browser;
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
+/// `skein mcp --agents`: agents asked by MCP clients.
+mod ask;
 /// Programs that attach to a process that runs.
 mod attach;
 /// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.

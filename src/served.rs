@@ -1,0 +1,250 @@
+//! The front door for MCP clients that ask agents: each mode that a user may choose is a tool, and a call of it is a turn
+//! in a session.
+//!
+//! Invariant: converts, and decides nothing. The list of tools stays as it is while a client is connected, a turn ends
+//! with the request that it answers, and no question of it is answered by anybody but the client's user.
+
+mod ask;
+mod outcome;
+mod talks;
+mod told;
+mod tools;
+mod turn;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ElicitRequest, ElicitResult, Implementation, InputRequest,
+    InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    ProtocolVersion, ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+
+use self::ask::{Asked, Reach};
+use self::talks::Talks;
+use self::tools::Tools;
+use self::turn::Turn;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::manifest::Approval;
+use crate::orchestrator::Orchestrator;
+use crate::project::Projects;
+use crate::session::Sessions;
+use crate::task::Scope;
+
+/// How long a question that was given to a client as the answer to its request waits for the next request.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+const ABOUT: &str = "The agents of Skein. Each tool asks one of them, in one way of working, and gives its answer when it \
+                     is done. It knows nothing but the prompt and what was said in its session before: the answer names \
+                     the session, to go on with.";
+
+/// What the door opens to.
+pub struct Front {
+    pub sessions: Sessions,
+    pub projects: Arc<dyn Projects>,
+    pub orchestrator: Orchestrator,
+    /// Where the program was started.
+    pub cwd: PathBuf,
+    pub approval: Option<Approval>,
+}
+
+/// Agents as an MCP server. A cheap handle.
+#[derive(Clone)]
+pub struct Agents(Arc<Inner>);
+
+struct Inner {
+    tools: Tools,
+    talks: Talks,
+    orchestrator: Orchestrator,
+    /// Of the turns.
+    scope: Scope,
+    /// Turns whose question is with the client, by what it gives back with the answer.
+    waiting: Mutex<HashMap<String, Waiting>>,
+    /// How often that was.
+    rounds: AtomicU64,
+}
+
+struct Waiting {
+    turn: Turn,
+    asked: Vec<(String, Asked)>,
+}
+
+impl Agents {
+    /// Those modes of the plan that `offers` wants.
+    pub fn new(front: Front, plan: &Plan, offers: impl Fn(&ModeId) -> bool) -> Self {
+        let Front { sessions, projects, orchestrator, cwd, approval } = front;
+        Self(Arc::new(Inner {
+            tools: Tools::of(plan, offers),
+            talks: Talks::new(sessions, projects, cwd, approval),
+            orchestrator,
+            scope: Scope::new(),
+            waiting: Mutex::default(),
+            rounds: AtomicU64::new(1),
+        }))
+    }
+
+    /// Ends every turn; each is in the store when this returns.
+    pub async fn stop(&self) {
+        self.waiting().clear();
+        self.0.scope.stop().await;
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<String, Waiting>> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new turn, or the one that the client has an answer for.
+    async fn turn(&self, request: CallToolRequestParams, reach: Reach) -> Result<Turn, Refused> {
+        let wrong = |problem: String| Refused::Request(ErrorData::invalid_params(problem, None));
+        let Some(mode) = self.0.tools.mode(&request.name) else {
+            return Err(wrong(format!("there is no tool `{}`", request.name)));
+        };
+        if let Some(state) = request.request_state {
+            let Some(waiting) = self.waiting().remove(&state) else {
+                return Err(wrong(
+                    "nothing waits for these answers any more: ask again, in the same session".to_owned(),
+                ));
+            };
+            return Ok(waiting.answered(&request.input_responses.unwrap_or_default()));
+        }
+        let wanted = serde_json::from_value(request.arguments.unwrap_or_default().into());
+        let wanted: tools::Wanted =
+            wanted.map_err(|error| Refused::Work(format!("the arguments do not fit the tool's schema: {error}")))?;
+        if wanted.prompt.trim().is_empty() {
+            return Err(Refused::Work("the prompt is empty: say what to do".to_owned()));
+        }
+        let talk = self.0.talks.open(mode, &wanted).await.map_err(Refused::Work)?;
+        Turn::begin(talk, wanted.prompt, reach, &self.0.orchestrator, &self.0.scope).map_err(Refused::Work)
+    }
+
+    /// Stays with a turn until it ends, or has a question that the client takes as the answer to its request.
+    async fn attend(
+        &self,
+        mut turn: Turn,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let token = context.meta.get_progress_token();
+        let in_rounds = context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+        let mut answering = FuturesUnordered::new();
+        let ended = loop {
+            tokio::select! {
+                biased;
+                () = context.ct.cancelled(), if !turn.is_cancelled() => turn.cancel(),
+                Some(message) = turn.told.recv() => {
+                    turn.count += 1;
+                    if let Some(token) = &token {
+                        let mut params = ProgressNotificationParam::new(token.clone(), turn.count as f64);
+                        params.message = Some(message);
+                        // A client that went away is noticed by the transport.
+                        drop(context.peer.notify_progress(params).await);
+                    }
+                }
+                Some(asked) = turn.asked.recv() => {
+                    if in_rounds {
+                        return Ok(self.wait_for(turn, asked).into());
+                    }
+                    answering.push(asked.put(&context.peer));
+                }
+                Some(()) = answering.next(), if !answering.is_empty() => {}
+                ended = &mut turn.ended => break ended,
+            }
+        };
+        Ok(outcome::of(&turn.talk, ended.ok()).await.into())
+    }
+
+    /// Hands the questions to the client, and keeps the turn until it comes back with answers.
+    fn wait_for(&self, mut turn: Turn, first: Asked) -> InputRequiredResult {
+        let state = format!("{}.{}", turn.talk.live.id(), self.0.rounds.fetch_add(1, Ordering::Relaxed));
+        let mut asked = vec![first];
+        asked.extend(std::iter::from_fn(|| turn.asked.try_recv().ok()));
+        let asked: Vec<_> =
+            asked.into_iter().enumerate().map(|(index, asked)| (format!("question_{}", index + 1), asked)).collect();
+        let requests = asked
+            .iter()
+            .map(|(key, asked)| (key.clone(), InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()))));
+        let required = InputRequiredResult::new(Some(requests.collect()), Some(state.clone()));
+        self.waiting().insert(state.clone(), Waiting { turn, asked });
+        let (agents, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
+        self.0.scope.spawn(async move {
+            tokio::select! {
+                biased;
+                () = cancelled.cancelled() => {}
+                () = tokio::time::sleep(PATIENCE) => {}
+            }
+            // A turn that nobody comes back to is cancelled by letting go of it.
+            drop(agents.waiting().remove(&state));
+        });
+        required
+    }
+}
+
+impl Waiting {
+    fn answered(self, responses: &InputResponses) -> Turn {
+        for (key, asked) in self.asked {
+            let said = responses.get(&key).and_then(|said| serde_json::from_value::<ElicitResult>(said.clone()).ok());
+            asked.answer(said);
+        }
+        self.turn
+    }
+}
+
+/// Why there is no turn.
+enum Refused {
+    /// The request makes no sense.
+    Request(ErrorData),
+    /// It does, and whoever asks can do something about it.
+    Work(String),
+}
+
+impl ServerHandler for Agents {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("skein", env!("CARGO_PKG_VERSION")))
+            .with_instructions(ABOUT)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.0.tools.get(name).cloned()
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(self.0.tools.all().cloned().collect()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let reach = Reach::of(context.client_capabilities().unwrap_or_default());
+        match self.turn(request, reach).await {
+            Ok(turn) => self.attend(turn, &context).await,
+            Err(Refused::Work(problem)) => Ok(outcome::refused(problem).into()),
+            Err(Refused::Request(error)) => Err(error),
+        }
+    }
+}
+
+impl std::fmt::Debug for Agents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Agents").field(&self.0.tools).finish()
+    }
+}
+
+impl std::fmt::Debug for Front {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Front").field("cwd", &self.cwd).finish_non_exhaustive()
+    }
+}

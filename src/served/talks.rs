@@ -1,0 +1,159 @@
+//! The sessions behind the tools: new ones, and those that an answer named before.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::ask::ByClient;
+use super::tools::Wanted;
+use crate::ids::ModeId;
+use crate::manifest::Approval;
+use crate::project::{Project, Projects};
+use crate::session::{Choice, Host, Live, Place, Sessions};
+
+/// So many stay open when nobody works in them, with what was allowed in them. The others are opened again from the
+/// store if somebody comes back.
+const IDLE: usize = 16;
+
+pub(super) struct Talks {
+    sessions: Sessions,
+    projects: Arc<dyn Projects>,
+    cwd: PathBuf,
+    approval: Option<Approval>,
+    /// Held while one is opened, so that one session is one thing. The one that was used last stands at the end.
+    open: tokio::sync::Mutex<Vec<Arc<Talk>>>,
+}
+
+/// A session that is open.
+pub(super) struct Talk {
+    pub(super) live: Arc<Live>,
+    pub(super) mode: ModeId,
+    pub(super) asker: Arc<ByClient>,
+    /// Held by its turn.
+    pub(super) busy: Arc<tokio::sync::Mutex<()>>,
+    /// What the client should know about its folder, until it is told.
+    notes: Mutex<Option<Vec<String>>>,
+}
+
+impl Talk {
+    /// What is to be told with the first answer: about the folder, and services that are not there.
+    pub(super) async fn notes(&self) -> Vec<String> {
+        let Some(mut notes) = self.notes.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Vec::new();
+        };
+        if let Ok(binding) = self.live.binding().await {
+            let missed = binding.absent().iter().filter(|absent| absent.is_missed());
+            notes
+                .extend(missed.map(|absent| format!("the service {} is not there: {}", absent.service, absent.reason)));
+        }
+        notes
+    }
+}
+
+impl Talks {
+    pub(super) fn new(
+        sessions: Sessions,
+        projects: Arc<dyn Projects>,
+        cwd: PathBuf,
+        approval: Option<Approval>,
+    ) -> Self {
+        Self { sessions, projects, cwd, approval, open: tokio::sync::Mutex::default() }
+    }
+
+    /// The session that is wanted, in this mode; `Err` says what is wrong and what to do.
+    pub(super) async fn open(&self, mode: &ModeId, wanted: &Wanted) -> Result<Arc<Talk>, String> {
+        let mut open = self.open.lock().await;
+        let talk = match wanted.session.as_deref() {
+            None => self.begun(mode, wanted.cwd.as_deref().unwrap_or(&self.cwd)).await?,
+            Some(id) => match open.iter().position(|talk| talk.live.id() == id) {
+                Some(place) => fitting(open.remove(place), mode, wanted)
+                    .inspect_err(|(talk, _)| open.push(Arc::clone(talk)))
+                    .map_err(|(_, problem)| problem)?,
+                None => self.stored(id, mode, wanted).await?,
+            },
+        };
+        open.push(Arc::clone(&talk));
+        let mut idle = open.iter().filter(|talk| talk.busy.try_lock().is_ok()).count();
+        open.retain(|talk| {
+            let goes = idle > IDLE && talk.busy.try_lock().is_ok();
+            idle -= usize::from(goes);
+            !goes
+        });
+        Ok(talk)
+    }
+
+    async fn begun(&self, mode: &ModeId, cwd: &Path) -> Result<Arc<Talk>, String> {
+        if !cwd.is_absolute() || !cwd.is_dir() {
+            return Err(format!(
+                "`cwd` must be the absolute path of a folder that is there, unlike `{}`",
+                cwd.display()
+            ));
+        }
+        let project = self.project(cwd, mode).await?;
+        let place = Place { cwd: cwd.to_owned(), roots: Vec::new() };
+        let asker = Arc::new(ByClient::new(Arc::clone(&project.rules)));
+        let created = self.sessions.create(place, self.choice(mode, &project), |_| host(&project, &asker)).await;
+        let live = created.map_err(|error| format!("there can be no session: {error}"))?;
+        Ok(talk(live, mode, asker, project.notes))
+    }
+
+    async fn stored(&self, id: &str, mode: &ModeId, wanted: &Wanted) -> Result<Arc<Talk>, String> {
+        let unusable = |error: &dyn std::fmt::Display| format!("the session `{id}` cannot be opened: {error}");
+        let stored = self.sessions.store().find(id).await.map_err(|error| unusable(&error))?;
+        let stored = stored.ok_or_else(|| format!("there is no session `{id}`; leave `session` out for a new one"))?;
+        let of = format!("{}/{}", stored.agent, stored.mode);
+        check(id, &of, &stored.cwd, mode, wanted)?;
+        // The manifests and the trust of its folder are what counts.
+        let project = self.project(&stored.cwd, mode).await?;
+        let asker = Arc::new(ByClient::new(Arc::clone(&project.rules)));
+        let fallback = self.choice(mode, &project);
+        let opened = self.sessions.open(id, Vec::new(), fallback, |_| host(&project, &asker)).await;
+        let live = opened.map_err(|error| unusable(&error))?.live;
+        Ok(talk(live, mode, asker, project.notes))
+    }
+
+    /// What holds in a folder, if it has the mode.
+    async fn project(&self, cwd: &Path, mode: &ModeId) -> Result<Project, String> {
+        let (projects, folder) = (Arc::clone(&self.projects), cwd.to_owned());
+        let opened = tokio::task::spawn_blocking(move || projects.open(&folder)).await;
+        let project = opened.map_err(|error| error.to_string())?.map_err(|broken| broken.problem)?;
+        let has = project.broker.plan().offered().any(|(agent, modes)| {
+            agent.manifest.name == mode.agent && modes.iter().any(|entry| entry.mode.slug == mode.mode)
+        });
+        if has { Ok(project) } else { Err(format!("there is no mode `{mode}` in {}", cwd.display())) }
+    }
+
+    fn choice(&self, mode: &ModeId, project: &Project) -> Choice {
+        Choice { mode: mode.clone(), model: project.model.clone(), approval: self.approval }
+    }
+}
+
+fn talk(live: Arc<Live>, mode: &ModeId, asker: Arc<ByClient>, notes: Vec<String>) -> Arc<Talk> {
+    Arc::new(Talk { live, mode: mode.clone(), asker, busy: Arc::default(), notes: Mutex::new(Some(notes)) })
+}
+
+fn host(project: &Project, asker: &Arc<ByClient>) -> Host {
+    let asker = Arc::clone(asker) as Arc<_>;
+    let (broker, models) = (project.broker.clone(), Arc::clone(&project.models));
+    Host { broker, models, asker, editor: None, brought: Vec::new() }
+}
+
+/// A session that is open, if it is one of this tool's.
+fn fitting(talk: Arc<Talk>, mode: &ModeId, wanted: &Wanted) -> Result<Arc<Talk>, (Arc<Talk>, String)> {
+    let checked = check(talk.live.id(), &talk.mode.to_string(), &talk.live.session().cwd, mode, wanted);
+    match checked {
+        Ok(()) => Ok(talk),
+        Err(problem) => Err((talk, problem)),
+    }
+}
+
+fn check(id: &str, of: &str, cwd: &Path, mode: &ModeId, wanted: &Wanted) -> Result<(), String> {
+    if of != mode.to_string() {
+        return Err(format!(
+            "the session `{id}` is one of {of}, and this is {mode}; leave `session` out for a new one"
+        ));
+    }
+    match wanted.cwd.as_deref().filter(|wanted| *wanted != cwd) {
+        Some(_) => Err(format!("the session `{id}` works in {}; leave `cwd` out, or `session`", cwd.display())),
+        None => Ok(()),
+    }
+}
