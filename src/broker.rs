@@ -12,6 +12,7 @@ mod gate;
 mod idle;
 mod manage;
 mod names;
+mod offered;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,7 @@ use futures::future::BoxFuture;
 pub use gate::{Answer, Asker, Because, Choosing, ChoosingOption, Judge, Nobody, Question, RuleStore, Verdict};
 use manage::DISABLED;
 pub use manage::harmless;
+pub use offered::{SaidOfTool, said_of_tool, ui_of};
 
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};

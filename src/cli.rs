@@ -12,6 +12,7 @@ mod configure;
 mod consent;
 mod diff;
 mod doctor;
+mod elicit;
 mod folders;
 mod graph;
 mod import;

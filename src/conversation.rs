@@ -53,17 +53,25 @@ impl Content {
         match self {
             Content::Text(text) | Content::Aside(text) => text.clone(),
             Content::Image { mime, .. } | Content::Audio { mime, .. } => format!("({mime})"),
-            Content::Resource(value) => match value["text"].as_str() {
-                // A file must not end its own mark and go on as the user.
-                Some(text) => {
-                    let text = text.replace("</resource", "&lt;/resource");
-                    format!("<resource uri=\"{}\">\n{text}\n</resource>", of(value, "uri").replace('"', "%22"))
+            Content::Resource(value) => {
+                let value = resource(value);
+                match value["text"].as_str() {
+                    // A file must not end its own mark and go on as the user.
+                    Some(text) => {
+                        let text = text.replace("</resource", "&lt;/resource");
+                        format!("<resource uri=\"{}\">\n{text}\n</resource>", of(value, "uri").replace('"', "%22"))
+                    }
+                    None => format!("(a file that is not text: {} {})", of(value, "uri"), of(value, "mimeType")),
                 }
-                None => format!("(a file that is not text: {} {})", of(value, "uri"), of(value, "mimeType")),
-            },
+            }
             Content::Link(value) => format!("[{}]({})", of(value, "name"), of(value, "uri")),
         }
     }
+}
+
+/// The resource itself: a tool's answer has it with what is said about it around it, a prompt has it as it is.
+pub fn resource(value: &Value) -> &Value {
+    value.get("resource").unwrap_or(value)
 }
 
 /// One turn of the talk, as the model is shown it.

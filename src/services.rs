@@ -32,7 +32,7 @@ use crate::tool::{ServiceError, ServiceStatus, Session, ToolService};
 use connection::Connection;
 use entry::Entry;
 use environment::Secrets;
-use remote::{Era, Remote, Unconnected};
+use remote::{Client, Era, Owner, Remote, Unconnected};
 
 /// What every service of a pool has around it.
 #[derive(Debug, Default)]
@@ -111,8 +111,9 @@ impl Pool {
             let roles = manifest.requires.roles().into_iter();
             let required: Vec<(RoleName, Lease)> =
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
-            let cwd = key.session.is_some().then(|| session.cwd.clone());
-            let entry = Arc::new(Entry::new(manifest.clone(), required, cwd, &self.inner));
+            let roots = || session.roots.iter().filter(|root| **root != session.scratch).cloned().collect();
+            let owner = key.session.is_some().then(|| Arc::new(Owner { cwd: session.cwd.clone(), roots: roots() }));
+            let entry = Arc::new(Entry::new(manifest.clone(), required, owner, &self.inner));
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
         Lease { entry, key, pool: Arc::downgrade(&self.inner) }
@@ -160,21 +161,28 @@ impl Inner {
     }
 
     /// Connects to a service outside this process.
-    async fn reach(&self, manifest: &ServiceManifest, era: Era, secrets: &Secrets) -> Result<Remote, Unconnected> {
+    async fn reach(
+        &self,
+        manifest: &ServiceManifest,
+        era: Era,
+        owner: Option<&Arc<Owner>>,
+        secrets: &Secrets,
+    ) -> Result<Remote, Unconnected> {
         let environment = &self.options.environment;
         let name = manifest.name.clone();
+        let client = Client::new(name.clone(), secrets.clone(), owner.cloned());
         match &manifest.transport {
             Transport::Builtin(_) => Err(Unconnected::Failed("it is in this process".to_owned())),
             Transport::Stdio(transport) => {
                 let started = stdio::start(transport, environment, self.options.reaper.as_ref());
                 let (wire, stderr, group) = started.map_err(Unconnected::Failed)?;
-                self.scope.spawn(stdio::log(name.clone(), stderr, secrets.clone()));
+                self.scope.spawn(stdio::log(name, stderr, secrets.clone()));
                 let failure = wire.failure();
-                Remote::connect(name, wire, era, Some((group, failure)), &self.scope).await
+                Remote::connect(client, wire, era, Some((group, failure)), &self.scope).await
             }
             Transport::Http(transport) => {
                 let wire = http::start(transport, environment).map_err(Unconnected::Failed)?;
-                Remote::connect(name, wire, era, None, &self.scope).await
+                Remote::connect(client, wire, era, None, &self.scope).await
             }
         }
     }
@@ -183,7 +191,7 @@ impl Inner {
         &self,
         manifest: &ServiceManifest,
         required: &[(RoleName, Lease)],
-        cwd: Option<&std::path::Path>,
+        owner: Option<&Arc<Owner>>,
         secrets: &Secrets,
     ) -> Result<Arc<dyn Connection>, String> {
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
@@ -202,14 +210,14 @@ impl Inner {
                     environment: minimal_environment(environment.variables()),
                     data: self.options.data.clone(),
                     user: self.options.user.clone(),
-                    cwd: cwd.map(ToOwned::to_owned),
+                    cwd: owner.map(|owner| owner.cwd.clone()),
                     settings: manifest.settings.clone().unwrap_or_default().into_iter().collect(),
                 };
                 self.registry.start(name.as_str(), &surroundings)?
             }
             Transport::Stdio(_) | Transport::Http(_) => {
-                let connected = match self.reach(manifest, Era::Unknown, secrets).await {
-                    Err(Unconnected::OlderEra) => self.reach(manifest, Era::Handshake, secrets).await,
+                let connected = match self.reach(manifest, Era::Unknown, owner, secrets).await {
+                    Err(Unconnected::OlderEra) => self.reach(manifest, Era::Handshake, owner, secrets).await,
                     connected => connected,
                 };
                 match connected {

@@ -3,6 +3,7 @@
 //! Invariant: knows no protocol and no terminal. What happened in a turn is in the store before anybody is told
 //! that the turn has ended.
 
+pub mod attached;
 mod child;
 mod live;
 mod recorder;

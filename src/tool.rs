@@ -16,7 +16,7 @@ pub use plain::{head, is_hidden, plain, plain_line};
 pub use preview::{Preview, preview, subject};
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -259,6 +259,9 @@ pub struct ToolOutcome {
     /// It was not called, because nobody consented.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
+    /// What MCP says about pieces of the content, by their place: whom they are for, and how much they matter.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<usize, Value>,
     pub meta: Option<Value>,
 }
 
@@ -324,6 +327,16 @@ pub trait ToolService: Send + Sync {
     fn status(&self) -> ServiceStatus;
 
     fn catalog(&self) -> BoxFuture<'_, Result<Arc<Catalog>, ServiceError>>;
+
+    /// The same if it runs and can be asked; nothing is started for it.
+    fn listed(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
+        Box::pin(async { None })
+    }
+
+    /// Changes whenever the running service says that its lists have changed; nothing if it does not say.
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        None
+    }
 
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Result<ToolOutcome, ServiceError>>;
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
@@ -15,6 +16,7 @@ use super::wire::Wire;
 use crate::broker::{Answer, Asker, Question, RuleStore};
 use crate::conversation::ToolUse;
 use crate::graph::Plan;
+use crate::tool::elicit::{Elicitation, Elicited};
 
 const ALLOW: &str = "allow";
 const ALLOW_ALWAYS: &str = "allow-always";
@@ -32,6 +34,8 @@ pub(super) struct ClientAsker {
     pub(super) rules: Arc<dyn RuleStore>,
     /// Whether it shows notices; otherwise it is told as a thought. And whether it sees apart who works for the session.
     pub(super) abilities: Abilities,
+    /// How many questions of services were asked as permissions.
+    pub(super) asked: AtomicU64,
 }
 
 impl Asker for ClientAsker {
@@ -63,10 +67,18 @@ impl Asker for ClientAsker {
             }
         })
     }
+
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
+        Box::pin(self.put(question))
+    }
+
+    fn page_done(&self, by: &str, id: &str) {
+        self.told_done(by, id);
+    }
 }
 
 impl ClientAsker {
-    fn tell(&self, text: String) {
+    pub(super) fn tell(&self, text: String) {
         let update = if self.abilities.notices {
             acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text))
         } else {
@@ -88,8 +100,9 @@ impl ClientAsker {
         let preview = calls::preview(&question.tool, &arguments, &self.cwd);
         let call = ToolUse { id: id.to_owned(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
+        let said = calls::titled(&call.name, question.title, &self.plan);
         let fields = acp::ToolCallUpdateFields::new()
-            .title(calls::title(&call, by.as_deref(), kind))
+            .title(calls::title(&call, by.as_deref(), said.as_ref(), kind))
             .name(call.name)
             .kind(kind)
             .status(acp::ToolCallStatus::Pending)

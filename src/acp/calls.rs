@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use agent_client_protocol::v1::schema as acp;
 use serde_json::{Value, json};
 
-use super::content;
+use super::{content, found};
 use crate::agents::{self, ROUTE};
+use crate::broker::{SaidOfTool, ui_of};
 use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::{ServiceName, ToolName};
-use crate::tool::{self, Activity, PlanStep, Preview, StepPriority, StepStatus, ToolOutcome};
+use crate::manifest::Transport;
+use crate::tool::{self, Activity, PlanStep, Preview, Progress, StepPriority, StepStatus, ToolOutcome};
 
 /// As much of a running command's output as is shown before it ends.
 const MAX_LIVE: usize = 8 << 10;
@@ -26,15 +28,28 @@ pub(super) struct Shown {
     /// What the command says while it runs.
     live: String,
     places: Vec<acp::ToolCallLocation>,
+    /// Of a service that is not ours: its progress is told in lines, and its answer is searched for files.
+    foreign: bool,
+    /// What the tool says it does, where no manifest says it.
+    hinted: Option<acp::ToolKind>,
+    /// The page of an MCP app.
+    app: Option<acp::ToolCallContent>,
+    name: String,
 }
 
-/// The call as it begins. `cwd` makes its paths absolute.
-pub(super) fn begun(call: &ToolUse, by: Option<&str>, plan: &Plan, cwd: &Path) -> acp::ToolCall {
-    let kind = kind(&call.name, plan);
-    acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, by, kind))
+/// The call as it begins. `cwd` makes its paths absolute; `said` is what its tool says about itself.
+pub(super) fn begun(
+    call: &ToolUse,
+    by: Option<&str>,
+    said: Option<&SaidOfTool>,
+    plan: &Plan,
+    cwd: &Path,
+) -> acp::ToolCall {
+    let kind = hinted(&call.name, said, plan).unwrap_or_else(|| kind(&call.name, plan));
+    acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, by, said, kind))
         .name(call.name.clone())
         .kind(kind)
-        .content(code(call).into_iter().collect::<Vec<_>>())
+        .content(code(call).into_iter().chain(app(call, said)).collect::<Vec<_>>())
         .locations(argument_place(&call.arguments, cwd).into_iter().collect::<Vec<_>>())
         .raw_input(call.arguments.clone())
 }
@@ -47,19 +62,65 @@ fn code(call: &ToolUse) -> Option<acp::ToolCallContent> {
     Some(text(&format!("{fence}js\n{}\n{fence}", code.lines().map(printable).collect::<Vec<_>>().join("\n"))))
 }
 
+/// The page of an MCP app in which a client can show what the tool answers.
+fn app(call: &ToolUse, said: Option<&SaidOfTool>) -> Option<acp::ToolCallContent> {
+    said.and_then(|said| said.ui.as_deref()).map(|uri| found::app(uri, &call.name))
+}
+
+/// From what a tool of others says about itself, where the groups of its service say nothing. To be shown only: a
+/// question for consent never repeats it, because a client may ask less about what calls itself harmless.
+fn hinted(name: &str, said: Option<&SaidOfTool>, plan: &Plan) -> Option<acp::ToolKind> {
+    let hints = said.filter(|_| kind(name, plan) == acp::ToolKind::Other)?.hints;
+    match (hints.read_only, hints.destructive, hints.open_world) {
+        (Some(true), _, Some(true)) => Some(acp::ToolKind::Fetch),
+        (Some(true), _, _) => Some(acp::ToolKind::Read),
+        (_, Some(true), _) => Some(acp::ToolKind::Edit),
+        (_, _, Some(true)) => Some(acp::ToolKind::Fetch),
+        _ => None,
+    }
+}
+
+/// True if the tool is of a service that is not built in.
+fn is_foreign(name: &str, plan: &Plan) -> bool {
+    let Some((service, _)) = name.split_once("__").filter(|_| !agents::is_own(name)) else { return false };
+    let ours = |entry: &crate::manifest::ServiceEntry| matches!(entry.manifest.transport, Transport::Builtin(_));
+    !plan.service(service).is_some_and(ours)
+}
+
+/// A tool of others by its own title, for a question.
+pub(super) fn titled(name: &str, title: Option<String>, plan: &Plan) -> Option<SaidOfTool> {
+    let (service, _) = name.split_once("__").filter(|_| is_foreign(name, plan))?;
+    Some(SaidOfTool { service: service.to_owned(), title, ..SaidOfTool::default() })
+}
+
+/// How far a call is, as a line of text; nothing if that says nothing.
+fn line_of(progress: &Progress) -> Option<String> {
+    let share = progress.total.filter(|total| *total > 0.0).map(|total| (progress.progress / total).clamp(0.0, 1.0));
+    let share = share.map(|share| format!("{:.0} %", share * 100.0));
+    let message = progress.message.as_deref().map(tool::plain_line).filter(|message| !message.is_empty());
+    match (share, message) {
+        (Some(share), Some(message)) => Some(format!("{share} · {message}\n")),
+        (Some(said), None) | (None, Some(said)) => Some(format!("{said}\n")),
+        (None, None) => None,
+    }
+}
+
 impl Shown {
-    pub(super) fn of(call: &ToolUse) -> Self {
-        Self { code: code(call), ..Self::default() }
+    pub(super) fn of(call: &ToolUse, said: Option<&SaidOfTool>, plan: &Plan) -> Self {
+        let (foreign, hinted) = (is_foreign(&call.name, plan), hinted(&call.name, said, plan));
+        Self { code: code(call), foreign, hinted, app: app(call, said), name: call.name.clone(), ..Self::default() }
     }
 
     /// What changes on the screen when a call does something; nothing if it cannot be seen there.
     pub(super) fn active(&mut self, id: &str, activity: &Activity) -> Option<acp::SessionUpdate> {
         let fields = acp::ToolCallUpdateFields::new();
         let fields = match activity {
-            Activity::Running => fields.status(acp::ToolCallStatus::InProgress),
+            // A question may have been asked under what is certain about the call; from here on it is shown as before.
+            Activity::Running => fields.status(acp::ToolCallStatus::InProgress).kind(self.hinted),
             Activity::Plan(steps) => return Some(plan_update(steps)),
             Activity::Progress(progress) => {
-                self.live.push_str(progress.message.as_deref()?);
+                let said = if self.foreign { line_of(progress) } else { progress.message.clone() };
+                self.live.push_str(&said?);
                 keep_tail(&mut self.live, MAX_LIVE);
                 fields.content(self.content(None))
             }
@@ -71,6 +132,8 @@ impl Shown {
                 self.note(activity);
                 fields.content(self.content(None))
             }
+            // No part of the call: a notice says it.
+            Activity::Said(_) => return None,
         };
         Some(acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields)))
     }
@@ -90,14 +153,26 @@ impl Shown {
             Activity::Terminal { id } => {
                 self.kept.push(acp::ToolCallContent::Terminal(acp::Terminal::new(acp::TerminalId::new(id.as_str()))));
             }
-            Activity::Running | Activity::Progress(_) | Activity::Plan(_) => {}
+            Activity::Running | Activity::Progress(_) | Activity::Plan(_) | Activity::Said(_) => {}
         }
     }
 
-    /// The call as it ended. What lasts of its activity is in `activity`, whether or not it was shown before.
-    pub(super) fn ended(self, id: &str, outcome: &ToolOutcome, activity: &[Activity]) -> acp::SessionUpdate {
-        let mut shown = Self { code: self.code, ..Self::default() };
+    /// The call as it ended. What lasts of its activity is in `activity`, whether or not it was shown before. `cwd` and
+    /// `roots` are the session's folders.
+    pub(super) fn ended(
+        self,
+        id: &str,
+        outcome: &ToolOutcome,
+        activity: &[Activity],
+        (cwd, roots): (&Path, &[PathBuf]),
+    ) -> acp::SessionUpdate {
+        let mut shown = Self { live: String::new(), kept: Vec::new(), places: Vec::new(), ..self };
         activity.iter().for_each(|activity| shown.note(activity));
+        if shown.foreign {
+            shown.places.extend(found::places(outcome, roots));
+            shown.kept.extend(found::diffs(outcome, cwd, roots));
+            shown.app = ui_of(outcome.meta.as_ref()).map(|uri| found::app(&uri, &shown.name)).or(shown.app);
+        }
         let status = if outcome.is_error { acp::ToolCallStatus::Failed } else { acp::ToolCallStatus::Completed };
         let fields = acp::ToolCallUpdateFields::new()
             .status(status)
@@ -111,12 +186,15 @@ impl Shown {
         let mut content: Vec<_> = self.code.iter().chain(&self.kept).cloned().collect();
         match outcome {
             // A diff or a terminal says it better than the words for the model.
-            Some(outcome) if self.kept.is_empty() || outcome.is_error => {
-                content.extend(outcome.content.iter().map(|piece| content::block(piece).into()));
+            Some(outcome) if self.kept.is_empty() || outcome.is_error || self.foreign => {
+                let annotations = |at: usize| outcome.annotations.get(&at);
+                let pieces = outcome.content.iter().enumerate();
+                content.extend(pieces.map(|(at, piece)| content::annotated(piece, annotations(at)).into()));
             }
             None if !self.live.is_empty() => content.push(text(&self.live)),
             Some(_) | None => {}
         }
+        content.extend(self.app.clone());
         content
     }
 }
@@ -178,9 +256,16 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
 
 /// `Run cargo test`, `Edit src/lib.rs`, `notes: add`; with `coding/backend: ` before it if that one makes the call for
 /// this session.
-pub(super) fn title(call: &ToolUse, by: Option<&str>, kind: acp::ToolKind) -> String {
-    let title = own_title(call, kind);
+pub(super) fn title(call: &ToolUse, by: Option<&str>, said: Option<&SaidOfTool>, kind: acp::ToolKind) -> String {
+    let title = said.and_then(|said| said_title(call, said)).unwrap_or_else(|| own_title(call, kind));
     by.map_or(title.clone(), |by| format!("{}: {title}", printable(by)))
+}
+
+/// A tool of others by the title it gives itself, behind the name of its service: it cannot pose as another's.
+fn said_title(call: &ToolUse, said: &SaidOfTool) -> Option<String> {
+    let title = one_line(said.title.as_deref().filter(|title| !title.trim().is_empty())?);
+    let about = tool::subject(&call.arguments).map(|about| format!(": {}", one_line(about))).unwrap_or_default();
+    Some(format!("{}: {title}{about}", said.service))
 }
 
 fn own_title(call: &ToolUse, kind: acp::ToolKind) -> String {

@@ -1,16 +1,25 @@
 //! Slash commands: the prompts of bound MCP services, and a few of our own.
 
+use std::sync::{Arc, Weak};
+
 use agent_client_protocol::v1::schema as acp;
+use futures::FutureExt as _;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use super::connection::Open;
 use super::errors;
+use super::updates::Updates;
 use crate::conversation::Content;
+use crate::session::attached;
 use crate::session::slash::{self, Misused};
 
+const ATTACH: &str = "A link to one of these in a prompt attaches what it holds:\n";
+const NO_RESOURCES: &str = "The services of this mode list nothing to attach.";
 const TOOLS: &str = "tools";
 const COMPACT: &str = "compact";
-const OURS: [&str; 2] = [TOOLS, COMPACT];
+const RESOURCES: &str = "resources";
+const OURS: [&str; 3] = [TOOLS, COMPACT, RESOURCES];
 
 /// Every command of the mode the session is in.
 pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
@@ -20,6 +29,10 @@ pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
     ];
     // A mode that cannot be entered has no commands of its own; the next prompt will say why.
     if let Ok(binding) = open.enter().await {
+        if binding.has_resources() {
+            let what = "List what the services of this mode have to read, as links to attach to a prompt";
+            commands.push(acp::AvailableCommand::new(RESOURCES, what));
+        }
         let prompts = slash::prompts(&binding, &OURS).await;
         commands.extend(prompts.iter().map(|(name, of)| command(name, of.service.as_str(), &of.prompt)));
     }
@@ -35,12 +48,53 @@ pub(super) async fn changed(open: &Open) -> Option<acp::SessionUpdate> {
     (now != acp::SessionUpdate::AvailableCommandsUpdate(told)).then_some(now)
 }
 
+/// Tells the client of other commands also between turns, when a service says that its lists have changed; as long as
+/// the session is open.
+pub(super) async fn watch(open: Weak<Open>, updates: Updates) {
+    let signs = open.upgrade().map(|open| (open.closed.clone(), Arc::clone(&open.retold)));
+    let Some((closed, retold)) = signs else { return };
+    loop {
+        let Some(now) = open.upgrade() else { return };
+        let binding = now.live.binding().await;
+        let mut changes = binding.map(|binding| binding.list_changes()).unwrap_or_default();
+        if let Some(update) = changed(&now).await {
+            updates.send(update);
+        }
+        // Whoever waits keeps nothing open.
+        drop(now);
+        let changed = changes.iter_mut().map(|changes| {
+            let changed = async {
+                // A service that ended says nothing more.
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            changed.boxed()
+        });
+        let nothing = std::iter::once(futures::future::pending::<()>().boxed());
+        let changed = futures::future::select_all(changed.chain(nothing));
+        tokio::select! {
+            () = closed.cancelled() => return,
+            // Another mode has other services.
+            () = retold.notified() => {}
+            _ = changed => {}
+        }
+    }
+}
+
 fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {
     let said = prompt["description"].as_str().or(prompt["title"].as_str()).unwrap_or("A prompt");
     let command = acp::AvailableCommand::new(name, format!("{said} ({service})"));
     match slash::hint(prompt) {
         Some(hint) => command.input(acp::AvailableCommandInput::Unstructured(acp::UnstructuredCommandInput::new(hint))),
         None => command,
+    }
+}
+
+fn misused(misused: Misused) -> acp::Error {
+    match misused {
+        Misused::Arguments(problem) => errors::invalid_params(problem),
+        Misused::Service(problem) => errors::failed(problem),
     }
 }
 
@@ -52,29 +106,40 @@ pub(super) enum Meant {
     Said(Vec<Content>),
     /// Answered without it.
     Answer(String),
+    /// The same with these behind it.
+    Listed(String, Vec<Content>),
     /// The talk is to be made shorter.
     Compact,
 }
 
 /// Looks for a command at the beginning of a prompt. What is none of ours goes to the model as it is.
-pub(super) async fn understand(open: &Open, prompt: Vec<Content>) -> Result<Meant, acp::Error> {
+pub(super) async fn understand(
+    open: &Open,
+    prompt: Vec<Content>,
+    cancel: &CancellationToken,
+) -> Result<Meant, acp::Error> {
+    let binding = open.live.binding().await.map_err(|error| errors::failed(error.to_string()))?;
+    let session = open.live.session();
+    let prompt = attached::attached(&binding, session, prompt, cancel).await.map_err(misused)?;
     let Some(line) = prompt.first().and_then(Content::as_text).and_then(|text| text.trim_start().strip_prefix('/'))
     else {
         return Ok(Meant::Prompt(prompt));
     };
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let binding = open.live.binding().await.map_err(|error| errors::failed(error.to_string()))?;
     match name {
         TOOLS => return Ok(Meant::Answer(slash::tools(&binding))),
         COMPACT => return Ok(Meant::Compact),
+        RESOURCES => {
+            let links = attached::links(&binding).await;
+            let said = if links.is_empty() { NO_RESOURCES } else { ATTACH };
+            return Ok(Meant::Listed(said.to_owned(), links));
+        }
         _ => {}
     }
-    let said = slash::prompt(&binding, open.live.session(), &OURS, name, rest.trim()).await;
-    let mut content = match said {
-        Ok(Some(content)) => content,
-        Ok(None) => return Ok(Meant::Prompt(prompt)),
-        Err(Misused::Arguments(problem)) => return Err(errors::invalid_params(problem)),
-        Err(Misused::Service(problem)) => return Err(errors::failed(problem)),
+    let said = slash::prompt(&binding, session, &OURS, name, rest.trim(), cancel).await;
+    let mut content = match said.map_err(misused)? {
+        Some(content) => content,
+        None => return Ok(Meant::Prompt(prompt)),
     };
     content.extend(prompt.into_iter().skip(1));
     Ok(Meant::Said(content))

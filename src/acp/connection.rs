@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::updates::{Abilities, MessageIds, Updates};
@@ -40,6 +40,10 @@ pub(super) struct Open {
     noted: Mutex<HashSet<String>>,
     /// The commands that the client was told last.
     commands: Mutex<Option<acp::AvailableCommandsUpdate>>,
+    /// Told when those have changed.
+    pub(super) retold: Arc<Notify>,
+    /// The session is no longer open here.
+    pub(super) closed: CancellationToken,
     turn: Mutex<Option<Turn>>,
     /// Whoever changes a session or prompts it does so in the order of the requests.
     order: Arc<tokio::sync::Mutex<()>>,
@@ -135,6 +139,8 @@ impl Connection {
             untold: Mutex::new(untold),
             noted: Mutex::default(),
             commands: Mutex::default(),
+            retold: Arc::default(),
+            closed: CancellationToken::new(),
             turn: Mutex::default(),
             order: Arc::default(),
         });
@@ -214,7 +220,10 @@ impl Open {
     }
 
     pub(super) fn told_commands(&self, update: &acp::AvailableCommandsUpdate) {
-        *lock(&self.commands) = Some(update.clone());
+        let before = lock(&self.commands).replace(update.clone());
+        if before.as_ref() != Some(update) {
+            self.retold.notify_one();
+        }
     }
 
     pub(super) fn commands_told(&self) -> Option<acp::AvailableCommandsUpdate> {
@@ -254,6 +263,7 @@ impl Open {
     }
 
     async fn stop(&self) {
+        self.closed.cancel();
         let turn = lock(&self.turn).clone();
         if let Some(turn) = turn {
             turn.cancel.cancel();

@@ -30,9 +30,24 @@ pub(super) fn block(content: &Content) -> acp::ContentBlock {
         Content::Text(text) | Content::Aside(text) => acp::ContentBlock::Text(acp::TextContent::new(text.clone())),
         Content::Image { mime, data } => acp::ContentBlock::Image(acp::ImageContent::new(data.clone(), mime.clone())),
         Content::Audio { mime, data } => acp::ContentBlock::Audio(acp::AudioContent::new(data.clone(), mime.clone())),
+        Content::Resource(value) if value.get("resource").is_some() => typed("resource", value),
         Content::Resource(value) => typed("resource", &json!({"resource": value})),
         Content::Link(value) => typed("resource_link", value),
     }
+}
+
+/// The same with what MCP says about whom it is for and how much it matters.
+pub(super) fn annotated(content: &Content, annotations: Option<&Value>) -> acp::ContentBlock {
+    let mut block = block(content);
+    let annotations = annotations.and_then(|said| serde_json::from_value::<acp::Annotations>(said.clone()).ok());
+    match &mut block {
+        acp::ContentBlock::Text(text) => text.annotations = annotations,
+        acp::ContentBlock::Image(image) => image.annotations = annotations,
+        acp::ContentBlock::Audio(audio) => audio.annotations = annotations,
+        // These bring their own.
+        _ => {}
+    }
+    block
 }
 
 /// MCP's and ACP's shapes are the same; what does not fit is shown as it is.

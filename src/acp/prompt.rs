@@ -29,7 +29,7 @@ pub(super) async fn prompt(
         if let Some(update) = commands::changed(open).await {
             updates.send(update);
         }
-        commands::understand(open, prompt).await.map(|meant| (order, meant))
+        commands::understand(open, prompt, running.cancel()).await.map(|meant| (order, meant))
     };
     let (order, meant) = tokio::select! {
         biased;
@@ -40,6 +40,11 @@ pub(super) async fn prompt(
         Meant::Prompt(prompt) => (prompt, true),
         Meant::Said(prompt) => (prompt, false),
         Meant::Answer(text) => return Ok(answered(&updates, text)),
+        Meant::Listed(text, links) => {
+            let response = answered(&updates, text);
+            links.iter().for_each(|link| updates.show_piece(link));
+            return Ok(response);
+        }
         Meant::Compact => {
             let front = Arc::clone(&updates) as Arc<dyn Notifier>;
             let shortened = open.live.compact(front, running.cancel()).await;

@@ -72,7 +72,8 @@ impl Around {
         let plan = Arc::clone(self.project.broker.plan());
         let (wire, abilities) = (connection.wire.clone(), Abilities::of(&connection.client()));
         let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&self.project.rules));
-        let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, abilities });
+        let asked = std::sync::atomic::AtomicU64::default();
+        let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, abilities, asked });
         let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
         Host { broker, models, asker, editor, brought: self.brought.clone() }
     }
@@ -237,10 +238,11 @@ pub(super) async fn delete(connection: &Connection, request: &acp::DeleteSession
 }
 
 /// What follows the answer to a session's set-up: its commands, and what the user should know.
-pub(super) async fn settled(connection: &Connection, client: &ConnectionTo<Client>, open: &Open) {
+pub(super) async fn settled(connection: &Connection, client: &ConnectionTo<Client>, open: &Arc<Open>) {
     let commands = super::commands::update(open).await;
     let id = acp::SessionId::new(open.live.id());
     // A client that went away hears nothing more.
     drop(client.send_notification(acp::SessionNotification::new(id, commands)));
     connection.tell_untold(client, open);
+    connection.spawn(super::commands::watch(Arc::downgrade(open), connection.updates(open)));
 }

@@ -3,7 +3,7 @@
 //! Invariant: nothing is sent that the client did not say it understands.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -14,6 +14,7 @@ use super::content;
 use super::subagent::Subagent;
 use super::wire::{Chunk, Voice, Wire};
 use crate::agents::{Child, Event, Notifier, Status, standing};
+use crate::broker::said_of_tool;
 use crate::conversation::{Content, Message, Part, Role};
 use crate::graph::Plan;
 use crate::session::Live;
@@ -26,6 +27,8 @@ pub(super) struct Updates {
     /// Not kept: a session ends though somebody still tells of it.
     live: Weak<Live>,
     cwd: PathBuf,
+    /// Below these a tool's answer may name files.
+    roots: Vec<PathBuf>,
     plan: Arc<Plan>,
     abilities: Abilities,
     turn: Mutex<Turn>,
@@ -57,15 +60,21 @@ pub(super) struct Abilities {
     pub(super) notices: bool,
     pub(super) compaction: bool,
     pub(super) subagents: bool,
+    /// Questions with fields to fill in, and with a page to open.
+    pub(super) forms: bool,
+    pub(super) pages: bool,
 }
 
 impl Abilities {
     pub(super) fn of(client: &acp::ClientCapabilities) -> Self {
         let session = client.session.as_ref();
+        let elicitation = client.elicitation.as_ref();
         Self {
             notices: session.is_some_and(|session| session.notices.is_some()),
             compaction: session.is_some_and(|session| session.compaction.is_some()),
             subagents: client.subagents.is_some(),
+            forms: elicitation.is_some_and(|elicitation| elicitation.form.is_some()),
+            pages: elicitation.is_some_and(|elicitation| elicitation.url.is_some()),
         }
     }
 }
@@ -85,9 +94,9 @@ impl Updates {
         abilities: Abilities,
         messages: Arc<MessageIds>,
     ) -> Self {
-        let (session, cwd) = (Arc::from(live.id()), live.session().cwd.clone());
+        let (session, cwd, roots) = (Arc::from(live.id()), live.session().cwd.clone(), live.session().roots.clone());
         let live = Arc::downgrade(live);
-        Self { wire, session, live, cwd, plan, abilities, turn: Mutex::default(), messages }
+        Self { wire, session, live, cwd, roots, plan, abilities, turn: Mutex::default(), messages }
     }
 
     /// The way to the client, and the session it is told about.
@@ -103,6 +112,7 @@ impl Updates {
             session: Arc::from(session),
             live: Weak::clone(&self.live),
             cwd: self.cwd.clone(),
+            roots: self.roots.clone(),
             plan: Arc::clone(&self.plan),
             abilities: self.abilities,
             turn: Mutex::default(),
@@ -119,7 +129,7 @@ impl Updates {
                     let shown = self.turn().calls.remove(id).unwrap_or_default();
                     // The client's terminals of those days are gone; what was said in them is in the outcome.
                     let lasting = activity.iter().filter(|activity| !matches!(activity, Activity::Terminal { .. }));
-                    self.send(shown.ended(id, outcome, &lasting.cloned().collect::<Vec<_>>()));
+                    self.send(shown.ended(id, outcome, &lasting.cloned().collect::<Vec<_>>(), self.folders()));
                     for activity in activity {
                         if let Activity::Plan(steps) = activity {
                             self.send(calls::plan_update(steps));
@@ -170,13 +180,14 @@ impl Updates {
             Event::ToolStarted { by: Some(_), .. } if live && self.abilities.subagents => {}
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
-                turn.calls.insert(call.id.clone(), Shown::of(call));
-                let begun = calls::begun(call, by.as_deref(), &self.plan, &self.cwd);
+                let said = self.live.upgrade().and_then(|live| said_of_tool(live.session(), &call.name));
+                turn.calls.insert(call.id.clone(), Shown::of(call, said.as_ref(), &self.plan));
+                let begun = calls::begun(call, by.as_deref(), said.as_ref(), &self.plan, &self.cwd);
                 self.send(acp::SessionUpdate::ToolCall(begun));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
                 let shown = turn.calls.remove(id).unwrap_or_default();
-                self.send(shown.ended(id, outcome, activity));
+                self.send(shown.ended(id, outcome, activity, self.folders()));
             }
             Event::Compacted { summary, .. } if self.abilities.compaction => {
                 let blocks: Vec<_> = [content::block(&Content::text(summary.text()))].into();
@@ -198,8 +209,19 @@ impl Updates {
         self.wire.chunk(Chunk { session: Arc::clone(&self.session), message, voice: Voice::Thought, text });
     }
 
+    /// A piece of an answer of our own that is not text.
+    pub(super) fn show_piece(&self, content: &Content) {
+        let id = acp::MessageId::new(self.next_message());
+        let chunk = acp::ContentChunk::new(content::block(content)).message_id(id);
+        self.send(acp::SessionUpdate::AgentMessageChunk(chunk));
+    }
+
     pub(super) fn send(&self, update: acp::SessionUpdate) {
         self.wire.update(&self.session, update);
+    }
+
+    fn folders(&self) -> (&Path, &[PathBuf]) {
+        (&self.cwd, &self.roots)
     }
 
     fn say(&self, voice: Voice, text: String) {
@@ -239,6 +261,11 @@ impl Notifier for Updates {
         match status {
             Status::Text(text) => self.say(Voice::Agent, text),
             Status::Thought(text) => self.say(Voice::Thought, text),
+            Status::ToolActivity { id, activity: Activity::Said(text) } => {
+                if self.turn().calls.contains_key(&id) {
+                    self.notice(acp::NoticeSeverity::Warning, &text);
+                }
+            }
             Status::ToolActivity { id, activity } => {
                 let mut turn = self.turn();
                 // What comes after the end of a call is not told.

@@ -1,6 +1,9 @@
 //! `skein-mcp-echo`: a small MCP server on stdio for the tests. It speaks the protocol by hand, because it must
 //! be able to break it: every flag and about half of its tools are a way to misbehave.
 
+#[path = "mcp_echo/talking.rs"]
+mod talking;
+
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, Write as _};
@@ -12,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
+use talking::Talks;
 
 /// How it was told to behave.
 #[derive(Debug, Default)]
@@ -35,6 +39,10 @@ struct Flags {
     prompts: bool,
     /// Offers a resource, too.
     resources: bool,
+    /// Asks, logs, and changes what it offers.
+    talks: bool,
+    /// Needs no handshake.
+    newer: bool,
     /// Ends at once while this file exists.
     exit_while: Option<String>,
     /// The description of `echo` is read from here, once.
@@ -61,6 +69,8 @@ impl Flags {
                 "--poisoned" => flags.poisoned = true,
                 "--prompts" => flags.prompts = true,
                 "--resources" => flags.resources = true,
+                "--talks" => flags.talks = true,
+                "--newer" => flags.newer = true,
                 "--exit-while" => flags.exit_while = Some(value()?),
                 "--describe-file" => flags.describe_file = Some(value()?),
                 "--slow-start" => flags.slow_start = Some(value()?),
@@ -82,6 +92,7 @@ struct Server {
     /// How often its tools were asked for.
     lists: AtomicUsize,
     cancelled: Cancelled,
+    talks: Talks,
 }
 
 fn main() -> ExitCode {
@@ -101,12 +112,14 @@ fn main() -> ExitCode {
         None => "Says what it is told.".to_owned(),
     };
     let hang = flags.hang_on_stop;
+    let talks = Talks::new(flags.newer);
     let server = Arc::new(Server {
         flags,
         description,
         calls: AtomicUsize::new(0),
         lists: AtomicUsize::new(0),
         cancelled: Cancelled::default(),
+        talks,
     });
     server.log("start");
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -171,11 +184,15 @@ impl Server {
             changed.notify_all();
         }
         let id = message["id"].clone();
-        if id.is_null() || self.flags.silent {
+        if id.is_null() || self.flags.silent || self.talks.hears(&message) {
             return;
         }
         match method.as_str() {
+            "server/discover" if self.flags.newer => talking::discovered(&id),
+            "subscriptions/listen" if self.flags.newer => self.talks.subscribed(&id),
             "initialize" => {
+                let client = message["params"]["capabilities"].clone();
+                *self.talks.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
                 if let Some(wait) = self.flags.slow_start.as_ref().and_then(|text| text.parse().ok()) {
                     std::thread::sleep(Duration::from_millis(wait));
                 }
@@ -206,7 +223,11 @@ impl Server {
             }
             "prompts/list" if self.flags.prompts => {
                 let arguments = json!([{"name": "file", "required": true}]);
-                answer(&id, json!({"prompts": [{"name": "show", "description": "Shows.", "arguments": arguments}]}));
+                let mut prompts = vec![json!({"name": "show", "description": "Shows.", "arguments": arguments})];
+                if self.talks.grown.load(Ordering::SeqCst) {
+                    prompts.push(json!({"name": "grown", "description": "Was not there before."}));
+                }
+                answer(&id, json!({"prompts": prompts}));
             }
             "prompts/get" if self.flags.prompts => {
                 let text = format!("read {}", message["params"]["arguments"]["file"].as_str().unwrap_or_default());
@@ -280,6 +301,7 @@ impl Server {
                 let written = std::fs::write(text("path"), text("content"));
                 say(id, &written.map_or_else(|error| error.to_string(), |()| "written".to_owned()));
             }
+            _ if self.flags.talks && self.talks.call(id, params) => {}
             name if self.flags.poisoned => say(id, name),
             name => refuse(id, -32602, &format!("unknown tool: {name}")),
         }
@@ -349,6 +371,9 @@ impl Server {
         if self.flags.poisoned {
             tools.extend(poisoned());
         }
+        if self.flags.talks {
+            tools.extend(talking::tools(&self.talks));
+        }
         json!({"tools": tools})
     }
 }
@@ -386,7 +411,9 @@ fn poisoned() -> Vec<Value> {
     ]
 }
 
-fn answer(id: &Value, result: Value) {
+fn answer(id: &Value, mut result: Value) {
+    // Older clients do not look at it.
+    result["resultType"] = json!("complete");
     send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
 }
 

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use jsonschema::Validator;
 use regex::Regex;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 pub use whole::ResourceOf;
 
 use super::files::Relative;
 use super::gate::{self, Judge, Verdict};
+use super::offered::Offered;
 use super::{Absent, Bounds, Terms, facts, files, foreign, idle, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
@@ -34,14 +36,16 @@ pub struct Binding {
     plan: Arc<Plan>,
     scope: ToolScope,
     /// By the name the model sees.
-    tools: BTreeMap<String, BoundTool>,
+    pub(super) tools: BTreeMap<String, BoundTool>,
     unoffered: Vec<Unoffered>,
     services: BTreeMap<ServiceName, Arc<dyn ToolService>>,
     /// Services in scope as a whole, with what each offered when this was frozen.
     whole: Vec<(ServiceName, Arc<Catalog>)>,
     absent: Vec<Absent>,
-    policy: Policy,
-    terms: Terms,
+    pub(super) policy: Policy,
+    pub(super) terms: Terms,
+    /// What each bound service offered when this was frozen.
+    frozen: Vec<(Arc<dyn ToolService>, Arc<Catalog>)>,
     /// Keeps the services running.
     _leases: Vec<Lease>,
 }
@@ -129,6 +133,7 @@ impl Binding {
             absent,
             policy,
             terms: terms.clone(),
+            frozen: Vec::new(),
             _leases: Vec::new(),
             plan: Arc::clone(&plan),
         };
@@ -155,6 +160,7 @@ impl Binding {
             if binding.admits_whole(entry, &catalog) {
                 binding.whole.push((service.name().clone(), Arc::clone(&catalog)));
             }
+            binding.frozen.push((Arc::clone(&service), catalog));
             binding.services.insert(service.name().clone(), service);
         }
         let named = names::assign(offered.iter().map(|tool| (&tool.service, &tool.spec.name)));
@@ -165,7 +171,28 @@ impl Binding {
                 binding.tools.insert(name, tool);
             }
         }
+        binding.note_offered();
         binding
+    }
+
+    /// True if a bound service has tools now that it did not have, or lacks some that it had. What a tool says about
+    /// itself is another matter: that stays as it was first offered.
+    pub async fn is_outdated(&self) -> bool {
+        let names = |catalog: &Catalog| catalog.tools.iter().map(|tool| tool.name.clone()).collect::<HashSet<_>>();
+        for (service, seen) in &self.frozen {
+            if let Some(now) = service.listed().await
+                && !Arc::ptr_eq(&now, seen)
+                && names(&now) != names(seen)
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Where bound services say that their lists have changed, as far as they do. Whoever watches keeps none running.
+    pub fn list_changes(&self) -> Vec<watch::Receiver<u64>> {
+        self.frozen.iter().filter_map(|(service, _)| service.changes()).collect()
     }
 
     /// The predicate, and what makes a tool fit to be offered.
@@ -185,6 +212,7 @@ impl Binding {
             let built = validator.get_or_init(|| foreign::validator(&spec));
             built.as_ref().map_err(Clone::clone)?;
         }
+        let (spec, seen) = if builtin { (spec, Arc::clone(catalog)) } else { self.as_first_offered(entry, spec, catalog) };
         Ok(BoundTool {
             service: entry.manifest.name.clone(),
             group,
@@ -195,9 +223,21 @@ impl Binding {
             builtin,
             brought: matches!(entry.layer, Layer::Project | Layer::Editor),
             relative: if builtin { Relative::ToSession } else { Relative::Elsewhere },
-            seen: Arc::clone(catalog),
+            seen,
             validator,
         })
+    }
+
+    /// A tool that says something else about itself than when the session was first offered it is not what the user and
+    /// the model know: the first counts, and a call finds that it is gone.
+    fn as_first_offered(
+        &self,
+        entry: &ServiceEntry,
+        spec: ToolSpec,
+        catalog: &Arc<Catalog>,
+    ) -> (ToolSpec, Arc<Catalog>) {
+        let first = self.terms.session.state::<Offered>().first(&entry.manifest.name, &spec);
+        if first == spec { (spec, Arc::clone(catalog)) } else { (first, Arc::default()) }
     }
 
     /// Resources and prompts belong to no group, so they come only with the service as a whole.
@@ -283,7 +323,7 @@ impl Binding {
             Ok(permitted) => permitted,
             Err(outcome) => return Ok(outcome),
         };
-        let context = context.with_elicitor(Arc::new(gate::ByAsker(Arc::clone(&self.terms.asker))));
+        let context = self.heard(context);
         context.report(Activity::Running);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {
@@ -291,6 +331,11 @@ impl Binding {
             Err(error) => Ok(ToolOutcome::error(error.to_string())),
             Ok(outcome) => Ok(outcome),
         }
+    }
+
+    /// The same call, whose service can ask the user.
+    fn heard(&self, context: CallContext) -> CallContext {
+        context.with_elicitor(Arc::new(gate::ByAsker(Arc::clone(&self.terms.asker))))
     }
 
     /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.

@@ -25,6 +25,9 @@ pub trait Asker: Send + Sync {
     fn elicit(&self, _: Elicitation) -> BoxFuture<'_, Elicited> {
         Box::pin(async { Elicited::Unheard })
     }
+
+    /// A page that the user was asked to open is done with.
+    fn page_done(&self, _by: &str, _id: &str) {}
 }
 
 /// An agent outside asks for consent in its own words.
@@ -54,6 +57,10 @@ pub(super) struct ByAsker(pub(super) Arc<dyn Asker>);
 impl Elicitor for ByAsker {
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
         self.0.elicit(question)
+    }
+
+    fn page_done(&self, by: &str, id: &str) {
+        self.0.page_done(by, id);
     }
 }
 

@@ -13,7 +13,7 @@ use anstyle::{AnsiColor, Style};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
-use super::diff;
+use super::{diff, elicit};
 use super::folders::Folders;
 use super::kept_rules::UserConfig;
 use super::keyboard::{Key, Keyboard};
@@ -21,6 +21,7 @@ use super::output::{BOLD, QUIET, clear_line, shown, verbatim};
 use super::wrap::{Margin, Wrap, paragraph, screen_width};
 use crate::broker::{Answer, Asker, Question, RuleStore as _};
 use crate::manifest::PermissionRule;
+use crate::tool::elicit::{Elicitation, Elicited};
 use crate::tool::{Preview, preview};
 
 /// So many lines are shown unless all are asked for.
@@ -87,31 +88,46 @@ impl AtTerminal {
 impl Asker for AtTerminal {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
         Box::pin(async move {
-            let _turn = self.turn.lock().await;
-            let awaited = Awaited(Arc::default());
-            let (keyboard, floor, given_up) =
-                (Arc::clone(&self.keyboard), Arc::clone(&self.floor), Arc::clone(&awaited.0));
             let (cwd, rule) = (self.cwd.clone(), question.rule.clone());
-            floor.set(true);
-            // It is the reader that leaves the floor, also when nobody waits for the answer: only then the question is
-            // over on the screen.
-            let asked = tokio::task::spawn_blocking(move || {
-                let said = answer(&question, &cwd, &keyboard, &given_up);
-                floor.set(false);
-                said
-            });
-            match asked.await {
-                Ok(Ok(Said::Yes)) => Answer::Allow,
-                Ok(Ok(Said::Always)) => Answer::AllowAlways,
-                Ok(Ok(Said::InProject)) => rule.map_or(Answer::Allow, |rule| self.keep(&rule)),
-                Ok(Ok(Said::No)) => Answer::Refuse,
-                Ok(Err(_)) | Err(_) => Answer::Unheard,
+            let put = move |keyboard: &Keyboard, given_up: &AtomicBool| answer(&question, &cwd, keyboard, given_up);
+            match self.alone(put).await {
+                Some(Said::Yes) => Answer::Allow,
+                Some(Said::Always) => Answer::AllowAlways,
+                Some(Said::InProject) => rule.map_or(Answer::Allow, |rule| self.keep(&rule)),
+                Some(Said::No) => Answer::Refuse,
+                None => Answer::Unheard,
             }
+        })
+    }
+
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
+        Box::pin(async move {
+            let put = move |keyboard: &Keyboard, given_up: &AtomicBool| elicit::put(&question, keyboard, given_up);
+            self.alone(put).await.unwrap_or(Elicited::Unheard)
         })
     }
 }
 
 impl AtTerminal {
+    /// Puts a question while nobody else prints or asks. Nothing if the terminal cannot be used.
+    async fn alone<T: Send + 'static>(
+        &self,
+        put: impl FnOnce(&Keyboard, &AtomicBool) -> std::io::Result<T> + Send + 'static,
+    ) -> Option<T> {
+        let _turn = self.turn.lock().await;
+        let awaited = Awaited(Arc::default());
+        let (keyboard, floor, given_up) = (Arc::clone(&self.keyboard), Arc::clone(&self.floor), Arc::clone(&awaited.0));
+        floor.set(true);
+        // It is the reader that leaves the floor, also when nobody waits for the answer: only then the question is
+        // over on the screen.
+        let asked = tokio::task::spawn_blocking(move || {
+            let said = put(&keyboard, &given_up);
+            floor.set(false);
+            said
+        });
+        asked.await.ok().and_then(Result::ok)
+    }
+
     /// The call was consented to, whether or not the rule can be kept.
     fn keep(&self, rule: &PermissionRule) -> Answer {
         let told = match self.rules.keep(rule) {

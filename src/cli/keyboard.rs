@@ -75,6 +75,34 @@ impl Keyboard {
         }
     }
 
+    /// One line, shown behind `prompt` as it is typed. Nothing if it is given up, or Escape is pressed.
+    pub(super) fn line(&self, given_up: &AtomicBool, prompt: &str) -> std::io::Result<Option<String>> {
+        let _reads = self.reads();
+        let _quiet = Quiet::new(true);
+        let mut typed = Vec::new();
+        let mut stderr = anstream::stderr();
+        write!(stderr, "{prompt}").and_then(|()| stderr.flush())?;
+        loop {
+            let mut bytes = [0; 256];
+            let read = rustix::io::read(stdin(), &mut bytes)?;
+            if given_up.load(Ordering::Relaxed) || bytes[..read] == [0x1b] {
+                writeln!(stderr)?;
+                return Ok(None);
+            }
+            if read == 0 {
+                continue;
+            }
+            typed.extend_from_slice(&bytes[..read]);
+            let text = words(&typed);
+            let line = text.lines().next().unwrap_or_default();
+            write!(stderr, "\r\x1b[2K{prompt}{}", super::output::shown(line)).and_then(|()| stderr.flush())?;
+            if bytes[..read].iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
+                writeln!(stderr)?;
+                return Ok(Some(line.to_owned()));
+            }
+        }
+    }
+
     /// What was typed while questions came up. It is given back once.
     pub(super) fn typed_ahead(&self) -> String {
         words(&std::mem::take(&mut *self.ahead()))

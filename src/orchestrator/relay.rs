@@ -86,6 +86,13 @@ pub(super) struct ForChild {
     pub(super) session: Arc<OnceLock<String>>,
 }
 
+impl ForChild {
+    /// A service of the child, in the parent.
+    fn named(&self, by: &str) -> String {
+        format!("{by} of {}", self.who)
+    }
+}
+
 impl Asker for ForChild {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
         let apart = self.session.get().cloned().zip(question.call.clone());
@@ -101,7 +108,11 @@ impl Asker for ForChild {
 
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
         let call = question.call.map(|id| inner_id(&self.call, &id).into());
-        let by = format!("{} of {}", question.by, self.who);
+        let by = self.named(&question.by);
         self.asker.elicit(Elicitation { by, call, ..question })
+    }
+
+    fn page_done(&self, by: &str, id: &str) {
+        self.asker.page_done(&self.named(by), id);
     }
 }

@@ -275,10 +275,15 @@ impl<H: ServerHandler> Connection for Direct<H> {
         })
     }
 
-    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+    fn read_resource(
+        &self,
+        uri: String,
+        context: CallContext,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
             let handler = self.handler.read_resource(ReadResourceRequestParams::new(uri), self.request(&context));
-            match guarded(&context, None, handler).await? {
+            match guarded(&context, Some(limit), handler).await? {
                 Ok(ReadResourceResponse::Complete(result)) => Ok(content::json(&result)),
                 Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
                 Err(error) => Err(CallError::Refused(error.message.into_owned())),
@@ -291,11 +296,12 @@ impl<H: ServerHandler> Connection for Direct<H> {
         name: String,
         arguments: Map<String, Value>,
         context: CallContext,
+        limit: Duration,
     ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
             let params = GetPromptRequestParams::new(name).with_arguments(arguments);
             let handler = self.handler.get_prompt(params, self.request(&context));
-            match guarded(&context, None, handler).await? {
+            match guarded(&context, Some(limit), handler).await? {
                 Ok(GetPromptResponse::Complete(result)) => Ok(content::json(&result)),
                 Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
                 Err(error) => Err(CallError::Refused(error.message.into_owned())),

@@ -27,11 +27,22 @@ pub(super) fn spec(tool: Tool) -> ToolSpec {
 }
 
 pub(super) fn outcome(result: CallToolResult) -> ToolOutcome {
+    let annotations = |(at, block): (usize, &ContentBlock)| {
+        let annotations = match block {
+            ContentBlock::Text(text) => text.annotations.as_ref(),
+            ContentBlock::Image(image) => image.annotations.as_ref(),
+            ContentBlock::Audio(audio) => audio.annotations.as_ref(),
+            // These keep what they say about themselves.
+            _ => None,
+        };
+        annotations.map(|annotations| (at, json(annotations)))
+    };
     ToolOutcome {
-        content: result.content.into_iter().map(content).collect(),
         structured: result.structured_content,
         is_error: result.is_error.unwrap_or(false),
         refused: false,
+        annotations: result.content.iter().enumerate().filter_map(annotations).collect(),
+        content: result.content.into_iter().map(content).collect(),
         meta: result.meta.and_then(|meta| serde_json::to_value(meta).ok()),
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! Invariant: a call is handed over at most once. What may have run is never sent again.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,6 +14,7 @@ use super::Lease;
 use super::circuit::{Circuit, Permission};
 use super::connection::{CallError, Connection};
 use super::environment::{Secrets, literal_secrets};
+use super::remote::Owner;
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
 use crate::tool::{CallContext, Catalog, Health, ServiceError, ServiceStatus, ToolCall, ToolOutcome, ToolService};
@@ -25,8 +25,8 @@ pub(super) struct Entry {
     pub(super) manifest: ServiceManifest,
     /// Leases on what it requires: held as long as it is in the pool.
     pub(super) required: Vec<(RoleName, Lease)>,
-    /// Where the session works that it is for; nothing if it is for all.
-    cwd: Option<PathBuf>,
+    /// The session that it is for; nothing if it is for all.
+    owner: Option<Arc<Owner>>,
     /// Held while starting, so that many callers make one start.
     live: tokio::sync::Mutex<Option<Live>>,
     state: Mutex<State>,
@@ -61,7 +61,7 @@ impl Entry {
     pub(super) fn new(
         manifest: ServiceManifest,
         required: Vec<(RoleName, Lease)>,
-        cwd: Option<PathBuf>,
+        owner: Option<Arc<Owner>>,
         pool: &Arc<Inner>,
     ) -> Self {
         let circuit = Circuit::new(&manifest.restart);
@@ -70,7 +70,7 @@ impl Entry {
         Self {
             manifest,
             required,
-            cwd,
+            owner,
             live: tokio::sync::Mutex::new(None),
             state: Mutex::new(State {
                 circuit,
@@ -187,7 +187,7 @@ impl Entry {
         }
         let limit = self.manifest.timeouts.start.duration();
         let starting = async {
-            let connection = pool.connect(&self.manifest, &self.required, self.cwd.as_deref(), &self.secrets).await?;
+            let connection = pool.connect(&self.manifest, &self.required, self.owner.as_ref(), &self.secrets).await?;
             let catalog = connection.catalog().await;
             match catalog {
                 Ok(catalog) => {
@@ -272,11 +272,6 @@ impl Drop for Starting<'_> {
     }
 }
 
-/// An answer within the time for one call.
-async fn in_time<T>(limit: Duration, answer: BoxFuture<'_, Result<T, CallError>>) -> Result<T, CallError> {
-    tokio::time::timeout(limit, answer).await.unwrap_or(Err(CallError::TimedOut))
-}
-
 fn reason_of(error: &CallError) -> String {
     match error {
         CallError::Died(reason) | CallError::Refused(reason) => reason.clone(),
@@ -328,6 +323,22 @@ impl ToolService for Entry {
         Box::pin(async move { Ok(self.live().await?.catalog) })
     }
 
+    fn listed(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
+        Box::pin(async move {
+            // Whoever holds it starts the service, and what it offers then is asked for by whoever needs it.
+            let mut live = self.live.try_lock().ok()?;
+            let running = live.as_ref().filter(|running| running.connection.closed().is_none())?;
+            if running.connection.generation() == running.generation {
+                return Some(Arc::clone(&running.catalog));
+            }
+            self.current(&mut live).await.ok().map(|running| running.catalog)
+        })
+    }
+
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        self.state().watched.as_ref().and_then(|connection| connection.changes())
+    }
+
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Result<ToolOutcome, ServiceError>> {
         Box::pin(async move {
             let connection = self.live().await?.connection;
@@ -341,7 +352,7 @@ impl ToolService for Entry {
         Box::pin(async move {
             let connection = self.live().await?.connection;
             let limit = self.manifest.timeouts.call.duration();
-            let answer = in_time(limit, connection.read_resource(uri, context)).await;
+            let answer = connection.read_resource(uri, context, limit).await;
             answer.map_err(|error| self.explain(error, "resources/read"))
         })
     }
@@ -355,7 +366,7 @@ impl ToolService for Entry {
         Box::pin(async move {
             let connection = self.live().await?.connection;
             let limit = self.manifest.timeouts.call.duration();
-            let answer = in_time(limit, connection.get_prompt(name, arguments, context)).await;
+            let answer = connection.get_prompt(name, arguments, context, limit).await;
             answer.map_err(|error| self.explain(error, "prompts/get"))
         })
     }

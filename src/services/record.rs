@@ -187,6 +187,10 @@ impl Connection for Recorder {
         self.connection.generation()
     }
 
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        self.connection.changes()
+    }
+
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
         Box::pin(async move {
             let catalog = self.connection.catalog().await?;
@@ -207,9 +211,14 @@ impl Connection for Recorder {
         })
     }
 
-    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+    fn read_resource(
+        &self,
+        uri: String,
+        context: CallContext,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
-            let result = self.connection.read_resource(uri.clone(), context).await;
+            let result = self.connection.read_resource(uri.clone(), context, limit).await;
             self.write(Interaction::Resource { uri, answer: Answer::of(&result) });
             result
         })
@@ -220,9 +229,10 @@ impl Connection for Recorder {
         name: String,
         arguments: Map<String, Value>,
         context: CallContext,
+        limit: Duration,
     ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
-            let result = self.connection.get_prompt(name.clone(), arguments.clone(), context).await;
+            let result = self.connection.get_prompt(name.clone(), arguments.clone(), context, limit).await;
             self.write(Interaction::Prompt { name, arguments, answer: Answer::of(&result) });
             result
         })
@@ -310,7 +320,7 @@ impl Connection for Player {
         Box::pin(async move { result })
     }
 
-    fn read_resource(&self, wanted: String, _: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+    fn read_resource(&self, wanted: String, _: CallContext, _: Duration) -> BoxFuture<'_, Result<Value, CallError>> {
         let found = self.find(|line| match line {
             Interaction::Resource { uri, answer } if *uri == wanted => Some(answer),
             _ => None,
@@ -330,6 +340,7 @@ impl Connection for Player {
         wanted: String,
         given: Map<String, Value>,
         _: CallContext,
+        _: Duration,
     ) -> BoxFuture<'_, Result<Value, CallError>> {
         let found = self.find(|line| match line {
             Interaction::Prompt { name, arguments, answer } if *name == wanted && *arguments == given => Some(answer),

@@ -1,39 +1,39 @@
 //! An MCP server on the other side of a wire: the rmcp client with what it lacks, namely limits, a reason when
 //! it ends, and cancellation that reaches the server.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod client;
+mod lists;
+mod questions;
+
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientCapabilities, ClientConfig,
-    ClientRequest, GetPromptRequestParams, GetPromptResponse, Implementation, PaginatedRequestParams,
-    ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ServerResult,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, GetPromptRequest,
+    GetPromptRequestParams, InputResponses, ProtocolVersion, ReadResourceRequest,
+    ReadResourceRequestParams, RequestMetaObject, ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
-    ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, PeerRequestOptions,
-    RunningService, RunningServiceCancellationToken,
+    ClientInitializeError, ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RunningService,
+    RunningServiceCancellationToken,
 };
 use rmcp::transport::IntoTransport;
-use rmcp::{ClientHandler, Peer, RoleClient, ServiceError as RmcpError};
+use rmcp::{Peer, RoleClient, ServiceError as RmcpError};
 use serde_json::{Map, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{CallError, Connection};
 use super::content;
 use super::stdio::Failure;
-use crate::ids::ServiceName;
 use crate::process::Group;
 use crate::task::Scope;
-use crate::tool::{Activity, CallContext, Catalog, Progress, ToolCall, ToolOutcome};
+use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
+pub(super) use client::{Client, Owner};
 
-/// A server that pages for ever must not be followed for ever.
-const MAX_PAGES: usize = 50;
-const MAX_ITEMS: usize = 2_000;
+/// A server that asks for ever must not be answered for ever.
+const MAX_ROUNDS: usize = 10;
 /// How long a server has to end by itself once its input is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a server has to take a notification off the wire.
@@ -73,7 +73,7 @@ impl Remote {
     /// Performs the handshake, in whichever era the server speaks, and watches over the connection until it
     /// ends. A `group` dies with the connection, and the connection with it.
     pub(super) async fn connect<T, E, A>(
-        service: ServiceName,
+        client: Client,
         transport: T,
         era: Era,
         group: Option<(Group, Failure)>,
@@ -83,7 +83,6 @@ impl Remote {
         T: IntoTransport<RoleClient, E, A>,
         E: std::error::Error + Send + Sync + 'static,
     {
-        let client = Client { service, progress: Arc::default(), generation: Arc::default() };
         let lifecycle = match era {
             Era::Unknown => ClientLifecycleMode::Auto {
                 preferred_versions: vec![ProtocolVersion::V_2026_07_28],
@@ -106,6 +105,7 @@ impl Remote {
         let (closing, closed) = watch::channel(None);
         let group = group.map(|(group, _)| group);
         scope.spawn(supervise(running, group, failure.clone(), closing, scope.cancelled().clone()));
+        scope.spawn(subscribe(peer.clone(), client.clone(), scope.cancelled().clone()));
         Ok(Self { peer, client, instructions, pid, stop, failure, closed })
     }
 
@@ -142,89 +142,97 @@ impl Remote {
         }
     }
 
-    async fn list(&self) -> Result<Catalog, CallError> {
-        let capabilities = self.peer.peer_info().map(|info| info.capabilities.clone()).unwrap_or_default();
-        let mut catalog = Catalog::default();
-        // Each list ends at the limits; a server that repeats a cursor would be followed for ever.
-        macro_rules! pages {
-            ($list:ident, $items:ident, $into:expr) => {{
-                let mut cursor = None;
-                for page in 0.. {
-                    let request = PaginatedRequestParams::default().with_cursor(cursor.clone());
-                    let result = match self.peer.$list(Some(request)).await {
-                        Ok(result) => result,
-                        Err(error) => return Err(self.explain(error).await),
-                    };
-                    let items: &mut Vec<_> = $into;
-                    items.extend(result.$items.into_iter().take(MAX_ITEMS.saturating_sub(items.len())).map(Convert::convert));
-                    let next = result.next_cursor;
-                    if next.is_none() || next == cursor || page + 1 == MAX_PAGES || items.len() == MAX_ITEMS {
-                        if next.is_some() {
-                            tracing::warn!(service = %self.client.service, list = stringify!($list), "a list without end was cut off");
-                        }
-                        break;
-                    }
-                    cursor = next;
-                }
-            }};
+    /// Sends a request and waits for its answer. What the server wants to know before it answers is asked for, and the
+    /// request sent again with it: that is how servers of the newer era ask, and the only way anything is sent twice.
+    async fn request(
+        &self,
+        make: impl Fn(Option<InputResponses>, Option<String>) -> ClientRequest,
+        context: &CallContext,
+        limit: Duration,
+    ) -> Result<Result<ServerResult, RmcpError>, CallError> {
+        let (mut responses, mut state, mut pages) = (None, None, Vec::new());
+        for _ in 0..MAX_ROUNDS {
+            let answer = self.round(make(responses.take(), state.take()), context, limit).await?;
+            let Ok(ServerResult::InputRequiredResult(required)) = answer else {
+                pages.iter().for_each(|page: &String| self.client.done_with(page));
+                return Ok(answer);
+            };
+            let requests = required.input_requests.unwrap_or_default();
+            let wanted = questions::pages(&requests);
+            pages.iter().filter(|page| !wanted.contains(page)).for_each(|page| self.client.done_with(page));
+            responses = Some(questions::answers(&self.client, requests, context).await?);
+            (state, pages) = (required.request_state, wanted);
         }
-        if capabilities.tools.is_some() {
-            pages!(list_tools, tools, &mut catalog.tools);
-        }
-        if capabilities.prompts.is_some() {
-            pages!(list_prompts, prompts, &mut catalog.prompts);
-        }
-        if capabilities.resources.is_some() {
-            pages!(list_resources, resources, &mut catalog.resources);
-            // Optional, and some servers with resources answer that they do not know the method.
-            if let Ok(result) = self.peer.list_resource_templates(None).await {
-                catalog.templates =
-                    result.resource_templates.into_iter().take(MAX_ITEMS).map(Convert::convert).collect();
-            }
-        }
-        Ok(catalog)
+        Err(CallError::Refused(format!("it asked for input {MAX_ROUNDS} times without an answer of its own")))
     }
 
-    async fn request(&self, call: ToolCall, limit: Duration) -> Result<ToolOutcome, CallError> {
-        let params = CallToolRequestParams::new(call.tool.as_str().to_owned()).with_arguments(call.arguments);
-        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+    /// One request and its answer.
+    async fn round(
+        &self,
+        request: ClientRequest,
+        context: &CallContext,
+        limit: Duration,
+    ) -> Result<Result<ServerResult, RmcpError>, CallError> {
         // rmcp has a time limit of its own, but past it waits until the server has heard that it is over.
-        let sending = self.peer.send_request_with_option(request, PeerRequestOptions::no_options());
+        let sending = self.peer.send_request_with_option(request, self.options(context));
         let sending = tokio::time::timeout(limit, sending);
         let handle = tokio::select! {
             biased;
-            () = call.context.cancel.cancelled() => return Err(CallError::Cancelled),
+            () = context.cancel.cancelled() => return Err(CallError::Cancelled),
             sent = sending => match sent {
-                // It does not read its input; whether it has seen the call cannot be known.
+                // It does not read its input; whether it has seen the request cannot be known.
                 Err(_) => return Err(CallError::TimedOut),
                 Ok(Err(error)) => return Err(self.explain(error).await),
                 Ok(Ok(handle)) => handle,
             },
         };
         let id = handle.id.clone();
-        let listening = self.client.listen(&handle.progress_token, &call.context);
+        let listening = self.client.listen(&handle.progress_token, &id, context);
         let answer = handle.await_response();
         tokio::pin!(answer);
-        let answer = loop {
+        loop {
             let (reason, error) = tokio::select! {
                 biased;
-                () = call.context.cancel.cancelled() => ("the user cancelled", CallError::Cancelled),
-                answer = &mut answer => break answer,
+                () = context.cancel.cancelled() => ("the user cancelled", CallError::Cancelled),
+                answer = &mut answer => return Ok(answer),
                 // The time begins again.
-                () = listening.heard.notified() => continue,
-                () = tokio::time::sleep(limit) => ("it took too long", CallError::TimedOut),
+                () = listening.heard() => continue,
+                () = tokio::time::sleep(limit) => {
+                    if listening.is_asking() {
+                        continue;
+                    }
+                    ("it took too long", CallError::TimedOut)
+                }
             };
             let cancelled = CancelledNotificationParam::new(Some(id), Some(reason.to_owned()));
             // The server may be gone, or deaf; it was told if it is neither.
             drop(tokio::time::timeout(TELLING, self.peer.notify_cancelled(cancelled)).await);
             return Err(error);
+        }
+    }
+
+    /// What a request of the newer era says beside itself: what may be asked because of it, and that logs are welcome.
+    #[expect(deprecated, reason = "servers still log")]
+    fn options(&self, context: &CallContext) -> PeerRequestOptions {
+        let options = PeerRequestOptions::no_options();
+        if !is_newer(&self.peer) {
+            return options;
+        }
+        let mut meta = RequestMetaObject::new();
+        meta.set_client_capabilities(self.client.capabilities(context.elicitor().is_some()));
+        meta.set_log_level(rmcp::model::LoggingLevel::Info);
+        options.with_meta(meta)
+    }
+
+    async fn outcome(&self, call: ToolCall, limit: Duration) -> Result<ToolOutcome, CallError> {
+        let params = CallToolRequestParams::new(call.tool.as_str().to_owned()).with_arguments(call.arguments);
+        let make = |responses: Option<InputResponses>, state: Option<String>| {
+            let mut params = params.clone();
+            (params.input_responses, params.request_state) = (responses, state);
+            ClientRequest::CallToolRequest(CallToolRequest::new(params))
         };
-        drop(listening);
-        match answer {
+        match self.request(make, &call.context, limit).await? {
             Ok(ServerResult::CallToolResult(result)) => Ok(content::outcome(result)),
-            Ok(ServerResult::InputRequiredResult(_)) => {
-                Err(CallError::Refused("it asks for input, and nobody can be asked here".to_owned()))
-            }
             Ok(_) => Err(CallError::Refused("its answer is not the result of a tool call".to_owned())),
             Err(RmcpError::McpError(error)) => Ok(ToolOutcome::error(error.message.into_owned())),
             Err(error) => Err(self.explain(error).await),
@@ -238,7 +246,11 @@ impl Connection for Remote {
     }
 
     fn generation(&self) -> u64 {
-        self.client.generation.load(Ordering::Relaxed)
+        self.client.generation()
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.client.changes())
     }
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
@@ -246,16 +258,24 @@ impl Connection for Remote {
     }
 
     fn call(&self, call: ToolCall, limit: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>> {
-        Box::pin(self.request(call, limit))
+        Box::pin(self.outcome(call, limit))
     }
 
-    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+    fn read_resource(
+        &self,
+        uri: String,
+        context: CallContext,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
-            // Dropping the request cancels it at the server.
-            let request = self.peer.read_resource_once(ReadResourceRequestParams::new(uri));
-            match until_cancelled(&context, request).await? {
-                Ok(ReadResourceResponse::Complete(result)) => Ok(content::json(&result)),
-                Ok(_) => Err(CallError::Refused("it asks for input, and nobody can be asked here".to_owned())),
+            let make = |responses: Option<InputResponses>, state: Option<String>| {
+                let mut params = ReadResourceRequestParams::new(uri.clone());
+                (params.input_responses, params.request_state) = (responses, state);
+                ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params))
+            };
+            match self.request(make, &context, limit).await? {
+                Ok(ServerResult::ReadResourceResult(result)) => Ok(content::json(&result)),
+                Ok(_) => Err(CallError::Refused("its answer is not a resource".to_owned())),
                 Err(error) => Err(self.explain(error).await),
             }
         })
@@ -266,12 +286,17 @@ impl Connection for Remote {
         name: String,
         arguments: Map<String, Value>,
         context: CallContext,
+        limit: Duration,
     ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
-            let request = self.peer.get_prompt_once(GetPromptRequestParams::new(name).with_arguments(arguments));
-            match until_cancelled(&context, request).await? {
-                Ok(GetPromptResponse::Complete(result)) => Ok(content::json(&result)),
-                Ok(_) => Err(CallError::Refused("it asks for input, and nobody can be asked here".to_owned())),
+            let make = |responses: Option<InputResponses>, state: Option<String>| {
+                let mut params = GetPromptRequestParams::new(name.clone()).with_arguments(arguments.clone());
+                (params.input_responses, params.request_state) = (responses, state);
+                ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
+            };
+            match self.request(make, &context, limit).await? {
+                Ok(ServerResult::GetPromptResult(result)) => Ok(content::json(&result)),
+                Ok(_) => Err(CallError::Refused("its answer is not a prompt".to_owned())),
                 Err(error) => Err(self.explain(error).await),
             }
         })
@@ -306,11 +331,36 @@ impl Drop for Remote {
     }
 }
 
-async fn until_cancelled<T>(context: &CallContext, future: impl Future<Output = T>) -> Result<T, CallError> {
+/// True if the server needs no handshake, and is told with every request what it may ask.
+fn is_newer(peer: &Peer<RoleClient>) -> bool {
+    peer.peer_info().is_some_and(|info| !info.protocol_version.has_initialize())
+}
+
+/// A server of the newer era says only to those who listen that its lists have changed.
+async fn subscribe(peer: Peer<RoleClient>, client: Client, ending: CancellationToken) {
+    let Some(info) = peer.peer_info().filter(|_| is_newer(&peer)) else { return };
+    let capabilities = &info.capabilities;
+    let said = |changes: Option<bool>| changes.filter(|changes| *changes);
+    let mut filter = SubscriptionFilter::new();
+    filter.tools_list_changed = said(capabilities.tools.as_ref().and_then(|tools| tools.list_changed));
+    filter.prompts_list_changed = said(capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed));
+    filter.resources_list_changed = said(capabilities.resources.as_ref().and_then(|all| all.list_changed));
+    if filter == SubscriptionFilter::new() {
+        return;
+    }
+    let listening = async {
+        match peer.listen(filter).await {
+            Ok(mut subscription) => {
+                while let Ok(Some(_)) = subscription.next().await {
+                    client.changed();
+                }
+            }
+            Err(error) => tracing::info!(service = %client.service, %error, "changes of its lists will not be heard"),
+        }
+    };
     tokio::select! {
-        biased;
-        () = context.cancel.cancelled() => Err(CallError::Cancelled),
-        done = future => Ok(done),
+        () = ending.cancelled() => {}
+        () = listening => {}
     }
 }
 
@@ -391,95 +441,3 @@ async fn start_failure(error: &str, group: Option<(Group, Failure)>) -> String {
         ended
     }
 }
-
-/// What we are to the server: a client that offers nothing, listens to progress, and notes changes.
-#[derive(Clone)]
-struct Client {
-    service: ServiceName,
-    progress: Listeners,
-    generation: Arc<AtomicU64>,
-}
-
-/// Who hears of progress, and what wakes the call that waits for it.
-type Listeners = Arc<Mutex<HashMap<ProgressToken, (CallContext, Arc<Notify>)>>>;
-
-/// Hands progress to a call until it is dropped.
-struct Listening {
-    listeners: Listeners,
-    token: ProgressToken,
-    heard: Arc<Notify>,
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
-    }
-}
-
-impl Client {
-    fn listen(&self, token: &ProgressToken, context: &CallContext) -> Listening {
-        let heard = Arc::new(Notify::new());
-        let listener = (context.clone(), Arc::clone(&heard));
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), listener);
-        Listening { listeners: Arc::clone(&self.progress), token: token.clone(), heard }
-    }
-
-    fn changed(&self) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl ClientHandler for Client {
-    fn get_info(&self) -> ClientConfig {
-        // A shared connection cannot tell which session a question of the server belongs to, so it is offered
-        // no way to ask.
-        ClientConfig::new(ClientCapabilities::default(), Implementation::new("skein", env!("CARGO_PKG_VERSION")))
-    }
-
-    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let listener =
-            self.progress.lock().unwrap_or_else(PoisonError::into_inner).get(&params.progress_token).cloned();
-        if let Some((context, heard)) = listener {
-            heard.notify_one();
-            context.report(Activity::Progress(Progress {
-                progress: params.progress,
-                total: params.total,
-                message: params.message,
-            }));
-        }
-    }
-
-    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed();
-    }
-
-    async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed();
-    }
-
-    async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed();
-    }
-}
-
-/// One item of an MCP list as a catalog keeps it.
-trait Convert<T> {
-    fn convert(self) -> T;
-}
-
-impl Convert<crate::tool::ToolSpec> for rmcp::model::Tool {
-    fn convert(self) -> crate::tool::ToolSpec {
-        content::spec(self)
-    }
-}
-
-macro_rules! kept_as_json {
-    ($($item:ty),*) => {$(
-        impl Convert<Value> for $item {
-            fn convert(self) -> Value {
-                content::json(&self)
-            }
-        }
-    )*};
-}
-kept_as_json!(rmcp::model::Prompt, rmcp::model::Resource, rmcp::model::ResourceTemplate);

@@ -147,9 +147,30 @@ impl Live {
         Some(self.spent().cost.unwrap_or_default() + self.cost_of(usage)?)
     }
 
-    /// What the session may use in its mode; its services are started if they do not run.
+    /// What the session may use in its mode; its services are started if they do not run. If one of them has other tools
+    /// than it had, the next turn has those.
     pub async fn binding(&self) -> Result<Arc<Binding>, BindError> {
-        self.setup().binding().await
+        let setup = self.setup();
+        let binding = setup.binding().await?;
+        if !binding.is_outdated().await {
+            return Ok(binding);
+        }
+        let _switch = self.switch.lock().await;
+        if !Arc::ptr_eq(&setup, &self.setup()) {
+            return self.setup().binding().await;
+        }
+        // A turn that runs keeps what it began with.
+        let next = setup.with(setup.choice.clone());
+        match next.binding().await {
+            Ok(fresh) => {
+                *lock(&self.setup) = Arc::new(next);
+                Ok(fresh)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the tools of a service have changed, and the old ones are kept");
+                Ok(binding)
+            }
+        }
     }
 
     /// Goes on in another mode, from the next turn. If a service that it needs cannot start, nothing changes.

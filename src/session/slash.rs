@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::agents::Code;
 use crate::broker::Binding;
@@ -50,11 +51,12 @@ pub async fn prompt(
     taken: &[&str],
     name: &str,
     rest: &str,
+    cancel: &CancellationToken,
 ) -> Result<Option<Vec<Content>>, Misused> {
     let prompts = prompts(binding, taken).await;
     let Some(of) = prompts.get(name) else { return Ok(None) };
     let filled = fill_in(&of.prompt, rest).map_err(Misused::Arguments)?;
-    let context = CallContext::new(Arc::clone(session));
+    let context = CallContext::new(Arc::clone(session)).with_cancel(cancel.clone());
     let said = binding.get_prompt(&of.listed, filled, context).await;
     said.map(|said| Some(contents(&said))).map_err(|error| Misused::Service(error.to_string()))
 }
@@ -106,6 +108,7 @@ fn contents(said: &Value) -> Vec<Content> {
         match content["type"].as_str() {
             Some("text") => Content::Text(text("text")),
             Some("image") => Content::Image { mime: text("mimeType"), data: text("data") },
+            Some("audio") => Content::Audio { mime: text("mimeType"), data: text("data") },
             Some("resource") => Content::Resource(content["resource"].clone()),
             Some("resource_link") => Content::Link(content.clone()),
             _ => Content::Text(content.to_string()),

@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 /// Whoever brings a question to the user of a session.
 pub trait Elicitor: Send + Sync {
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited>;
+
+    /// What the user was to do on a page is done, says whoever asked.
+    fn page_done(&self, _by: &str, _id: &str) {}
 }
 
 /// A question for the user.
@@ -31,6 +34,73 @@ pub enum Wanted {
     Page { id: String, url: String },
 }
 
+/// Words that stand for what nobody should type into a form.
+const SECRET_WORDS: [&str; 12] = [
+    "password", "passwd", "passphrase", "passcode", "secret", "secrets", "credential", "credentials", "apikey", "token",
+    "cvv", "otp",
+];
+/// The same as two words.
+const SECRET_PAIRS: [(&str, &str); 6] =
+    [("api", "key"), ("private", "key"), ("access", "key"), ("secret", "key"), ("credit", "card"), ("card", "number")];
+
+impl Elicitation {
+    /// Why nobody may be asked this, if so: a form must not ask for secrets, and a page must be one that a browser
+    /// reaches by a safe way.
+    pub fn refusal(&self) -> Option<String> {
+        match &self.wanted {
+            Wanted::Fields(schema) => {
+                let fields = schema.get("properties").and_then(Value::as_object);
+                let (name, _) = fields.into_iter().flatten().find(|(name, field)| is_secret(name, field))?;
+                Some(format!("its form has the field `{name}`, and a form must not ask for secrets"))
+            }
+            Wanted::Page { url, .. } => {
+                host(url).is_none().then(|| "it wants a page opened whose address is not a safe one (https)".to_owned())
+            }
+        }
+    }
+}
+
+/// The host of a page that may be offered: `https`, or `http` on this machine. Nothing if it is no such page.
+pub fn host(url: &str) -> Option<&str> {
+    let odd = |c: char| c.is_whitespace() || c.is_control() || super::is_hidden(c) || c == '\\';
+    if url.contains(odd) {
+        return None;
+    }
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next().filter(|authority| !authority.is_empty())?;
+    // What stands before an `@` looks like the host and is not.
+    if authority.contains('@') {
+        return None;
+    }
+    let name = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next()?,
+        None => authority.split(':').next()?,
+    };
+    let local = ["localhost", "127.0.0.1", "::1"].contains(&name);
+    let safe = scheme.eq_ignore_ascii_case("https") || (scheme.eq_ignore_ascii_case("http") && local);
+    (safe && !name.is_empty()).then_some(authority)
+}
+
+fn is_secret(name: &str, field: &Value) -> bool {
+    let said = [name, field["title"].as_str().unwrap_or_default()];
+    field["format"] == "password" || said.iter().any(|text| speaks_of_secrets(text))
+}
+
+fn speaks_of_secrets(text: &str) -> bool {
+    let mut spaced = String::new();
+    let mut before = ' ';
+    for c in text.chars() {
+        if c.is_uppercase() && before.is_lowercase() {
+            spaced.push(' ');
+        }
+        spaced.push(if c.is_alphanumeric() { c } else { ' ' });
+        before = c;
+    }
+    let words: Vec<_> = spaced.split_whitespace().map(str::to_lowercase).collect();
+    let pair = |pair: &[String]| SECRET_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str()));
+    words.iter().any(|word| SECRET_WORDS.contains(&word.as_str())) || words.windows(2).any(pair)
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum Elicited {
     /// What the user filled in; empty for a page.
@@ -40,4 +110,50 @@ pub enum Elicited {
     Dismissed,
     /// There is no one to ask.
     Unheard,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn question(wanted: Wanted) -> Elicitation {
+        Elicitation { by: "s".to_owned(), call: None, message: String::new(), wanted }
+    }
+
+    #[test]
+    fn a_form_that_asks_for_a_secret_is_refused() {
+        let refused = |name: &str, field: Value| {
+            let schema = json!({"type": "object", "properties": {name: field}});
+            let Value::Object(schema) = schema else { unreachable!() };
+            question(Wanted::Fields(schema)).refusal().is_some()
+        };
+        for name in ["password", "apiKey", "API_KEY", "access-key", "dbPassword", "token", "card number"] {
+            assert!(refused(name, json!({"type": "string"})), "{name}");
+        }
+        assert!(refused("x", json!({"type": "string", "title": "Your password"})));
+        assert!(refused("x", json!({"type": "string", "format": "password"})));
+        for name in ["max_tokens", "keyboard", "number", "author", "secretary"] {
+            assert!(!refused(name, json!({"type": "string"})), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_pages_on_a_safe_way_are_offered() {
+        for (url, expected) in [
+            ("https://example.org/a?b", Some("example.org")),
+            ("HTTPS://example.org", Some("example.org")),
+            ("http://127.0.0.1:8080/x", Some("127.0.0.1:8080")),
+            ("http://[::1]:1/x", Some("[::1]:1")),
+            ("http://example.org/", None),
+            ("javascript://alert(1)", None),
+            ("file:///etc/passwd", None),
+            ("data:text/html,x", None),
+            ("https://bank.example@evil.example/", None),
+            ("https://a b/", None),
+            ("https:///x", None),
+        ] {
+            assert_eq!(host(url), expected, "{url}");
+        }
+    }
 }

@@ -14,6 +14,8 @@ mod acp_sessions;
 mod acp_wire;
 /// `skein acp` with real clients: the TypeScript SDK, the Python SDK, acpx.
 mod acp_clients;
+/// Everything an MCP service can say, as an editor hears it.
+mod adapter;
 /// Apps made and changed by a model over ACP, and served as resources.
 mod apps;
 /// Apps in a real browser: what they do, and what they cannot do.

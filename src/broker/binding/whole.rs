@@ -66,14 +66,30 @@ impl Binding {
     /// What the services in scope as a whole offer now.
     async fn whole(&self) -> Vec<(ServiceName, Arc<Catalog>)> {
         let mut whole = self.whole.clone();
-        for (name, catalog) in whole.iter_mut().filter(|(_, seen)| seen.volatile) {
+        for (name, catalog) in &mut whole {
             let Some(service) = self.services.get(name) else { continue };
+            if !catalog.volatile {
+                // It may have said that they changed.
+                *catalog = service.listed().await.unwrap_or_else(|| Arc::clone(catalog));
+                continue;
+            }
             match service.catalog().await {
                 Ok(now) => *catalog = now,
                 Err(error) => tracing::warn!(service = %name, %error, "its lists could not be read again"),
             }
         }
         whole
+    }
+
+    /// True if a link to this address means a resource of a bound service. What any program could open is one only if
+    /// it is listed.
+    pub async fn offers_resource(&self, uri: &str) -> bool {
+        let common = ["file:", "http:", "https:"].iter().any(|scheme| uri.starts_with(scheme));
+        let resources = self.resources().await;
+        resources.iter().any(|of| match of.template {
+            true => !common && makes(&of.value, uri),
+            false => of.value["uri"] == json!(uri),
+        })
     }
 
     /// A resource of a service that is in scope as a whole.
@@ -84,7 +100,7 @@ impl Binding {
         let found = resources.iter().find(listed).or_else(|| resources.iter().find(made_from));
         let service = found.and_then(|of| self.services.get(&of.service));
         match service {
-            Some(service) => service.read_resource(uri.to_owned(), context).await,
+            Some(service) => service.read_resource(uri.to_owned(), self.heard(context)).await,
             None => Err(self.nothing(format!("there is no resource `{uri}`"))),
         }
     }
@@ -102,7 +118,7 @@ impl Binding {
         };
         let own_name = prompt["name"].as_str().unwrap_or_default().to_owned();
         match self.services.get(owner) {
-            Some(service) => service.get_prompt(own_name, arguments, context).await,
+            Some(service) => service.get_prompt(own_name, arguments, self.heard(context)).await,
             None => Err(self.nothing(format!("there is no prompt `{name}`"))),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::super::opening::{Which, mode_named};
@@ -262,7 +263,7 @@ impl Chat<'_> {
     /// A prompt of a service, or a name that nobody knows.
     async fn service_prompt(&self, line: &str, name: &str, rest: &str) -> Result<Meant, Failure> {
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
-        match slash::prompt(&binding, self.live.session(), &ours(), name, rest).await {
+        match slash::prompt(&binding, self.live.session(), &ours(), name, rest, &CancellationToken::new()).await {
             Ok(Some(prompt)) => Ok(Meant::Said(prompt)),
             // Without a model tools are called so.
             Ok(None) if self.live.choice().model == "offline" && names_tool(&binding, name) => {

@@ -67,7 +67,7 @@ impl Harness {
 
     async fn call_with(&self, context: CallContext, tool: &str, arguments: Map<String, Value>) -> ToolOutcome {
         let call = ToolCall { tool: ToolName::new(tool), arguments, context };
-        self.connection.call(call, Duration::from_secs(60)).await.expect("an answer")
+        self.connection.call(call, LIMIT).await.expect("an answer")
     }
 
     /// The structured content of a call that succeeds.
@@ -86,7 +86,7 @@ impl Harness {
 
     pub(super) async fn resource(&self, uri: &str) -> Value {
         let context = CallContext::new(Arc::clone(&self.session));
-        self.connection.read_resource(uri.to_owned(), context).await.expect("a resource")
+        self.connection.read_resource(uri.to_owned(), context, LIMIT).await.expect("a resource")
     }
 
     /// What a resource that cannot be read, or a prompt that cannot be had, says.
@@ -97,14 +97,15 @@ impl Harness {
 
     pub(super) async fn read(&self, uri: &str) -> Result<Value, String> {
         let context = CallContext::new(Arc::clone(&self.session));
-        self.connection.read_resource(uri.to_owned(), context).await.map_err(Self::refused)
+        self.connection.read_resource(uri.to_owned(), context, LIMIT).await.map_err(Self::refused)
     }
 
     /// The text of a prompt's one message.
     pub(super) async fn prompt(&self, name: &str, arguments: Value) -> Result<String, String> {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         let context = CallContext::new(Arc::clone(&self.session));
-        let prompt = self.connection.get_prompt(name.to_owned(), arguments, context).await.map_err(Self::refused)?;
+        let prompt = self.connection.get_prompt(name.to_owned(), arguments, context, LIMIT).await;
+        let prompt = prompt.map_err(Self::refused)?;
         Ok(prompt["messages"][0]["content"]["text"].as_str().expect("text").to_owned())
     }
 
@@ -136,6 +137,8 @@ impl Harness {
 fn session(id: &str, folder: &TempDir) -> Arc<Session> {
     Session::new(id, folder.path().join("cwd"), Vec::new(), folder.path().join("scratch"))
 }
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A runtime for a property test, in which each case is one `block_on`.
 pub(super) fn runtime() -> tokio::runtime::Runtime {

@@ -36,11 +36,17 @@ impl Connection for InProcess {
         })
     }
 
-    fn read_resource(&self, _: String, _: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+    fn read_resource(&self, _: String, _: CallContext, _: Duration) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async { Err(CallError::Refused("it has no resources".to_owned())) })
     }
 
-    fn get_prompt(&self, _: String, _: Map<String, Value>, _: CallContext) -> BoxFuture<'_, Result<Value, CallError>> {
+    fn get_prompt(
+        &self,
+        _: String,
+        _: Map<String, Value>,
+        _: CallContext,
+        _: Duration,
+    ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async { Err(CallError::Refused("it has no prompts".to_owned())) })
     }
 }

@@ -418,6 +418,8 @@ fn fits_request(method: &str, params: &Value) {
         "session/request_permission" => fits::<acp::RequestPermissionRequest>(params),
         "fs/read_text_file" => fits::<acp::ReadTextFileRequest>(params),
         "fs/write_text_file" => fits::<acp::WriteTextFileRequest>(params),
+        "elicitation/create" => fits::<acp::CreateElicitationRequest>(params),
+        "elicitation/complete" => fits::<acp::CompleteElicitationNotification>(params),
         "terminal/create" => fits::<acp::CreateTerminalRequest>(params),
         "terminal/output" => fits::<acp::TerminalOutputRequest>(params),
         "terminal/wait_for_exit" => fits::<acp::WaitForTerminalExitRequest>(params),

@@ -1,0 +1,253 @@
+//! Questions of services, put to the person behind the client: as `elicitation/create` where the client has it, or else
+//! as a question for permission if the answers can be listed.
+//!
+//! Invariant: whoever asks is named in the question, and no answer is made up.
+
+use agent_client_protocol::v1::schema as acp;
+use serde_json::{Map, Value, json};
+
+use super::ask::ClientAsker;
+use super::wire::Wire;
+use crate::diagnostic::printable;
+use crate::tool::elicit::{Elicitation, Elicited, Wanted, host};
+
+/// More values than this are no list to choose from.
+const MAX_CHOICES: usize = 12;
+const DECLINE: &str = "decline";
+
+impl ClientAsker {
+    pub(super) async fn put(&self, question: Elicitation) -> Elicited {
+        if let Some(reason) = question.refusal() {
+            self.declined(&question, &reason);
+            return Elicited::Declined;
+        }
+        let mode = match &question.wanted {
+            Wanted::Fields(schema) if self.abilities.forms => self.form(&question, schema),
+            Wanted::Page { id, url } if self.abilities.pages => {
+                Some(acp::ElicitationUrlMode::new(self.scope(&question), page_id(&question.by, id), url.clone()).into())
+            }
+            Wanted::Fields(_) | Wanted::Page { .. } => None,
+        };
+        match (mode, choices(&question.wanted)) {
+            (Some(mode), _) => self.created(acp::CreateElicitationRequest::new(mode, said(&question))).await,
+            (None, Some(choices)) => self.chosen(&question, choices).await,
+            (None, None) => {
+                self.declined(&question, "this client cannot show its form");
+                Elicited::Declined
+            }
+        }
+    }
+
+    /// The page is done with; a client that shows it need not any more.
+    pub(super) fn told_done(&self, by: &str, id: &str) {
+        if self.abilities.pages {
+            let done = acp::CompleteElicitationNotification::new(page_id(by, id));
+            // A client that went away hears nothing more.
+            drop(self.client.send_notification(done));
+        }
+    }
+
+    fn declined(&self, question: &Elicitation, reason: &str) {
+        tracing::warn!(by = question.by, reason, "a question was declined");
+        self.tell(format!("A question of {} was declined: {reason}. It said: {}", question.by, question.message));
+    }
+
+    /// A session of its own has its calls under other names, so only a call that the client knows is named.
+    fn scope(&self, question: &Elicitation) -> acp::ElicitationSessionScope {
+        let call = question.call.as_deref().map(acp::ToolCallId::new);
+        acp::ElicitationSessionScope::new(self.session.clone()).tool_call_id(call)
+    }
+
+    /// Nothing if the form is none that the protocol knows.
+    fn form(&self, question: &Elicitation, schema: &Map<String, Value>) -> Option<acp::ElicitationMode> {
+        let schema = serde_json::from_value::<acp::ElicitationSchema>(Value::Object(schema.clone())).ok()?;
+        Some(acp::ElicitationFormMode::new(self.scope(question), schema).into())
+    }
+
+    async fn created(&self, request: acp::CreateElicitationRequest) -> Elicited {
+        // Dropped when the turn is cancelled, which takes the question back.
+        match self.client.send_request(request).block_task().await.map(|said| said.action) {
+            Ok(acp::ElicitationAction::Accept(accepted)) => {
+                let fields = accepted.content.unwrap_or_default();
+                match json!(fields) {
+                    Value::Object(fields) => Elicited::Accepted(fields),
+                    _ => Elicited::Accepted(Map::new()),
+                }
+            }
+            Ok(acp::ElicitationAction::Decline) => Elicited::Declined,
+            Ok(_) => Elicited::Dismissed,
+            Err(error) => {
+                tracing::warn!(%error, "the client did not answer a question");
+                Elicited::Unheard
+            }
+        }
+    }
+
+    /// Asks for permission, each answer an option. The question is a call of its own on the screen, which ends with it.
+    async fn chosen(&self, question: &Elicitation, choices: Vec<Choice>) -> Elicited {
+        let mut text = said(question);
+        if let Wanted::Page { url, .. } = &question.wanted {
+            text = format!("{text}\n\n{url}");
+        }
+        let standing = Standing::begun(self, &question.by, text);
+        let ids = (0..choices.len()).map(|at| format!("answer-{at}")).collect::<Vec<_>>();
+        let option = |(id, choice): (&String, &Choice)| {
+            acp::PermissionOption::new(id.clone(), choice.name.clone(), acp::PermissionOptionKind::AllowOnce)
+        };
+        let mut options: Vec<_> = ids.iter().zip(&choices).map(option).collect();
+        options.push(acp::PermissionOption::new(DECLINE, "Decline", acp::PermissionOptionKind::RejectOnce));
+        let request = acp::RequestPermissionRequest::new(self.session.clone(), standing.shown(), options);
+        let outcome = self.client.send_request(request).block_task().await.map(|said| said.outcome);
+        match outcome {
+            Ok(acp::RequestPermissionOutcome::Selected(selected)) => {
+                let chosen = ids.iter().position(|id| **id == *selected.option_id.0);
+                match chosen.and_then(|at| choices.into_iter().nth(at)) {
+                    Some(choice) => {
+                        standing.answered();
+                        Elicited::Accepted(choice.fields)
+                    }
+                    None => Elicited::Declined,
+                }
+            }
+            Ok(_) => Elicited::Dismissed,
+            Err(error) => {
+                tracing::warn!(%error, "the client did not answer a question");
+                Elicited::Unheard
+            }
+        }
+    }
+}
+
+/// A question as a call on the client's screen.
+struct Standing {
+    wire: Wire,
+    session: acp::SessionId,
+    id: acp::ToolCallId,
+    status: acp::ToolCallStatus,
+    title: String,
+    content: Vec<acp::ToolCallContent>,
+}
+
+impl Standing {
+    fn begun(asker: &ClientAsker, by: &str, text: String) -> Self {
+        let number = asker.asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let standing = Self {
+            wire: asker.wire.clone(),
+            session: asker.session.clone(),
+            id: acp::ToolCallId::new(format!("question-{number}")),
+            status: acp::ToolCallStatus::Failed,
+            title: format!("{} asks", printable(by)),
+            content: vec![acp::ContentBlock::Text(acp::TextContent::new(text)).into()],
+        };
+        let call = acp::ToolCall::new(standing.id.clone(), standing.title.clone())
+            .status(acp::ToolCallStatus::Pending)
+            .content(standing.content.clone());
+        standing.wire.update(&standing.session.0, acp::SessionUpdate::ToolCall(call));
+        standing
+    }
+
+    fn shown(&self) -> acp::ToolCallUpdate {
+        let fields = acp::ToolCallUpdateFields::new().title(self.title.clone()).content(self.content.clone());
+        acp::ToolCallUpdate::new(self.id.clone(), fields.status(acp::ToolCallStatus::Pending))
+    }
+
+    fn answered(mut self) {
+        self.status = acp::ToolCallStatus::Completed;
+    }
+}
+
+/// Also when nobody waits for the answer any more.
+impl Drop for Standing {
+    fn drop(&mut self) {
+        let fields = acp::ToolCallUpdateFields::new().status(self.status);
+        let update = acp::ToolCallUpdate::new(self.id.clone(), fields);
+        self.wire.update(&self.session.0, acp::SessionUpdate::ToolCallUpdate(update));
+    }
+}
+
+/// An answer that can be listed.
+#[derive(Debug, Clone, PartialEq)]
+struct Choice {
+    name: String,
+    fields: Map<String, Value>,
+}
+
+/// The answers to choose from, if they can be listed: a page is done, a form has nothing to fill in, or one yes or no, or
+/// one of a few values.
+fn choices(wanted: &Wanted) -> Option<Vec<Choice>> {
+    let simple = |name: &str| vec![Choice { name: name.to_owned(), fields: Map::new() }];
+    let schema = match wanted {
+        Wanted::Page { .. } => return Some(simple("I have done it")),
+        Wanted::Fields(schema) => schema,
+    };
+    let fields = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut fields = fields.into_iter();
+    let Some((field, about)) = fields.next() else { return Some(simple("Accept")) };
+    if fields.next().is_some() {
+        return None;
+    }
+    let choice = |name: &str, value: Value| {
+        Choice { name: printable(name), fields: Map::from_iter([(field.clone(), value)]) }
+    };
+    let title = about["title"].as_str().unwrap_or(&field);
+    if about["type"] == "boolean" {
+        let named = |answer: &str, value: bool| choice(&format!("{title}: {answer}"), json!(value));
+        return Some(vec![named("yes", true), named("no", false)]);
+    }
+    let values = values(&about);
+    let listed = !values.is_empty() && values.len() <= MAX_CHOICES;
+    listed.then(|| values.iter().map(|(value, name)| choice(name, json!(value))).collect())
+}
+
+/// The values of a field that has a few, and what each is called.
+pub(super) fn values(about: &Value) -> Vec<(String, String)> {
+    if about["type"] != "string" {
+        return Vec::new();
+    }
+    if let Some(plain) = about["enum"].as_array() {
+        let names = about["enumNames"].as_array();
+        let name = |at: usize| names.and_then(|names| names.get(at)?.as_str());
+        let plain = plain.iter().filter_map(Value::as_str).enumerate();
+        return plain.map(|(at, value)| (value.to_owned(), name(at).unwrap_or(value).to_owned())).collect();
+    }
+    let titled = about["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default().iter();
+    let titled = titled.filter_map(|one| Some((one["const"].as_str()?, one["title"].as_str()?)));
+    titled.map(|(value, name)| (value.to_owned(), name.to_owned())).collect()
+}
+
+/// The question with the name of whoever asks.
+fn said(question: &Elicitation) -> String {
+    let by = printable(&question.by);
+    match &question.wanted {
+        Wanted::Fields(_) => format!("{by} asks: {}", question.message),
+        Wanted::Page { url, .. } => {
+            format!("{by} asks you to open a page of {}: {}", host(url).unwrap_or_default(), question.message)
+        }
+    }
+}
+
+/// Two services may use one id.
+fn page_id(by: &str, id: &str) -> String {
+    format!("{by}/{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(schema: Value) -> Option<Vec<String>> {
+        let Value::Object(schema) = schema else { unreachable!() };
+        choices(&Wanted::Fields(schema)).map(|choices| choices.into_iter().map(|choice| choice.name).collect())
+    }
+
+    #[test]
+    fn only_answers_that_can_be_listed_are_options() {
+        let one = |field: Value| names(json!({"type": "object", "properties": {"x": field}}));
+        assert_eq!(names(json!({"type": "object", "properties": {}})).unwrap(), ["Accept"]);
+        assert_eq!(one(json!({"type": "boolean", "title": "Go on"})).unwrap(), ["Go on: yes", "Go on: no"]);
+        assert_eq!(one(json!({"type": "string", "enum": ["a", "b"]})).unwrap(), ["a", "b"]);
+        assert_eq!(one(json!({"type": "string", "oneOf": [{"const": "a", "title": "A"}]})).unwrap(), ["A"]);
+        assert_eq!(one(json!({"type": "string"})), None);
+        assert_eq!(names(json!({"properties": {"x": {"type": "boolean"}, "y": {"type": "boolean"}}})), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! What we are to an MCP server: a client that listens to progress and logs, notes changes, and brings questions to the
+//! session they belong to.
+//!
+//! Invariant: what a server says by itself on a connection that several sessions share reaches none of them; it cannot
+//! be known which one it is meant for.
+#![expect(deprecated, reason = "servers of both eras still log, ask for roots and for samples")]
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, CustomNotification,
+    ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability, ErrorCode, ErrorData,
+    FormElicitationCapability, Implementation, ListRootsResult, LoggingLevel, LoggingMessageNotificationParam,
+    ProgressNotificationParam, ProgressToken, RequestId, Root, RootsCapabilities, UrlElicitationCapability,
+};
+use rmcp::service::{InboundStreamOrigin, NotificationContext, RequestContext};
+use rmcp::{ClientHandler, RoleClient};
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+
+use super::questions;
+use crate::ids::ServiceName;
+use crate::services::environment::Secrets;
+use crate::tool::elicit::Elicitor;
+use crate::tool::{Activity, CallContext, Progress, head, plain_line};
+
+/// How long a question waits for the call it belongs to: a fast server asks before the call is known to be sent.
+const CALL_APPEARS: Duration = Duration::from_secs(1);
+/// As much of a log message as anybody reads.
+const MAX_SAID: usize = 2_000;
+/// Pages that were opened and may still be told to be done with.
+const MAX_PAGES_OPEN: usize = 100;
+
+/// The session that a connection belongs to alone.
+#[derive(Debug, Clone)]
+pub(in crate::services) struct Owner {
+    pub(in crate::services) cwd: PathBuf,
+    pub(in crate::services) roots: Vec<PathBuf>,
+}
+
+#[derive(Clone)]
+pub(in crate::services) struct Client {
+    pub(super) service: ServiceName,
+    secrets: Secrets,
+    /// Nothing if several sessions share the connection.
+    owner: Option<Arc<Owner>>,
+    flights: Arc<Mutex<Vec<Flight>>>,
+    /// Told when a request is sent.
+    begun: Arc<Notify>,
+    generation: Arc<watch::Sender<u64>>,
+    /// Pages that users opened, and who is to hear that they are done with.
+    pages: Arc<Mutex<HashMap<String, Arc<dyn Elicitor>>>>,
+}
+
+/// A request of ours that is not answered yet.
+#[derive(Clone)]
+struct Flight {
+    token: ProgressToken,
+    id: RequestId,
+    context: CallContext,
+    /// Wakes the one who waits: there was a sign of life.
+    heard: Arc<Notify>,
+    /// Questions that the user has not answered yet.
+    asking: Arc<AtomicUsize>,
+}
+
+/// Hands what the server says to a request until it is dropped.
+pub(super) struct Listening {
+    flights: Arc<Mutex<Vec<Flight>>>,
+    flight: Flight,
+}
+
+impl Listening {
+    pub(super) async fn heard(&self) {
+        self.flight.heard.notified().await;
+    }
+
+    /// True while the server waits for the user, not the user for the server.
+    pub(super) fn is_asking(&self) -> bool {
+        self.flight.asking.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        lock(&self.flights).retain(|flight| flight.token != self.flight.token);
+    }
+}
+
+/// Counts a question as long as it stands.
+struct Asking(Flight);
+
+impl Asking {
+    fn of(flight: &Flight) -> Self {
+        flight.asking.fetch_add(1, Ordering::Relaxed);
+        Self(flight.clone())
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::Relaxed);
+        // The server's time begins now.
+        self.0.heard.notify_one();
+    }
+}
+
+impl Client {
+    pub(in crate::services) fn new(service: ServiceName, secrets: Secrets, owner: Option<Arc<Owner>>) -> Self {
+        Self {
+            service,
+            secrets,
+            owner,
+            flights: Arc::default(),
+            begun: Arc::default(),
+            generation: Arc::new(watch::Sender::new(0)),
+            pages: Arc::default(),
+        }
+    }
+
+    pub(super) fn listen(&self, token: &ProgressToken, id: &RequestId, context: &CallContext) -> Listening {
+        let flight = Flight {
+            token: token.clone(),
+            id: id.clone(),
+            context: context.clone(),
+            heard: Arc::default(),
+            asking: Arc::default(),
+        };
+        lock(&self.flights).push(flight.clone());
+        self.begun.notify_waiters();
+        Listening { flights: Arc::clone(&self.flights), flight }
+    }
+
+    pub(super) fn changed(&self) {
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        *self.generation.borrow()
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+
+    /// What a server may ask of us. Every request of the newer era says so anew, and its questions come back as its
+    /// answer; in the older era a question comes by itself, so only a server of one session may have any.
+    pub(super) fn capabilities(&self, tied: bool) -> ClientCapabilities {
+        let mut capabilities = ClientCapabilities::default();
+        if tied || self.owner.is_some() {
+            let elicitation = ElicitationCapability::new()
+                .with_form(FormElicitationCapability::default())
+                .with_url(UrlElicitationCapability::default());
+            capabilities.elicitation = Some(elicitation);
+        }
+        if self.owner.is_some() {
+            capabilities.roots = Some(RootsCapabilities::default());
+        }
+        capabilities
+    }
+
+    /// The folders of the session, if the connection belongs to one.
+    pub(super) fn roots(&self) -> Option<ListRootsResult> {
+        let owner = self.owner.as_ref()?;
+        let root = |path: &PathBuf| url::Url::from_directory_path(path).ok().map(|url| Root::new(url.as_str()));
+        Some(ListRootsResult::new(owner.roots.iter().filter_map(root).collect()))
+    }
+
+    /// Somebody will be told when the server says that the page is done with.
+    pub(super) fn opened(&self, page: String, elicitor: Arc<dyn Elicitor>) {
+        let mut pages = lock(&self.pages);
+        if pages.len() < MAX_PAGES_OPEN {
+            pages.insert(page, elicitor);
+        }
+    }
+
+    pub(super) fn done_with(&self, page: &str) {
+        if let Some(elicitor) = lock(&self.pages).remove(page) {
+            elicitor.page_done(self.service.as_str(), page);
+        }
+    }
+
+    /// The request of this session to which what the server says belongs. If there are several, any of them is this
+    /// session's; the transport may know which.
+    fn flight(&self, origin: Option<&InboundStreamOrigin>) -> Option<Flight> {
+        self.owner.as_ref()?;
+        let flights = lock(&self.flights);
+        let named = |flight: &&Flight| matches!(origin, Some(InboundStreamOrigin::OutboundRequest(id)) if *id == flight.id);
+        flights.iter().find(named).or_else(|| flights.last()).cloned()
+    }
+
+    async fn flight_soon(&self, origin: Option<&InboundStreamOrigin>) -> Option<Flight> {
+        let appears = async {
+            loop {
+                let begun = self.begun.notified();
+                if let Some(flight) = self.flight(origin) {
+                    return flight;
+                }
+                begun.await;
+            }
+        };
+        self.owner.as_ref()?;
+        tokio::time::timeout(CALL_APPEARS, appears).await.ok()
+    }
+
+    fn log(&self, level: LoggingLevel, text: &str, told: bool) {
+        match level {
+            LoggingLevel::Debug => tracing::debug!(service = %self.service, told, "it says: {text}"),
+            LoggingLevel::Info | LoggingLevel::Notice => tracing::info!(service = %self.service, told, "it says: {text}"),
+            LoggingLevel::Warning => tracing::warn!(service = %self.service, told, "it says: {text}"),
+            LoggingLevel::Error | LoggingLevel::Critical | LoggingLevel::Alert | LoggingLevel::Emergency => {
+                tracing::error!(service = %self.service, told, "it says: {text}");
+            }
+        }
+    }
+}
+
+impl ClientHandler for Client {
+    fn get_info(&self) -> ClientConfig {
+        ClientConfig::new(self.capabilities(false), Implementation::new("skein", env!("CARGO_PKG_VERSION")))
+    }
+
+    async fn create_elicitation(
+        &self,
+        params: ElicitRequestParams,
+        context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        let origin = context.extensions.get::<InboundStreamOrigin>();
+        let Some(flight) = self.flight_soon(origin).await else {
+            tracing::warn!(service = %self.service, "it asked a question that belongs to no call, which nobody was asked");
+            return Ok(ElicitResult::new(ElicitationAction::Cancel));
+        };
+        let asking = Asking::of(&flight);
+        let answer = tokio::select! {
+            biased;
+            // The server takes its question back.
+            () = context.ct.cancelled() => ElicitResult::new(ElicitationAction::Cancel),
+            answer = questions::elicit(self, params, &flight.context) => answer,
+        };
+        drop(asking);
+        Ok(answer)
+    }
+
+    async fn create_message(
+        &self,
+        _: CreateMessageRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, questions::NO_SAMPLING, None))
+    }
+
+    async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+        self.roots().ok_or_else(|| ErrorData::new(ErrorCode::METHOD_NOT_FOUND, questions::NO_ROOTS, None))
+    }
+
+    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        let flight = lock(&self.flights).iter().find(|flight| flight.token == params.progress_token).cloned();
+        if let Some(flight) = flight {
+            flight.heard.notify_one();
+            flight.context.report(Activity::Progress(Progress {
+                progress: params.progress,
+                total: params.total,
+                message: params.message,
+            }));
+        }
+    }
+
+    async fn on_logging_message(&self, params: LoggingMessageNotificationParam, _: NotificationContext<RoleClient>) {
+        let text = match &params.data {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let text = self.secrets.hide(head(&plain_line(&text), MAX_SAID));
+        let grave = !matches!(params.level, LoggingLevel::Debug | LoggingLevel::Info | LoggingLevel::Notice);
+        let flight = self.flight(None).filter(|_| grave);
+        self.log(params.level, &text, flight.is_some());
+        if let Some(flight) = flight {
+            flight.context.report(Activity::Said(format!("{}: {text}", self.service)));
+        }
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.changed();
+    }
+
+    async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.changed();
+    }
+
+    async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.changed();
+    }
+
+    async fn on_custom_notification(&self, notification: CustomNotification, _: NotificationContext<RoleClient>) {
+        if notification.method == "notifications/elicitation/complete" {
+            let page = notification.params.as_ref().and_then(|params| params["elicitationId"].as_str());
+            if let Some(page) = page {
+                self.done_with(page);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,80 @@
+//! What a server offers: its tools, prompts, resources and templates, page by page.
+
+use rmcp::model::PaginatedRequestParams;
+use serde_json::Value;
+
+use super::Remote;
+use crate::services::connection::CallError;
+use crate::services::content;
+use crate::tool::Catalog;
+
+/// A server that pages for ever must not be followed for ever.
+const MAX_PAGES: usize = 50;
+const MAX_ITEMS: usize = 2_000;
+
+impl Remote {
+    pub(super) async fn list(&self) -> Result<Catalog, CallError> {
+        let capabilities = self.peer.peer_info().map(|info| info.capabilities.clone()).unwrap_or_default();
+        let mut catalog = Catalog::default();
+        // Each list ends at the limits; a server that repeats a cursor would be followed for ever.
+        macro_rules! pages {
+            ($list:ident, $items:ident, $into:expr) => {{
+                let mut cursor = None;
+                for page in 0.. {
+                    let request = PaginatedRequestParams::default().with_cursor(cursor.clone());
+                    let result = match self.peer.$list(Some(request)).await {
+                        Ok(result) => result,
+                        Err(error) => return Err(self.explain(error).await),
+                    };
+                    let items: &mut Vec<_> = $into;
+                    items.extend(result.$items.into_iter().take(MAX_ITEMS.saturating_sub(items.len())).map(Convert::convert));
+                    let next = result.next_cursor;
+                    if next.is_none() || next == cursor || page + 1 == MAX_PAGES || items.len() == MAX_ITEMS {
+                        if next.is_some() {
+                            tracing::warn!(service = %self.client.service, list = stringify!($list), "a list without end was cut off");
+                        }
+                        break;
+                    }
+                    cursor = next;
+                }
+            }};
+        }
+        if capabilities.tools.is_some() {
+            pages!(list_tools, tools, &mut catalog.tools);
+        }
+        if capabilities.prompts.is_some() {
+            pages!(list_prompts, prompts, &mut catalog.prompts);
+        }
+        if capabilities.resources.is_some() {
+            pages!(list_resources, resources, &mut catalog.resources);
+            // Optional, and some servers with resources answer that they do not know the method.
+            if let Ok(result) = self.peer.list_resource_templates(None).await {
+                catalog.templates =
+                    result.resource_templates.into_iter().take(MAX_ITEMS).map(Convert::convert).collect();
+            }
+        }
+        Ok(catalog)
+    }
+}
+
+/// One item of an MCP list as a catalog keeps it.
+trait Convert<T> {
+    fn convert(self) -> T;
+}
+
+impl Convert<crate::tool::ToolSpec> for rmcp::model::Tool {
+    fn convert(self) -> crate::tool::ToolSpec {
+        content::spec(self)
+    }
+}
+
+macro_rules! kept_as_json {
+    ($($item:ty),*) => {$(
+        impl Convert<Value> for $item {
+            fn convert(self) -> Value {
+                content::json(&self)
+            }
+        }
+    )*};
+}
+kept_as_json!(rmcp::model::Prompt, rmcp::model::Resource, rmcp::model::ResourceTemplate);

@@ -1,0 +1,119 @@
+//! Questions of an MCP server, put to the user of the session whose request they belong to. In the newer era they are
+//! the answer to a request, which is then sent again with what the user said; in the older one they come by themselves.
+
+use rmcp::model::{
+    ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses,
+};
+use serde_json::{Map, Value};
+
+use super::client::Client;
+use crate::services::connection::CallError;
+use crate::services::content;
+use crate::tool::elicit::{Elicitation, Elicited, Wanted};
+use crate::tool::{CallContext, head, plain};
+
+pub(super) const NO_SAMPLING: &str = "skein answers no sampling requests: its models are for the session, not for services";
+pub(super) const NO_ROOTS: &str = "skein tells its folders only to a service that belongs to one session (`scope: session`)";
+
+/// As much of a question as anybody reads.
+const MAX_QUESTION: usize = 4_000;
+
+/// What the user says to one question.
+pub(super) async fn elicit(client: &Client, params: ElicitRequestParams, context: &CallContext) -> ElicitResult {
+    let (message, wanted) = match params {
+        ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
+            let Value::Object(mut schema) = content::json(&requested_schema) else {
+                return ElicitResult::new(ElicitationAction::Decline);
+            };
+            tidy(&mut schema);
+            (message, Wanted::Fields(schema))
+        }
+        ElicitRequestParams::UrlElicitationParams { message, url, elicitation_id, .. } => {
+            (message, Wanted::Page { id: elicitation_id, url })
+        }
+        // The enum may grow; what is not known cannot be asked.
+        _ => return ElicitResult::new(ElicitationAction::Decline),
+    };
+    let Some(elicitor) = context.elicitor() else {
+        return ElicitResult::new(ElicitationAction::Cancel);
+    };
+    let question = Elicitation {
+        by: client.service.to_string(),
+        call: context.id.clone(),
+        message: head(&plain(&message), MAX_QUESTION).to_owned(),
+        wanted: wanted.clone(),
+    };
+    let answer = tokio::select! {
+        biased;
+        () = context.cancel.cancelled() => Elicited::Dismissed,
+        answer = elicitor.elicit(question) => answer,
+    };
+    match (answer, wanted) {
+        (Elicited::Accepted(fields), Wanted::Fields(schema)) => {
+            ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(asked_for(fields, &schema)))
+        }
+        (Elicited::Accepted(_), Wanted::Page { id, .. }) => {
+            client.opened(id, std::sync::Arc::clone(elicitor));
+            ElicitResult::new(ElicitationAction::Accept)
+        }
+        (Elicited::Declined, _) => ElicitResult::new(ElicitationAction::Decline),
+        (Elicited::Dismissed | Elicited::Unheard, _) => ElicitResult::new(ElicitationAction::Cancel),
+    }
+}
+
+/// The answers to what a server of the newer era needs before it can go on.
+pub(super) async fn answers(
+    client: &Client,
+    requests: InputRequests,
+    context: &CallContext,
+) -> Result<InputResponses, CallError> {
+    let mut responses = InputResponses::new();
+    for (key, request) in requests {
+        let response = match request {
+            InputRequest::Elicitation(request) => content::json(&elicit(client, request.params, context).await),
+            InputRequest::ListRoots(_) => match client.roots() {
+                Some(roots) => content::json(&roots),
+                None => return Err(CallError::Refused(NO_ROOTS.to_owned())),
+            },
+            InputRequest::CreateMessage(_) => return Err(CallError::Refused(NO_SAMPLING.to_owned())),
+            _ => return Err(CallError::Refused("it asks for something that skein does not know".to_owned())),
+        };
+        if context.cancel.is_cancelled() {
+            return Err(CallError::Cancelled);
+        }
+        responses.insert(key, response);
+    }
+    Ok(responses)
+}
+
+/// The pages that a server asks the user to open.
+pub(super) fn pages(requests: &InputRequests) -> Vec<String> {
+    let page = |request: &InputRequest| match request {
+        InputRequest::Elicitation(request) => match &request.params {
+            ElicitRequestParams::UrlElicitationParams { elicitation_id, .. } => Some(elicitation_id.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    requests.values().filter_map(page).collect()
+}
+
+/// Nothing is passed on that was not asked for.
+fn asked_for(fields: Map<String, Value>, schema: &Map<String, Value>) -> Map<String, Value> {
+    let asked = |name: &String| schema.get("properties").is_some_and(|properties| properties.get(name).is_some());
+    fields.into_iter().filter(|(name, _)| asked(name)).collect()
+}
+
+/// Words for people, without what does not show.
+fn tidy(schema: &mut Map<String, Value>) {
+    for (key, value) in schema {
+        match value {
+            Value::String(text) if ["title", "description"].contains(&key.as_str()) => {
+                *text = head(&plain(text), MAX_QUESTION).to_owned();
+            }
+            Value::Object(object) => tidy(object),
+            Value::Array(items) => items.iter_mut().filter_map(Value::as_object_mut).for_each(tidy),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+}
