@@ -162,6 +162,21 @@ impl Broker {
         of_project.into_iter().flatten().fold(base, stricter)
     }
 
+    /// A share in a service for a session, in the way in which the service is shared.
+    fn lease(
+        &self,
+        entry: &ServiceEntry,
+        session: &Session,
+        find: &dyn Fn(&ServiceName) -> Option<ServiceManifest>,
+    ) -> Lease {
+        match entry.layer {
+            Layer::Editor => self.pool.lease_brought(&entry.manifest, session, find),
+            Layer::Builtin | Layer::User | Layer::Project | Layer::Extra => {
+                self.pool.lease(&entry.manifest, session, find)
+            }
+        }
+    }
+
     /// Starts what the mode needs, level by level, each level in parallel, and freezes what it may use. The
     /// binding is complete or there is none: a session that switches keeps its old one until then.
     pub async fn bind(&self, id: &ModeId, mut terms: Terms) -> Result<Binding, BindError> {
@@ -200,7 +215,7 @@ impl Broker {
                     absent.push(Absent { service, optional: true, planned: false, reason });
                     continue;
                 }
-                let lease = self.pool.lease(&entry.manifest, &terms.session, &find);
+                let lease = self.lease(entry, &terms.session, &find);
                 starting.push(async move {
                     let catalog = lease.service().catalog().await;
                     (need, lease, catalog)

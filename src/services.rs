@@ -100,7 +100,19 @@ impl Pool {
     /// A share in a service for a session. Nothing is started yet. `find` gives the services that it requires;
     /// the manifests have no cycles, so it ends.
     pub fn lease(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>) -> Lease {
-        let key = self.inner.key(manifest, session, find);
+        let alone = of_session(manifest, find).then(|| session.id.clone());
+        self.share(manifest, session, find, alone)
+    }
+
+    /// The same for a service that came with the session: those who work for it have it, too, and nobody else has.
+    pub fn lease_brought(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>) -> Lease {
+        let alone = if manifest.scope == Sharing::Session { &session.id } else { session.family() };
+        self.share(manifest, session, find, Some(alone.to_owned()))
+    }
+
+    /// `alone` is the session that it is for, if it is not for all.
+    fn share(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>, alone: Option<String>) -> Lease {
+        let key = self.inner.key(manifest, alone);
         // Counted under the lock, so that an idle timer never removes what was just handed out.
         let leased = |entry: &Arc<Entry>| {
             entry.leased();
@@ -112,7 +124,9 @@ impl Pool {
             let required: Vec<(RoleName, Lease)> =
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
             let roots = || session.roots.iter().filter(|root| **root != session.scratch).cloned().collect();
-            let owner = key.session.is_some().then(|| Arc::new(Owner { cwd: session.cwd.clone(), roots: roots() }));
+            let owner = key.session.is_some().then(|| {
+                Arc::new(Owner { cwd: session.cwd.clone(), roots: roots(), warnings: Arc::clone(&session.warnings) })
+            });
             let entry = Arc::new(Entry::new(manifest.clone(), required, owner, &self.inner));
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
@@ -147,17 +161,13 @@ impl Inner {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn key(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>) -> Key {
+    fn key(&self, manifest: &ServiceManifest, session: Option<String>) -> Key {
         let mut hasher = Sha256::new();
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         // A variable that is missing is reported when the service starts.
         hasher.update(self.options.environment.fill_in(&transport).unwrap_or(transport));
         hasher.update(serde_json::to_string(&manifest.settings).unwrap_or_default());
-        Key {
-            service: manifest.name.clone(),
-            session: of_session(manifest, find).then(|| session.id.clone()),
-            fingerprint: hasher.finalize().into(),
-        }
+        Key { service: manifest.name.clone(), session, fingerprint: hasher.finalize().into() }
     }
 
     /// Connects to a service outside this process.

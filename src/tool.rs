@@ -192,6 +192,10 @@ pub struct Session {
     /// Whoever manages its services, if somebody does.
     pub manager: OnceLock<Arc<dyn manage::ServiceManager>>,
     enabled: Mutex<manage::Enabled>,
+    /// The session that it works for in the end, if it works for one.
+    family: OnceLock<String>,
+    /// Where services that are its own warn the user.
+    pub warnings: Arc<Warnings>,
     /// By type: each service keeps its own.
     state: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
@@ -219,6 +223,8 @@ impl Session {
             delegator: OnceLock::new(),
             manager: OnceLock::new(),
             enabled: Mutex::default(),
+            family: OnceLock::new(),
+            warnings: Arc::default(),
             state: Mutex::default(),
         })
     }
@@ -228,8 +234,14 @@ impl Session {
         self.enabled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The id of the session that the user has, which this one is or works for.
+    pub fn family(&self) -> &str {
+        self.family.get().unwrap_or(&self.id)
+    }
+
     /// From now on it has the services that `parent` has, for which it works.
     pub fn share_services(&self, parent: &Session) {
+        self.family.get_or_init(|| parent.family().to_owned());
         let of_parent = parent.enabled();
         *self.enabled.lock().unwrap_or_else(PoisonError::into_inner) = of_parent;
     }
@@ -240,6 +252,28 @@ impl Session {
         let entry = state.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
         // The entry under a type's id was made from that type just above.
         Arc::clone(entry).downcast().unwrap_or_else(|_| Arc::new(T::default()))
+    }
+}
+
+/// The way of a warning to whoever shows the session.
+#[derive(Default)]
+pub struct Warnings(OnceLock<Box<dyn Fn(String) -> bool + Send + Sync>>);
+
+impl Warnings {
+    /// `listener` must not block, and says whether somebody was told. The first one stays.
+    pub fn listen(&self, listener: impl Fn(String) -> bool + Send + Sync + 'static) {
+        self.0.get_or_init(|| Box::new(listener));
+    }
+
+    /// True if somebody was told.
+    pub fn say(&self, text: String) -> bool {
+        self.0.get().is_some_and(|listener| listener(text))
+    }
+}
+
+impl std::fmt::Debug for Warnings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Warnings")
     }
 }
 

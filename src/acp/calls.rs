@@ -132,8 +132,6 @@ impl Shown {
                 self.note(activity);
                 fields.content(self.content(None))
             }
-            // No part of the call: a notice says it.
-            Activity::Said(_) => return None,
         };
         Some(acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields)))
     }
@@ -153,7 +151,7 @@ impl Shown {
             Activity::Terminal { id } => {
                 self.kept.push(acp::ToolCallContent::Terminal(acp::Terminal::new(acp::TerminalId::new(id.as_str()))));
             }
-            Activity::Running | Activity::Progress(_) | Activity::Plan(_) | Activity::Said(_) => {}
+            Activity::Running | Activity::Progress(_) | Activity::Plan(_) => {}
         }
     }
 

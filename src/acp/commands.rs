@@ -29,7 +29,7 @@ pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
     ];
     // A mode that cannot be entered has no commands of its own; the next prompt will say why.
     if let Ok(binding) = open.enter().await {
-        if binding.has_resources() {
+        if !attached::links(&binding).await.is_empty() {
             let what = "List what the services of this mode have to read, as links to attach to a prompt";
             commands.push(acp::AvailableCommand::new(RESOURCES, what));
         }

@@ -186,9 +186,8 @@ fn choices(wanted: &Wanted) -> Option<Vec<Choice>> {
     if fields.next().is_some() {
         return None;
     }
-    let choice = |name: &str, value: Value| {
-        Choice { name: printable(name), fields: Map::from_iter([(field.clone(), value)]) }
-    };
+    let choice =
+        |name: &str, value: Value| Choice { name: printable(name), fields: Map::from_iter([(field.clone(), value)]) };
     let title = about["title"].as_str().unwrap_or(&field);
     if about["type"] == "boolean" {
         let named = |answer: &str, value: bool| choice(&format!("{title}: {answer}"), json!(value));

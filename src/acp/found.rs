@@ -157,12 +157,11 @@ mod tests {
 
     #[test]
     fn a_change_with_both_texts_is_a_diff() {
-        let outcome = answer(json!({"edits": [{"path": "src/a.rs", "oldText": "a", "newText": "b"}, {"path": "/etc/x", "newText": "b"}]}));
-        let found = diffs(&outcome, Path::new("/p"), &[PathBuf::from("/p")]);
-        assert_eq!(
-            json!(found),
-            json!([{"type": "diff", "path": "/p/src/a.rs", "oldText": "a", "newText": "b"}])
+        let outcome = answer(
+            json!({"edits": [{"path": "src/a.rs", "oldText": "a", "newText": "b"}, {"path": "/etc/x", "newText": "b"}]}),
         );
+        let found = diffs(&outcome, Path::new("/p"), &[PathBuf::from("/p")]);
+        assert_eq!(json!(found), json!([{"type": "diff", "path": "/p/src/a.rs", "oldText": "a", "newText": "b"}]));
         assert!(diffs(&ToolOutcome { is_error: true, ..outcome }, Path::new("/p"), &[PathBuf::from("/p")]).is_empty());
     }
 }

@@ -261,11 +261,6 @@ impl Notifier for Updates {
         match status {
             Status::Text(text) => self.say(Voice::Agent, text),
             Status::Thought(text) => self.say(Voice::Thought, text),
-            Status::ToolActivity { id, activity: Activity::Said(text) } => {
-                if self.turn().calls.contains_key(&id) {
-                    self.notice(acp::NoticeSeverity::Warning, &text);
-                }
-            }
             Status::ToolActivity { id, activity } => {
                 let mut turn = self.turn();
                 // What comes after the end of a call is not told.

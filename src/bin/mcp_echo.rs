@@ -188,7 +188,7 @@ impl Server {
             return;
         }
         match method.as_str() {
-            "server/discover" if self.flags.newer => talking::discovered(&id),
+            "server/discover" if self.flags.newer => talking::discovered(&id, &self.capabilities()),
             "subscriptions/listen" if self.flags.newer => self.talks.subscribed(&id),
             "initialize" => {
                 let client = message["params"]["capabilities"].clone();
@@ -197,18 +197,11 @@ impl Server {
                     std::thread::sleep(Duration::from_millis(wait));
                 }
                 self.log("ready");
-                let mut capabilities = json!({"tools": {"listChanged": true}});
-                if self.flags.prompts {
-                    capabilities["prompts"] = json!({});
-                }
-                if self.flags.resources {
-                    capabilities["resources"] = json!({});
-                }
                 answer(
                     &id,
                     json!({
                         "protocolVersion": "2025-11-25",
-                        "capabilities": capabilities,
+                        "capabilities": self.capabilities(),
                         "serverInfo": {"name": "skein-mcp-echo", "version": "0"},
                         "instructions": "Call echo to hear yourself.",
                     }),
@@ -252,6 +245,17 @@ impl Server {
             // `server/discover` too: this server is of the old era.
             _ => refuse(&id, -32601, &format!("method not found: {method}")),
         }
+    }
+
+    fn capabilities(&self) -> Value {
+        let mut capabilities = json!({"tools": {"listChanged": true}});
+        if self.flags.prompts {
+            capabilities["prompts"] = json!({});
+        }
+        if self.flags.resources {
+            capabilities["resources"] = json!({});
+        }
+        capabilities
     }
 
     fn call(&self, id: &Value, params: &Value) {

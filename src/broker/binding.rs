@@ -212,7 +212,8 @@ impl Binding {
             let built = validator.get_or_init(|| foreign::validator(&spec));
             built.as_ref().map_err(Clone::clone)?;
         }
-        let (spec, seen) = if builtin { (spec, Arc::clone(catalog)) } else { self.as_first_offered(entry, spec, catalog) };
+        let (spec, seen) =
+            if builtin { (spec, Arc::clone(catalog)) } else { self.as_first_offered(entry, spec, catalog) };
         Ok(BoundTool {
             service: entry.manifest.name.clone(),
             group,

@@ -42,7 +42,7 @@ impl Terms {
 impl Broker {
     /// What a service offers, which is started for it. For looking only: a tool is called through a binding.
     pub async fn look_into(&self, entry: &ServiceEntry, session: &Session) -> Result<Arc<Catalog>, ServiceError> {
-        self.pool.lease(&entry.manifest, session, &|name| self.manifest(name)).service().catalog().await
+        self.lease(entry, session, &|name| self.manifest(name)).service().catalog().await
     }
 
     /// A resource that a service lists, or that a template of its makes.
@@ -52,7 +52,7 @@ impl Broker {
         uri: &str,
         context: CallContext,
     ) -> Result<Value, ServiceError> {
-        let lease = self.pool.lease(&entry.manifest, &context.session, &|name| self.manifest(name));
+        let lease = self.lease(entry, &context.session, &|name| self.manifest(name));
         let catalog = lease.service().catalog().await?;
         let listed = catalog.resources.iter().any(|resource| resource["uri"] == json!(uri));
         if !listed && !catalog.templates.iter().any(|template| makes(template, uri)) {

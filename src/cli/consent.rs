@@ -13,12 +13,12 @@ use anstyle::{AnsiColor, Style};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
-use super::{diff, elicit};
 use super::folders::Folders;
 use super::kept_rules::UserConfig;
 use super::keyboard::{Key, Keyboard};
 use super::output::{BOLD, QUIET, clear_line, shown, verbatim};
 use super::wrap::{Margin, Wrap, paragraph, screen_width};
+use super::{diff, elicit};
 use crate::broker::{Answer, Asker, Question, RuleStore as _};
 use crate::manifest::PermissionRule;
 use crate::tool::elicit::{Elicitation, Elicited};

@@ -166,7 +166,9 @@ fn read_field(about: &Value, needed: bool, text: &str) -> Result<Option<Value>, 
             let number = number.ok_or_else(|| "write a number".to_owned())?;
             within(about, number).map(|()| Some(json!(number)))
         }
-        Some("array") => text.split(',').map(|one| chosen(one.trim())).collect::<Result<Vec<_>, _>>().map(|all| Some(json!(all))),
+        Some("array") => {
+            text.split(',').map(|one| chosen(one.trim())).collect::<Result<Vec<_>, _>>().map(|all| Some(json!(all)))
+        }
         Some("string") if !choices.is_empty() => chosen(text).map(Some),
         Some("string") => {
             let length = text.chars().count() as u64;
@@ -204,7 +206,8 @@ mod tests {
         assert_eq!(read_field(&colour, true, "2"), Ok(Some(json!("green"))));
         assert_eq!(read_field(&colour, true, "red"), Ok(Some(json!("red"))));
         assert!(read_field(&colour, true, "3").is_err() && read_field(&colour, true, "0").is_err());
-        let many = json!({"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}});
+        let many =
+            json!({"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}});
         assert_eq!(read_field(&many, true, "1, B"), Ok(Some(json!(["a", "b"]))));
         assert_eq!(read_field(&json!({"type": "boolean", "default": true}), true, ""), Ok(Some(json!(true))));
         assert!(read_field(&json!({"type": "string", "minLength": 3}), true, "ab").is_err());

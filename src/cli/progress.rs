@@ -195,7 +195,7 @@ impl Notifier for Progress {
         match status {
             Status::Text(text) if self.shows == Shows::Text => self.say(&text),
             Status::Usage { turn, .. } => self.state().usage = turn,
-            Status::Notice(text) | Status::ToolActivity { activity: Activity::Said(text), .. } => self.aside(&format!("{QUIET}{}{QUIET:#}", shown(&text))),
+            Status::Notice(text) => self.aside(&format!("{QUIET}{}{QUIET:#}", shown(&text))),
             // It waits for nobody's consent any more.
             Status::ToolActivity { id, activity: Activity::Running } => {
                 let mut state = self.state();

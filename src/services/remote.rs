@@ -11,8 +11,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, GetPromptRequest,
-    GetPromptRequestParams, InputResponses, ProtocolVersion, ReadResourceRequest,
-    ReadResourceRequestParams, RequestMetaObject, ServerResult, SubscriptionFilter,
+    GetPromptRequestParams, InputResponses, ProtocolVersion, ReadResourceRequest, ReadResourceRequestParams,
+    RequestMetaObject, ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RunningService,
@@ -34,6 +34,8 @@ pub(super) use client::{Client, Owner};
 
 /// A server that asks for ever must not be answered for ever.
 const MAX_ROUNDS: usize = 10;
+/// The error of a call that needs a page visited first.
+const PAGE_FIRST: i32 = -32042;
 /// How long a server has to end by itself once its input is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a server has to take a notification off the wire.
@@ -153,6 +155,13 @@ impl Remote {
         let (mut responses, mut state, mut pages) = (None, None, Vec::new());
         for _ in 0..MAX_ROUNDS {
             let answer = self.round(make(responses.take(), state.take()), context, limit).await?;
+            // So a server of the older era says that the call can be made once a page was visited: it was not made.
+            if let Err(RmcpError::McpError(error)) = &answer
+                && error.code.0 == PAGE_FIRST
+                && questions::visited(&self.client, error.data.as_ref(), context).await
+            {
+                continue;
+            }
             let Ok(ServerResult::InputRequiredResult(required)) = answer else {
                 pages.iter().for_each(|page: &String| self.client.done_with(page));
                 return Ok(answer);

@@ -13,10 +13,10 @@ use crate::tool::{CallContext, Session};
 /// More text than this is no attachment: the model would be shown little else.
 const MAX_ATTACHED: usize = 256 << 10;
 
-/// The resources of the mode as links, to be put into a prompt.
+/// The resources of the mode as links, to be put into a prompt. Our own services have commands and tools for theirs.
 pub async fn links(binding: &Binding) -> Vec<Content> {
     let resources = binding.resources().await;
-    let listed = resources.into_iter().filter(|of| !of.template);
+    let listed = resources.into_iter().filter(|of| !of.template && !binding.has_built_in(&of.service));
     let link = |of: crate::broker::ResourceOf| {
         let text = |key: &str| of.value[key].as_str().map(harmless).filter(|text| !text.is_empty());
         let uri = of.value["uri"].as_str()?;

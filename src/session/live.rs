@@ -10,7 +10,7 @@ use super::setup::Setup;
 use super::turn::Begun;
 use super::undo::{Undone, last_exchange};
 use super::{Choice, Host, Place, SessionError, Sessions};
-use crate::agents::{Event, Exchange, History, Notifier};
+use crate::agents::{Event, Exchange, History, Notifier, Status};
 use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Message, Role, Usage};
 use crate::graph::Plan;
@@ -76,7 +76,7 @@ impl Live {
         let session = Session::in_editor(id, place.cwd, place.roots, scratch, host.editor.clone());
         let setup = Setup::new(choice, host, Arc::clone(&session));
         let spent = stored.map(|stored| stored.spent).unwrap_or_default();
-        Arc::new(Self {
+        let live = Arc::new(Self {
             sessions,
             session,
             history: tokio::sync::Mutex::new(history),
@@ -88,7 +88,13 @@ impl Live {
             notifier: Mutex::default(),
             turn: Mutex::default(),
             beside: Mutex::default(),
-        })
+        });
+        let weak = Arc::downgrade(&live);
+        live.session.warnings.listen(move |text| {
+            let turn = weak.upgrade().and_then(|live| live.notifier());
+            turn.map(|turn| turn.status(Status::Notice(text))).is_some()
+        });
+        live
     }
 
     pub fn id(&self) -> &str {

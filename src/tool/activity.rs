@@ -27,8 +27,6 @@ pub enum Activity {
     },
     /// The steps of the work, all of them; they replace those told before.
     Plan(Vec<PlanStep>),
-    /// Its service warns of something, which the user should know.
-    Said(String),
     /// It runs in this terminal of the editor.
     Terminal {
         id: String,
@@ -38,7 +36,7 @@ pub enum Activity {
 impl Activity {
     /// True if it belongs to the session's record, and not only to the moment.
     pub fn lasts(&self) -> bool {
-        !matches!(self, Activity::Running | Activity::Progress(_) | Activity::Said(_))
+        !matches!(self, Activity::Running | Activity::Progress(_))
     }
 }
 

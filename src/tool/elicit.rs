@@ -36,8 +36,18 @@ pub enum Wanted {
 
 /// Words that stand for what nobody should type into a form.
 const SECRET_WORDS: [&str; 12] = [
-    "password", "passwd", "passphrase", "passcode", "secret", "secrets", "credential", "credentials", "apikey", "token",
-    "cvv", "otp",
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "secret",
+    "secrets",
+    "credential",
+    "credentials",
+    "apikey",
+    "token",
+    "cvv",
+    "otp",
 ];
 /// The same as two words.
 const SECRET_PAIRS: [(&str, &str); 6] =

@@ -184,20 +184,20 @@ fn what_a_mode_does_without_is_told_when_it_is_entered() {
     assert_eq!(of_kind(&client.updates(mark, &session), "notice").len(), 1, "once is enough");
 }
 
-/// Sessions with the same server in the same folder share its process.
+/// A server that came with a session belongs to it: what it asks and warns of is for nobody else.
 #[test]
-fn sessions_with_the_same_server_share_it() {
+fn every_session_has_the_servers_it_came_with_for_itself() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow");
-    let mut pid_with = |env: &[(&str, &str)]| {
-        let session = client.session_with(json!([echo("parrot", &[], env)]));
-        let (_, updates) = client.prompt(&session, "/parrot.pid {}");
+    let sessions = [0, 1].map(|_| client.session_with(json!([echo("parrot", &[], &[])])));
+    let mut pid_in = |session: &str| {
+        let (_, updates) = client.prompt(session, "/parrot.pid {}");
         spoken(&updates).trim().parse::<u32>().unwrap()
     };
-    let (first, second, other) = (pid_with(&[("A", "1")]), pid_with(&[("A", "1")]), pid_with(&[("A", "2")]));
-    assert_eq!(first, second);
-    assert_ne!(first, other, "other variables make another server");
+    let (first, second) = (pid_in(&sessions[0]), pid_in(&sessions[1]));
+    assert_ne!(first, second);
+    assert_eq!(pid_in(&sessions[0]), first, "it stays the same while the session lasts");
 }
 
 /// The prompts of a bound server are commands; what stands behind one fills it in.

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::support::acp::{Acp, of_kind, said, selected, spoken};
-use crate::support::{Sandbox, service, with};
+use crate::support::tmux::Terminal;
+use crate::support::{Sandbox, repository, service, with};
 
 /// The test server as an editor brings it: it belongs to one session.
 fn talker(name: &str, args: &[&str]) -> Value {
@@ -102,7 +103,7 @@ fn what_a_tool_says_about_itself_is_shown_and_never_relaxes_consent() {
     for (tool, kind, title) in [
         ("show_app", "fetch", "parrot: Show the page"),
         ("wipe", "edit", "parrot: Wipe it all"),
-        ("kinds", "read", "parrot: kinds"),
+        ("peek", "read", "parrot: peek"),
     ] {
         let (_, updates) = client.prompt(&session, &format!("/parrot.{tool} {{}}"));
         let call = &of_kind(&updates, "tool_call")[0];
@@ -233,7 +234,7 @@ fn an_editor_without_forms_is_asked_for_permission_where_the_answers_can_be_list
     }
     let (_, updates) = client.prompt(&session, r#"/parrot.ask {"what": "form"}"#);
     assert!(asked.borrow().is_empty() && spoken(&updates).contains(r#""action":"decline""#), "{updates:#?}");
-    let notice = of_kind(&updates, "notice")[0]["message"].as_str().unwrap_or_default().to_owned();
+    let notice = of_kind(&updates, "notice")[0]["title"].as_str().unwrap_or_default().to_owned();
     assert!(notice.contains("A question of parrot was declined") && notice.contains("Who are you?"), "{updates:#?}");
 }
 
@@ -361,7 +362,7 @@ fn warnings_of_a_service_are_notices_in_the_session_it_belongs_to() {
     let mark = client.mark();
     let (_, updates) = client.prompt(&one, r#"/private.warn {"text": "it is \u001b[31mhot"}"#);
     let notice = &of_kind(&updates, "notice")[0];
-    assert_eq!((&notice["severity"], &notice["message"]), (&json!("warning"), &json!("private: it is [31mhot")));
+    assert_eq!((&notice["severity"], &notice["title"]), (&json!("warning"), &json!("private: it is [31mhot")));
     // What is no warning, and what a server says that several sessions share, is only logged.
     let (_, updates) = client.prompt(&one, r#"/private.whisper {"text": "quiet as a mouse"}"#);
     assert_eq!(of_kind(&updates, "notice").len(), 0);
@@ -392,11 +393,36 @@ fn tools_and_commands_follow_a_service_that_changes_its_lists() {
         assert!(!spoken(&updates).contains("There is no tool"), "{}", spoken(&updates));
         let (_, updates) = client.prompt(&session, "/parrot.pid {}");
         assert_eq!(spoken(&updates), pid, "nothing was restarted for it");
+        let mark = client.mark();
         client.prompt(&session, "/parrot.shrink {}");
-        client.wait_update(client.mark() - 1, &session, "available_commands_update");
+        client.wait_update(mark, &session, "available_commands_update");
         let (_, updates) = client.prompt(&session, "/tools");
         assert!(!spoken(&updates).contains("parrot__grown"), "{}", spoken(&updates));
     }
+}
+
+#[test]
+fn a_tool_that_changes_what_it_says_is_not_called_in_the_session_that_knows_it_otherwise() {
+    let sandbox = Sandbox::new();
+    let mut client = client(&sandbox, &json!({}));
+    let session = client.session_with(json!([talker("parrot", &[])]));
+    let call = r#"/parrot.turncoat {"text": "a"}"#;
+    let (_, updates) = client.prompt(&session, call);
+    assert!(spoken(&updates).contains("shown"), "{}", spoken(&updates));
+    client.prompt(&session, "/parrot.grow {}");
+    for _ in 0..2 {
+        // The new tool is there, in a binding of its own, and the old one is what it was.
+        let (_, updates) = client.prompt(&session, "/tools");
+        let tools = spoken(&updates);
+        assert!(tools.contains("parrot__grown") && tools.contains("Keeps what it is told."), "{tools}");
+        let (_, updates) = client.prompt(&session, call);
+        assert!(spoken(&updates).contains("has changed what `turncoat` says about itself"), "{}", spoken(&updates));
+        // Another mode is no way around it.
+        client.set_mode(&session, "coding/backend");
+    }
+    let other = client.session_with(json!([talker("parrot", &[])]));
+    let (_, updates) = client.prompt(&other, call);
+    assert!(spoken(&updates).contains("shown"), "{}", spoken(&updates));
 }
 
 #[test]
@@ -409,7 +435,8 @@ fn resources_are_listed_as_links_and_attached_where_a_prompt_holds_one() {
     let link = links.iter().map(|chunk| &chunk["content"]).find(|content| content["uri"] == "echo://page").unwrap();
     assert_eq!((&link["type"], &link["name"]), (&json!("resource_link"), &json!("parrot: page")));
     for uri in ["echo://page", "echo://pages/7"] {
-        let prompt = json!([{"type": "text", "text": "what is this?"}, {"type": "resource_link", "uri": uri, "name": "x"}]);
+        let prompt =
+            json!([{"type": "text", "text": "what is this?"}, {"type": "resource_link", "uri": uri, "name": "x"}]);
         let id = client.send("session/prompt", json!({"sessionId": session, "prompt": prompt}));
         client.ended(&id);
     }
@@ -426,4 +453,89 @@ fn resources_are_listed_as_links_and_attached_where_a_prompt_holds_one() {
     }
     assert!(replayed.contains(r#""type":"resource_link","#) || replayed.contains("file:///a/b"), "{replayed}");
     assert!(said(&client.updates(mark, &session), "user_message_chunk").contains("what is this?"));
+}
+
+/// `skein chat`: a field after the other, each held to what it may be.
+#[test]
+fn at_a_terminal_a_form_is_filled_in_line_by_line() {
+    let sandbox = Sandbox::new();
+    install(&sandbox, &[("private", "session", &[])]);
+    let args = ["chat", "-a", "talk", "-m", "all", "--approval", "auto"];
+    let terminal = Terminal::start(&sandbox, None, (100, 40), &args);
+    terminal.shows("›");
+    terminal.enter(r#" /private.ask {"what": "form"}"#);
+    terminal.shows("private asks:");
+    terminal.shows("y answer · n decline");
+    terminal.press(&["y"]);
+    terminal.shows("name (text, or nothing) ›");
+    terminal.type_in("ann lee");
+    terminal.press(&["Enter"]);
+    terminal.shows("age (a whole number, or nothing) ›");
+    terminal.type_in("-3");
+    terminal.press(&["Enter"]);
+    terminal.shows("write at least 0");
+    terminal.shows_times("age (a whole number, or nothing) ›", 2);
+    terminal.type_in("7");
+    terminal.press(&["Enter"]);
+    terminal.shows(r#""name":"ann lee""#);
+    terminal.shows(r#""age":7"#);
+    terminal.enter(r#" /private.ask {"what": "page"}"#);
+    terminal.shows("a page of example.org");
+    terminal.shows("y I have done it · n decline");
+    terminal.press(&["n"]);
+    terminal.shows(r#""action":"decline""#);
+}
+
+/// The reference server, as npm has it.
+fn everything() -> Value {
+    let program = repository("tests/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+    assert!(program.exists(), "{} is missing: run `npm ci --ignore-scripts` in tests/npm", program.display());
+    json!({"name": "everything", "command": "node", "args": [program, "stdio"], "env": []})
+}
+
+#[test]
+fn the_reference_server_is_heard_in_all_it_says() {
+    let sandbox = Sandbox::new();
+    let mut client = client(&sandbox, &able());
+    let asked = on_elicitation(&mut client, json!({"action": "accept", "content": {"name": "ann", "check": true}}));
+    let session = client.session_with(json!([everything()]));
+    // It offers its questions when it knows that they will be answered, after its first list.
+    loop {
+        let (_, updates) = client.prompt(&session, "/tools");
+        if spoken(&updates).contains("everything__trigger-url-elicitation") {
+            break;
+        }
+    }
+    let mut ended_with = |call: &str| {
+        let (_, updates) = client.prompt(&session, call);
+        (ended(&updates), updates)
+    };
+    let (end, updates) =
+        ended_with(r#"/everything.get-annotated-message {"messageType": "error", "includeImage": true}"#);
+    assert_eq!(
+        end["content"][0]["content"]["annotations"],
+        json!({"audience": ["user", "assistant"], "priority": 1.0})
+    );
+    assert_eq!(end["content"][1]["content"]["type"], "image");
+    assert!(of_kind(&updates, "tool_call")[0]["title"].as_str().unwrap().starts_with("everything: "), "{updates:#?}");
+    let (end, _) = ended_with(r#"/everything.get-resource-links {"count": 2}"#);
+    let links = end["content"].as_array().unwrap().iter().filter(|piece| piece["content"]["type"] == "resource_link");
+    assert_eq!(links.count(), 2, "{end}");
+    let (end, _) = ended_with(r#"/everything.get-resource-reference {"resourceType": "Text", "resourceId": 1}"#);
+    assert!(end["content"].as_array().unwrap().iter().any(|piece| piece["content"]["type"] == "resource"), "{end}");
+    let (end, _) = ended_with(r#"/everything.get-structured-content {"location": "Chicago"}"#);
+    assert!(end["rawOutput"]["temperature"].is_number(), "{end}");
+    let (_, updates) = ended_with(r#"/everything.trigger-long-running-operation {"duration": 0.2, "steps": 2}"#);
+    assert!(json!(updates).to_string().contains("50 %"), "{updates:#?}");
+    let (end, _) = ended_with("/everything.get-roots-list {}");
+    assert!(end["rawOutput"].to_string().contains("project"), "{end}");
+    let (end, _) = ended_with("/everything.trigger-elicitation-request {}");
+    assert_eq!(asked.borrow_mut().pop().expect("a form")["mode"], "form");
+    assert!(end["rawOutput"].to_string().contains("ann"), "{end}");
+    for path in [false, true] {
+        let call = json!({"url": "https://example.org/x", "errorPath": path, "elicitationId": format!("e-{path}")});
+        let (end, _) = ended_with(&format!("/everything.trigger-url-elicitation {call}"));
+        assert_eq!(asked.borrow_mut().pop().expect("a page")["url"], "https://example.org/x");
+        assert_eq!(end["status"], "completed", "{end}");
+    }
 }

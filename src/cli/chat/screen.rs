@@ -225,7 +225,7 @@ impl Notifier for Screen {
                 let mut state = self.state();
                 (state.usage, state.context) = (turn, context);
             }
-            Status::Notice(text) | Status::ToolActivity { activity: Activity::Said(text), .. } => {
+            Status::Notice(text) => {
                 // An answer that was cut off goes on below the notice.
                 let yellow = AnsiColor::Yellow.on_default();
                 let mut state = self.state();

@@ -26,7 +26,7 @@ use super::questions;
 use crate::ids::ServiceName;
 use crate::services::environment::Secrets;
 use crate::tool::elicit::Elicitor;
-use crate::tool::{Activity, CallContext, Progress, head, plain_line};
+use crate::tool::{Activity, CallContext, Progress, Warnings, head, plain_line};
 
 /// How long a question waits for the call it belongs to: a fast server asks before the call is known to be sent.
 const CALL_APPEARS: Duration = Duration::from_secs(1);
@@ -40,6 +40,7 @@ const MAX_PAGES_OPEN: usize = 100;
 pub(in crate::services) struct Owner {
     pub(in crate::services) cwd: PathBuf,
     pub(in crate::services) roots: Vec<PathBuf>,
+    pub(in crate::services) warnings: Arc<Warnings>,
 }
 
 #[derive(Clone)]
@@ -189,7 +190,8 @@ impl Client {
     fn flight(&self, origin: Option<&InboundStreamOrigin>) -> Option<Flight> {
         self.owner.as_ref()?;
         let flights = lock(&self.flights);
-        let named = |flight: &&Flight| matches!(origin, Some(InboundStreamOrigin::OutboundRequest(id)) if *id == flight.id);
+        let named =
+            |flight: &&Flight| matches!(origin, Some(InboundStreamOrigin::OutboundRequest(id)) if *id == flight.id);
         flights.iter().find(named).or_else(|| flights.last()).cloned()
     }
 
@@ -210,7 +212,9 @@ impl Client {
     fn log(&self, level: LoggingLevel, text: &str, told: bool) {
         match level {
             LoggingLevel::Debug => tracing::debug!(service = %self.service, told, "it says: {text}"),
-            LoggingLevel::Info | LoggingLevel::Notice => tracing::info!(service = %self.service, told, "it says: {text}"),
+            LoggingLevel::Info | LoggingLevel::Notice => {
+                tracing::info!(service = %self.service, told, "it says: {text}")
+            }
             LoggingLevel::Warning => tracing::warn!(service = %self.service, told, "it says: {text}"),
             LoggingLevel::Error | LoggingLevel::Critical | LoggingLevel::Alert | LoggingLevel::Emergency => {
                 tracing::error!(service = %self.service, told, "it says: {text}");
@@ -276,11 +280,9 @@ impl ClientHandler for Client {
         };
         let text = self.secrets.hide(head(&plain_line(&text), MAX_SAID));
         let grave = !matches!(params.level, LoggingLevel::Debug | LoggingLevel::Info | LoggingLevel::Notice);
-        let flight = self.flight(None).filter(|_| grave);
-        self.log(params.level, &text, flight.is_some());
-        if let Some(flight) = flight {
-            flight.context.report(Activity::Said(format!("{}: {text}", self.service)));
-        }
+        let owner = self.owner.as_ref().filter(|_| grave);
+        let told = owner.is_some_and(|owner| owner.warnings.say(format!("{}: {text}", self.service)));
+        self.log(params.level, &text, told);
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

@@ -1,9 +1,7 @@
 //! Questions of an MCP server, put to the user of the session whose request they belong to. In the newer era they are
 //! the answer to a request, which is then sent again with what the user said; in the older one they come by themselves.
 
-use rmcp::model::{
-    ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses,
-};
+use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses};
 use serde_json::{Map, Value};
 
 use super::client::Client;
@@ -12,8 +10,10 @@ use crate::services::content;
 use crate::tool::elicit::{Elicitation, Elicited, Wanted};
 use crate::tool::{CallContext, head, plain};
 
-pub(super) const NO_SAMPLING: &str = "skein answers no sampling requests: its models are for the session, not for services";
-pub(super) const NO_ROOTS: &str = "skein tells its folders only to a service that belongs to one session (`scope: session`)";
+pub(super) const NO_SAMPLING: &str =
+    "skein answers no sampling requests: its models are for the session, not for services";
+pub(super) const NO_ROOTS: &str =
+    "skein tells its folders only to a service that belongs to one session (`scope: session`)";
 
 /// As much of a question as anybody reads.
 const MAX_QUESTION: usize = 4_000;
@@ -84,6 +84,20 @@ pub(super) async fn answers(
         responses.insert(key, response);
     }
     Ok(responses)
+}
+
+/// True if the user has visited all the pages that an error names, and it names some.
+pub(super) async fn visited(client: &Client, error: Option<&Value>, context: &CallContext) -> bool {
+    let wanted = error.and_then(|error| error["elicitations"].as_array()).map(Vec::as_slice).unwrap_or_default();
+    for page in wanted {
+        let Ok(params @ ElicitRequestParams::UrlElicitationParams { .. }) = serde_json::from_value(page.clone()) else {
+            return false;
+        };
+        if elicit(client, params, context).await.action != ElicitationAction::Accept {
+            return false;
+        }
+    }
+    !wanted.is_empty()
 }
 
 /// The pages that a server asks the user to open.
