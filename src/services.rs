@@ -124,12 +124,16 @@ impl Pool {
             let required: Vec<(RoleName, Lease)> =
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
             let roots = || session.roots.iter().filter(|root| **root != session.scratch).cloned().collect();
-            let owner = key.session.is_some().then(|| {
-                Arc::new(Owner { cwd: session.cwd.clone(), roots: roots(), warnings: Arc::clone(&session.warnings) })
-            });
+            let owner = key
+                .session
+                .is_some()
+                .then(|| Arc::new(Owner { cwd: session.cwd.clone(), roots: roots(), warnings: Mutex::default() }));
             let entry = Arc::new(Entry::new(manifest.clone(), required, owner, &self.inner));
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
+        if key.session.as_ref() == Some(&session.id) {
+            entry.shown_in(session);
+        }
         Lease { entry, key, pool: Arc::downgrade(&self.inner) }
     }
 

@@ -52,9 +52,10 @@ impl ClientAsker {
         self.tell(format!("A question of {} was declined: {reason}. It said: {}", question.by, question.message));
     }
 
-    /// A session of its own has its calls under other names, so only a call that the client knows is named.
+    /// A client that sees apart who works for the session does not know their calls in this one: they have a dot.
     fn scope(&self, question: &Elicitation) -> acp::ElicitationSessionScope {
-        let call = question.call.as_deref().map(acp::ToolCallId::new);
+        let known = |id: &&str| !(self.abilities.subagents && id.contains('.'));
+        let call = question.call.as_deref().filter(known).map(acp::ToolCallId::new);
         acp::ElicitationSessionScope::new(self.session.clone()).tool_call_id(call)
     }
 
@@ -199,7 +200,7 @@ fn choices(wanted: &Wanted) -> Option<Vec<Choice>> {
 }
 
 /// The values of a field that has a few, and what each is called.
-pub(super) fn values(about: &Value) -> Vec<(String, String)> {
+fn values(about: &Value) -> Vec<(String, String)> {
     if about["type"] != "string" {
         return Vec::new();
     }

@@ -17,7 +17,9 @@ use super::environment::{Secrets, literal_secrets};
 use super::remote::Owner;
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
-use crate::tool::{CallContext, Catalog, Health, ServiceError, ServiceStatus, ToolCall, ToolOutcome, ToolService};
+use crate::tool::{
+    CallContext, Catalog, Health, ServiceError, ServiceStatus, Session, ToolCall, ToolOutcome, ToolService,
+};
 
 const STOPPED: &str = "skein has stopped its services";
 
@@ -90,6 +92,13 @@ impl Entry {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it warns of is shown there from now on.
+    pub(super) fn shown_in(&self, session: &Session) {
+        if let Some(owner) = &self.owner {
+            *owner.warnings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&session.warnings);
+        }
     }
 
     pub(super) fn leased(&self) {

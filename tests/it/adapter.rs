@@ -471,9 +471,9 @@ fn at_a_terminal_a_form_is_filled_in_line_by_line() {
     terminal.type_in("ann lee");
     terminal.press(&["Enter"]);
     terminal.shows("age (a whole number, or nothing) ›");
-    terminal.type_in("-3");
+    terminal.type_in("seven");
     terminal.press(&["Enter"]);
-    terminal.shows("write at least 0");
+    terminal.shows("write a whole number");
     terminal.shows_times("age (a whole number, or nothing) ›", 2);
     terminal.type_in("7");
     terminal.press(&["Enter"]);

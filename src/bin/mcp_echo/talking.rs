@@ -128,6 +128,7 @@ impl Talks {
             name @ ("grow" | "shrink") => {
                 self.grown.store(name == "grow", Ordering::SeqCst);
                 self.changed();
+                self.asked("ping", json!({}));
                 say(id, "changed");
             }
             "grown" => say(id, "grown"),

@@ -32,15 +32,18 @@ use crate::tool::{Activity, CallContext, Progress, Warnings, head, plain_line};
 const CALL_APPEARS: Duration = Duration::from_secs(1);
 /// As much of a log message as anybody reads.
 const MAX_SAID: usize = 2_000;
+/// So many questions of one call may stand at once.
+const MAX_ASKING: usize = 5;
 /// Pages that were opened and may still be told to be done with.
 const MAX_PAGES_OPEN: usize = 100;
 
 /// The session that a connection belongs to alone.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(in crate::services) struct Owner {
     pub(in crate::services) cwd: PathBuf,
     pub(in crate::services) roots: Vec<PathBuf>,
-    pub(in crate::services) warnings: Arc<Warnings>,
+    /// Where it is shown at the moment: a session that is closed and opened again is another one.
+    pub(in crate::services) warnings: Mutex<Arc<Warnings>>,
 }
 
 #[derive(Clone)]
@@ -238,6 +241,10 @@ impl ClientHandler for Client {
             tracing::warn!(service = %self.service, "it asked a question that belongs to no call, which nobody was asked");
             return Ok(ElicitResult::new(ElicitationAction::Cancel));
         };
+        if flight.asking.load(Ordering::Relaxed) >= MAX_ASKING {
+            tracing::warn!(service = %self.service, "it asks too much at once");
+            return Ok(ElicitResult::new(ElicitationAction::Cancel));
+        }
         let asking = Asking::of(&flight);
         let answer = tokio::select! {
             biased;
@@ -281,7 +288,7 @@ impl ClientHandler for Client {
         let text = self.secrets.hide(head(&plain_line(&text), MAX_SAID));
         let grave = !matches!(params.level, LoggingLevel::Debug | LoggingLevel::Info | LoggingLevel::Notice);
         let owner = self.owner.as_ref().filter(|_| grave);
-        let told = owner.is_some_and(|owner| owner.warnings.say(format!("{}: {text}", self.service)));
+        let told = owner.is_some_and(|owner| lock(&owner.warnings).say(format!("{}: {text}", self.service)));
         self.log(params.level, &text, told);
     }
 

@@ -15,6 +15,8 @@ pub(super) const NO_SAMPLING: &str =
 pub(super) const NO_ROOTS: &str =
     "skein tells its folders only to a service that belongs to one session (`scope: session`)";
 
+/// So much may be asked before a request goes on.
+const MAX_AT_ONCE: usize = 10;
 /// As much of a question as anybody reads.
 const MAX_QUESTION: usize = 4_000;
 
@@ -67,6 +69,9 @@ pub(super) async fn answers(
     requests: InputRequests,
     context: &CallContext,
 ) -> Result<InputResponses, CallError> {
+    if requests.len() > MAX_AT_ONCE {
+        return Err(CallError::Refused(format!("it asks for {} things at once", requests.len())));
+    }
     let mut responses = InputResponses::new();
     for (key, request) in requests {
         let response = match request {
