@@ -154,23 +154,26 @@ impl Remote {
     ) -> Result<Result<ServerResult, RmcpError>, CallError> {
         let (mut responses, mut state, mut pages) = (None, None, Vec::new());
         for _ in 0..MAX_ROUNDS {
-            let answer = self.round(make(responses.take(), state.take()), context, limit).await?;
-            // So a server of the older era says that the call can be made once a page was visited: it was not made.
-            if let Err(RmcpError::McpError(error)) = &answer
-                && error.code.0 == PAGE_FIRST
-                && questions::visited(&self.client, error.data.as_ref(), context).await
-            {
-                continue;
-            }
-            let Ok(ServerResult::InputRequiredResult(required)) = answer else {
-                pages.iter().for_each(|page: &String| self.client.done_with(page));
-                return Ok(answer);
+            let required = match self.round(make(responses.take(), state.take()), context, limit).await? {
+                Ok(ServerResult::InputRequiredResult(required)) => required,
+                // So a server of the older era says that it has done nothing, because a page is to be visited first.
+                Err(RmcpError::McpError(error)) if error.code.0 == PAGE_FIRST => {
+                    let visited = questions::visited(&self.client, error.data.as_ref(), context).await;
+                    if visited.is_empty() {
+                        return Ok(Err(RmcpError::McpError(error)));
+                    }
+                    pages.extend(visited);
+                    continue;
+                }
+                answer => {
+                    questions::done(&self.client, &pages, context);
+                    return Ok(answer);
+                }
             };
             let requests = required.input_requests.unwrap_or_default();
-            let wanted = questions::pages(&requests);
-            pages.iter().filter(|page| !wanted.contains(page)).for_each(|page| self.client.done_with(page));
-            responses = Some(questions::answers(&self.client, requests, context).await?);
-            (state, pages) = (required.request_state, wanted);
+            let (said, visited) = questions::answers(&self.client, requests, context).await?;
+            (responses, state) = (Some(said), required.request_state);
+            pages.extend(visited);
         }
         Err(CallError::Refused(format!("it asked for input {MAX_ROUNDS} times without an answer of its own")))
     }

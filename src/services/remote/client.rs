@@ -174,10 +174,15 @@ impl Client {
         Some(ListRootsResult::new(owner.roots.iter().filter_map(root).collect()))
     }
 
+    /// True if the connection belongs to one session.
+    pub(super) fn is_owned(&self) -> bool {
+        self.owner.is_some()
+    }
+
     /// Somebody will be told when the server says that the page is done with.
     pub(super) fn opened(&self, page: String, elicitor: Arc<dyn Elicitor>) {
         let mut pages = lock(&self.pages);
-        if pages.len() < MAX_PAGES_OPEN {
+        if self.is_owned() && pages.len() < MAX_PAGES_OPEN {
             pages.insert(page, elicitor);
         }
     }

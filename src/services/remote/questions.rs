@@ -63,19 +63,24 @@ pub(super) async fn elicit(client: &Client, params: ElicitRequestParams, context
     }
 }
 
-/// The answers to what a server of the newer era needs before it can go on.
+/// The answers to what a server of the newer era needs before it can go on, and the pages that the user visited for them.
 pub(super) async fn answers(
     client: &Client,
     requests: InputRequests,
     context: &CallContext,
-) -> Result<InputResponses, CallError> {
+) -> Result<(InputResponses, Vec<String>), CallError> {
     if requests.len() > MAX_AT_ONCE {
         return Err(CallError::Refused(format!("it asks for {} things at once", requests.len())));
     }
-    let mut responses = InputResponses::new();
+    let (mut responses, mut visited) = (InputResponses::new(), Vec::new());
     for (key, request) in requests {
         let response = match request {
-            InputRequest::Elicitation(request) => content::json(&elicit(client, request.params, context).await),
+            InputRequest::Elicitation(request) => {
+                let page = page_of(&request.params);
+                let answer = elicit(client, request.params, context).await;
+                visited.extend(page.filter(|_| answer.action == ElicitationAction::Accept));
+                content::json(&answer)
+            }
             InputRequest::ListRoots(_) => match client.roots() {
                 Some(roots) => content::json(&roots),
                 None => return Err(CallError::Refused(NO_ROOTS.to_owned())),
@@ -88,33 +93,40 @@ pub(super) async fn answers(
         }
         responses.insert(key, response);
     }
-    Ok(responses)
+    Ok((responses, visited))
 }
 
-/// True if the user has visited all the pages that an error names, and it names some.
-pub(super) async fn visited(client: &Client, error: Option<&Value>, context: &CallContext) -> bool {
+/// The pages that an error names, if the user has visited all of them; otherwise none.
+pub(super) async fn visited(client: &Client, error: Option<&Value>, context: &CallContext) -> Vec<String> {
     let wanted = error.and_then(|error| error["elicitations"].as_array()).map(Vec::as_slice).unwrap_or_default();
-    for page in wanted {
-        let Ok(params @ ElicitRequestParams::UrlElicitationParams { .. }) = serde_json::from_value(page.clone()) else {
-            return false;
-        };
+    let mut visited = Vec::new();
+    for page in wanted.iter().take(MAX_AT_ONCE) {
+        let Ok(params) = serde_json::from_value::<ElicitRequestParams>(page.clone()) else { return Vec::new() };
+        let Some(page) = page_of(&params) else { return Vec::new() };
         if elicit(client, params, context).await.action != ElicitationAction::Accept {
-            return false;
+            return Vec::new();
+        }
+        visited.push(page);
+    }
+    visited
+}
+
+fn page_of(params: &ElicitRequestParams) -> Option<String> {
+    match params {
+        ElicitRequestParams::UrlElicitationParams { elicitation_id, .. } => Some(elicitation_id.clone()),
+        _ => None,
+    }
+}
+
+/// The request has its answer, so the pages that were visited for it are done with.
+pub(super) fn done(client: &Client, pages: &[String], context: &CallContext) {
+    for page in pages {
+        // Two sessions on one connection may be sent to pages of one id.
+        match context.elicitor().filter(|_| !client.is_owned()) {
+            Some(elicitor) => elicitor.page_done(client.service.as_str(), page),
+            None => client.done_with(page),
         }
     }
-    !wanted.is_empty()
-}
-
-/// The pages that a server asks the user to open.
-pub(super) fn pages(requests: &InputRequests) -> Vec<String> {
-    let page = |request: &InputRequest| match request {
-        InputRequest::Elicitation(request) => match &request.params {
-            ElicitRequestParams::UrlElicitationParams { elicitation_id, .. } => Some(elicitation_id.clone()),
-            _ => None,
-        },
-        _ => None,
-    };
-    requests.values().filter_map(page).collect()
 }
 
 /// Nothing is passed on that was not asked for.
