@@ -21,6 +21,7 @@ mod permission;
 mod placeholder;
 mod prompt;
 mod recipe;
+mod runtime;
 mod schema;
 mod settings;
 mod yaml;
@@ -42,9 +43,8 @@ pub use foreign::{LeftOut, Moved, read_foreign, written_service};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
 pub use mcp_servers::{brought_service, own_service, recipe_service};
 pub use model::{
-    AcpRuntime, AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport,
-    LOADERS, Metadata, Mode, Requires, Restart, Runtime, Scope, ServiceManifest, Status, StdioTransport, Timeouts,
-    Transport, VERSION,
+    AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport, LOADERS, Metadata,
+    Mode, Requires, Restart, Scope, ServiceManifest, Status, StdioTransport, Timeouts, Transport, VERSION,
 };
 pub use permission::{PermissionRule, Then};
 pub use placeholder::Placeholder;
@@ -53,6 +53,7 @@ pub use recipe::{
     Check, Extension, ExtensionKind, InputType, Parameter, RecipeFile, RecipeSettings, Requirement, Retry, Scalar,
     SubRecipe,
 };
+pub use runtime::{AcpRuntime, AcpTimeouts, Crate, Handover, Package, Program, Runtime, VariableName};
 pub use schema::{Kind, generate as generate_schema};
 pub use settings::Settings;
 pub use yaml::{Path, Source, parse};

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::approval::Approval;
 use super::duration::Span;
+use super::runtime::Runtime;
 use crate::ids::{AgentName, GroupName, ModeSlug, RoleName, ServiceName, ToolName};
 
 /// The format version this build reads and writes.
@@ -198,28 +199,6 @@ impl Dependency {
     }
 }
 
-/// An external agent: a program that speaks the Agent Client Protocol on stdio.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Runtime {
-    Acp(AcpRuntime),
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AcpRuntime {
-    /// The program to start.
-    #[schemars(length(min = 1))]
-    pub command: String,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub args: Vec<String>,
-    /// Variables it gets beside the minimal environment; `${env:NAME}` is resolved at start.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-}
-
 /// One way of working of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -378,8 +357,8 @@ pub struct StdioTransport {
     pub cwd: Option<String>,
 }
 
-/// Variables that make a program load code which its manifest does not show; no service may be given one. Those that
-/// honest services need as well, as `PATH`, `PYTHONPATH` or `GIT_SSH_COMMAND`, are shown before a project is trusted.
+/// Variables that make a program load code which its manifest does not show; no service and no external agent may be given one.
+/// Those that honest services need as well, as `PATH`, `PYTHONPATH` or `GIT_SSH_COMMAND`, are shown before a project is trusted.
 pub const LOADERS: [&str; 9] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",

@@ -142,6 +142,17 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
         ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
             explain_choice(error, context, schema, source, found);
         }
+        ValidationErrorKind::OneOfMultipleValid { .. } => {
+            let fields = alternatives(error, schema);
+            let given = |name: &&&str| error.instance().get(**name).is_some();
+            let given: Vec<_> = fields.iter().filter(given).map(|name| format!("`{name}`")).collect();
+            found.push(Diagnostic::error(
+                "E013",
+                here(),
+                format!("{field} must have exactly one of the fields {}", fields.join(", ")),
+                format!("keep one of {}", given.join(", ")),
+            ));
+        }
         ValidationErrorKind::Enum { options } => found.push(one_of(error, options, source, &path)),
         ValidationErrorKind::Constant { expected_value } => {
             found.push(one_of(error, &Value::Array(vec![expected_value.as_ref().clone()]), source, &path));
@@ -228,7 +239,10 @@ fn explain_choice(
                 })
                 .collect();
             fields.dedup();
-            let given = error.instance().as_object().and_then(|object| object.keys().next());
+            // A field that may stand beside them is no misspelling of one.
+            let beside = known_fields(error, schema);
+            let mut keys = error.instance().as_object().into_iter().flat_map(|object| object.keys());
+            let given = keys.find(|key| !beside.contains(&key.as_str()));
             let help = match given.and_then(|given| nearest(given, fields.iter().copied())) {
                 Some(near) if given.is_some_and(|given| given != near) => format!("did you mean `{near}`?"),
                 _ => format!("write exactly one of: {}", fields.join(", ")),
@@ -279,6 +293,13 @@ fn around<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Option<&'a Valu
 fn known_fields<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a str> {
     let properties = around(error, schema).and_then(|object| object.get("properties")).and_then(Value::as_object);
     properties.into_iter().flat_map(|properties| properties.keys().map(String::as_str)).collect()
+}
+
+/// The fields of which a mapping must have exactly one.
+fn alternatives<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a str> {
+    let branches = schema.pointer(error.schema_path().as_str()).and_then(Value::as_array);
+    let required = branches.into_iter().flatten().filter_map(|branch| branch.get("required")?.get(0)?.as_str());
+    required.collect()
 }
 
 /// What text of a certain form looks like: the description that stands beside the pattern it must match.

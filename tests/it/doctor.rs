@@ -47,6 +47,19 @@ fn a_program_that_is_not_there_or_cannot_be_run_is_named() {
 }
 
 #[test]
+fn whoever_lacks_the_program_of_an_agent_is_told_what_brings_it() {
+    let sandbox = Sandbox::new();
+    let manifest = "version: 1\nkind: agent\nname: outside\ndescription: x\n\
+        runtime: {acp: {cargo: {crate: nobody-has-this@1.0, env: {A: '${env:NOT_THERE}'}}}}\n\
+        modes: [{slug: default, description: x}]\n";
+    sandbox.write("config/agents/outside.yaml", manifest);
+    let run = sandbox.skein(&["doctor", "--json"]);
+    let found = about(&run, "runs `nobody-has-this`");
+    assert_eq!(found["fix"], "install it with `cargo install --locked nobody-has-this@1.0`");
+    about(&run, "NOT_THERE");
+}
+
+#[test]
 fn what_a_variable_holds_is_not_told() {
     let sandbox = Sandbox::new().with("PLACE", "/no/such/hunter2");
     sandbox.write("config/services/mine.yaml", &service("{stdio: {command: '${env:PLACE}/server'}}"));

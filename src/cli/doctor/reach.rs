@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::super::folders::Folders;
 use super::super::models::variable;
 use super::Findings;
-use crate::manifest::{Layer, Manifests, Placeholder, Runtime, Transport};
+use crate::manifest::{Layer, Manifests, Placeholder, Program, Runtime, Transport};
 
 /// Who listens on this machine answers at once.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -24,7 +24,12 @@ pub(super) fn services(manifests: &Manifests, folders: &Folders, found: &mut Fin
             Transport::Stdio(stdio) => {
                 let texts = [&stdio.command].into_iter().chain(&stdio.args).chain(stdio.env.values()).chain(&stdio.cwd);
                 variables(&who, place, texts, found);
-                program(&who, place, &stdio.command, stdio.cwd.as_deref(), folders, found);
+                let needed = Needed { who: &who, command: &stdio.command, cwd: stdio.cwd.as_deref(), place };
+                let fix = format!(
+                    "install {0}, put it on the PATH, or write its whole path into the manifest",
+                    stdio.command
+                );
+                program(&needed, &fix, folders, found);
             }
             Transport::Http(http) => {
                 variables(&who, place, [&http.url].into_iter().chain(http.headers.values()), found);
@@ -35,9 +40,11 @@ pub(super) fn services(manifests: &Manifests, folders: &Folders, found: &mut Fin
     for agent in manifests.agents.values() {
         if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
             let who = format!("the agent {}", agent.manifest.name);
-            let texts = [&acp.command].into_iter().chain(&acp.args).chain(acp.env.values()).chain(&acp.cwd);
-            variables(&who, &agent.source.file, texts, found);
-            program(&who, &agent.source.file, &acp.command, acp.cwd.as_deref(), folders, found);
+            let Program { command, args, env } = acp.program();
+            let place = agent.source.file.as_str();
+            variables(&who, place, [&command].into_iter().chain(&args).chain(env.values()).chain(&acp.cwd), found);
+            let needed = Needed { who: &who, command: &command, cwd: acp.cwd.as_deref(), place };
+            program(&needed, &acp.missing_help(), folders, found);
         }
     }
 }
@@ -62,16 +69,25 @@ fn filled(text: &str) -> String {
     filled
 }
 
-/// `command` is told as it is written: what a variable holds may be a secret.
-fn program(who: &str, place: &str, command: &str, cwd: Option<&str>, folders: &Folders, found: &mut Findings) {
+/// A program, and the manifest that wants it started. It is told as it is written: what a variable holds may be a
+/// secret.
+struct Needed<'a> {
+    who: &'a str,
+    command: &'a str,
+    cwd: Option<&'a str>,
+    place: &'a str,
+}
+
+/// `missing` is what to do if it is not on the PATH.
+fn program(needed: &Needed<'_>, missing: &str, folders: &Folders, found: &mut Findings) {
+    let Needed { who, command, cwd, place } = *needed;
     let program = filled(command);
     if program.is_empty() {
         return;
     }
     if !program.contains('/') {
         if on_path(&program).is_none() {
-            let fix = format!("install {command}, put it on the PATH, or write its whole path into the manifest");
-            found.error(format!("{who} runs `{command}`, which is not on the PATH"), place, fix);
+            found.error(format!("{who} runs `{command}`, which is not on the PATH"), place, missing);
         }
         return;
     }

@@ -8,7 +8,8 @@ use super::super::output::Output;
 use crate::diagnostic::{Severity, printable};
 use crate::graph;
 use crate::manifest::{
-    self, AgentEntry, Config, Layer, Manifests, Mode, Path, Placeholder, Root, Runtime, ServiceEntry, Then, Transport,
+    self, AgentEntry, Config, Layer, Manifests, Mode, Path, Placeholder, Program, Root, Runtime, ServiceEntry, Then,
+    Transport, VariableName,
 };
 use crate::trust::{Project, Since, TrustStore};
 
@@ -89,7 +90,7 @@ pub(in super::super) fn reached(service: &ServiceEntry) -> Vec<String> {
         }
         Transport::Http(http) => Some(format!("service {name} connects to: {}", http.url)),
     };
-    what.into_iter().chain(given(&format!("service {name}"), transport)).collect()
+    what.into_iter().chain(given(&format!("service {name}"), transport, &[])).collect()
 }
 
 fn of_agent(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
@@ -102,8 +103,9 @@ fn of_agent(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<St
     }
     lines.extend(agent.modes.iter().map(|entry| format!("mode {name}/{}: {}", entry.mode.slug, mode(&entry.mode))));
     if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
-        lines.push(format!("agent {name} runs: {}", program(&acp.command, &acp.args, &acp.env)));
-        lines.extend(given(&format!("agent {name}"), acp));
+        let Program { command, args, env } = acp.program();
+        lines.push(format!("agent {name} runs: {}", program(&command, &args, &env)));
+        lines.extend(given(&format!("agent {name}"), acp, &acp.inherit));
     }
     lines
 }
@@ -125,9 +127,10 @@ fn quoted(value: &str) -> String {
 }
 
 /// Which of the user's variables something is given: a key may be among them, and an address is where it goes.
-fn given(whom: &str, transport: &impl serde::Serialize) -> Option<String> {
+fn given(whom: &str, transport: &impl serde::Serialize, inherited: &[VariableName]) -> Option<String> {
     let text = serde_json::to_string(transport).unwrap_or_default();
-    let names: BTreeSet<_> = Placeholder::all_in(&text).map(|placeholder| placeholder.name).collect();
+    let inherited = inherited.iter().map(|VariableName(name)| name.as_str());
+    let names: BTreeSet<_> = Placeholder::all_in(&text).map(|placeholder| placeholder.name).chain(inherited).collect();
     let names: Vec<_> = names.into_iter().collect();
     (!names.is_empty()).then(|| format!("{whom} is given your variables: {}", names.join(", ")))
 }

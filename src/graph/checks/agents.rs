@@ -10,8 +10,8 @@ use crate::diagnostic::{Diagnostic, Place};
 use crate::graph::scope::{Rule, RuleKind, ToolScope};
 use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{
-    AgentEntry, Dependency, DependencyKind, GroupEntry, Layer, ModeEntry, Path, Runtime, ServiceEntry, Source,
-    Transport,
+    AcpRuntime, AgentEntry, Dependency, DependencyKind, GroupEntry, Layer, ModeEntry, Path, Runtime, ServiceEntry,
+    Source, Transport, VariableName,
 };
 
 /// A pattern for file names needs no more; a larger one is a mistake or an attack.
@@ -59,12 +59,7 @@ impl<'a> Checks<'a> {
             );
         }
         if let Some(Runtime::Acp(acp)) = &manifest.runtime {
-            let origin = Origin {
-                who: format!("agent `{}`", manifest.name),
-                source: &entry.source,
-                path: Path::root().key("runtime").key("acp"),
-            };
-            self.process(&origin, &acp.command, &acp.args, &acp.env, acp.cwd.as_deref());
+            self.runtime(entry, acp);
         }
         if let Some(mode) = &manifest.default_mode {
             let id = ModeId::new(manifest.name.clone(), mode.clone());
@@ -85,6 +80,29 @@ impl<'a> Checks<'a> {
                     }
                 }
             }
+        }
+    }
+
+    fn runtime(&mut self, entry: &AgentEntry, acp: &AcpRuntime) {
+        let mut origin = Origin {
+            who: format!("agent `{}`", entry.manifest.name),
+            source: &entry.source,
+            path: Path::root().key("runtime").key("acp"),
+        };
+        if let Some(command) = &acp.command {
+            self.placeholder(&origin, &origin.path.key("command"), command);
+        }
+        self.process(&origin, &acp.args, &acp.env);
+        self.working_directory(&origin, acp.cwd.as_deref());
+        for (index, VariableName(name)) in acp.inherit.iter().enumerate() {
+            self.loader(name, || entry.source.place(&origin.path.key("inherit").index(index)));
+        }
+        let packages = [("npx", &acp.npx), ("uvx", &acp.uvx)];
+        let packages = packages.into_iter().filter_map(|(key, package)| Some((key, package.as_ref()?)));
+        let packages = packages.map(|(key, package)| (key, &package.args, &package.env));
+        for (key, args, env) in packages.chain(acp.cargo.iter().map(|cargo| ("cargo", &cargo.args, &cargo.env))) {
+            origin.path = Path::root().key("runtime").key("acp").key(key);
+            self.process(&origin, args, env);
         }
     }
 

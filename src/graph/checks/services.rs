@@ -2,7 +2,7 @@
 
 use super::Checks;
 use super::values::Origin;
-use crate::manifest::{LOADERS, Requires, ServiceEntry, Transport};
+use crate::manifest::{Requires, ServiceEntry, Transport};
 
 /// Names in a mode's `tool_groups` that have a meaning of their own.
 const RESERVED: [&str; 2] = ["none", "mcp"];
@@ -83,12 +83,9 @@ impl<'a> Checks<'a> {
         match &entry.manifest.transport {
             Transport::Builtin(_) => {}
             Transport::Stdio(stdio) => {
-                for name in stdio.env.keys().filter(|name| LOADERS.contains(&name.as_str())) {
-                    let at = entry.source.key_place(&origin.path.key("env").key(name));
-                    let problem = format!("`{name}` loads code that the manifest does not show");
-                    self.error("E121", at, problem, "remove it; a wrapper script may set it where people can see it");
-                }
-                self.process(&origin, &stdio.command, &stdio.args, &stdio.env, stdio.cwd.as_deref());
+                self.placeholder(&origin, &origin.path.key("command"), &stdio.command);
+                self.process(&origin, &stdio.args, &stdio.env);
+                self.working_directory(&origin, stdio.cwd.as_deref());
             }
             Transport::Http(http) => {
                 self.placeholder(&origin, &origin.path.key("url"), &http.url);

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::Checks;
-use crate::diagnostic::Diagnostic;
-use crate::manifest::{Path, Placeholder, Source};
+use crate::diagnostic::{Diagnostic, Place};
+use crate::manifest::{LOADERS, Path, Placeholder, Source};
 
 /// Whose values they are, and where they stand.
 pub(super) struct Origin<'a> {
@@ -15,21 +15,27 @@ pub(super) struct Origin<'a> {
 }
 
 impl Checks<'_> {
-    pub(super) fn process(
-        &mut self,
-        origin: &Origin<'_>,
-        command: &str,
-        args: &[String],
-        env: &BTreeMap<String, String>,
-        cwd: Option<&str>,
-    ) {
-        self.placeholder(origin, &origin.path.key("command"), command);
+    pub(super) fn process(&mut self, origin: &Origin<'_>, args: &[String], env: &BTreeMap<String, String>) {
         for (index, argument) in args.iter().enumerate() {
             self.placeholder(origin, &origin.path.key("args").index(index), argument);
         }
+        for name in env.keys() {
+            self.loader(name, || origin.source.key_place(&origin.path.key("env").key(name)));
+        }
         self.secrets(origin, "env", env);
+    }
+
+    pub(super) fn working_directory(&mut self, origin: &Origin<'_>, cwd: Option<&str>) {
         if let Some(cwd) = cwd {
             self.placeholder(origin, &origin.path.key("cwd"), cwd);
+        }
+    }
+
+    /// A variable that loads code is refused wherever a manifest names one.
+    pub(super) fn loader(&mut self, name: &str, at: impl FnOnce() -> Place) {
+        if LOADERS.contains(&name) {
+            let problem = format!("`{name}` loads code that the manifest does not show");
+            self.error("E121", at(), problem, "remove it; a wrapper script may set it where people can see it");
         }
     }
 
