@@ -76,8 +76,11 @@ mod hostile;
 mod knowledge;
 /// A scripted model behind HTTP.
 mod model;
-/// Rules about calls, and what bash really runs.
+/// Who works on a prompt, and what they know.
 mod orchestrator;
+/// Agents of others, each by itself: what they say before Skein is between.
+mod peers;
+/// Rules about calls, and what bash really runs.
 mod permissions;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;

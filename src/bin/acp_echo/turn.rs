@@ -1,0 +1,250 @@
+//! One prompt, which is a command: what it does is in `Turn::obey`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::mcp::Mcp;
+use crate::{Agent, answer, chunk, complain, held, kept, program, text_of, update, write_line};
+
+/// One prompt.
+pub(super) struct Turn {
+    pub(super) agent: Arc<Agent>,
+    pub(super) session: String,
+    pub(super) heard: String,
+}
+
+impl Turn {
+    pub(super) fn run(mut self, id: &Value, prompt: &Value) {
+        let cancelled = held(&self.agent.sessions).get(&self.session).map(|kept| Arc::clone(&kept.cancelled));
+        let cancelled = cancelled.unwrap_or_default();
+        cancelled.store(false, Ordering::SeqCst);
+        let blocks = prompt.as_array().map(Vec::as_slice).unwrap_or_default();
+        let prompt = blocks.iter().map(|block| match text_of(block, "type") {
+            "text" => text_of(block, "text").to_owned(),
+            other => format!("[{other} {}{}]", text_of(block, "mimeType"), text_of(block, "uri")),
+        });
+        let prompt = prompt.collect::<Vec<_>>().join(" ");
+        if let Err(problem) = self.obey(prompt.trim(), &cancelled) {
+            self.say(&problem);
+        }
+        let heard = std::mem::take(&mut self.heard);
+        self.agent.change(&self.session, |kept| kept.said.push((prompt.clone(), heard)));
+        if let Some(file) = kept(&self.session) {
+            let said = held(&self.agent.sessions).get(&self.session).map(|kept| json!(kept.said));
+            drop(std::fs::write(file, said.unwrap_or_default().to_string()));
+        }
+        let reason = if cancelled.load(Ordering::SeqCst) { "cancelled" } else { "end_turn" };
+        answer(id, json!({"stopReason": reason}));
+        if let Some(words) = prompt.trim().strip_prefix("late ") {
+            self.say(words);
+        }
+    }
+
+    /// What a prompt does. Whatever is not known is said back.
+    fn obey(&mut self, prompt: &str, cancelled: &AtomicBool) -> Result<(), String> {
+        let (command, rest) = prompt.split_once(' ').unwrap_or((prompt, ""));
+        let (first, more) = rest.split_once(' ').unwrap_or((rest, ""));
+        let session = self.session.clone();
+        match command {
+            "say" => rest.split_inclusive(' ').for_each(|word| self.say(word)),
+            "burst" => (0..first.parse().unwrap_or(1)).for_each(|n: u64| {
+                update(&session, chunk("agent_message_chunk", &format!("d{n} ")));
+            }),
+            "think" => update(&session, chunk("agent_thought_chunk", rest)),
+            "recall" => {
+                let said = held(&self.agent.sessions).get(&session).map(|kept| kept.said.clone()).unwrap_or_default();
+                self.say(&said.into_iter().map(|(prompt, _)| prompt).collect::<Vec<_>>().join(" | "));
+            }
+            "env" if rest.is_empty() => {
+                let mut names: Vec<_> = std::env::vars().map(|(name, _)| name).collect();
+                names.sort();
+                self.say(&names.join(" "));
+            }
+            "env" => self.say(&std::env::var(first).unwrap_or("not set".to_owned())),
+            "cwd" => {
+                let own = std::env::current_dir().unwrap_or_default();
+                let kept = held(&self.agent.sessions).get(&session).map(|kept| kept.cwd.clone()).unwrap_or_default();
+                self.say(&format!("process {} session {kept}", own.display()));
+            }
+            "pid" => self.say(&std::process::id().to_string()),
+            "read" => {
+                let mut lines = more.split(' ').map(|number| number.parse::<u64>().ok());
+                let (line, limit) = (lines.next().flatten(), lines.next().flatten());
+                let params = json!({"sessionId": session, "path": first, "line": line, "limit": limit});
+                let read = self.agent.ask("fs/read_text_file", params)?;
+                self.say(text_of(&read, "content"));
+            }
+            "write" => {
+                let params = json!({"sessionId": session, "path": first, "content": more});
+                self.agent.ask("fs/write_text_file", params)?;
+                self.say("written");
+            }
+            "run" => self.terminal(first, more)?,
+            "permit" => self.permit(rest)?,
+            "elicit" => {
+                let schema = json!({"type": "object", "required": ["colour"],
+                    "properties": {"colour": {"type": "string", "description": "Which one?"}}});
+                let params = json!({"sessionId": session, "mode": "form", "message": "Choose a colour.",
+                    "requestedSchema": schema});
+                let answered = self.agent.ask("elicitation/create", params)?;
+                self.say(&format!("{} {}", text_of(&answered, "action"), answered["content"]));
+            }
+            "edit" => self.edit(rest),
+            "raw" => write_line(&rest.replace("$SESSION", &session)),
+            "rawupdate" => update(&session, serde_json::from_str(rest).map_err(|error| error.to_string())?),
+            "tools" => {
+                let listed = self.service("tools/list", json!({}))?;
+                let tools = listed["tools"].as_array().cloned().unwrap_or_default();
+                self.say(&tools.iter().map(|tool| text_of(tool, "name")).collect::<Vec<_>>().join(" "));
+            }
+            "tool" => {
+                let arguments = serde_json::from_str::<Value>(more).unwrap_or(json!({}));
+                let result = self.service("tools/call", json!({"name": first, "arguments": arguments}))?;
+                self.say(&result.to_string());
+            }
+            "servers" => self.servers(),
+            "plan" => {
+                let entry =
+                    |content: &str, status: &str| json!({"content": content, "priority": "medium", "status": status});
+                let entries = json!([entry("look", "completed"), entry("leap", "pending")]);
+                update(&session, json!({"sessionUpdate": "plan", "entries": entries}));
+            }
+            "mode" => update(&session, json!({"sessionUpdate": "current_mode_update", "currentModeId": first})),
+            "title" => update(&session, json!({"sessionUpdate": "session_info_update", "title": rest})),
+            "hang" => {
+                self.say("hanging");
+                while !cancelled.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            "ignore-cancel" => {
+                self.say("ignoring");
+                loop {
+                    std::thread::park();
+                }
+            }
+            "crash" => {
+                self.say("crashing");
+                complain("crashes as it was told");
+                exit();
+            }
+            "stderr" => drop(complain(rest)),
+            // The child keeps its output open: whoever waits for the end of that waits for the child.
+            "fork" => {
+                let child = program("sleep").arg("600").spawn().map_err(|error| error.to_string())?;
+                self.say(&child.id().to_string());
+            }
+            "late" => {}
+            "extra" => {
+                let mut extra = chunk("agent_message_chunk", "extra");
+                extra["_meta"] = json!({"skein.test/mark": {"deep": [1, 2, 3]}});
+                extra["tint"] = json!("blue");
+                extra["content"]["_meta"] = json!({"skein.test/inner": true});
+                update(&session, extra);
+            }
+            _ => self.say(&format!("heard: {prompt}")),
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, text: &str) {
+        self.agent.noise();
+        self.heard.push_str(text);
+        update(&self.session, chunk("agent_message_chunk", text));
+    }
+
+    /// The id of a new tool call, which is told with what stands in `fields`.
+    fn call(&self, title: &str, kind: &str, status: &str, content: Value) -> String {
+        let id = format!("call-{}", self.agent.next.fetch_add(1, Ordering::SeqCst));
+        let call = json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": title, "kind": kind,
+            "status": status, "content": content});
+        update(&self.session, call);
+        id
+    }
+
+    fn finish(&self, call: &str, status: &str) {
+        update(&self.session, json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": status}));
+    }
+
+    fn terminal(&mut self, command: &str, args: &str) -> Result<(), String> {
+        let args: Vec<_> = args.split_whitespace().collect();
+        let params = json!({"sessionId": self.session, "command": command, "args": args});
+        let created = self.agent.ask("terminal/create", params)?;
+        let terminal = json!({"sessionId": self.session, "terminalId": created["terminalId"]});
+        let content = json!([{"type": "terminal", "terminalId": created["terminalId"]}]);
+        let call = self.call(command, "execute", "in_progress", content);
+        let exit = self.agent.ask("terminal/wait_for_exit", terminal.clone())?;
+        let output = self.agent.ask("terminal/output", terminal.clone())?;
+        self.agent.ask("terminal/release", terminal)?;
+        self.finish(&call, "completed");
+        self.say(&format!("exit {}: {}", exit["exitCode"], text_of(&output, "output")));
+        Ok(())
+    }
+
+    fn permit(&mut self, title: &str) -> Result<(), String> {
+        let call = self.call(title, "execute", "pending", json!([]));
+        let option = |id: &str, name: &str, kind: &str| json!({"optionId": id, "name": name, "kind": kind});
+        let options = json!([
+            option("my-once", "Just this once", "allow_once"),
+            option("my-always", "From now on", "allow_always"),
+            option("my-no", "Rather not", "reject_once")
+        ]);
+        let params = json!({"sessionId": self.session, "toolCall": {"toolCallId": call, "title": title},
+            "options": options});
+        let answered = self.agent.ask("session/request_permission", params);
+        let chosen = match &answered {
+            Ok(result) => result["outcome"]["optionId"].as_str().unwrap_or(text_of(&result["outcome"], "outcome")),
+            Err(_) => "nothing",
+        };
+        self.finish(&call, if ["my-once", "my-always"].contains(&chosen) { "completed" } else { "failed" });
+        self.say(&format!("chosen {chosen}"));
+        answered.map(drop)
+    }
+
+    fn edit(&mut self, path: &str) {
+        let diff = json!([{"type": "diff", "path": path, "oldText": "old\n", "newText": "new\n"}]);
+        let call = self.call("Edit a file", "edit", "in_progress", diff);
+        update(
+            &self.session,
+            json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": "completed",
+                "locations": [{"path": path, "line": 1}], "rawOutput": {"changed": 1}}),
+        );
+        self.say("edited");
+    }
+
+    /// What it was given to reach, without the values of variables and headers.
+    fn servers(&mut self) {
+        let servers =
+            held(&self.agent.sessions).get(&self.session).map(|kept| kept.servers.clone()).unwrap_or_default();
+        let shown = servers.into_iter().map(|mut server| {
+            for secret in ["env", "headers"] {
+                for entry in server.get_mut(secret).and_then(Value::as_array_mut).into_iter().flatten() {
+                    entry["value"] = json!("…");
+                }
+            }
+            server
+        });
+        self.say(&Value::Array(shown.collect()).to_string());
+    }
+
+    /// Asks the first MCP server of the session, to which it connects once.
+    fn service(&self, method: &str, params: Value) -> Result<Value, String> {
+        let (server, service) = held(&self.agent.sessions)
+            .get(&self.session)
+            .and_then(|kept| Some((kept.servers.first()?.clone(), Arc::clone(&kept.service))))
+            .ok_or("no MCP server was given")?;
+        let mut service = held(&service);
+        if service.is_none() {
+            *service = Some(Mcp::connect(&server)?);
+        }
+        service.as_mut().ok_or("not connected")?.ask(method, params)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it is there to end in the middle of a turn")]
+fn exit() {
+    std::process::exit(3)
+}
