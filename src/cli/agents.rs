@@ -8,7 +8,7 @@ use super::output::{BOLD, Failure, Output, QUIET, shown};
 use super::{Global, workspace};
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
-use crate::manifest::{AgentEntry, Dependency, DependencyKind, GroupEntry, ModeEntry};
+use crate::manifest::{AgentEntry, Dependency, DependencyKind, GroupEntry, ModeEntry, Program, Runtime};
 
 #[derive(Debug, Args)]
 pub(super) struct AgentsArgs {
@@ -90,9 +90,14 @@ pub(super) fn offered(plan: &Plan, id: &ModeId) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What the label of an external agent means.
+pub(super) const UNFENCED: &str =
+    "unfenced: what it asks of Skein is held by its mode; what its process does by itself is not";
+
 fn list(agent: &AgentEntry, output: &mut Output) {
     let manifest = &agent.manifest;
-    output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, shown(&manifest.description)));
+    let label = if agent.is_unfenced() { " (unfenced)" } else { "" };
+    output.line(&format!("{BOLD}{}{BOLD:#}{label}  {}", manifest.name, shown(&manifest.description)));
     for entry in &agent.modes {
         let internal = if entry.mode.internal { " (internal)" } else { "" };
         output.line(&format!("  {:<14} {}{internal}", entry.mode.slug.as_str(), shown(&entry.mode.description)));
@@ -108,6 +113,11 @@ fn show(plan: &Plan, agent: &AgentEntry, output: &mut Output) {
     output.line(&format!("from: {} ({})", shown(&agent.source.file), agent.layer));
     for file in &agent.overrides {
         output.line(&format!("overrides: {}", shown(file)));
+    }
+    if let Some(Runtime::Acp(acp)) = &manifest.runtime {
+        let Program { command, args, .. } = acp.program();
+        output.line(&format!("runs: {}", shown(&[&[command], args.as_slice()].concat().join(" "))));
+        output.line(UNFENCED);
     }
     let delegates = plan.delegates(&manifest.name);
     if !delegates.is_empty() {
@@ -205,6 +215,7 @@ fn agent_json(plan: &Plan, agent: &AgentEntry) -> Value {
         "default_mode": default_mode(agent),
         "delegates": plan.delegates(&manifest.name),
         "external": manifest.runtime.is_some(),
+        "unfenced": agent.is_unfenced(),
         "layer": agent.layer,
         "file": agent.source.file,
         "overrides": agent.overrides,

@@ -12,7 +12,7 @@ use super::{Global, agents, workspace};
 use crate::agents::Code;
 use crate::broker::{Absent, Binding, Nobody, Terms};
 use crate::graph::{Plan, ToolScope};
-use crate::manifest::ServiceEntry;
+use crate::manifest::{AgentEntry, ServiceEntry};
 
 #[derive(Debug, Args)]
 pub(super) struct ToolsArgs {
@@ -47,6 +47,7 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
         let Some((entry, scope)) = broker.plan().mode(&id) else { return Ok(()) };
         let (within, without) = sort_tools(broker.plan(), scope, &binding);
         let code = Code::of(&binding);
+        let unfenced = broker.plan().agent(id.agent.as_str()).is_some_and(AgentEntry::is_unfenced);
         if json {
             output.json(&json!({
                 "agent": id.agent,
@@ -58,6 +59,7 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
                 "code_execution": code_json(&binding, code.as_ref()),
                 "absent_services": binding.absent().iter().map(absent_json).collect::<Vec<_>>(),
                 "mcp": scope.lists_mcp(),
+                "unfenced": unfenced,
             }));
             return Ok(());
         }
@@ -65,6 +67,9 @@ pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: 
         let further = if absent == 0 { String::new() } else { format!("; {} absent", are(absent)) };
         let cost = if bytes { format!(", {} bytes in every request", total(&within)) } else { String::new() };
         output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}{further}", counted(within.len() - absent)));
+        if unfenced {
+            output.line(&format!("  {QUIET}{}{QUIET:#}", agents::UNFENCED));
+        }
         if let Some(code) = &code {
             let cost = code.request_bytes();
             let instead = format!("a model calls them from code: 3 functions, {cost} bytes in every request instead");

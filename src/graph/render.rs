@@ -35,12 +35,18 @@ fn id_of(agent: &AgentEntry, mode: &ModeEntry) -> ModeId {
     ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone())
 }
 
+/// An agent's name, with what must be known about it.
+fn label(agent: &AgentEntry) -> String {
+    let label = if agent.is_unfenced() { " (unfenced)" } else { "" };
+    format!("{}{label}", agent.manifest.name)
+}
+
 fn text(plan: &Plan) -> String {
     let mut out = String::new();
     for agent in plan.agents() {
         let delegates: Vec<_> = agent.manifest.delegates.iter().map(|pattern| pattern.0.as_str()).collect();
         let delegates = if delegates.is_empty() { String::new() } else { format!("  → {}", delegates.join(", ")) };
-        _ = writeln!(out, "{}{delegates}", agent.manifest.name);
+        _ = writeln!(out, "{}{delegates}", label(agent));
         for (index, entry) in agent.modes.iter().enumerate() {
             let branch = if index + 1 == agent.modes.len() { "└─" } else { "├─" };
             let id = id_of(agent, entry);
@@ -91,7 +97,8 @@ fn dot(plan: &Plan) -> String {
     let mut out = String::from("digraph skein {\n  rankdir=LR;\n  node [fontname=\"Helvetica\"];\n");
     for agent in plan.agents() {
         let name = &agent.manifest.name;
-        _ = writeln!(out, "  \"agent:{name}\" [label=\"{name}\", shape=box, style=bold];");
+        let label = label(agent);
+        _ = writeln!(out, "  \"agent:{name}\" [label=\"{label}\", shape=box, style=bold];");
         for entry in &agent.modes {
             let id = id_of(agent, entry);
             let style = if entry.mode.internal { ", style=dashed" } else { "" };
@@ -121,12 +128,7 @@ fn mermaid(plan: &Plan) -> String {
     let plain = |node: &Node| key(node).replace([':', '/', '-'], "_");
     let mut out = String::from("flowchart LR\n");
     for agent in plan.agents() {
-        _ = writeln!(
-            out,
-            "  subgraph {}[\"{}\"]",
-            plain(&Node::Agent(agent.manifest.name.clone())),
-            agent.manifest.name
-        );
+        _ = writeln!(out, "  subgraph {}[\"{}\"]", plain(&Node::Agent(agent.manifest.name.clone())), label(agent));
         for entry in &agent.modes {
             _ = writeln!(out, "    {}[\"{}\"]", plain(&Node::Mode(id_of(agent, entry))), entry.mode.slug);
         }
@@ -163,6 +165,7 @@ fn graph_json(plan: &Plan) -> Value {
         let node = key(&Node::Agent(agent.manifest.name.clone()));
         nodes.push(json!({
             "id": node, "kind": "agent", "name": agent.manifest.name, "layer": agent.layer, "file": agent.source.file,
+            "unfenced": agent.is_unfenced(),
         }));
         for entry in &agent.modes {
             let id = id_of(agent, entry);

@@ -6,7 +6,7 @@ macro_rules! embed {
     };
 }
 
-/// Every file of `manifests/` and `agents/`; a test fails when one is missing here.
+/// Every file of `manifests/` and `agents/` but the examples; a test fails when one is missing here.
 pub(super) const FILES: &[(&str, &str)] = &embed![
     "manifests/agents/coding.yaml",
     "manifests/agents/goose.yaml",

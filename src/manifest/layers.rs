@@ -45,6 +45,12 @@ impl AgentEntry {
         let slug = self.manifest.default_mode.as_ref().or(first)?;
         Some(ModeId::new(self.manifest.name.clone(), slug.clone()))
     }
+
+    /// A program of its own. What it asks of Skein is held by its mode, what its process does by itself is not: it is
+    /// `unfenced` wherever it is shown.
+    pub fn is_unfenced(&self) -> bool {
+        self.manifest.runtime.is_some()
+    }
 }
 
 #[derive(Debug)]

@@ -155,7 +155,9 @@ fn every_mode_tells_the_router_when_to_use_it_with_many_distinct_examples() {
 #[test]
 fn every_file_of_manifests_and_agents_is_compiled_in() {
     let found: BTreeMap<_, _> = Root::Builtin.manifests().into_iter().map(|one| (one.path, one.text)).collect();
-    for file in ["manifests", "agents"].iter().flat_map(|folder| files_below(&repository(folder))) {
+    for file in
+        ["manifests/agents", "manifests/services", "agents"].iter().flat_map(|folder| files_below(&repository(folder)))
+    {
         let path = file.strip_prefix(repository("")).expect("inside the repository").to_owned();
         let compiled = match found.get(&path) {
             Some(text) => text.clone().map_err(|found| found.problem),

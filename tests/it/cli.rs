@@ -761,3 +761,33 @@ fn a_wrong_level_is_blamed_on_whoever_said_it() {
     let run = sandbox.skein(&["agents", "--approval", "bogus"]);
     assert!(run.code == 2 && !run.stderr.contains("SKEIN_APPROVAL\n"), "{}", run.whole());
 }
+
+/// Nobody should take an agent from outside for one that Skein holds.
+#[test]
+fn an_external_agent_is_labelled_unfenced_wherever_it_is_shown() {
+    let sandbox = Sandbox::new();
+    let manifest = "version: 1\nkind: agent\nname: outside\ndescription: From elsewhere.\n\
+        runtime: {acp: {npx: {package: outside, args: [--acp]}}}\nmetadata: {dependencies: [memory]}\n\
+        modes: [{slug: default, description: As it is., tool_groups: [memory], dependencies: [memory]}]\n";
+    sandbox.write("config/agents/outside.yaml", manifest);
+    let sentence = "unfenced: what it asks of Skein is held by its mode; what its process does by itself is not";
+    let shown = |args: &[&str]| sandbox.skein(args).stdout;
+    assert!(shown(&["agents"]).contains("outside (unfenced)  From elsewhere."));
+    let one = shown(&["agents", "show", "outside"]);
+    assert!(one.contains(sentence) && one.contains("runs: npx -y outside --acp\n"), "{one}");
+    let tools = shown(&["tools", "-a", "outside"]);
+    assert!(tools.contains(sentence) && tools.contains("memory__"), "{tools}");
+    for format in ["text", "dot", "mermaid", "svg"] {
+        let picture = shown(&["graph", "--format", format]);
+        assert_eq!(picture.matches("outside (unfenced)").count(), 1, "{format}: {picture}");
+        assert_eq!(picture.matches("unfenced").count(), 1, "{format}: {picture}");
+    }
+    let unfenced = |value: &Value| value["unfenced"] == true;
+    let agents = sandbox.skein(&["agents", "--json"]).json();
+    let labelled: Vec<_> = agents.as_array().unwrap().iter().filter(|agent| unfenced(agent)).collect();
+    assert_eq!((labelled.len(), &labelled[0]["name"]), (1, &json!("outside")));
+    assert!(unfenced(&sandbox.skein(&["tools", "-a", "outside", "--json"]).json()));
+    assert!(!unfenced(&sandbox.skein(&["tools", "-a", "goose", "-m", "planner", "--json"]).json()));
+    let graph = sandbox.skein(&["graph", "--format", "json"]).json();
+    assert_eq!(graph["nodes"].as_array().unwrap().iter().filter(|node| unfenced(node)).count(), 1);
+}

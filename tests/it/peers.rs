@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::support::http::{HttpServer, Reply};
 use crate::support::peers::{Direct, echo};
-use crate::support::{Sandbox, read};
+use crate::support::{Sandbox, files_below, read, repository};
 
 #[test]
 fn echo_does_what_its_prompts_say() {
@@ -103,4 +103,33 @@ fn echo_takes_nobody_in_before_they_have_logged_in() {
     assert_eq!(client.ask("session/new", params.clone())["error"]["code"], -32000);
     client.ask("authenticate", json!({"methodId": "key"}));
     assert!(client.ask("session/new", params)["result"]["sessionId"].is_string());
+}
+
+/// docs/external-agents.md shows these; none is compiled in, and looking at one starts nothing.
+#[test]
+fn the_examples_of_external_agents_are_valid_and_start_nothing() {
+    let docs = read(repository("docs/external-agents.md"));
+    let files = files_below(&repository("manifests/examples"));
+    assert_eq!(files.len(), 5);
+    for file in files {
+        let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(docs.contains(&format!("(../manifests/examples/{name})")), "{name} is in the docs");
+        let sandbox = Sandbox::new();
+        // Whoever starts something leaves a mark.
+        for program in ["npx", "uvx", "goose"] {
+            sandbox.write(&format!("bin/{program}"), "#!/bin/sh\ntouch \"$HOME/started\"\n");
+            let path = sandbox.path(&format!("bin/{program}"));
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a program");
+        }
+        let manifest = file.to_string_lossy().into_owned();
+        for args in [vec!["check", "--json", &manifest], vec!["--manifests", &manifest, "agents", "--json"]] {
+            let mut command = sandbox.command(&args);
+            command.env("PATH", format!("{}:/usr/bin:/bin", sandbox.path("bin").display()));
+            let output = command.output().expect("the program starts");
+            let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            assert!(output.status.success(), "{name}: {told:#}");
+            assert!(told.get("warnings").is_none_or(|warnings| warnings == 0), "{name}: {told:#}");
+        }
+        assert!(!sandbox.path("home/started").exists(), "{name} started something");
+    }
 }

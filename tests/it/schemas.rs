@@ -18,8 +18,8 @@ fn the_schemas_are_those_of_the_types() {
 #[test]
 fn what_is_compiled_in_fits_the_schemas() {
     for file in files_below(&repository("manifests")) {
-        let kind =
-            if file.parent().is_some_and(|folder| folder.ends_with("agents")) { Kind::Agent } else { Kind::Service };
+        let services = file.parent().is_some_and(|folder| folder.ends_with("services"));
+        let kind = if services { Kind::Service } else { Kind::Agent };
         let value: serde_json::Value = serde_yaml::from_str(&read(&file)).unwrap();
         let validator = jsonschema::validator_for(&serde_json::to_value(generate_schema(kind)).unwrap()).unwrap();
         let wrong: Vec<_> = validator.iter_errors(&value).map(|error| error.to_string()).collect();

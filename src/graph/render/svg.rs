@@ -150,6 +150,7 @@ fn draw_cards(out: &mut String, plan: &Plan, rows: &Rows, x: f64) {
     for agent in plan.agents() {
         let (top, height) = rows.cards[&agent.manifest.name];
         let title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
+        let label = if agent.is_unfenced() { " (unfenced)" } else { "" };
         _ = writeln!(
             out,
             "<rect class=\"card\" x=\"{x}\" y=\"{top}\" width=\"{CARD}\" height=\"{height}\" rx=\"10\"/>\n\
@@ -161,7 +162,7 @@ fn draw_cards(out: &mut String, plan: &Plan, rows: &Rows, x: f64) {
             CARD_HEAD - 10.0,
             x + 14.0,
             top + 25.0,
-            shorten(title, 28),
+            shorten(title, 28 - label.len()) + label,
         );
         for (index, entry) in agent.modes.iter().enumerate() {
             let id = id_of(agent, entry);
