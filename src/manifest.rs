@@ -39,7 +39,7 @@ pub use duration::Span;
 pub use edit::{edited, with_first};
 pub use files::{Found, Root, read_named};
 pub use foreign::goose_provider;
-pub use foreign::{LeftOut, Moved, read_foreign, written_service};
+pub use foreign::{LeftOut, Moved, RegistryAgent, read_foreign, read_registry, written_service};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
 pub use mcp_servers::{brought_service, own_service, recipe_service};
 pub use model::{

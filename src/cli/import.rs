@@ -1,9 +1,11 @@
 //! `skein import`: takes over what another tool keeps: goose's `config.yaml` and memories, and JSON files with MCP
-//! servers. Files of the other tool are only read, and nothing of the user's is changed but by adding to it.
+//! servers; and agents of the registry of the Agent Client Protocol. Files of the other tool are only read, and nothing of the user's is changed but by adding to it.
+
+mod registry;
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::folders::Folders;
@@ -23,10 +25,14 @@ use crate::store::{Reach, project_root};
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct ImportArgs {
+    #[command(subcommand)]
+    what: Option<What>,
     /// goose's config.yaml, a JSON file with MCP servers (Claude, .mcp.json, Zed, VS Code), or the folder
     /// with goose's memories; it stays as it is
-    file: PathBuf,
+    #[arg(required = true)]
+    file: Option<PathBuf>,
     /// Keep memories for this project only
     #[arg(long)]
     project: bool,
@@ -38,11 +44,21 @@ pub(super) struct ImportArgs {
     json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Take over an agent of the registry of the Agent Client Protocol
+    Registry(registry::RegistryArgs),
+}
+
 pub(super) fn run(args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
-    if args.file.is_dir() {
-        return memories(args, folders, output);
+    if let Some(What::Registry(args)) = &args.what {
+        return registry::run(args, folders, output);
     }
-    let moved = read(&args.file)?;
+    let file = args.file.as_deref().unwrap_or(Path::new(""));
+    if file.is_dir() {
+        return memories(file, args, folders, output);
+    }
+    let moved = read(file)?;
     let result = Import::plan(moved, folders)?;
     if !args.dry_run {
         result.write()?;
@@ -58,13 +74,17 @@ pub(super) fn run(args: &ImportArgs, folders: &Folders, output: &mut Output) -> 
 fn read(file: &Path) -> Result<Moved, Failure> {
     let name = file.display();
     let help = "name goose's config.yaml, a JSON file with MCP servers, or the folder with goose's memories";
+    read_foreign(&name.to_string(), &text_of(file, help)?)
+        .map_err(|problem| Failure::usage(format!("{name} cannot be taken over: {}", shown(&problem)), help))
+}
+
+fn text_of(file: &Path, help: &str) -> Result<String, Failure> {
+    let name = file.display();
     let unreadable = |error: std::io::Error| Failure::usage(format!("{name} cannot be read: {error}"), help);
     if file.metadata().map_err(unreadable)?.len() > MAX_BYTES {
         return Err(Failure::usage(format!("{name} is too large for a settings file"), help));
     }
-    let text = std::fs::read_to_string(file).map_err(unreadable)?;
-    read_foreign(&name.to_string(), &text)
-        .map_err(|problem| Failure::usage(format!("{name} cannot be taken over: {}", shown(&problem)), help))
+    std::fs::read_to_string(file).map_err(unreadable)
 }
 
 /// What is to be done, decided before anything is written.
@@ -114,7 +134,7 @@ impl Import {
             return self.there.push(name);
         }
         let text = written_service(&service, self.moved.from);
-        match problem(&file, &text) {
+        match problem(Path::new("services"), &file, &text) {
             Some(problem) => self.leave(&name, &problem),
             None => self.services.push((file, text, service)),
         }
@@ -251,9 +271,9 @@ fn reached(service: &ServiceManifest) -> String {
     }
 }
 
-/// Why a service would not pass `skein check` beside the built-in ones.
-fn problem(file: &Path, text: &str) -> Option<String> {
-    let name = Path::new("services").join(file.file_name().unwrap_or_default());
+/// Why a manifest in this folder would not pass `skein check` beside the built-in ones.
+fn problem(folder: &Path, file: &Path, text: &str) -> Option<String> {
+    let name = folder.join(file.file_name().unwrap_or_default());
     let root = Root::Snapshot { files: [(name, text.as_bytes().to_vec())].into(), shown: String::new() };
     let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
     let found = graph::resolve(manifests, found).diagnostics;
@@ -266,10 +286,10 @@ fn problem(file: &Path, text: &str) -> Option<String> {
 const FIRST_WORDS: usize = 72;
 
 /// goose's memories, each a memory of ours.
-fn memories(args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+fn memories(folder: &Path, args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let scope = if args.project { Reach::Project } else { Reach::User };
     let project = project_root(&folders.cwd);
-    let imported = memory::import(&args.file, &folders.data, &project, scope, !args.dry_run);
+    let imported = memory::import(folder, &folders.data, &project, scope, !args.dry_run);
     let imported = imported.map_err(|error| match error {
         ImportError::Foreign { .. } => Failure::usage(
             shown(&error.to_string()),

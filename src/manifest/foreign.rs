@@ -1,10 +1,11 @@
 //! Set-ups of other tools, read as services and settings of ours: goose's `config.yaml`, and the JSON files in which
-//! Claude Desktop, Zed, VS Code and others keep their MCP servers.
+//! Claude Desktop, Zed, VS Code and others keep their MCP servers; and entries of the registry of the Agent Client Protocol.
 //!
 //! Invariant: nothing is written here, and no value that may be a secret is in what comes back.
 
 mod goose;
 mod jsonc;
+mod registry;
 mod secrets;
 mod servers;
 
@@ -17,6 +18,7 @@ use super::yaml::{self, Source};
 use super::{Approval, Span};
 use crate::diagnostic::Diagnostic;
 pub use goose::goose_provider;
+pub use registry::{RegistryAgent, read_registry};
 use secrets::Secrets;
 
 /// What a file of another tool becomes.

@@ -151,3 +151,74 @@ fn a_folder_that_is_not_gooses_is_refused_and_nothing_of_it_is_kept() {
     }
     assert!(!sandbox.path("data/memory.db").exists());
 }
+
+/// An entry of the registry of the Agent Client Protocol.
+fn entry(id: &str, distribution: serde_json::Value) -> String {
+    let entry = serde_json::json!({
+        "id": id, "name": "Helper", "version": "1.2.3", "description": "Helps.", "authors": ["Ada"],
+        "license": "MIT", "distribution": distribution, "website": "https://example.com",
+    });
+    format!("{entry:#}")
+}
+
+#[test]
+fn an_agent_of_the_registry_becomes_an_agent_here() {
+    let sandbox = Sandbox::new();
+    let package = serde_json::json!({"npx": {"package": "@x/helper@1.2.3", "args": ["--acp"], "env": {"A": "b"}}});
+    sandbox.write("project/agent.json", &entry("helper", package));
+    let dry = sandbox.skein(&["import", "registry", "agent.json", "--dry-run"]);
+    assert!(
+        dry.stdout.contains("would write") && dry.stdout.contains("      package: \"@x/helper@1.2.3\""),
+        "{}",
+        dry.stdout
+    );
+    assert_eq!(config(&sandbox), []);
+    let run = sandbox.skein(&["import", "registry", "agent.json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stdout.contains("npx -y @x/helper@1.2.3 --acp"), "{}", run.stdout);
+    assert!(run.stdout.contains("left out: website"), "{}", run.stdout);
+    let check = sandbox.skein(&["check", "--json"]).json();
+    assert_eq!((&check["errors"], &check["warnings"]), (&0.into(), &0.into()), "{check:#}");
+    let agent = sandbox.skein(&["agents", "show", "helper", "--json"]).json();
+    let metadata = &agent["manifest"]["metadata"];
+    assert_eq!((&metadata["version"], &metadata["license"]), (&"1.2.3".into(), &"MIT".into()));
+    assert_eq!(agent["modes"][0]["id"], "helper/default");
+    assert_eq!(agent["modes"][0]["tool_groups"], serde_json::json!([]));
+    let once = config(&sandbox);
+    sandbox.write("project/agent.json", &entry("helper", serde_json::json!({"uvx": {"package": "other"}})));
+    let again = sandbox.skein(&["import", "registry", "agent.json"]);
+    assert_eq!((again.code, again.stdout.contains("is there already")), (0, true), "{}", again.stdout);
+    assert_eq!(config(&sandbox), once);
+}
+
+#[test]
+fn an_archive_of_the_registry_is_not_fetched_but_told() {
+    let sandbox = Sandbox::new();
+    let build = serde_json::json!({"archive": "https://example.invalid/h.tgz", "cmd": "./helper", "args": ["acp"]});
+    let builds: serde_json::Map<_, _> = ["linux-x86_64", "linux-aarch64", "darwin-aarch64", "darwin-x86_64"]
+        .map(|platform| (platform.to_owned(), build.clone()))
+        .into_iter()
+        .collect();
+    let one = entry("helper", serde_json::json!({"binary": builds}));
+    sandbox.write("project/registry.json", &format!("{{\"version\": \"1\", \"agents\": [{one}]}}"));
+    let whole = sandbox.skein(&["import", "registry", "registry.json"]);
+    assert_eq!((whole.code, whole.stderr.contains("`--agent ID`: helper")), (2, true), "{}", whole.stderr);
+    let run = sandbox.skein(&["import", "registry", "registry.json", "--agent", "helper", "--name", "mine"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stderr.contains("is not fetched: https://example.invalid/h.tgz"), "{}", run.stderr);
+    let text = read(sandbox.path("config/agents/mine.yaml"));
+    assert!(text.contains("    # the archive for") && text.contains("    command: \"helper\"\n"), "{text}");
+}
+
+#[test]
+fn what_the_registry_has_wrong_is_told_with_its_line_and_a_built_in_agent_stays() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/agent.json", "{\n  \"id\": \"helper\",\n  \"distribution\": {\"npx\": {\"package\": 7}}\n}");
+    let run = sandbox.skein(&["import", "registry", "agent.json"]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("agent.json:3:39: `package` must be text"), "{}", run.stderr);
+    sandbox.write("project/goose.json", &entry("goose", serde_json::json!({"npx": {"package": "goose"}})));
+    let run = sandbox.skein(&["import", "registry", "goose.json"]);
+    assert_eq!((run.code, run.stderr.contains("`--name goose-acp`")), (2, true), "{}", run.stderr);
+    assert_eq!(config(&sandbox), []);
+}

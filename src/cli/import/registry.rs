@@ -1,0 +1,101 @@
+//! `skein import registry`: an entry of the registry of the Agent Client Protocol becomes an agent of the user's.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::json;
+
+use super::super::folders::Folders;
+use super::super::output::{Failure, Output, shown, shown_lines};
+use super::super::whole_file::create;
+use super::{problem, text_of};
+use crate::manifest::{self, Layer, LeftOut, RegistryAgent, Root, read_registry};
+
+#[derive(Debug, Args)]
+pub(super) struct RegistryArgs {
+    /// An agent.json of the registry, or its whole registry.json; it stays as it is
+    file: PathBuf,
+    /// The agent of a registry.json that is meant, by its id
+    #[arg(long, value_name = "ID")]
+    agent: Option<String>,
+    /// What the agent is called here, instead of its id
+    #[arg(long)]
+    name: Option<String>,
+    /// Show what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &RegistryArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+    let text = text_of(&args.file, "name an agent.json of the registry, or its registry.json")?;
+    let from = args.file.display().to_string();
+    let agent = read_registry(&from, &text, args.agent.as_deref(), args.name.as_deref(), &platform());
+    let agent =
+        agent.map_err(|found| Failure::usage(format!("{}: {}", found.at, shown(&found.problem)), found.help))?;
+    let file = folders.config.join("agents").join(format!("{}.yaml", agent.name));
+    let there = placed(&agent, &file, folders)?;
+    if !there && !args.dry_run {
+        create(&file, &agent.text, 0o600).map_err(|error| {
+            Failure::work(format!("{} cannot be written: {error}", file.display()), "correct this and run it again")
+        })?;
+    }
+    let file = folders.shown(&file);
+    if args.json {
+        let left_out: Vec<_> =
+            agent.left_out.iter().map(|left| json!({"what": left.what, "reason": left.reason})).collect();
+        output.json(&json!({
+            "agent": agent.name, "file": file, "dry_run": args.dry_run, "there": there, "starts": agent.starts,
+            "text": args.dry_run.then_some(&agent.text), "left_out": left_out, "notes": agent.notes,
+        }));
+    } else {
+        tell(&agent, &file, there, args.dry_run, output);
+    }
+    Ok(())
+}
+
+/// As the registry writes it: `linux-x86_64`, `darwin-aarch64`.
+fn platform() -> String {
+    let system = if std::env::consts::OS == "macos" { "darwin" } else { std::env::consts::OS };
+    format!("{system}-{}", std::env::consts::ARCH)
+}
+
+/// True if the user has an agent of that name; an error if it cannot have it.
+fn placed(agent: &RegistryAgent, file: &Path, folders: &Folders) -> Result<bool, Failure> {
+    let user = Root::Disk { path: folders.config.clone(), shown: folders.shown(&folders.config) };
+    let (known, _) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, user)]);
+    let name = shown(&agent.name);
+    match known.agents.get(agent.name.as_str()).map(|entry| entry.layer) {
+        Some(Layer::Builtin) => {
+            let problem = format!("Skein has a built-in agent `{name}`");
+            Err(Failure::usage(problem, format!("give this one another name: `--name {name}-acp`")))
+        }
+        Some(_) => Ok(true),
+        None if file.exists() => Ok(true),
+        None => match problem(Path::new("agents"), file, &agent.text) {
+            Some(problem) => Err(Failure::usage(
+                format!("`{name}` cannot be taken over: {problem}"),
+                "`--dry-run` shows it; a name has at most 32 lower-case letters and digits, joined by - or _: `--name NAME`",
+            )),
+            None => Ok(false),
+        },
+    }
+}
+
+fn tell(agent: &RegistryAgent, file: &str, there: bool, dry_run: bool, output: &mut Output) {
+    if there {
+        output.line(&format!("{} is there already and was left as it is", shown(&agent.name)));
+        return;
+    }
+    let wrote = if dry_run { "would write" } else { "wrote" };
+    output.line(&format!("{wrote} {file}: {}", shown(&agent.starts)));
+    if dry_run {
+        agent.text.lines().for_each(|line| output.line(&format!("  {}", shown_lines(line))));
+    }
+    for LeftOut { what, reason } in &agent.left_out {
+        output.line(&format!("left out: {}: {}", shown(what), shown(reason)));
+    }
+    agent.notes.iter().for_each(|note| output.note(note));
+}
