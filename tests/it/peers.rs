@@ -1,9 +1,10 @@
 //! Agents of others, each by itself: what they do before Skein is between, so that a test of both can tell who is wrong.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::http::{HttpServer, Reply};
-use crate::support::peers::{Direct, echo};
+use crate::support::model::{Answer, ScriptedModel, asked, has_result};
+use crate::support::peers::{self, Direct, Peer, echo};
 use crate::support::{Sandbox, files_below, read, repository};
 
 #[test]
@@ -77,12 +78,111 @@ async fn echo_reaches_a_server_over_http() {
     let headers = json!([{"name": "X-Key", "value": "hidden"}]);
     let servers = json!([{"type": "http", "name": "s", "url": server.url, "headers": headers}]);
     let said = tokio::task::spawn_blocking(move || {
-        let (mut client, hello) = Direct::start(&Sandbox::new(), &echo(&["--http"]));
+        let sandbox = Sandbox::new();
+        let (mut client, hello) = Direct::start(&sandbox, &echo(&["--http"]));
         assert_eq!(hello["agentCapabilities"]["mcpCapabilities"]["http"], true);
         let session = client.session(servers);
         client.prompt(&session, "tools")
     });
     assert_eq!(said.await.expect("the client ends"), "far");
+}
+
+/// What the agents made with the SDKs do, whatever the language.
+fn assert_plays(peer: &Peer, prefix: &str) {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes.txt", "A note.\n");
+    let (mut client, hello) = Direct::start(&sandbox, peer);
+    assert_eq!(hello["agentInfo"]["name"], format!("skein-test-{prefix}"));
+    let session = client.session(json!([]));
+    assert_eq!(client.prompt(&session, "say one two"), "one two");
+    assert_eq!(client.heard.len(), 2, "a chunk a word: {:#?}", client.heard);
+    let file = sandbox.path("project/notes.txt");
+    assert_eq!(client.prompt(&session, &format!("read {}", file.display())), "A note.\n");
+    assert!(client.was_asked("fs/read_text_file"));
+    assert_eq!(client.prompt(&session, "permit Do it"), format!("chosen {prefix}-yes"));
+    assert!(client.was_asked("session/request_permission"));
+}
+
+#[test]
+fn the_agent_of_the_typescript_sdk_works_by_itself() {
+    assert_plays(&peers::typescript(), "ts");
+}
+
+#[test]
+fn the_agent_of_the_python_sdk_works_by_itself() {
+    assert_plays(&peers::python(), "py");
+}
+
+#[test]
+fn a_second_skein_works_by_itself() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes.txt", "A note.\n");
+    let (mut client, hello) = Direct::start(&sandbox, &peers::skein(&sandbox));
+    assert_eq!(hello["agentCapabilities"]["loadSession"], true);
+    let session = client.session(json!([]));
+    assert!(client.prompt(&session, r#"/developer.read_file {"path": "notes.txt"}"#).contains("A note."));
+}
+
+/// Says `hello`, or calls the tool of this name once if the prompt says `call`.
+fn scripted(tool: &'static str, arguments: Value) -> ScriptedModel {
+    ScriptedModel::new(move |request| {
+        // Titles and the like are asked for without tools.
+        let wishes = request["tools"].is_array() && asked(request).contains("call") && !has_result(request);
+        match wishes {
+            true => Answer::Calls { id: "call_1", tool, arguments: arguments.clone() },
+            false if has_result(request) => Answer::Says(vec!["done".to_owned()]),
+            false => Answer::Says(vec!["hel".to_owned(), "lo".to_owned()]),
+        }
+    })
+}
+
+#[test]
+fn goose_works_by_itself_with_a_scripted_model() {
+    let model = scripted("shell", json!({"command": "touch made"}));
+    let sandbox = Sandbox::new();
+    let (mut client, hello) = Direct::start(&sandbox, &peers::goose(&model));
+    assert_eq!(hello["agentInfo"]["name"], "goose");
+    let session = client.session(json!([]));
+    assert_eq!(client.prompt(&session, "hi"), "hello");
+    assert_eq!(client.prompt(&session, "call it"), "done");
+    assert!(sandbox.path("project/made").exists(), "it has a shell of its own");
+    assert!(!client.was_asked("session/request_permission"), "and asks nobody");
+    client.ask("session/set_mode", json!({"sessionId": session, "modeId": "approve"}));
+    assert_eq!(client.prompt(&session, "call it again"), "done");
+    assert!(client.was_asked("session/request_permission"), "unless it is told to");
+}
+
+#[test]
+fn opencode_works_by_itself_with_a_scripted_model() {
+    let model = scripted("bash", json!({"command": "touch made", "description": "Makes a file"}));
+    let sandbox = Sandbox::new();
+    let (mut client, hello) = Direct::start(&sandbox, &peers::opencode(&model));
+    assert_eq!(hello["agentInfo"]["name"], "OpenCode");
+    let session = client.session(json!([]));
+    assert_eq!(client.prompt(&session, "hi"), "hello");
+    assert_eq!(client.prompt(&session, "call it"), "done");
+    assert!(client.was_asked("session/request_permission"), "it asks, as its settings say");
+    assert!(sandbox.path("project/made").exists());
+}
+
+/// What a model is told of `skein-mcp-echo`, handed over as `s`.
+fn names_of_echo(peer: impl FnOnce(&ScriptedModel) -> Peer) -> Vec<String> {
+    let model = scripted("none", json!({}));
+    let sandbox = Sandbox::new();
+    let (mut client, _) = Direct::start(&sandbox, &peer(&model));
+    let server = json!({"name": "s", "command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": [], "env": []});
+    let session = client.session(json!([server]));
+    client.prompt(&session, "hi");
+    let requests = model.requests();
+    let tools = requests.iter().find_map(|request| request["tools"].as_array()).expect("a request with tools").clone();
+    let names = tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
+    names.filter(|name| name.ends_with("echo")).map(str::to_owned).collect()
+}
+
+#[test]
+fn goose_and_opencode_take_the_server_they_are_given() {
+    assert_eq!(names_of_echo(peers::goose), ["s__echo"]);
+    assert_eq!(names_of_echo(peers::opencode), ["s_echo"]);
 }
 
 #[test]
@@ -97,7 +197,8 @@ fn a_manifest_for_a_peer_passes_the_check() {
 
 #[test]
 fn echo_takes_nobody_in_before_they_have_logged_in() {
-    let (mut client, hello) = Direct::start(&Sandbox::new(), &echo(&["--auth"]));
+    let sandbox = Sandbox::new();
+    let (mut client, hello) = Direct::start(&sandbox, &echo(&["--auth"]));
     assert_eq!(hello["authMethods"].as_array().map(Vec::len), Some(2));
     let params = json!({"cwd": "/", "mcpServers": []});
     assert_eq!(client.ask("session/new", params.clone())["error"]["code"], -32000);

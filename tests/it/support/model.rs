@@ -61,6 +61,9 @@ impl ScriptedModel {
                 let shown = Arc::clone(&shown);
                 std::thread::spawn(move || {
                     let (key, request) = receive(&stream);
+                    if request.is_null() {
+                        return drop(send_models(stream));
+                    }
                     shown.lock().expect("the keys").push(key);
                     kept.lock().expect("the requests").push(request.clone());
                     // Whoever is cancelled hangs up.
@@ -129,9 +132,20 @@ fn receive(stream: &TcpStream) -> (String, Value) {
             break;
         }
     }
+    // Whoever asks for nothing asks which models there are.
+    if length == 0 {
+        return (key, Value::Null);
+    }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).expect("a body");
     (key, serde_json::from_slice(&body).expect("JSON"))
+}
+
+fn send_models(mut stream: TcpStream) -> std::io::Result<()> {
+    let models = json!({"object": "list", "data": [{"id": "scripted", "object": "model", "owned_by": "test"}]});
+    let body = models.to_string();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+    write!(stream, "{head}\r\nconnection: close\r\n\r\n{body}")
 }
 
 fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {

