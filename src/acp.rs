@@ -15,6 +15,7 @@ mod errors;
 mod found;
 mod initialize;
 mod options;
+mod outside;
 mod prompt;
 mod sessions;
 mod subagent;

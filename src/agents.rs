@@ -13,21 +13,24 @@ mod join;
 mod judge;
 mod models;
 mod once;
+mod outside;
 mod shorten;
 
 pub use ask::Patience;
 pub use code::{Code, EXECUTE, is_own};
 pub use compaction::Upkeep;
 pub use context::{Setting, between, memories, system_prompt};
-pub use exchange::{Ending, Exchange, Limits, Opening, TurnEnd};
+pub use exchange::{Ending, Exchange, Limits, Opening, TurnEnd, told};
 pub use history::{History, standing};
 pub use judge::ModelJudge;
 pub use models::models;
 pub use once::asked_once;
+pub use outside::{Before, Entering, Frame, Outside, Outsider, Seat, Unreachable, tell_in_our_words};
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::conversation::{Message, ToolUse, Usage};
 use crate::tool::{Activity, ToolOutcome};
@@ -88,16 +91,51 @@ pub enum Event {
     TurnEnded {
         end: TurnEnd,
     },
+    /// An agent outside told this about the turn, in ACP's JSON as it came but for the session's id; and what that means
+    /// in our words.
+    Relayed {
+        told: Value,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        means: Vec<Event>,
+        /// It was heard while it was said, as [`Status::Piece`].
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        heard: bool,
+    },
+    /// From here on an agent outside works on the session, which it calls by an id of its own.
+    Seated {
+        /// As `agent/mode`.
+        mode: String,
+        agent: String,
+        id: String,
+        /// Our own id of the session: a copy of it is another one.
+        of: String,
+    },
     /// The user takes back what happened since: from here on only the first `events` events of the record stand.
     Undone {
         events: usize,
     },
 }
 
+impl Event {
+    /// The event in our words.
+    pub fn in_our_words(&self) -> &[Event] {
+        match self {
+            Event::Relayed { means, .. } => means,
+            other => std::slice::from_ref(other),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum Status {
     Text(String),
     Thought(String),
+    /// A piece of what an agent outside says or thinks, with what it said around it.
+    Piece {
+        text: String,
+        thought: bool,
+        frame: Arc<Frame>,
+    },
     ToolActivity {
         id: String,
         activity: Activity,

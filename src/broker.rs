@@ -21,6 +21,7 @@ use binding::Policy;
 pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
 pub use consent::Subject;
 pub use facts::unreadable;
+pub use files::within;
 use futures::future::BoxFuture;
 pub use gate::{Answer, Asker, Because, Choosing, ChoosingOption, Judge, Nobody, Question, RuleStore, Verdict};
 use manage::DISABLED;

@@ -55,6 +55,8 @@ pub mod acp;
 pub mod served;
 /// A binding offered outward.
 pub mod adapter;
+/// Agents that are programs of their own.
+pub mod external;
 /// A plan that runs.
 pub mod runtime;
 /// The command line.

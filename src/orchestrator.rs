@@ -25,13 +25,13 @@ use tokio_util::sync::CancellationToken;
 use crate::agents::{Notifier, Status, TurnEnd};
 use crate::conversation::Content;
 use crate::graph::Plan;
-use crate::ids::{AgentName, ModeId};
+use crate::ids::ModeId;
 use crate::llm::Provider;
 use crate::manifest::AgentEntry;
 use crate::router::THRESHOLD;
 use crate::session::{Begun, Live, PromptError};
 use desk::Desk;
-use known::{Known, Of};
+use known::Known;
 use manager::Manager;
 use route::{Decision, NoSuchMode};
 use tom::{Read, TopOfMind};
@@ -48,6 +48,19 @@ const ANYBODY: &str = "goose/specialist";
 pub struct Orchestrator {
     known: Arc<Known>,
     top_of_mind: Arc<TopOfMind>,
+}
+
+/// What a prompt is told beside its words.
+struct Found {
+    top: Option<String>,
+    pieces: Vec<recall::Piece>,
+}
+
+impl Found {
+    /// What of it the talk does not show yet.
+    fn preface(&self, begun: &Begun<'_>) -> Option<Content> {
+        preface::preface(&begun.history().shown(), self.top.as_deref(), &self.pieces)
+    }
 }
 
 impl Orchestrator {
@@ -76,8 +89,10 @@ impl Orchestrator {
             live.session().manager.get_or_init(|| Arc::new(Manager::new(live.broker(), live.brought())));
         }
         let open = async {
-            begun.catch_up().await?;
-            let preface = self.preface(&begun, &prompt, &front).await;
+            let session = Arc::clone(live);
+            let (current, found) = tokio::join!(begun.catch_up(), self.found(&session, &prompt, &front));
+            current?;
+            let preface = found.preface(&begun);
             let mut opening = self.open(&mut begun, prompt.clone(), wish, &front).await?;
             opening.prompt.splice(0..0, preface);
             Ok::<_, PromptError>(opening)
@@ -91,16 +106,15 @@ impl Orchestrator {
     }
 
     /// What is to be kept in mind, and what earlier sessions said that has to do with the prompt.
-    async fn preface(&self, begun: &Begun<'_>, prompt: &[Content], front: &Arc<dyn Notifier>) -> Option<Content> {
+    async fn found(&self, live: &Live, prompt: &[Content], front: &Arc<dyn Notifier>) -> Found {
         let Read { text: top, problem } = self.top_of_mind.read();
         if let Some(problem) = problem {
             front.status(Status::Notice(problem));
         }
-        let live = begun.live();
         let about = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
         let family = live.family().await;
         let pieces = recall::extract(live.sessions().store(), &about, &live.session().cwd, &family).await;
-        preface::preface(&begun.history().shown(), top.as_deref(), &pieces)
+        Found { top, pieces }
     }
 
     async fn turn_of_child(
@@ -112,7 +126,7 @@ impl Orchestrator {
     ) -> Result<TurnEnd, PromptError> {
         let begun = child.begin()?;
         let prompt = vec![Content::text(prompt)];
-        let preface = self.preface(&begun, &prompt, &front).await;
+        let preface = self.found(child, &prompt, &front).await.preface(&begun);
         let prompt: Vec<_> = preface.into_iter().chain(prompt).collect();
         begun.run(prompt.into(), front, cancel).await
     }
@@ -140,7 +154,7 @@ impl Orchestrator {
         if prompt.trim_start().starts_with('/') {
             return Ok((Decision::explicit(own, prompt.trim().to_owned()), None));
         }
-        let router = self.known.router(Of::All, plan, &own, cwd).await;
+        let router = self.known.router(plan, &own, cwd).await;
         let router = router.map_err(|problem| NoSuchMode { problem, help: "try again".to_owned() })?;
         let decided = decide::decided(plan, &own, prompt.trim(), &router, adviser).await;
         Ok((decided.decision, decided.problem))
@@ -154,16 +168,10 @@ impl Orchestrator {
     /// Who of the granted ones fits a task best.
     async fn fitting(&self, live: &Live, granted: &[ModeId], task: &str) -> Result<ModeId, String> {
         let plan = live.plan();
-        let router = self.known.router(Of::Runnable, &plan, &live.choice().mode, &live.session().cwd).await?;
+        let router = self.known.router(&plan, &live.choice().mode, &live.session().cwd).await?;
         let best = router.rank(task).into_iter().find(|ranked| granted.contains(&ranked.mode));
         let sure = best.filter(|best| best.confidence >= THRESHOLD).map(|best| best.mode);
         let anybody = || ANYBODY.parse::<ModeId>().ok().filter(|mode| granted.contains(mode));
         sure.or_else(anybody).ok_or_else(|| "say who should do it: `agent` and `mode`".to_owned())
     }
-}
-
-/// The modes to which an agent may hand work, as far as this skein can run them.
-fn granted(plan: &Plan, agent: &AgentName) -> Vec<ModeId> {
-    let runs = |mode: &ModeId| plan.agent(mode.agent.as_str()).is_some_and(|entry| entry.manifest.runtime.is_none());
-    plan.delegates(agent).into_iter().filter(runs).collect()
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::agents::Outside;
 use crate::broker::{Broker, RuleStore};
 use crate::diagnostic::Diagnostic;
 use crate::session::ModelSource;
@@ -18,6 +19,8 @@ pub trait Projects: Send + Sync {
 pub struct Project {
     pub broker: Broker,
     pub models: Arc<dyn ModelSource>,
+    /// Runs agents that are programs of their own.
+    pub outside: Arc<dyn Outside>,
     /// The agent and the mode new sessions begin in, if somebody has chosen.
     pub agent: Option<String>,
     pub mode: Option<String>,

@@ -43,8 +43,8 @@ use crate::task::Scope;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 const ABOUT: &str = "The agents of Skein. Each tool asks one of them, in one way of working, and gives its answer when it \
-                     is done. It knows nothing but the prompt and what was said in its session before: the answer names \
-                     the session, to go on with.";
+                     is done. It knows the prompt, what was said in its session before and what earlier sessions in its folder \
+                     have to do with it, and nothing of your own talk: the answer names the session, to go on with.";
 
 /// What the door opens to.
 pub struct Front {

@@ -21,8 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sha2::{Digest as _, Sha256};
 
 pub use builtin::{Registry, Surroundings, Tools};
-pub use environment::Environment;
+pub use circuit::{Circuit, Permission};
+pub use environment::{Environment, Secrets, literal_secrets};
 pub use record::{Cassette, RecordError};
+pub use stdio::{Lines, spawn};
 
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::{Scope as Sharing, ServiceManifest, Transport};
@@ -31,7 +33,6 @@ use crate::task::Scope;
 use crate::tool::{ServiceError, ServiceStatus, Session, ToolService};
 use connection::Connection;
 use entry::Entry;
-use environment::Secrets;
 use remote::{Client, Era, Owner, Remote, Unconnected};
 
 /// What every service of a pool has around it.

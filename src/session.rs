@@ -6,7 +6,9 @@
 pub mod attached;
 mod child;
 mod live;
+mod outside;
 mod recorder;
+mod seats;
 mod setup;
 pub mod slash;
 mod turn;
@@ -19,7 +21,7 @@ pub use undo::{Changed, Undone};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::agents::{Event, History, Limits, Upkeep};
+use crate::agents::{Event, History, Limits, Outside, Unreachable, Upkeep};
 use crate::broker::{Asker, BindError, Broker};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
@@ -78,6 +80,8 @@ pub struct Choice {
 pub struct Host {
     pub broker: Broker,
     pub models: Arc<dyn ModelSource>,
+    /// Runs agents that are programs of their own.
+    pub outside: Arc<dyn Outside>,
     pub asker: Arc<dyn Asker>,
     pub editor: Option<Arc<dyn Editor>>,
     /// MCP servers that came with the session.
@@ -94,6 +98,8 @@ pub enum SessionError {
     Bind(#[from] BindError),
     #[error(transparent)]
     Model(#[from] LlmError),
+    #[error(transparent)]
+    Outside(#[from] Unreachable),
     #[error("the record of session `{id}` cannot be read: {reason}")]
     Record { id: String, reason: String },
 }
@@ -163,6 +169,7 @@ impl Sessions {
         let place = Place { cwd: stored.cwd.clone(), roots };
         let history = History::replayed(&events);
         let live = Live::new(self.clone(), stored.id.clone(), place, choice, host, history, Some(&stored));
+        live.recall_seats(&events);
         Ok(Opened { live, stored, events })
     }
 
@@ -222,8 +229,7 @@ impl std::fmt::Debug for Opened {
 fn choice_of(stored: &StoredSession, fallback: Choice, broker: &Broker) -> Choice {
     let mode = format!("{}/{}", stored.agent, stored.mode).parse::<ModeId>().ok();
     let plan = broker.plan();
-    let ours = |mode: &ModeId| plan.agent(mode.agent.as_str()).is_some_and(|agent| agent.manifest.runtime.is_none());
-    let offered = |mode: &ModeId| ours(mode) && plan.mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
+    let offered = |mode: &ModeId| plan.mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
     Choice {
         mode: mode.filter(offered).unwrap_or(fallback.mode),
         model: stored.model.clone(),

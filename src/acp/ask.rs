@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
+use agent_client_protocol::{Client, UntypedMessage};
 use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::calls;
 use super::updates::Abilities;
 use super::wire::Wire;
-use crate::broker::{Answer, Asker, Question, RuleStore};
+use crate::broker::{Answer, Asker, Choosing, Question, RuleStore};
 use crate::conversation::ToolUse;
 use crate::graph::Plan;
 use crate::tool::elicit::{Elicitation, Elicited};
@@ -39,10 +39,12 @@ pub(super) struct ClientAsker {
 }
 
 impl Asker for ClientAsker {
-    fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+    fn ask(&self, mut question: Question) -> BoxFuture<'_, Answer> {
         let rule = question.rule.clone();
+        let unannounced = question.call.is_none().then(|| self.announced(&mut question));
         let request = self.request(question);
         Box::pin(async move {
+            let _told = unannounced.map(|call| Announced { asker: self, call });
             // Dropped when the turn is cancelled, which takes the question back.
             match self.client.send_request(request).block_task().await.map(|said| said.outcome) {
                 Ok(acp::RequestPermissionOutcome::Selected(selected)) => match &*selected.option_id.0 {
@@ -68,6 +70,10 @@ impl Asker for ClientAsker {
         })
     }
 
+    fn choose(&self, choosing: Choosing) -> BoxFuture<'_, Option<String>> {
+        Box::pin(self.put_choice(choosing))
+    }
+
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
         Box::pin(self.put(question))
     }
@@ -77,7 +83,55 @@ impl Asker for ClientAsker {
     }
 }
 
+/// A call that is shown because it is asked about.
+struct Announced<'a> {
+    asker: &'a ClientAsker,
+    call: acp::ToolCallId,
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let fields = acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::Completed);
+        let update = acp::ToolCallUpdate::new(self.call.clone(), fields);
+        self.asker.wire.update(&self.asker.session.0, acp::SessionUpdate::ToolCallUpdate(update));
+    }
+}
+
 impl ClientAsker {
+    /// Puts the question of an agent outside as it is.
+    async fn put_choice(&self, choosing: Choosing) -> Option<String> {
+        let apart = choosing.apart.filter(|_| self.abilities.subagents);
+        let mut params = choosing.request;
+        if let (None, Some(call), Some(shown)) = (&apart, choosing.call, params.get_mut("toolCall")) {
+            shown["toolCallId"] = Value::String(call);
+            shown["title"] = Value::String(choosing.title);
+        }
+        let session = apart.unwrap_or_else(|| self.session.0.to_string());
+        params.insert("sessionId".to_owned(), Value::String(session));
+        let request = UntypedMessage::new("session/request_permission", params).ok()?;
+        // Dropped when the turn is cancelled, which takes the question back.
+        let said = self.client.send_request(request).block_task().await.inspect_err(|error| {
+            tracing::warn!(%error, "the client did not answer a question");
+        });
+        let outcome = serde_json::from_value::<acp::RequestPermissionResponse>(said.ok()?).ok()?.outcome;
+        match outcome {
+            acp::RequestPermissionOutcome::Selected(selected) => Some(selected.option_id.0.to_string()),
+            _ => None,
+        }
+    }
+
+    /// A call that somebody else makes, whom the client does not see: it is shown as long as it is asked about.
+    fn announced(&self, question: &mut Question) -> acp::ToolCallId {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        let id: Arc<str> = format!("asked-{number}").into();
+        question.call = Some(Arc::clone(&id));
+        let arguments = Value::Object(question.arguments.clone());
+        let call = ToolUse { id: id.to_string(), name: question.tool.clone(), arguments };
+        let begun = calls::begun(&call, question.by.as_deref(), None, &self.plan, &self.cwd);
+        self.wire.update(&self.session.0, acp::SessionUpdate::ToolCall(begun));
+        acp::ToolCallId::new(id)
+    }
+
     pub(super) fn tell(&self, text: String) {
         let update = if self.abilities.notices {
             acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text))

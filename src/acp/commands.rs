@@ -8,8 +8,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Open;
-use super::errors;
 use super::updates::Updates;
+use super::{errors, outside};
 use crate::conversation::Content;
 use crate::session::attached;
 use crate::session::slash::{self, Misused};
@@ -23,12 +23,14 @@ const OURS: [&str; 3] = [TOOLS, COMPACT, RESOURCES];
 
 /// Every command of the mode the session is in.
 pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
-    let mut commands = vec![
-        acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without"),
-        acp::AvailableCommand::new(COMPACT, "Show the model the older part of this talk as a summary from now on"),
-    ];
+    let mut commands = vec![acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without")];
     // A mode that cannot be entered has no commands of its own; the next prompt will say why.
-    if let Ok(binding) = open.enter().await {
+    let entered = open.enter().await;
+    if open.live.seat().is_none() {
+        let about = "Show the model the older part of this talk as a summary from now on";
+        commands.push(acp::AvailableCommand::new(COMPACT, about));
+    }
+    if let Ok(binding) = entered {
         if !attached::links(&binding).await.is_empty() {
             let what = "List what the services of this mode have to read, as links to attach to a prompt";
             commands.push(acp::AvailableCommand::new(RESOURCES, what));
@@ -36,6 +38,7 @@ pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
         let prompts = slash::prompts(&binding, &OURS).await;
         commands.extend(prompts.iter().map(|(name, of)| command(name, of.service.as_str(), &of.prompt)));
     }
+    commands.extend(outside::commands_of(open, &commands));
     let update = acp::AvailableCommandsUpdate::new(commands);
     open.told_commands(&update);
     acp::SessionUpdate::AvailableCommandsUpdate(update)
@@ -128,7 +131,8 @@ pub(super) async fn understand(
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     match name {
         TOOLS => return Ok(Meant::Answer(slash::tools(&binding))),
-        COMPACT => return Ok(Meant::Compact),
+        // An agent outside may have a command of that name, and looks after itself.
+        COMPACT if open.live.seat().is_none() => return Ok(Meant::Compact),
         RESOURCES => {
             let links = attached::links(&binding).await;
             let said = if links.is_empty() { NO_RESOURCES } else { ATTACH };

@@ -13,9 +13,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::updates::{Abilities, MessageIds, Updates};
 use super::wire::Wire;
 use super::{Front, Project, errors};
-use crate::broker::{BindError, Binding};
+use crate::broker::Binding;
 use crate::graph::Plan;
-use crate::session::{Live, Sessions};
+use crate::session::{Live, SessionError, Sessions};
 use crate::task::Scope;
 
 /// See the module.
@@ -34,12 +34,16 @@ pub(super) struct Open {
     pub(super) live: Arc<Live>,
     pub(super) project: Project,
     pub(super) messages: Arc<MessageIds>,
+    /// The client shows options that are on or off.
+    pub(super) knows_booleans: bool,
     /// What the user should hear and has not.
     untold: Mutex<Vec<String>>,
     /// What was noted about services, told or not.
     noted: Mutex<HashSet<String>>,
     /// The commands that the client was told last.
     commands: Mutex<Option<acp::AvailableCommandsUpdate>>,
+    /// What agents outside call the session whose changes the client is told.
+    attended: Mutex<HashSet<String>>,
     /// Told when those have changed.
     pub(super) retold: Arc<Notify>,
     /// The session is no longer open here.
@@ -136,9 +140,11 @@ impl Connection {
             live,
             project,
             messages: Arc::new(MessageIds::after(events)),
+            knows_booleans: knows_booleans(&self.client()),
             untold: Mutex::new(untold),
             noted: Mutex::default(),
             commands: Mutex::default(),
+            attended: Mutex::default(),
             retold: Arc::default(),
             closed: CancellationToken::new(),
             turn: Mutex::default(),
@@ -209,14 +215,22 @@ impl Open {
     }
 
     /// Enters the mode, and notes what it does without; each is told once.
-    pub(super) async fn enter(&self) -> Result<Arc<Binding>, BindError> {
+    pub(super) async fn enter(&self) -> Result<Arc<Binding>, SessionError> {
         let binding = self.live.binding().await?;
+        self.live.be_seated().await?;
         let missed = binding.absent().iter().filter(|absent| absent.is_missed());
         let notes = missed.map(|absent| format!("the service {} is not there: {}", absent.service, absent.reason));
         let mut noted = lock(&self.noted);
         lock(&self.untold).extend(notes.filter(|note| noted.insert(note.clone())));
         drop(noted);
         Ok(binding)
+    }
+
+    /// For the first who asks about an agent's session: whether it is the first of all.
+    pub(super) fn attends(&self, seat: &str) -> Option<bool> {
+        let mut attended = lock(&self.attended);
+        let first = attended.is_empty();
+        attended.insert(seat.to_owned()).then_some(first)
     }
 
     pub(super) fn told_commands(&self, update: &acp::AvailableCommandsUpdate) {
@@ -301,4 +315,9 @@ impl Drop for Running {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn knows_booleans(client: &acp::ClientCapabilities) -> bool {
+    let options = client.session.as_ref().and_then(|session| session.config_options.as_ref());
+    options.is_some_and(|options| options.boolean.is_some())
 }

@@ -7,7 +7,7 @@ use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Agent, Client, on_receive_notification, on_receive_request};
 
 use super::connection::{Connection, Open};
-use super::{errors, initialize, options, prompt, sessions};
+use super::{errors, initialize, options, outside, prompt, sessions};
 
 /// Answers a request in a task of its own.
 macro_rules! answered {
@@ -206,7 +206,7 @@ pub(super) async fn speak(
 async fn changed<T: agent_client_protocol::JsonRpcResponse>(
     connection: &Connection,
     client: &ConnectionTo<Client>,
-    open: &Open,
+    open: &Arc<Open>,
     responder: Responder<T>,
     answer: Result<T, acp::Error>,
 ) {
@@ -218,5 +218,6 @@ async fn changed<T: agent_client_protocol::JsonRpcResponse>(
         let id = acp::SessionId::new(open.live.id());
         drop(client.send_notification(acp::SessionNotification::new(id, update)));
     }
+    outside::attend(connection, open);
     connection.tell_untold(client, open);
 }

@@ -46,7 +46,7 @@ pub(super) fn broken(broken: &Broken) -> acp::Error {
 pub(super) fn session(error: &SessionError) -> acp::Error {
     match error {
         SessionError::Unknown(id) => not_stored(id),
-        SessionError::Bind(_) | SessionError::Model(_) => invalid_params(error.to_string()),
+        SessionError::Bind(_) | SessionError::Model(_) | SessionError::Outside(_) => invalid_params(error.to_string()),
         SessionError::Store(_) | SessionError::Record { .. } => failed(error.to_string()),
     }
 }

@@ -6,7 +6,7 @@
 use agent_client_protocol::v1::schema as acp;
 
 use super::connection::Open;
-use super::{commands, errors};
+use super::{commands, errors, outside};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::Approval;
@@ -63,7 +63,7 @@ pub(super) fn options(open: &Open) -> Vec<acp::SessionConfigOption> {
         acp::SessionConfigSelectOption::new(level.as_str(), level.as_str())
             .description(level_in_words(level).to_owned())
     });
-    vec![
+    let mut options = vec![
         acp::SessionConfigOption::select(MODE, "Mode", choice.mode.to_string(), groups)
             .description("The agent and the way it works: its prompt, its tools".to_owned())
             .category(acp::SessionConfigOptionCategory::Mode),
@@ -71,13 +71,17 @@ pub(super) fn options(open: &Open) -> Vec<acp::SessionConfigOption> {
             .category(acp::SessionConfigOptionCategory::Model),
         acp::SessionConfigOption::select(APPROVAL, "Approval", approval(open).as_str(), levels.to_vec())
             .description("When a tool call needs your consent".to_owned()),
-    ]
+    ];
+    options.extend(outside::options_of(open, open.knows_booleans));
+    options
 }
 
 /// Those that are configured, and always the one in use and the one that needs nothing.
 fn models(open: &Open, current: &str) -> Vec<String> {
     let mut names = vec![open.project.model.clone()];
     names.extend(open.project.others.iter().cloned());
+    let outside = open.plan().agents().filter(|agent| agent.manifest.runtime.is_some());
+    names.extend(outside.map(|agent| format!("acp:{}", agent.manifest.name)));
     names.extend([current.to_owned(), "offline".to_owned()]);
     let mut seen = std::collections::HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
@@ -111,6 +115,13 @@ pub(super) async fn set_mode(open: &Open, request: &acp::SetSessionModeRequest) 
 /// `session/set_config_option`.
 pub(super) async fn set_option(open: &Open, request: &acp::SetSessionConfigOptionRequest) -> Result<(), acp::Error> {
     let option = &*request.config_id.0;
+    if outside::options_of(open, true).iter().any(|of| *of.id.0 == *option) {
+        let value = match request.value.as_value_id() {
+            Some(id) => serde_json::json!(id),
+            None => serde_json::json!(request.value)["value"].clone(),
+        };
+        return open.live.choose_outside(option, value).await.map_err(errors::invalid_params);
+    }
     let value = request.value.as_value_id().map(|value| value.0.to_string());
     let unfit = |value: &str| errors::invalid_params(format!("the option `{option}` has no value `{value}`"));
     let value =
@@ -121,8 +132,12 @@ pub(super) async fn set_option(open: &Open, request: &acp::SetSessionConfigOptio
         APPROVAL => open.live.set_approval(Approval::named(&value).ok_or_else(|| unfit(&value))?).await,
         MODEL => return Err(unfit(&value)),
         _ => {
-            let known = "mode, model and approval";
-            return Err(errors::invalid_params(format!("there is no option `{option}`; there are {known}")));
+            let all = options(open);
+            let known: Vec<_> = all.iter().map(|option| &*option.id.0).collect();
+            return Err(errors::invalid_params(format!(
+                "there is no option `{option}`; there are {}",
+                known.join(", ")
+            )));
         }
     };
     set.map_err(|error| errors::session(&error))

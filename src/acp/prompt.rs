@@ -7,7 +7,7 @@ use agent_client_protocol::v1::schema as acp;
 use super::commands::{self, Meant};
 use super::connection::{Connection, Open, Place, Running};
 use super::updates::Updates;
-use super::{content, errors};
+use super::{content, errors, outside};
 use crate::agents::{Ending, Notifier, Status, TurnEnd};
 use crate::orchestrator::Wish;
 use crate::session::PromptError;
@@ -15,7 +15,7 @@ use crate::session::PromptError;
 /// Runs the turn that `running` stands for. `place` is its place among the session's requests.
 pub(super) async fn prompt(
     connection: &Connection,
-    open: &Open,
+    open: &Arc<Open>,
     running: &Running,
     place: Place,
     blocks: Vec<acp::ContentBlock>,
@@ -26,6 +26,7 @@ pub(super) async fn prompt(
         let order = place.reached().await;
         open.enter().await.map_err(|error| errors::failed(error.to_string()))?;
         connection.tell(open);
+        outside::attend(connection, open);
         if let Some(update) = commands::changed(open).await {
             updates.send(update);
         }

@@ -75,7 +75,8 @@ impl Around {
         let asked = std::sync::atomic::AtomicU64::default();
         let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, abilities, asked });
         let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
-        Host { broker, models, asker, editor, brought: self.brought.clone() }
+        let outside = Arc::clone(&self.project.outside);
+        Host { broker, models, outside, asker, editor, brought: self.brought.clone() }
     }
 }
 
@@ -164,6 +165,7 @@ async fn reopen(
     if mode != stored {
         around.untold.push(format!("the mode `{stored}` is gone; the session goes on in `{mode}`"));
     }
+    opened.live.be_seated_again().await.map_err(|error| errors::session(&error))?;
     let events = opened.events.len();
     Ok((connection.add(opened.live, around.project, around.untold, events), opened.events))
 }
@@ -240,9 +242,17 @@ pub(super) async fn delete(connection: &Connection, request: &acp::DeleteSession
 /// What follows the answer to a session's set-up: its commands, and what the user should know.
 pub(super) async fn settled(connection: &Connection, client: &ConnectionTo<Client>, open: &Arc<Open>) {
     let commands = super::commands::update(open).await;
+    let mut updates = vec![commands];
+    // What can be chosen at an agent outside is known once it has opened a session, too.
+    if open.live.seat().is_some_and(|seat| !seat.options().is_empty()) {
+        updates.push(acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options::options(open))));
+    }
     let id = acp::SessionId::new(open.live.id());
-    // A client that went away hears nothing more.
-    drop(client.send_notification(acp::SessionNotification::new(id, commands)));
+    for update in updates {
+        // A client that went away hears nothing more.
+        drop(client.send_notification(acp::SessionNotification::new(id.clone(), update)));
+    }
+    super::outside::attend(connection, open);
     connection.tell_untold(client, open);
     connection.spawn(super::commands::watch(Arc::downgrade(open), connection.updates(open)));
 }

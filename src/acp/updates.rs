@@ -104,6 +104,10 @@ impl Updates {
         (self.wire.clone(), Arc::clone(&self.session))
     }
 
+    pub(super) fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
     /// The same client, for a session that works for this one.
     pub(super) fn of_child(&self, session: &str) -> Self {
         let messages = Arc::new(MessageIds::after(0));
@@ -136,7 +140,9 @@ impl Updates {
                         }
                     }
                 }
+                Event::Relayed { told, .. } => self.pass_on(told),
                 Event::ToolStarted { .. }
+                | Event::Seated { .. }
                 | Event::Compacted { .. }
                 | Event::TurnEnded { .. }
                 | Event::Undone { .. } => self.show(event, false),
@@ -195,7 +201,13 @@ impl Updates {
                 let update = acp::CompactionUpdate::new(id, acp::CompactionStatus::Completed).summary(blocks);
                 self.send(acp::SessionUpdate::CompactionUpdate(update));
             }
-            Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Undone { .. } => {}
+            Event::Relayed { told, heard, .. } => {
+                turn.speaking = None;
+                if !(live && *heard) {
+                    self.pass_on(told);
+                }
+            }
+            Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Seated { .. } | Event::Undone { .. } => {}
         }
     }
 
@@ -261,6 +273,7 @@ impl Notifier for Updates {
         match status {
             Status::Text(text) => self.say(Voice::Agent, text),
             Status::Thought(text) => self.say(Voice::Thought, text),
+            Status::Piece { text, frame, .. } => self.wire.framed(&self.session, frame, text),
             Status::ToolActivity { id, activity } => {
                 let mut turn = self.turn();
                 // What comes after the end of a call is not told.

@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use agent_client_protocol::v1::schema as acp;
 use futures::{Sink, Stream};
+use serde_json::Value;
+
+use crate::agents::Frame;
 
 /// A longer line is no message: prompts with pictures stay far below.
 const MAX_LINE: u64 = 64 << 20;
@@ -61,7 +64,7 @@ impl Queue {
 
     fn push(&self, outgoing: Outgoing) {
         let mut state = self.state();
-        let is_piece = matches!(outgoing, Outgoing::Chunk(_));
+        let is_piece = outgoing.is_piece();
         let rest = match state.waiting.back_mut() {
             Some(last) => last.joined_by(outgoing),
             None => Some(outgoing),
@@ -106,10 +109,19 @@ pub(super) struct Chunk {
     pub(super) text: String,
 }
 
+/// A piece of a message that somebody else frames.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Framed {
+    session: Arc<str>,
+    frame: Arc<Frame>,
+    text: String,
+}
+
 #[derive(Debug)]
 enum Outgoing {
     Line(String),
     Chunk(Chunk),
+    Framed(Framed),
 }
 
 impl Wire {
@@ -131,12 +143,24 @@ impl Wire {
         self.send(Outgoing::Chunk(chunk));
     }
 
+    /// A piece of text as somebody else frames it, joined with its neighbours if they still wait.
+    pub(super) fn framed(&self, session: &Arc<str>, frame: Arc<Frame>, text: String) {
+        self.send(Outgoing::Framed(Framed { session: Arc::clone(session), frame, text }));
+    }
+
     pub(super) fn update(&self, session: &Arc<str>, update: acp::SessionUpdate) {
         let params = acp::SessionNotification::new(Arc::clone(session), update);
         // The types of the protocol hold values that JSON can hold.
         if let Ok(params) = serde_json::to_string(&params) {
             self.send(Outgoing::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
         }
+    }
+
+    /// An update that somebody else wrote, and that is known to be one but for its session.
+    pub(super) fn update_as_it_is(&self, session: &str, told: &Value) {
+        let mut params = told.clone();
+        params["sessionId"] = session.into();
+        self.send(Outgoing::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
     }
 
     fn send(&self, outgoing: Outgoing) {
@@ -159,7 +183,7 @@ fn write_all(queue: &Queue, mut output: impl Write) -> io::Result<()> {
     loop {
         let waiting = queue.take(after_piece);
         let Some(last) = waiting.back() else { return Ok(()) };
-        after_piece = matches!(last, Outgoing::Chunk(_));
+        after_piece = last.is_piece();
         for item in waiting {
             item.write(&mut buffer);
             if buffer.len() > MAX_BUFFER {
@@ -174,8 +198,19 @@ fn write_all(queue: &Queue, mut output: impl Write) -> io::Result<()> {
 }
 
 impl Outgoing {
+    fn is_piece(&self) -> bool {
+        !matches!(self, Outgoing::Line(_))
+    }
+
     /// Takes in `next` if both are pieces of one message; gives it back if not.
     fn joined_by(&mut self, next: Outgoing) -> Option<Outgoing> {
+        if let (Outgoing::Framed(piece), Outgoing::Framed(more)) = (&mut *self, &next)
+            && (&piece.session, &piece.frame) == (&more.session, &more.frame)
+            && piece.text.len() < MAX_CHUNK
+        {
+            piece.text.push_str(&more.text);
+            return None;
+        }
         if let (Outgoing::Chunk(chunk), Outgoing::Chunk(more)) = (&mut *self, &next)
             && (chunk.voice, &chunk.session, &chunk.message) == (more.voice, &more.session, &more.message)
             && chunk.text.len() < MAX_CHUNK
@@ -190,8 +225,21 @@ impl Outgoing {
         match self {
             Outgoing::Line(line) => buffer.extend_from_slice(line.as_bytes()),
             Outgoing::Chunk(chunk) => chunk.write(buffer),
+            Outgoing::Framed(piece) => piece.write(buffer),
         }
         buffer.push(b'\n');
+    }
+}
+
+impl Framed {
+    fn write(&self, buffer: &mut Vec<u8>) {
+        buffer.extend_from_slice(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#);
+        text(buffer, &self.session);
+        buffer.extend_from_slice(br#","update":"#);
+        buffer.extend_from_slice(self.frame.before.as_bytes());
+        text(buffer, &self.text);
+        buffer.extend_from_slice(self.frame.after.as_bytes());
+        buffer.extend_from_slice(b"}}");
     }
 }
 

@@ -16,6 +16,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::broker::{Binding, BoundTool};
 use crate::conversation::Content;
@@ -37,15 +38,33 @@ pub struct Export {
 /// Where the binding comes from: whoever holds the session may replace it by another one of the same mode while a
 /// client is connected, and from then on the new one judges the calls.
 #[derive(Clone)]
-pub struct Source(Arc<dyn Fn() -> Arc<Binding> + Send + Sync>);
+pub struct Source {
+    binding: Arc<dyn Fn() -> Arc<Binding> + Send + Sync>,
+    turn: Arc<dyn Fn() -> CancellationToken + Send + Sync>,
+}
 
 impl Source {
     pub fn new(current: impl Fn() -> Arc<Binding> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(current))
+        let never = CancellationToken::new();
+        Self { binding: Arc::new(current), turn: Arc::new(move || never.clone()) }
+    }
+
+    /// Only in a turn something is called, and with it the call ends. What is given is cancelled when no turn runs.
+    #[must_use]
+    pub fn in_turns(self, turn: impl Fn() -> CancellationToken + Send + Sync + 'static) -> Self {
+        Self { turn: Arc::new(turn), ..self }
     }
 
     fn current(&self) -> Arc<Binding> {
-        (self.0)()
+        (self.binding)()
+    }
+
+    fn turn(&self) -> Result<CancellationToken, ErrorData> {
+        let turn = (self.turn)();
+        if turn.is_cancelled() {
+            return Err(ErrorData::invalid_request("no turn of the session runs, so nothing is called", None));
+        }
+        Ok(turn)
     }
 }
 
@@ -112,8 +131,9 @@ impl Export {
         }
     }
 
-    fn context(&self, request: &RequestContext<RoleServer>) -> CallContext {
-        CallContext::new(Arc::clone(&self.session)).with_cancel(request.ct.clone())
+    fn context(&self, request: &RequestContext<RoleServer>) -> Result<CallContext, ErrorData> {
+        self.source.turn()?;
+        Ok(CallContext::new(Arc::clone(&self.session)).with_cancel(request.ct.child_token()))
     }
 
     fn tool(&self, name: &str, tool: &BoundTool) -> Tool {
@@ -182,7 +202,8 @@ impl ServerHandler for Export {
             return Err(ErrorData::invalid_params(problem, None));
         };
         let (heard, mut progress) = tokio::sync::mpsc::channel::<Progress>(PROGRESS_BUFFER);
-        let mut call_context = self.context(&context);
+        let (mut call_context, turn) = (self.context(&context)?, self.source.turn()?);
+        let (cancel, mut ends) = (call_context.cancel.clone(), true);
         let token = context.meta.get_progress_token();
         if token.is_some() {
             // Full means that the client is slow: it misses some, and hears the next.
@@ -201,6 +222,10 @@ impl ServerHandler for Export {
                         // A client that went away is noticed by the transport.
                         drop(context.peer.notify_progress(params).await);
                     }
+                }
+                () = turn.cancelled(), if ends => {
+                    cancel.cancel();
+                    ends = false;
                 }
                 outcome = &mut call => break outcome,
             }
@@ -233,7 +258,7 @@ impl ServerHandler for Export {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let contents = self.source.current().read_resource(&request.uri, self.context(&context)).await;
+        let contents = self.source.current().read_resource(&request.uri, self.context(&context)?).await;
         let contents = contents.map_err(|error| refusal(&error))?;
         parsed(&contents).map(ReadResourceResponse::Complete).ok_or_else(|| unreadable("resource"))
     }
@@ -265,7 +290,7 @@ impl ServerHandler for Export {
             return Err(ErrorData::invalid_params(problem, None));
         };
         let arguments = request.arguments.unwrap_or_default();
-        let prompt = binding.get_prompt(name, arguments, self.context(&context)).await;
+        let prompt = binding.get_prompt(name, arguments, self.context(&context)?).await;
         let prompt = prompt.map_err(|error| refusal(&error))?;
         parsed(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
     }

@@ -144,7 +144,7 @@ impl Exchange {
         let mut turn = Turn { ids: history.ids(), ..Turn::default() };
         self.say(history, Message::user(opening.prompt));
         for event in opening.decided {
-            self.tell(event);
+            told(self.notifier.as_ref(), event);
         }
         let ending = self.run(history, opening.first, &mut turn, cancel).await;
         let end = TurnEnd { ending, usage: turn.usage };
@@ -214,16 +214,6 @@ impl Exchange {
         let message = Arc::new(message);
         history.push(Arc::clone(&message));
         self.notifier.log(Event::Message { message });
-    }
-
-    /// What happened apart from the model, as if it were seen while it happens.
-    fn tell(&self, event: Event) {
-        if let Event::ToolEnded { id, activity, .. } = &event {
-            for activity in activity {
-                self.notifier.status(Status::ToolActivity { id: id.clone(), activity: activity.clone() });
-            }
-        }
-        self.notifier.log(event);
     }
 
     /// An answer that was not heard while it came.
@@ -394,6 +384,16 @@ fn tool_use(part: &Part) -> Option<&ToolUse> {
         Part::ToolUse(call) => Some(call),
         Part::Content(_) | Part::Thought(_) | Part::ToolResult(_) => None,
     }
+}
+
+/// Something that happened apart from the model, told as if it were seen while it happens.
+pub fn told(notifier: &dyn Notifier, event: Event) {
+    if let Event::ToolEnded { id, activity, .. } = &event {
+        for activity in activity {
+            notifier.status(Status::ToolActivity { id: id.clone(), activity: activity.clone() });
+        }
+    }
+    notifier.log(event);
 }
 
 /// What to tell a model whose arguments are text, mostly because they do not parse.

@@ -25,13 +25,15 @@ impl History {
     /// every tool use has its result.
     pub fn replayed<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut history = Self::default();
-        for (_, event) in standing(events) {
+        for event in standing(events).into_iter().flat_map(|(_, event)| event.in_our_words()) {
             match event {
                 Event::Message { message } => history.push(Arc::clone(message)),
                 Event::Compacted { messages, summary } => history.compact(*messages, Arc::clone(summary)),
                 Event::ToolStarted { .. }
                 | Event::ToolEnded { .. }
                 | Event::TurnEnded { .. }
+                | Event::Relayed { .. }
+                | Event::Seated { .. }
                 | Event::Undone { .. } => {}
             }
         }

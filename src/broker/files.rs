@@ -108,6 +108,17 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Where a path really leads, if that is below one of the session's folders.
+pub fn within(path: &Path, session: &Session) -> Result<PathBuf, String> {
+    let text = path.to_str().ok_or_else(|| format!("`{}` is not UTF-8", path.display()))?;
+    let real = resolve(text, &session.cwd, Relative::ToSession)?;
+    let below = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
+    if session.roots.iter().any(below) {
+        return Ok(real);
+    }
+    Err(format!("`{}` is outside of the folders of this session", path.display()))
+}
+
 /// The files that a call names, with links resolved, as far as that can be told.
 pub(super) fn named(arguments: &Map<String, Value>, session: &Session) -> Vec<PathBuf> {
     let mut paths = Vec::new();

@@ -37,6 +37,8 @@ pub struct Choosing {
     pub by: String,
     /// The session of whoever that is, if it works for the session that is asked, for those who see it apart.
     pub apart: Option<String>,
+    /// What the session that is asked calls the call that it is about, if that is not what the question calls it.
+    pub call: Option<String>,
     /// What it wants to do, for people.
     pub title: String,
     pub options: Vec<ChoosingOption>,

@@ -18,7 +18,7 @@ use super::output::{Failure, Output};
 use super::started::{self, Started};
 use super::{Global, configure, top_of_mind, workspace};
 use crate::acp::{self, Front};
-use crate::agents::Limits;
+use crate::agents::{Limits, Outside};
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
@@ -87,6 +87,7 @@ pub(super) struct Workspaces {
     global: Global,
     folders: Folders,
     broker: Broker,
+    outside: Arc<dyn Outside>,
     /// What the command line says for all sessions of this launch.
     agent: Option<String>,
     mode: Option<String>,
@@ -138,6 +139,7 @@ impl Workspaces {
             global: global.clone(),
             folders: folders.clone(),
             broker: started.runtime.broker().clone(),
+            outside: started.runtime.outside(),
             agent: None,
             mode: None,
             model: None,
@@ -163,6 +165,7 @@ impl Workspaces {
             model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),
             others,
             broker: self.broker.with_plan(Arc::new(plan)).with_rules(self.rules.clone()),
+            outside: Arc::clone(&self.outside),
             rules: Arc::new(UserConfig { folder: self.folders.config.clone() }),
             notes,
         }

@@ -5,10 +5,11 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::{Global, workspace};
+use super::{Global, started, workspace};
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
 use crate::manifest::{AgentEntry, Dependency, DependencyKind, GroupEntry, ModeEntry, Program, Runtime};
+use crate::runtime::reports;
 
 #[derive(Debug, Args)]
 pub(super) struct AgentsArgs {
@@ -27,9 +28,10 @@ enum AgentsCommand {
 
 pub(super) fn run(args: &AgentsArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let plan = workspace::plan(global, folders, output)?;
+    let running = Running::asked(folders);
     match &args.command {
         None if args.json => {
-            let agents: Vec<_> = plan.agents().map(|agent| agent_json(&plan, agent)).collect();
+            let agents: Vec<_> = plan.agents().map(|agent| agent_json(&plan, agent, &running)).collect();
             output.json(&Value::Array(agents));
         }
         None => {
@@ -40,15 +42,28 @@ pub(super) fn run(args: &AgentsArgs, global: &Global, folders: &Folders, output:
         Some(AgentsCommand::Show { name }) => {
             let agent = find(&plan, name)?;
             if args.json {
-                let mut value = agent_json(&plan, agent);
+                let mut value = agent_json(&plan, agent, &running);
                 value["manifest"] = json!(agent.manifest);
                 output.json(&value);
             } else {
-                show(&plan, agent, output);
+                show(&plan, agent, &running, output);
             }
         }
     }
     Ok(())
+}
+
+/// The programs of external agents that run in some Skein, or ran and died.
+struct Running(Vec<Value>);
+
+impl Running {
+    fn asked(folders: &Folders) -> Self {
+        Self(reports(&started::sockets(folders)).into_iter().flat_map(|report| report.agents).collect())
+    }
+
+    fn of<'a>(&'a self, agent: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.0.iter().filter(move |program| program["name"] == agent)
+    }
 }
 
 /// The agent of that name, or a failure that tells the nearest one.
@@ -105,7 +120,7 @@ fn list(agent: &AgentEntry, output: &mut Output) {
     }
 }
 
-fn show(plan: &Plan, agent: &AgentEntry, output: &mut Output) {
+fn show(plan: &Plan, agent: &AgentEntry, running: &Running, output: &mut Output) {
     let manifest = &agent.manifest;
     let title = shown(manifest.title.as_deref().unwrap_or_default());
     output.line(format!("{BOLD}{}{BOLD:#}  {title}", manifest.name).trim_end());
@@ -118,6 +133,12 @@ fn show(plan: &Plan, agent: &AgentEntry, output: &mut Output) {
         let Program { command, args, .. } = acp.program();
         output.line(&format!("runs: {}", shown(&[&[command], args.as_slice()].concat().join(" "))));
         output.line(UNFENCED);
+        for program in running.of(manifest.name.as_str()) {
+            let text = |key: &str| program[key].as_str().map(shown).unwrap_or_default();
+            let pid = program["pid"].as_u64().map(|pid| format!(", pid {pid}")).unwrap_or_default();
+            let last = program["last_error"].as_str().map(|last| format!(": {}", shown(last))).unwrap_or_default();
+            output.line(&format!("now: {}{pid}{last}", text("health")));
+        }
     }
     let delegates = plan.delegates(&manifest.name);
     if !delegates.is_empty() {
@@ -177,7 +198,7 @@ fn default_mode(agent: &AgentEntry) -> String {
     agent.default_mode().map(|mode| mode.mode.to_string()).unwrap_or_default()
 }
 
-fn agent_json(plan: &Plan, agent: &AgentEntry) -> Value {
+fn agent_json(plan: &Plan, agent: &AgentEntry, running: &Running) -> Value {
     let manifest = &agent.manifest;
     let modes: Vec<_> = agent
         .modes
@@ -216,6 +237,7 @@ fn agent_json(plan: &Plan, agent: &AgentEntry) -> Value {
         "delegates": plan.delegates(&manifest.name),
         "external": manifest.runtime.is_some(),
         "unfenced": agent.is_unfenced(),
+        "running": running.of(manifest.name.as_str()).collect::<Vec<_>>(),
         "layer": agent.layer,
         "file": agent.source.file,
         "overrides": agent.overrides,

@@ -19,7 +19,7 @@ use super::keyboard::{Key, Keyboard};
 use super::output::{BOLD, QUIET, clear_line, shown, verbatim};
 use super::wrap::{Margin, Wrap, paragraph, screen_width};
 use super::{diff, elicit};
-use crate::broker::{Answer, Asker, Question, RuleStore as _};
+use crate::broker::{Answer, Asker, Choosing, Question, RuleStore as _};
 use crate::manifest::PermissionRule;
 use crate::tool::elicit::{Elicitation, Elicited};
 use crate::tool::{Preview, preview};
@@ -100,6 +100,13 @@ impl Asker for AtTerminal {
         })
     }
 
+    fn choose(&self, choosing: Choosing) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async move {
+            let put = move |keyboard: &Keyboard, given_up: &AtomicBool| choice(&choosing, keyboard, given_up);
+            self.alone(put).await.flatten()
+        })
+    }
+
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
         Box::pin(async move {
             let put = move |keyboard: &Keyboard, given_up: &AtomicBool| elicit::put(&question, keyboard, given_up);
@@ -140,6 +147,46 @@ impl AtTerminal {
         }
         Answer::AllowAlways
     }
+}
+
+/// The question of an agent outside, with the answers that it offers. What is no answer chooses nothing.
+fn choice(choosing: &Choosing, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<Option<String>> {
+    let mut stderr = anstream::stderr();
+    let yellow = AnsiColor::Yellow.on_default().bold();
+    clear_line();
+    writeln!(
+        stderr,
+        "{yellow}?{yellow:#} {} asks about {BOLD}{}{BOLD:#}",
+        shown(&choosing.by),
+        shown(&choosing.title)
+    )?;
+    // What it says that it is about; its title alone may hide that.
+    if let Some(input) =
+        choosing.request.get("toolCall").and_then(|call| call.get("rawInput")).filter(|input| !input.is_null())
+    {
+        let json = serde_json::to_string_pretty(input).unwrap_or_default();
+        let lines = json.lines().map(|line| format!("    {}", verbatim(line)));
+        lines.take(MAX_LINES).try_for_each(|line| writeln!(stderr, "{line}"))?;
+    }
+    // A key each, as far as there are keys.
+    let options: Vec<_> = ('1'..='9').zip(&choosing.options).collect();
+    for (key, option) in &options {
+        writeln!(stderr, "    {BOLD}{key}{BOLD:#} {}", shown(&option.name))?;
+    }
+    let offer = || {
+        write!(anstream::stderr(), "  {BOLD}1{BOLD:#} to {BOLD}{}{BOLD:#}, or {BOLD}n{BOLD:#} no ", options.len())?;
+        anstream::stderr().flush()
+    };
+    let meaning = |key| {
+        Ok(match key {
+            Key::Letter('n' | 'N') | Key::Escape => Some(None),
+            Key::Letter(letter) => options.iter().find(|(key, _)| *key == letter).map(|(_, option)| Some(*option)),
+            Key::Enter => None,
+        })
+    };
+    let chosen = keyboard.ask(given_up, offer, meaning)?.flatten();
+    writeln!(stderr, "{BOLD}→ {}{BOLD:#}", chosen.map_or("no".to_owned(), |option| shown(&option.name)))?;
+    Ok(chosen.map(|option| option.id.clone()))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -178,6 +178,10 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
         let fix = "choose one with `skein configure`; until then tools are called by name";
         return found.add(Severity::Note, "no model is configured", "config.yaml", fix);
     };
+    // An external agent: `check` says whether there is one of that name, and what it needs is looked at with the others.
+    if name.starts_with("acp:") {
+        return;
+    }
     let keys = Keys::of(folders);
     match KnownModels::of(settings, None, None, keys.clone()).provider(&name) {
         Err(error) => {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::keys::Keys;
 use super::output::Failure;
 use crate::agents::{Upkeep, models};
+use crate::graph::Plan;
 use crate::llm::replay::Recorder;
 use crate::llm::{LlmError, Models, Provider};
 use crate::manifest::Settings;
@@ -45,7 +46,16 @@ impl KnownModels {
     }
 
     /// Says before anything starts what is wrong with a model's name or key.
-    pub(super) fn check(&self, name: &str) -> Result<(), Failure> {
+    pub(super) fn check(&self, name: &str, plan: &Plan) -> Result<(), Failure> {
+        if let Some(agent) = name.strip_prefix("acp:") {
+            let external = plan.agent(agent).is_some_and(|entry| entry.manifest.runtime.is_some());
+            let problem = format!("there is no external agent `{agent}`");
+            return if external {
+                Ok(())
+            } else {
+                Err(Failure::usage(problem, "`skein agents` lists those that there are"))
+            };
+        }
         let help =
             "run `skein configure`, or choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
         let made = self.provider(name).and_then(|_| self.upkeep());

@@ -118,7 +118,7 @@ impl<'a> Opening<'a> {
             KnownModels::of(&settings, args.speaker.model().as_deref(), args.record_model.clone(), Keys::of(folders));
         let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         let model = args.speaker.model().or(settings.processor).unwrap_or_else(|| "offline".to_owned());
-        models.check(&model)?;
+        models.check(&model, &plan)?;
         let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
         let sessions = started::sessions(store, limits, folders);
         let choice = Choice { mode, model, approval: global.approval.map(Into::into) };
@@ -136,7 +136,8 @@ impl<'a> Opening<'a> {
     ) -> Result<(Arc<Live>, Vec<Event>), Failure> {
         let broker = self.broker(started);
         let models = Arc::clone(&self.models) as Arc<_>;
-        let host = Host { broker, models, asker, editor: None, brought: self.brought.clone() };
+        let outside = started.runtime.outside();
+        let host = Host { broker, models, outside, asker, editor: None, brought: self.brought.clone() };
         let id = match which {
             Which::New => {
                 let place = Place { cwd: self.folders.cwd.clone(), roots: Vec::new() };
@@ -160,9 +161,11 @@ impl<'a> Opening<'a> {
         }
         let opened = self.sessions.open(&id, Vec::new(), self.choice.clone(), |_| host).await;
         let opened = opened.map_err(|error| session_failure(&error))?;
-        if self.args.speaker.names_mode() {
-            opened.live.set_mode(self.choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
-        }
+        let entered = match self.args.speaker.names_mode() {
+            true => opened.live.set_mode(self.choice.mode.clone()).await,
+            false => opened.live.be_seated_again().await,
+        };
+        entered.map_err(|error| session_failure(&error))?;
         if self.args.speaker.model().is_some() {
             opened.live.set_model(self.choice.model.clone()).await.map_err(|error| session_failure(&error))?;
         }
@@ -214,10 +217,6 @@ pub(super) fn mode_named(plan: &Plan, agent: &str, mode: Option<&str>) -> Result
     let agent = agents::find(plan, agent)?;
     let id = agents::mode_of(agent, mode)?;
     agents::offered(plan, &id)?;
-    if agent.manifest.runtime.is_some() {
-        let problem = format!("`{}` is an external agent, which this skein cannot run yet", agent.manifest.name);
-        return Err(Failure::usage(problem, "choose another agent"));
-    }
     Ok(id)
 }
 
@@ -236,6 +235,10 @@ pub(super) async fn welcome(live: &Live, words: &str, output: &mut Output) -> Re
     let mut services: Vec<_> = binding.tools().values().map(|tool| tool.service.to_string()).collect();
     services.dedup();
     let choice = live.choice();
+    if live.is_outside() {
+        output.aside(&format!("{}, an external agent, with its own model and tools\n", choice.mode));
+        return Ok(());
+    }
     let services = if services.is_empty() { "no services".to_owned() } else { services.join(", ") };
     output.aside(&format!("{} with {services}; model: {}\n", choice.mode, choice.model));
     output.aside(&format!("Without a model, name a tool: {words}.\n"));

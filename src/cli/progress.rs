@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::consent::Floor;
 use super::output::{QUIET, cut, shown};
-use crate::agents::{Event, Notifier, ROUTE, Status};
+use crate::agents::{Event, Notifier, ROUTE, Status, tell_in_our_words};
 use crate::conversation::Usage;
 use crate::diagnostic::printable;
 use crate::tool::{Activity, PlanStep, StepStatus};
@@ -161,6 +161,7 @@ impl Notifier for Progress {
             return;
         }
         match event {
+            Event::Relayed { means, heard, .. } => tell_in_our_words(self, means, heard),
             // What it says at its end says it all.
             Event::ToolStarted { call, .. } if call.name == ROUTE => {}
             // Several parts were told as a plan.
@@ -187,13 +188,19 @@ impl Notifier for Progress {
                 self.wait_for("thinking");
             }
             // A notice tells of it.
-            Event::Message { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Undone { .. } => {}
+            Event::Message { .. }
+            | Event::Compacted { .. }
+            | Event::TurnEnded { .. }
+            | Event::Seated { .. }
+            | Event::Undone { .. } => {}
         }
     }
 
     fn status(&self, status: Status) {
         match status {
-            Status::Text(text) if self.shows == Shows::Text => self.say(&text),
+            Status::Text(text) | Status::Piece { text, thought: false, .. } if self.shows == Shows::Text => {
+                self.say(&text)
+            }
             Status::Usage { turn, .. } => self.state().usage = turn,
             Status::Notice(text) => self.aside(&format!("{QUIET}{}{QUIET:#}", shown(&text))),
             // It waits for nobody's consent any more.
@@ -213,7 +220,7 @@ impl Notifier for Progress {
                     self.aside(&format!("  {mark} {}", shown(&step.text)));
                 }
             }
-            Status::Text(_) | Status::Thought(_) | Status::ToolActivity { .. } => {}
+            Status::Text(_) | Status::Thought(_) | Status::Piece { .. } | Status::ToolActivity { .. } => {}
         }
     }
 }

@@ -76,11 +76,14 @@ fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Ar
     let named = args.model.clone().filter(|model| !model.is_empty());
     let model = named.or_else(|| settings.processor.clone()).unwrap_or_else(|| "offline".to_owned());
     let models = KnownModels::of(&settings, args.model.as_deref(), None, Keys::of(folders));
-    models.check(&model)?;
+    models.check(&model, plan)?;
     let usable = |error: LlmError| Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL");
     let accelerator = models.upkeep().map_err(usable)?.accelerator;
-    let provider = accelerator.map_or_else(|| models.provider(&model), Ok).map_err(usable)?;
-    Ok(Some(provider).filter(|provider| provider.name() != "offline"))
+    // An agent outside is too slow for small decisions; a session does not ask it either.
+    let decides = model != "offline" && !model.starts_with("acp:");
+    accelerator
+        .map_or_else(|| decides.then(|| models.provider(&model)).transpose(), |model| Ok(Some(model)))
+        .map_err(usable)
 }
 
 fn prompt_text(args: &RouteArgs, output: &mut Output) -> Result<String, Failure> {

@@ -14,7 +14,7 @@ use crate::agents::Limits;
 use crate::broker::BindError;
 use crate::graph::Plan;
 use crate::process::Reaper;
-use crate::runtime::Runtime;
+use crate::runtime::{Home, Runtime};
 use crate::services::{Cassette, Environment, PoolOptions};
 use crate::session::{SessionError, SessionOptions, Sessions};
 use crate::store::{self, StoreError};
@@ -80,7 +80,8 @@ pub(super) fn block_on_until<T>(
             user: folders.user(),
             cassette,
         };
-        let runtime = Runtime::start(Arc::new(plan), global.built_in.registry.clone(), options, Some(sockets(folders)));
+        let home = Home { sockets: sockets(folders), program: own_program()?, scratch: scratch.join("agents") };
+        let runtime = Runtime::start(Arc::new(plan), global.built_in.registry.clone(), options, Some(home));
         let started = Started { runtime, session, interrupt: OnceLock::new() };
         let ended = async {
             let failure = interrupted.await;
@@ -118,10 +119,13 @@ pub(super) fn sessions(store: store::Sessions, limits: Limits, folders: &Folders
 }
 
 fn reaper() -> Result<Reaper, Failure> {
-    let program = std::env::current_exe().map_err(|error| {
+    Ok(Reaper::new(own_program()?, &["reaper".into()]))
+}
+
+fn own_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| {
         Failure::work(format!("skein does not know its own program: {error}"), "check that skein itself can be run")
-    })?;
-    Ok(Reaper::new(program, &["reaper".into()]))
+    })
 }
 
 fn cassette(global: &Global) -> Result<Option<Cassette>, Failure> {
@@ -171,6 +175,9 @@ pub(super) fn session_failure(error: &SessionError) -> Failure {
         SessionError::Store(error) => store_failure(error),
         SessionError::Bind(error) => bind_failure(error),
         SessionError::Model(_) => Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
+        SessionError::Outside(_) => {
+            Failure::work(error.to_string(), "the log has what the agent itself said; see docs/external-agents.md")
+        }
         SessionError::Record { .. } => Failure::work(error.to_string(), "start a new session"),
     }
 }

@@ -212,6 +212,15 @@ impl<'a> Checks<'a> {
         let Some((provider, _)) = model.split_once(':').filter(|(_, name)| !name.is_empty()) else {
             return Some((format!("`{model}` is not the name of a model"), "write `provider:model`".to_owned()));
         };
+        if let Some(agent) = model.strip_prefix("acp:") {
+            let found = self
+                .manifests
+                .agents
+                .values()
+                .any(|entry| entry.manifest.name.as_str() == agent && entry.manifest.runtime.is_some());
+            let problem = format!("there is no external agent `{agent}`");
+            return (!found).then(|| (problem, "name one that has a `runtime`".to_owned()));
+        }
         if known().any(|name| name == provider) {
             return None;
         }

@@ -58,9 +58,7 @@ impl Plan {
 
     /// The modes that a user may choose, by agent.
     pub fn offered(&self) -> impl Iterator<Item = (&AgentEntry, Vec<&ModeEntry>)> {
-        // What is only reached through a program of its own cannot be entered yet.
-        let agents = self.agents().filter(|agent| agent.manifest.runtime.is_none());
-        agents.filter_map(|agent| {
+        self.agents().filter_map(|agent| {
             let modes: Vec<_> = agent.modes.iter().filter(|entry| !entry.mode.internal).collect();
             (!modes.is_empty()).then_some((agent, modes))
         })

@@ -7,10 +7,10 @@ use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::Orchestrator;
 use super::relay::{ForChild, Relay};
 use super::tasks::{Announced, Before, Tasks, announced, circle_free};
 use super::writers::Writers;
-use super::{Orchestrator, granted};
 use crate::agents::{Child, Ending, Notifier, Status, between};
 use crate::ids::{ModeId, nearest};
 use crate::manifest::AgentEntry;
@@ -53,7 +53,7 @@ impl Desk {
     async fn mode_of(&self, live: &Live, task: &Task) -> Result<ModeId, String> {
         let plan = live.plan();
         let own = live.choice().mode.agent;
-        let granted = granted(&plan, &own);
+        let granted = plan.delegates(&own);
         let Some(to) = &task.to else { return self.orchestrator.fitting(live, &granted, &task.text).await };
         let wanted = match to.parse::<ModeId>() {
             Ok(mode) => Some(mode),

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::granted;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::router::{self, Router};
@@ -16,16 +15,7 @@ const ROUTERS: &str = "router";
 /// As many folders as an editor has open at once.
 const KEPT: usize = 8;
 
-/// Whom a router knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
-    /// Those who can be handed work here.
-    Runnable,
-    /// All, external agents too.
-    All,
-}
-
-type Learned = (Arc<Plan>, Of, Arc<Router>);
+type Learned = (Arc<Plan>, Arc<Router>);
 
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -40,16 +30,10 @@ impl Known {
 
     /// The router for those whom `own` may hand work to and itself, with what was corrected in this project. Corrections
     /// that cannot be read are told and left out: a route is better than none.
-    pub(super) async fn router(
-        self: &Arc<Self>,
-        of: Of,
-        plan: &Arc<Plan>,
-        own: &ModeId,
-        cwd: &Path,
-    ) -> Result<Router, String> {
+    pub(super) async fn router(self: &Arc<Self>, plan: &Arc<Plan>, own: &ModeId, cwd: &Path) -> Result<Router, String> {
         let (known, plan, own, cwd) = (Arc::clone(self), Arc::clone(plan), own.clone(), cwd.to_owned());
         let made = tokio::task::spawn_blocking(move || {
-            let base = known.learned(of, &plan, &own);
+            let base = known.learned(&plan, &own);
             match known.corrections(&cwd) {
                 Ok(corrections) if corrections.is_empty() => base.as_ref().clone(),
                 Ok(corrections) => {
@@ -65,23 +49,19 @@ impl Known {
         made.await.map_err(|error| error.to_string())
     }
 
-    fn learned(&self, of: Of, plan: &Arc<Plan>, own: &ModeId) -> Arc<Router> {
+    fn learned(&self, plan: &Arc<Plan>, own: &ModeId) -> Arc<Router> {
         let mut routers = self.routers.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = routers.iter().find(|(known, whom, _)| Arc::ptr_eq(known, plan) && *whom == of);
-        if let Some((_, _, router)) = known {
+        if let Some((_, router)) = routers.iter().find(|(known, _)| Arc::ptr_eq(known, plan)) {
             return Arc::clone(router);
         }
-        let granted = match of {
-            Of::Runnable => granted(plan, &own.agent),
-            Of::All => plan.delegates(&own.agent),
-        };
+        let granted = plan.delegates(&own.agent);
         let mut candidates = router::candidates(plan.manifests());
         candidates.retain(|candidate| candidate.mode == *own || granted.contains(&candidate.mode));
         let router = Arc::new(Router::learned_in(&self.data.join(ROUTERS), &candidates));
         if routers.len() == KEPT {
             routers.remove(0);
         }
-        routers.push((Arc::clone(plan), of, Arc::clone(&router)));
+        routers.push((Arc::clone(plan), Arc::clone(&router)));
         router
     }
 

@@ -49,13 +49,13 @@ impl Past {
         };
         let id = self.store.create(new).await.unwrap();
         events.into_iter().for_each(|event| self.store.append(&id, event));
+        // As at the end of a turn.
+        self.store.flush(&id).await.unwrap();
         id
     }
 
     async fn session(&self, asked: &str, answered: &str) -> String {
-        let id = self.session_in(&self.cwd, vec![said(Role::User, asked), said(Role::Assistant, answered)]).await;
-        self.store.flush(&id).await.unwrap();
-        id
+        self.session_in(&self.cwd, vec![said(Role::User, asked), said(Role::Assistant, answered)]).await
     }
 
     async fn about(&self, prompt: &str) -> Vec<Piece> {

@@ -5,13 +5,14 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use futures::future::BoxFuture;
 
-use crate::agents::{Event, Notifier, Status};
+use crate::agents::{Event, Notifier, Status, tell_in_our_words};
 use crate::broker::{Answer, Asker, Choosing, Question};
 use crate::conversation::ToolUse;
 use crate::tool::elicit::{Elicitation, Elicited};
 use crate::tool::{Activity, CallContext, Progress};
 
 /// Hears a child and tells its parent.
+#[derive(Clone)]
 pub(super) struct Relay {
     /// Of the turn in which the work was handed over; gone with it, while work in the background goes on.
     pub(super) parent: Option<Weak<dyn Notifier>>,
@@ -45,6 +46,11 @@ impl Notifier for Relay {
         }
         let Some(parent) = self.parent() else { return };
         match event {
+            Event::Relayed { means, heard, .. } => {
+                // Whoever hears it apart has heard it as it came.
+                let only_parent = Self { apart: None, ..self.clone() };
+                tell_in_our_words(&only_parent, means, heard);
+            }
             Event::ToolStarted { call, by } => {
                 let by = by.or_else(|| Some(self.who.clone()));
                 parent.log(Event::ToolStarted { call: ToolUse { id: self.id(&call.id), ..call }, by });
@@ -54,7 +60,11 @@ impl Notifier for Relay {
                 let activity = activity.into_iter().filter(|activity| !matches!(activity, Activity::Plan(_)));
                 parent.log(Event::ToolEnded { id: self.id(&id), name, outcome, activity: activity.collect() });
             }
-            Event::Message { .. } | Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Undone { .. } => {}
+            Event::Message { .. }
+            | Event::Compacted { .. }
+            | Event::TurnEnded { .. }
+            | Event::Seated { .. }
+            | Event::Undone { .. } => {}
         }
     }
 
@@ -63,7 +73,7 @@ impl Notifier for Relay {
             apart.status(status.clone());
         }
         match (status, self.parent()) {
-            (Status::Text(text), _) => {
+            (Status::Text(text) | Status::Piece { text, thought: false, .. }, _) => {
                 self.call.report(Activity::Progress(Progress { progress: 0.0, total: None, message: Some(text) }));
             }
             (Status::ToolActivity { id, activity }, Some(parent)) if !matches!(activity, Activity::Plan(_)) => {
@@ -72,7 +82,14 @@ impl Notifier for Relay {
             (Status::Notice(text), Some(parent)) => {
                 parent.status(Status::Notice(format!("{}: {text}", self.who)));
             }
-            (Status::ToolActivity { .. } | Status::Notice(_) | Status::Thought(_) | Status::Usage { .. }, _) => {}
+            (
+                Status::ToolActivity { .. }
+                | Status::Notice(_)
+                | Status::Thought(_)
+                | Status::Piece { .. }
+                | Status::Usage { .. },
+                _,
+            ) => {}
         }
     }
 }
@@ -103,7 +120,13 @@ impl Asker for ForChild {
 
     fn choose(&self, choosing: Choosing) -> BoxFuture<'_, Option<String>> {
         let apart = self.session.get().cloned();
-        self.asker.choose(Choosing { apart, ..choosing })
+        let own = choosing
+            .call
+            .clone()
+            .or_else(|| Some(choosing.request.get("toolCall")?.get("toolCallId")?.as_str()?.to_owned()));
+        let call = own.map(|id| inner_id(&self.call, &id));
+        let title = format!("{}: {}", self.who, choosing.title);
+        self.asker.choose(Choosing { apart, call, title, ..choosing })
     }
 
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {

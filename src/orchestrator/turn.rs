@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::Orchestrator;
 use super::decide::decided;
-use super::known::Of;
 use super::route::{self, By, Decision, Route};
 use super::tasks::DELEGATE;
 use crate::agents::{Event, Notifier, Opening, ROUTE, Status};
@@ -85,7 +84,6 @@ impl Orchestrator {
         if own.agent.as_str() != super::OWN {
             self.note_choice(&last, &own, &text, &cwd, front).await;
             let Some((mode, task)) = named else { return Ok(prompt.into()) };
-            self.reachable(begun, &mode)?;
             if task.is_empty() {
                 return Err(nothing_to_do(&mode));
             }
@@ -96,7 +94,6 @@ impl Orchestrator {
             last.set(recorded(begun).await);
         }
         if let Some((mode, task)) = named {
-            self.reachable(begun, &mode)?;
             let (task, prompt) = match (task, last.get()) {
                 ("", None) => return Err(nothing_to_do(&mode)),
                 // The name alone means that the prompt before was for somebody else.
@@ -113,7 +110,7 @@ impl Orchestrator {
         if text.starts_with('/') {
             return Ok(prompt.into());
         }
-        let router = self.known().router(Of::Runnable, &plan, &own, &cwd).await.map_err(PromptError::Misdirected)?;
+        let router = self.known().router(&plan, &own, &cwd).await.map_err(PromptError::Misdirected)?;
         let decision = match last.get().filter(|last| goes_on(&text, last, &router)) {
             Some(last) => going_on(last.mode, &text),
             None => {
@@ -162,18 +159,6 @@ impl Orchestrator {
             Err(problem) => format!("the correction is not remembered: {problem}"),
         };
         front.status(Status::Notice(told));
-    }
-
-    fn reachable(&self, begun: &Begun<'_>, mode: &ModeId) -> Result<(), PromptError> {
-        let external =
-            begun.live().plan().agent(mode.agent.as_str()).is_some_and(|entry| entry.manifest.runtime.is_some());
-        if external {
-            return Err(PromptError::Misdirected(format!(
-                "`{}` is an external agent, which this skein cannot run yet",
-                mode.agent
-            )));
-        }
-        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
+use crate::external::Agents;
 use crate::services::Pool;
 use crate::socket;
 use crate::task::Scope;
@@ -18,11 +19,13 @@ pub struct Report {
     pub pid: u32,
     /// `[{name, health, leases, restarts, last_error, tools, started_at, pid, memory_bytes}]`
     pub services: Vec<Value>,
+    /// External agents: `[{name, health, pid, last_error}]`
+    pub agents: Vec<Value>,
 }
 
 /// Answers on a socket of this process until the scope stops. Without it everything else works, so a failure
 /// is only logged.
-pub(super) fn serve(folder: &Path, pool: Pool, scope: &Scope) {
+pub(super) fn serve(folder: &Path, pool: Pool, agents: Agents, scope: &Scope) {
     let path = folder.join(format!("{}.sock", std::process::id()));
     let listener = match socket::listen(&path) {
         Ok(listener) => listener,
@@ -46,7 +49,8 @@ pub(super) fn serve(folder: &Path, pool: Pool, scope: &Scope) {
                     value
                 })
                 .collect();
-            let report = json!({"pid": std::process::id(), "services": services}).to_string();
+            let agents = agents.status();
+            let report = json!({"pid": std::process::id(), "services": services, "agents": agents}).to_string();
             // A client that hangs must not hold up the next one.
             drop(tokio::time::timeout(Duration::from_secs(1), stream.write_all(report.as_bytes())).await);
         }
@@ -70,5 +74,6 @@ fn ask(path: &Path) -> Option<Report> {
     stream.read_to_string(&mut text).ok()?;
     let value: Value = serde_json::from_str(&text).ok()?;
     let pid = value["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())?;
-    Some(Report { pid, services: value["services"].as_array().cloned().unwrap_or_default() })
+    let list = |key: &str| value[key].as_array().cloned().unwrap_or_default();
+    Some(Report { pid, services: list("services"), agents: list("agents") })
 }

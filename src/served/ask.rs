@@ -194,6 +194,9 @@ impl Asker for ByClient {
 
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
         Box::pin(async move {
+            if question.refusal().is_some() {
+                return Elicited::Declined;
+            }
             let message = format!("{} asks: {}", question.by, question.message);
             let params = match question.wanted {
                 Wanted::Fields(schema) => form(&message, Value::Object(schema)),
@@ -285,6 +288,7 @@ mod tests {
     fn choosing(names: [&str; 2]) -> Choosing {
         let option = |id: &str, name: &str, allows| ChoosingOption { id: id.to_owned(), name: name.to_owned(), allows };
         Choosing {
+            call: None,
             by: "claude/default".to_owned(),
             apart: None,
             title: "Remove everything".to_owned(),

@@ -1,6 +1,7 @@
 //! The sessions behind the tools: new ones, and those that an answer named before.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ask::ByClient;
@@ -30,6 +31,8 @@ pub(super) struct Talk {
     pub(super) asker: Arc<ByClient>,
     /// Held by its turn.
     pub(super) busy: Arc<tokio::sync::Mutex<()>>,
+    /// It was opened again, and an agent outside has to take it up, too.
+    pub(super) reopened: AtomicBool,
     /// What the client should know about its folder, until it is told.
     notes: Mutex<Option<Vec<String>>>,
 }
@@ -108,7 +111,9 @@ impl Talks {
         let fallback = self.choice(mode, &project);
         let opened = self.sessions.open(id, Vec::new(), fallback, |_| host(&project, &asker)).await;
         let live = opened.map_err(|error| unusable(&error))?.live;
-        Ok(talk(live, mode, asker, project.notes))
+        let talk = talk(live, mode, asker, project.notes);
+        talk.reopened.store(true, Ordering::Relaxed);
+        Ok(talk)
     }
 
     /// What holds in a folder, if it has the mode.
@@ -128,13 +133,21 @@ impl Talks {
 }
 
 fn talk(live: Arc<Live>, mode: &ModeId, asker: Arc<ByClient>, notes: Vec<String>) -> Arc<Talk> {
-    Arc::new(Talk { live, mode: mode.clone(), asker, busy: Arc::default(), notes: Mutex::new(Some(notes)) })
+    Arc::new(Talk {
+        live,
+        mode: mode.clone(),
+        asker,
+        busy: Arc::default(),
+        reopened: AtomicBool::new(false),
+        notes: Mutex::new(Some(notes)),
+    })
 }
 
 fn host(project: &Project, asker: &Arc<ByClient>) -> Host {
     let asker = Arc::clone(asker) as Arc<_>;
     let (broker, models) = (project.broker.clone(), Arc::clone(&project.models));
-    Host { broker, models, asker, editor: None, brought: Vec::new() }
+    let outside = Arc::clone(&project.outside);
+    Host { broker, models, outside, asker, editor: None, brought: Vec::new() }
 }
 
 /// A session that is open, if it is one of this tool's.

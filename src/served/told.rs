@@ -45,15 +45,17 @@ impl Told {
 
 impl Notifier for Told {
     fn log(&self, event: Event) {
-        if let Event::ToolStarted { call, by } = event {
-            *self.text() = Text::default();
-            self.tell(in_words(&call, by.as_deref()));
+        for event in event.in_our_words() {
+            if let Event::ToolStarted { call, by } = event {
+                *self.text() = Text::default();
+                self.tell(in_words(call, by.as_deref()));
+            }
         }
     }
 
     fn status(&self, status: Status) {
         match status {
-            Status::Text(more) => {
+            Status::Text(more) | Status::Piece { text: more, thought: false, .. } => {
                 let mut text = self.text();
                 text.so_far.push_str(&more);
                 if text.told.is_none_or(|told| told.elapsed() >= EVERY) {
@@ -62,7 +64,7 @@ impl Notifier for Told {
                 }
             }
             Status::Notice(notice) => self.tell(plain(&notice)),
-            Status::Thought(_) | Status::ToolActivity { .. } | Status::Usage { .. } => {}
+            Status::Thought(_) | Status::Piece { .. } | Status::ToolActivity { .. } | Status::Usage { .. } => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A turn that runs by itself: whoever has its ends hears of it, answers its questions, and ends it by letting go.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -50,7 +51,19 @@ impl Turn {
             // The words of another program: they do not choose who works.
             let wish = Wish { plan_only: false, typed: false };
             let prompt = vec![Content::text(prompt)];
-            let ended = orchestrator.prompt(&running.live, prompt, wish, Arc::new(front), &cancelled).await;
+            let seated = if running.reopened.swap(false, Ordering::Relaxed) {
+                tokio::select! {
+                    biased;
+                    () = cancelled.cancelled() => Ok(()),
+                    seated = running.live.be_seated_again() => seated,
+                }
+            } else {
+                Ok(())
+            };
+            let ended = match seated {
+                Ok(()) => orchestrator.prompt(&running.live, prompt, wish, Arc::new(front), &cancelled).await,
+                Err(error) => Err(error.into()),
+            };
             drop(busy);
             // Whoever let go of the turn does not hear of its end.
             drop(over.send(ended));

@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub(super) struct Circuit {
+pub struct Circuit {
     max: usize,
     within: Duration,
     /// Failures that still count, oldest first.
@@ -35,7 +35,7 @@ enum State {
 
 /// Whether a start may be attempted.
 #[derive(Debug, PartialEq)]
-pub(super) enum Permission {
+pub enum Permission {
     /// After this pause.
     After(Duration),
     /// Not before this much time has passed.
@@ -43,12 +43,12 @@ pub(super) enum Permission {
 }
 
 impl Circuit {
-    pub(super) fn new(restart: &Restart) -> Self {
+    pub fn new(restart: &Restart) -> Self {
         let max = usize::try_from(restart.max).unwrap_or(usize::MAX);
         Self { max, within: restart.within.duration(), failures: VecDeque::new(), state: State::Closed }
     }
 
-    pub(super) fn may_start(&mut self, now: Instant) -> Permission {
+    pub fn may_start(&mut self, now: Instant) -> Permission {
         self.forget_old(now);
         match self.state {
             State::Open { until } if now < until => Permission::NotFor(until - now),
@@ -64,7 +64,7 @@ impl Circuit {
     }
 
     /// It died, or could not be started.
-    pub(super) fn failed(&mut self, now: Instant) {
+    pub fn failed(&mut self, now: Instant) {
         self.forget_old(now);
         self.failures.push_back(now);
         if self.state == State::Trying || self.failures.len() > self.max {
@@ -74,11 +74,11 @@ impl Circuit {
 
     /// It started. Failures before this still count until they are old, so that a service which starts and
     /// dies again and again is found out.
-    pub(super) fn started(&mut self) {
+    pub fn started(&mut self) {
         self.state = State::Closed;
     }
 
-    pub(super) fn health(&self, now: Instant, running: bool) -> Health {
+    pub fn health(&self, now: Instant, running: bool) -> Health {
         match self.state {
             State::Open { until } if now < until => Health::Open,
             State::Open { .. } | State::Trying => Health::HalfOpen,

@@ -17,12 +17,12 @@ impl Environment {
         Self(variables.into_iter().collect())
     }
 
-    pub(super) fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> {
+    pub fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> {
         self.0.clone().into_iter()
     }
 
     /// `text` with every `${env:NAME}` replaced; a variable that is not set is an error that names it.
-    pub(super) fn fill_in(&self, text: &str) -> Result<String, String> {
+    pub fn fill_in(&self, text: &str) -> Result<String, String> {
         Placeholder::fill_in(text, |Placeholder { name, default }| {
             let value = self.0.get(OsStr::new(name)).and_then(|value| value.to_str());
             // As a shell does it: a variable that is set to nothing has its default, too.
@@ -34,7 +34,7 @@ impl Environment {
 
 impl Environment {
     /// What `fill_in` puts into this text.
-    pub(super) fn secrets_in(&self, text: &str) -> Secrets {
+    pub fn secrets_in(&self, text: &str) -> Secrets {
         let names = Placeholder::all_in(text).map(|placeholder| placeholder.name);
         let known =
             names.filter_map(|name| Some((name.to_owned(), self.0.get(OsStr::new(name))?.to_str()?.to_owned())));
@@ -44,7 +44,7 @@ impl Environment {
 
 /// What a transport holds itself: editors and other tools write tokens where a manifest would name a variable. A
 /// path or a word may be hidden along with them, which harms nobody.
-pub(super) fn literal_secrets(transport: &Transport) -> Secrets {
+pub fn literal_secrets(transport: &Transport) -> Secrets {
     let values = |map: &BTreeMap<String, String>| map.clone().into_iter().filter(|(_, value)| value.len() >= 8);
     match transport {
         Transport::Builtin(_) => Secrets::default(),
@@ -72,7 +72,8 @@ impl Secrets {
         Secrets(secrets)
     }
 
-    pub(super) fn and(mut self, more: Secrets) -> Self {
+    #[must_use]
+    pub fn and(mut self, more: Secrets) -> Self {
         self.0.extend(more.0);
         self.0.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
         self
@@ -81,10 +82,17 @@ impl Secrets {
 
 /// The values that a service was given, to keep them out of what is said about it.
 #[derive(Clone, Default)]
-pub(super) struct Secrets(Vec<(String, String)>);
+pub struct Secrets(Vec<(String, String)>);
+
+/// What it hides is hidden here, too.
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secrets({})", self.0.len())
+    }
+}
 
 impl Secrets {
-    pub(super) fn hide(&self, text: &str) -> String {
+    pub fn hide(&self, text: &str) -> String {
         let hidden = |text: String, (name, value): &(String, String)| text.replace(value, &format!("${{env:{name}}}"));
         self.0.iter().fold(text.to_owned(), hidden)
     }

@@ -24,12 +24,25 @@ const MAX_LINE: usize = 16 * 1024 * 1024;
 /// Some servers greet on stdout, or print a line now and then; one that goes on is not speaking MCP.
 const MAX_GARBAGE: usize = 100;
 
-/// Starts the program.
+/// Starts the program of a service.
 pub(super) fn start(
     transport: &StdioTransport,
     environment: &Environment,
     reaper: Option<&Reaper>,
 ) -> Result<(Wire, ChildStderr, Group), String> {
+    let (group, pipes) = spawn(transport, environment, reaper)?;
+    let Pipes { stdin: Some(stdin), stdout, stderr } = pipes else {
+        return Err("its standard input is closed".to_owned());
+    };
+    Ok((Wire::new(stdin, stdout), stderr, group))
+}
+
+/// Starts a program with the minimal environment and what its manifest adds to that.
+pub fn spawn(
+    transport: &StdioTransport,
+    environment: &Environment,
+    reaper: Option<&Reaper>,
+) -> Result<(Group, Pipes), String> {
     let mut env = minimal_environment(environment.variables());
     for (name, value) in &transport.env {
         env.insert(OsString::from(name), OsString::from(environment.fill_in(value)?));
@@ -43,14 +56,10 @@ pub(super) fn start(
         cwd: transport.cwd.as_deref().map(|cwd| environment.fill_in(cwd).map(Into::into)).transpose()?,
         stdin: Stdin::Piped,
     };
-    let (group, pipes) = Group::spawn(&launch, reaper).map_err(|error| match error.kind() {
+    Group::spawn(&launch, reaper).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!("there is no program `{}` on the PATH", transport.command),
         _ => format!("`{}` cannot be run: {error}", transport.command),
-    })?;
-    let Pipes { stdin: Some(stdin), stdout, stderr } = pipes else {
-        return Err("its standard input is closed".to_owned());
-    };
-    Ok((Wire::new(stdin, stdout), stderr, group))
+    })
 }
 
 /// Variables that make a program load code which its manifest does not show.
@@ -173,19 +182,20 @@ impl Transport<RoleClient> for Wire {
 }
 
 /// Lines with a limit, read so that giving up in the middle loses nothing.
-struct Lines<R> {
+#[derive(Debug)]
+pub struct Lines<R> {
     reader: R,
     partial: Vec<u8>,
     max: usize,
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    fn new(reader: R, max: usize) -> Self {
+    pub fn new(reader: R, max: usize) -> Self {
         Self { reader, partial: Vec::new(), max }
     }
 
     /// The next line without its end, `None` at the end of the stream.
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
         loop {
             let available = self.reader.fill_buf().await.map_err(|error| error.to_string())?;
             if available.is_empty() {

@@ -28,6 +28,7 @@ impl Live {
         let place = Place { cwd: session.cwd.clone(), roots: session.roots.iter().skip(2).cloned().collect() };
         let choice = Choice { mode, ..setup.choice.clone() };
         let child = self.sessions().create_for(Some(self.id()), place, choice, |_| host).await?;
+        self.not_alone();
         child.session().share_services(session);
         Ok(child)
     }

@@ -1,6 +1,6 @@
 //! A session that is open: it takes prompts, one at a time, and can be switched meanwhile.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
@@ -22,12 +22,12 @@ use crate::tool::Session;
 
 /// An open session.
 pub struct Live {
-    sessions: Sessions,
+    pub(super) sessions: Sessions,
     session: Arc<Session>,
     /// Held while a turn runs.
-    history: tokio::sync::Mutex<History>,
+    pub(super) history: tokio::sync::Mutex<History>,
     /// How many events the history was made of. Another skein may have gone on with the session meanwhile.
-    events: Arc<AtomicU64>,
+    pub(super) events: Arc<AtomicU64>,
     setup: Mutex<Arc<Setup>>,
     /// Held while a switch is prepared, so that of two the later one wins.
     switch: tokio::sync::Mutex<()>,
@@ -39,6 +39,8 @@ pub struct Live {
     turn: Mutex<Option<Arc<Setup>>>,
     /// What was spent for the turn that runs outside of its own requests.
     beside: Mutex<Usage>,
+    /// It works for nobody, and nobody for it.
+    alone: AtomicBool,
 }
 
 /// Why a prompt was not even tried.
@@ -88,6 +90,7 @@ impl Live {
             notifier: Mutex::default(),
             turn: Mutex::default(),
             beside: Mutex::default(),
+            alone: AtomicBool::new(false),
         });
         let weak = Arc::downgrade(&live);
         live.session.warnings.listen(move |text| {
@@ -185,7 +188,7 @@ impl Live {
     }
 
     pub async fn set_model(&self, model: String) -> Result<(), SessionError> {
-        self.setup().models().provider(&model)?;
+        self.setup().provider_named(&model)?;
         self.change(|choice| choice.model = model).await
     }
 
@@ -214,6 +217,7 @@ impl Live {
         };
         let next = now.with(choice);
         next.binding().await?;
+        self.seat_of(&next, false).await?;
         *lock(&self.setup) = Arc::new(next);
         self.sessions.store.change(self.id(), change);
         Ok(())
@@ -236,6 +240,9 @@ impl Live {
     pub async fn compact(&self, front: Arc<dyn Notifier>, cancel: &CancellationToken) -> Result<usize, PromptError> {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
         self.catch_up(&mut history).await?;
+        if let Some((who, _)) = self.setup().outsider() {
+            return Err(PromptError::NotCompacted(format!("`{}` looks after its own window", who.name)));
+        }
         let exchange = self.prepare(&self.setup(), "", &front).await?;
         let mut usage = Usage::default();
         let shortened = exchange.compact(&mut history, &mut usage, cancel).await;
@@ -256,6 +263,7 @@ impl Live {
         events.push(event);
         *history = History::replayed(&events);
         self.events.store(events.len() as u64, Ordering::Relaxed);
+        self.setup().seats().forget();
         Ok(Some(undone))
     }
 
@@ -271,6 +279,13 @@ impl Live {
         let binding = setup.binding().await?;
         let options = &self.sessions.options;
         let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
+        let recorder = self.recorder(front);
+        let session = Arc::clone(&self.session);
+        let exchange = Exchange::new(provider, binding, session, recorder, options.limits, system);
+        Ok(exchange.with_upkeep(upkeep))
+    }
+
+    pub(super) fn recorder(&self, front: &Arc<dyn Notifier>) -> Arc<dyn Notifier> {
         let recorder: Arc<dyn Notifier> = Arc::new(Recorder {
             store: self.sessions.store.clone(),
             session: self.id().to_owned(),
@@ -278,9 +293,7 @@ impl Live {
             front: Arc::clone(front),
         });
         *lock(&self.notifier) = Some(Arc::clone(&recorder));
-        let session = Arc::clone(&self.session);
-        let exchange = Exchange::new(provider, binding, session, recorder, options.limits, system);
-        Ok(exchange.with_upkeep(upkeep))
+        recorder
     }
 
     /// Reads the history anew if somebody else has gone on with the session.
@@ -364,10 +377,21 @@ impl Live {
 
     /// This session, the one it works for, and those that work for either.
     pub async fn family(&self) -> Vec<String> {
-        self.sessions.store.family(self.id()).await.unwrap_or_else(|error| {
+        let own = || vec![self.id().to_owned()];
+        if self.alone.load(Ordering::Relaxed) {
+            return own();
+        }
+        let family = self.sessions.store.family(self.id()).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "the sessions that belong together could not be read");
-            vec![self.id().to_owned()]
-        })
+            own()
+        });
+        self.alone.store(family == own(), Ordering::Relaxed);
+        family
+    }
+
+    /// From now on others work for it.
+    pub(super) fn not_alone(&self) {
+        self.alone.store(false, Ordering::Relaxed);
     }
 
     pub fn sessions(&self) -> &Sessions {

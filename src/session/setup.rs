@@ -6,15 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::OnceCell;
 
+use super::seats::{Key, Seats};
 use super::{Choice, Host, ModelSource};
-use crate::agents::{ModelJudge, Setting, memories, system_prompt};
+use crate::agents::{ModelJudge, Outsider, Setting, memories, system_prompt};
 use crate::broker::{BindError, Binding, Bounds, Broker, Terms};
 use crate::clock;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ServiceName};
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{Approval, Layer, PromptValues};
+use crate::manifest::{Approval, Layer, PromptValues, Runtime};
 use crate::tool::Session;
+
+/// A model that begins like this is an agent outside.
+const OUTSIDE: &str = "acp:";
 
 /// One choice and its binding, which is made when it is first needed.
 pub(super) struct Setup {
@@ -26,6 +30,8 @@ pub(super) struct Setup {
     system: Arc<OnceCell<Arc<str>>>,
     /// All bindings that this session ever had and that somebody still uses: a stricter level must reach them.
     bindings: Bindings,
+    /// The session's places at agents outside.
+    seats: Arc<Seats>,
     /// For turns that are handed to other modes, with what was enabled when each was made.
     handed: Mutex<HashMap<ModeId, Handed>>,
 }
@@ -40,7 +46,8 @@ struct Handed {
 impl Setup {
     pub(super) fn new(choice: Choice, host: Host, session: Arc<Session>) -> Self {
         let (binding, system, handed) = (OnceCell::new(), Arc::default(), Mutex::default());
-        Self { choice, host, session, binding, system, bindings: Arc::default(), handed }
+        let (bindings, seats) = (Arc::default(), Arc::default());
+        Self { choice, host, session, binding, system, bindings, seats, handed }
     }
 
     /// The same session in another mode for a turn, never with more than its own mode may do without being asked.
@@ -53,8 +60,8 @@ impl Setup {
         }
         let host = Host { broker: self.host.broker.with_bounds(bounds), ..self.host.clone() };
         let choice = Choice { mode: mode.clone(), ..self.choice.clone() };
-        let bindings = Arc::clone(&self.bindings);
-        let setup = Arc::new(Self { bindings, ..Self::new(choice, host, Arc::clone(&self.session)) });
+        let (bindings, seats) = (Arc::clone(&self.bindings), Arc::clone(&self.seats));
+        let setup = Arc::new(Self { bindings, seats, ..Self::new(choice, host, Arc::clone(&self.session)) });
         handed.insert(mode, Handed { enabled, setup: Arc::clone(&setup) });
         Ok(setup)
     }
@@ -67,17 +74,46 @@ impl Setup {
     pub(super) fn with(&self, choice: Choice) -> Self {
         let same_mode = choice.mode == self.choice.mode;
         let system = if same_mode { Arc::clone(&self.system) } else { Arc::default() };
-        let bindings = Arc::clone(&self.bindings);
-        Self { system, bindings, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
+        let (bindings, seats) = (Arc::clone(&self.bindings), Arc::clone(&self.seats));
+        Self { system, bindings, seats, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
     }
 
     pub(super) fn models(&self) -> &dyn ModelSource {
         self.host.models.as_ref()
     }
 
-    /// The model of the choice.
+    /// The model of the choice; an agent outside, where one was chosen, is asked single questions by it.
     pub(super) fn provider(&self) -> Result<Arc<dyn Provider>, LlmError> {
-        self.host.models.provider(&self.choice.model)
+        self.provider_named(&self.choice.model)
+    }
+
+    /// The model a user names.
+    pub(super) fn provider_named(&self, model: &str) -> Result<Arc<dyn Provider>, LlmError> {
+        let Some(agent) = model.strip_prefix(OUTSIDE) else { return self.host.models.provider(model) };
+        let who = self.outsider_named(agent).ok_or_else(|| LlmError::Unusable {
+            model: model.to_owned(),
+            reason: format!("there is no external agent `{agent}`; `skein agents` lists them"),
+        })?;
+        Ok(self.host.outside.model(who))
+    }
+
+    /// The agent outside that works here: the mode's own, or the one that was chosen as the model.
+    pub(super) fn outsider(&self) -> Option<(Outsider, Key)> {
+        let of_mode = self.outsider_named(self.choice.mode.agent.as_str());
+        let who = of_mode.or_else(|| self.outsider_named(self.choice.model.strip_prefix(OUTSIDE)?))?;
+        let key = (self.choice.mode.clone(), who.name.clone());
+        Some((who, key))
+    }
+
+    fn outsider_named(&self, agent: &str) -> Option<Outsider> {
+        let manifest = &self.host.broker.plan().agent(agent)?.manifest;
+        let Runtime::Acp(runtime) = manifest.runtime.clone()?;
+        let title = manifest.title.clone().unwrap_or_else(|| manifest.name.to_string());
+        Some(Outsider { name: manifest.name.clone(), title, runtime })
+    }
+
+    pub(super) fn seats(&self) -> &Arc<Seats> {
+        &self.seats
     }
 
     pub(super) async fn binding(&self) -> Result<Arc<Binding>, BindError> {
@@ -124,6 +160,20 @@ impl Setup {
         let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "", delegates: "" };
         let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;
         Some((provider, system.into()))
+    }
+
+    /// What an agent outside is told about the mode it works in; nothing if the mode says nothing about itself.
+    pub(super) async fn told_outside(
+        &self,
+        binding: &Binding,
+        prompt: &str,
+        os: &str,
+    ) -> Result<Option<Arc<str>>, String> {
+        let has_prompt = |(entry, _): (&crate::manifest::ModeEntry, _)| entry.prompt.is_some();
+        if !self.host.broker.plan().mode(&self.choice.mode).is_some_and(has_prompt) {
+            return Ok(None);
+        }
+        self.system(binding, prompt, os).await.map(Some)
     }
 
     /// Made once for a mode, with the memories that matter for the prompt it begins with.

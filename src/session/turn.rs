@@ -5,9 +5,10 @@ use std::sync::Arc;
 use tokio::sync::MutexGuard;
 use tokio_util::sync::CancellationToken;
 
+use super::seats::Guest;
 use super::setup::Setup;
 use super::{Choice, Live, PromptError};
-use crate::agents::{Ending, Event, History, Notifier, Opening, TurnEnd};
+use crate::agents::{Ending, Event, Exchange, History, Notifier, Opening, TurnEnd};
 use crate::conversation::{Content, Usage};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
@@ -53,7 +54,10 @@ impl<'a> Begun<'a> {
     pub fn adviser(&self) -> Result<Option<Arc<dyn Provider>>, LlmError> {
         let accelerator = self.setup.models().upkeep()?.accelerator;
         let provider = accelerator.map_or_else(|| self.setup.provider(), Ok)?;
-        Ok(Some(provider).filter(|provider| provider.name() != "offline"))
+        // An agent outside is too slow for small decisions.
+        let decides =
+            |provider: &Arc<dyn Provider>| provider.name() != "offline" && !provider.name().starts_with("acp:");
+        Ok(Some(provider).filter(decides))
     }
 
     /// The first prompt names the session.
@@ -76,12 +80,18 @@ impl<'a> Begun<'a> {
         let Self { live, mut history, setup, mode, current, over: _over } = self;
         let text = words(&opening.prompt);
         live.name_after(&text);
+        // A first answer that is known is followed up by whoever is asked for the next.
+        let whole = opening.first.is_empty();
         let prepare = async {
             let setup = match mode {
                 Some(mode) => setup.handed_to(mode).await?,
                 None => setup,
             };
-            live.prepare(&setup, &text, &front).await
+            let guest = if whole { live.prepare_guest(&setup, &text, &front).await? } else { None };
+            match guest {
+                Some(guest) => Ok(Worker::Guest(guest)),
+                None => live.prepare(&setup, &text, &front).await.map(|exchange| Worker::Ours(Box::new(exchange))),
+            }
         };
         let catch_up = async { if current { Ok(()) } else { live.catch_up(&mut history).await } };
         let prepared = tokio::select! {
@@ -92,12 +102,15 @@ impl<'a> Begun<'a> {
                 Some(prepared?)
             }
         };
-        let Some(exchange) = prepared else {
+        let Some(worker) = prepared else {
             let end = TurnEnd { ending: Ending::Cancelled, usage: Usage::default() };
             front.log(Event::TurnEnded { end: end.clone() });
             return Ok(end);
         };
-        let mut end = exchange.turn(&mut history, opening, cancel).await;
+        let mut end = match worker {
+            Worker::Ours(exchange) => exchange.turn(&mut history, opening, cancel).await,
+            Worker::Guest(guest) => guest.turn(&mut history, opening, cancel).await,
+        };
         end.usage += live.spent_beside();
         live.count(end.usage);
         live.ended().await?;
@@ -106,6 +119,12 @@ impl<'a> Begun<'a> {
         front.log(Event::TurnEnded { end: end.clone() });
         Ok(end)
     }
+}
+
+/// Who works on a turn.
+enum Worker {
+    Ours(Box<Exchange>),
+    Guest(Guest),
 }
 
 /// Whichever way a turn ends, nothing of it is kept by the session.

@@ -32,12 +32,16 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, Undone)> {
     let from = standing.iter().rposition(|(_, event)| is_prompt(event))?;
     let (place, _) = standing[from];
     let (mut undone, mut begun) = (Undone::default(), Vec::new());
-    for (_, event) in &standing[from..] {
+    for (theirs, event) in standing[from..].iter().flat_map(|(_, event)| {
+        let theirs = matches!(event, Event::Relayed { .. });
+        event.in_our_words().iter().map(move |event| (theirs, event))
+    }) {
         match event {
             Event::Message { message } if undone.prompt.is_empty() => undone.prompt = message.text(),
             Event::ToolStarted { call, .. } => begun.push(call),
             Event::ToolEnded { id, outcome, activity, .. } => {
-                activity.iter().for_each(|activity| undone.note(activity));
+                // What an agent outside says that it has changed nobody has seen.
+                activity.iter().filter(|_| !theirs).for_each(|activity| undone.note(activity));
                 let call = begun.iter().find(|call| call.id == *id);
                 undone.calls.extend(call.filter(|call| !outcome.refused && !tells(call)).map(|call| (*call).clone()));
             }

@@ -340,7 +340,8 @@ impl Sessions {
         weigh: Weigh,
         limit: usize,
     ) -> Result<InCommon, StoreError> {
-        self.read(move |connection| recall::in_common(connection, &words, &within, &without, weigh, limit)).await
+        self.read_as_it_is(move |connection| recall::in_common(connection, &words, &within, &without, weigh, limit))
+            .await
     }
 
     /// A new session with the same events, which has spent nothing yet; `None` if there is no such session.
@@ -385,6 +386,14 @@ impl Sessions {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.ask("", Work::Nothing).await?;
+        self.read_as_it_is(query).await
+    }
+
+    /// The same for what need not know what was queued just now: nobody is waited for.
+    async fn read_as_it_is<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let Some(reader) = self.shared.reader.clone() else { return Err(self.unusable("it is closed")) };
         let read = tokio::task::spawn_blocking(move || query(&reader.lock().unwrap_or_else(PoisonError::into_inner)));
         match read.await {

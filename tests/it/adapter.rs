@@ -128,7 +128,9 @@ fn progress_is_told_in_lines_with_its_share() {
         .iter()
         .filter_map(|update| update["content"][0]["content"]["text"].as_str().map(str::to_owned))
         .collect();
-    assert!(live.contains(&"25 % · step 1\n50 % · step 2\nno end in sight\n".to_owned()), "{live:#?}");
+    // rmcp hands notifications on side by side, so their order is not ours to promise.
+    let lines = ["25 % · step 1\n", "50 % · step 2\n", "no end in sight\n"];
+    assert!(live.iter().any(|text| lines.iter().all(|line| text.contains(line))), "{live:#?}");
 }
 
 #[test]
@@ -412,9 +414,8 @@ fn a_tool_that_changes_what_it_says_is_not_called_in_the_session_that_knows_it_o
     client.prompt(&session, "/parrot.grow {}");
     for _ in 0..2 {
         // The new tool is there, in a binding of its own, and the old one is what it was.
-        let (_, updates) = client.prompt(&session, "/tools");
-        let tools = spoken(&updates);
-        assert!(tools.contains("parrot__grown") && tools.contains("Keeps what it is told."), "{tools}");
+        let tools = tools_with(&mut client, &session, "parrot__grown");
+        assert!(tools.contains("Keeps what it is told."), "{tools}");
         let (_, updates) = client.prompt(&session, call);
         assert!(spoken(&updates).contains("has changed what `turncoat` says about itself"), "{}", spoken(&updates));
         // Another mode is no way around it.
@@ -423,6 +424,17 @@ fn a_tool_that_changes_what_it_says_is_not_called_in_the_session_that_knows_it_o
     let other = client.session_with(json!([talker("parrot", &[])]));
     let (_, updates) = client.prompt(&other, call);
     assert!(spoken(&updates).contains("shown"), "{}", spoken(&updates));
+}
+
+/// What `/tools` says when this tool is among them: that a list has changed is told when the server gets round to it.
+fn tools_with(client: &mut Acp, session: &str, tool: &str) -> String {
+    for _ in 0..200 {
+        let (_, updates) = client.prompt(session, "/tools");
+        if spoken(&updates).contains(tool) {
+            return spoken(&updates);
+        }
+    }
+    panic!("{tool} does not come");
 }
 
 #[test]

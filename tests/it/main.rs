@@ -59,6 +59,12 @@ mod compaction;
 /// The loop between a model and its tools.
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.
+mod external;
+mod external_fence;
+mod external_hostile;
+mod external_life;
+mod external_peers;
+mod external_routes;
 mod faults;
 /// Services that a session enables and disables for those who work for it.
 mod managing;

@@ -116,7 +116,10 @@ async fn the_page_on_services_is_what_they_say() {
     let environment = Environment::new(std::env::vars_os());
     let options = PoolOptions { environment, data: folder.path().join("data"), ..PoolOptions::default() };
     let runtime = Runtime::start(Arc::new(wired(&free)), Registry::builtin(), options, None);
-    let manager = Manager::new(runtime.broker().clone(), Vec::new());
+    // The agent that is there for this page is not one of ours.
+    let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
+    let ours = skein::graph::resolve(manifests, found).plan.expect("the manifests are right");
+    let manager = Manager::new(runtime.broker().with_plan(Arc::new(ours)), Vec::new());
     assert!(session.manager.set(Arc::new(manager)).is_ok());
 
     let mut page = String::from(

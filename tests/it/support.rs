@@ -10,6 +10,7 @@ pub(crate) mod acp;
 mod fake;
 pub(crate) mod http;
 pub(crate) mod model;
+pub(crate) mod outside;
 pub(crate) mod peers;
 pub(crate) mod tmux;
 mod wired;

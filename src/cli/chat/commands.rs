@@ -166,7 +166,7 @@ impl Chat<'_> {
     }
 
     async fn set_model(&self, wanted: &str) -> Result<(), Failure> {
-        self.opening.models.check(wanted)?;
+        self.opening.models.check(wanted, self.started.runtime.broker().plan())?;
         self.live.set_model(wanted.to_owned()).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{wanted} goes on with this talk"));
         Ok(())
@@ -269,10 +269,14 @@ impl Chat<'_> {
             Ok(None) if self.live.choice().model == "offline" && names_tool(&binding, name) => {
                 self.prompt(line).map(Meant::Prompt)
             }
+            // The agent outside has commands of its own.
+            Ok(None) if self.live.seat().is_some_and(|seat| seat.commands().iter().any(|of| of["name"] == name)) => {
+                self.prompt(line).map(Meant::Prompt)
+            }
             Ok(None) => {
                 let prompts = slash::prompts(&binding, &ours()).await;
                 let help = match nearest(name, ours().into_iter().chain(prompts.keys().map(String::as_str))) {
-                    Some(near) => format!("did you mean /{near}?"),
+                    Some(near) => format!("did you mean /{near}? With a space before it, it goes to the model"),
                     None => "/help lists the commands; with a space before it, it goes to the model".to_owned(),
                 };
                 Err(Failure::usage(format!("there is no /{name}"), help))

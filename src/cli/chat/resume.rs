@@ -55,7 +55,7 @@ struct Exchange {
 /// Shows the last exchanges again, so that one knows where one is.
 pub(super) fn recall(events: &[Event], screen: &Screen) {
     let mut exchanges: Vec<Exchange> = Vec::new();
-    for (_, event) in standing(events) {
+    for event in standing(events).into_iter().flat_map(|(_, event)| event.in_our_words()) {
         match event {
             Event::Message { message } if message.is_prompt() => {
                 exchanges.push(Exchange { prompt: message.text(), ..Exchange::default() });

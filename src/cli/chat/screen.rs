@@ -16,7 +16,7 @@ use super::super::progress::{FRAME, FRAMES};
 use super::super::wrap::{Margin, Wrap, paragraph, screen_width as width};
 use super::calls::{Ended, title};
 use super::markdown::Markdown;
-use crate::agents::{Event, Notifier, Status};
+use crate::agents::{Event, Notifier, Status, tell_in_our_words};
 use crate::conversation::{ToolUse, Usage};
 use crate::tool::Activity;
 
@@ -214,13 +214,14 @@ impl Notifier for Screen {
             }
             // The answer is at its end, also when it is only the one before the next call.
             Event::Message { .. } => self.end_answer(&mut self.state()),
-            Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Undone { .. } => {}
+            Event::Relayed { means, heard, .. } => tell_in_our_words(self, means, heard),
+            Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Seated { .. } | Event::Undone { .. } => {}
         }
     }
 
     fn status(&self, status: Status) {
         match status {
-            Status::Text(text) => self.answer(&text),
+            Status::Text(text) | Status::Piece { text, thought: false, .. } => self.answer(&text),
             Status::Usage { turn, context } => {
                 let mut state = self.state();
                 (state.usage, state.context) = (turn, context);
@@ -243,7 +244,7 @@ impl Notifier for Screen {
                 let found = state.running.iter_mut().filter(|running| running.call.id == id);
                 found.for_each(|running| running.began = Some(Instant::now()));
             }
-            Status::Thought(_) | Status::ToolActivity { .. } => {}
+            Status::Thought(_) | Status::Piece { .. } | Status::ToolActivity { .. } => {}
         }
     }
 }

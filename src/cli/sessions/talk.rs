@@ -42,7 +42,17 @@ fn items(event: &StoredEvent) -> Vec<Item> {
             shown(&event.kind)
         ))];
     };
-    match read {
+    items_of(read)
+}
+
+fn items_of(event: Event) -> Vec<Item> {
+    match event {
+        Event::Relayed { means, .. } => means.into_iter().flat_map(items_of).collect(),
+        Event::Seated { agent, .. } => {
+            vec![Item::Remark(format!(
+                "from here on the agent outside `{agent}` has a session of its own for this one"
+            ))]
+        }
         Event::Message { message } => said(&message),
         Event::ToolStarted { call, by } => {
             let name = by.map_or(call.name.clone(), |by| format!("{by}: {}", call.name));

@@ -157,6 +157,9 @@ impl RegistryAgent {
 
     fn package(&mut self, way: &str, of: &Entry<'_>) -> Found<(Value, Option<String>)> {
         let package = of.text("package")?;
+        if package.contains("${") || package.starts_with('-') {
+            return Err(of.expected("package", "the name of a package"));
+        }
         let (args, env) = self.started(of, &["package"])?;
         let by = if way == "npx" { "npx -y" } else { way };
         self.starts = [&[by, package], args.as_slice()].concat().join(" ");
@@ -204,7 +207,11 @@ impl RegistryAgent {
                 }
             }
         }
-        Ok((of.list("args")?, env))
+        let args = of.list("args")?;
+        if args.iter().any(|argument| argument.contains("${")) {
+            return Err(of.expected("args", "a list of text without `${`"));
+        }
+        Ok((args, env))
     }
 }
 

@@ -1,0 +1,73 @@
+//! What an agent outside has to say, for a client: its updates as they came, and what can be chosen at it under its name.
+//!
+//! Invariant: its options and commands are never passed on as they came: the client is told the whole list, ours with
+//! them.
+
+use std::sync::Arc;
+
+use agent_client_protocol::v1::schema as acp;
+use serde_json::Value;
+
+use super::connection::{Connection, Open};
+use super::options;
+use super::updates::Updates;
+
+impl Updates {
+    /// What an agent outside told, as far as the client understands its kind.
+    pub(super) fn pass_on(&self, told: &Value) {
+        let (abilities, update) = (self.abilities(), &told["update"]);
+        let passes = match update["sessionUpdate"].as_str().unwrap_or_default() {
+            "notice" if !abilities.notices => {
+                let said = |key: &str| update[key].as_str().map(str::to_owned);
+                let text: Vec<_> = [said("title"), said("description")].into_iter().flatten().collect();
+                return self.notice(acp::NoticeSeverity::Info, &text.join(": "));
+            }
+            "compaction_update" | "compaction_summary_chunk" => abilities.compaction,
+            // Sessions of its own that the client does not know.
+            "subagent_update" | "session_message" | "session_message_chunk" => false,
+            _ => true,
+        };
+        if passes {
+            let (wire, session) = self.whom();
+            wire.update_as_it_is(&session, told);
+        }
+    }
+}
+
+/// What can be chosen at the agent outside that works on the session. `boolean` if the client knows such options.
+pub(super) fn options_of(open: &Open, boolean: bool) -> Vec<acp::SessionConfigOption> {
+    let listed = open.live.seat().map(|seat| seat.options()).unwrap_or_default();
+    let known = |option: &Value| boolean || option["type"] != "boolean";
+    listed.into_iter().filter(known).filter_map(|option| serde_json::from_value(option).ok()).collect()
+}
+
+/// Its own commands, but for those that would hide one of ours.
+pub(super) fn commands_of(open: &Open, ours: &[acp::AvailableCommand]) -> Vec<acp::AvailableCommand> {
+    let listed = open.live.seat().map(|seat| seat.commands()).unwrap_or_default();
+    let commands = listed.into_iter().filter_map(|command| serde_json::from_value(command).ok());
+    commands.filter(|command: &acp::AvailableCommand| !ours.iter().any(|own| own.name == command.name)).collect()
+}
+
+/// Tells the client from now on when something else can be chosen at the agent, or it has other commands; and at once if
+/// the agent was started again meanwhile.
+pub(super) fn attend(connection: &Connection, open: &Arc<Open>) {
+    let Some(seat) = open.live.seat() else { return };
+    let Some(first) = open.attends(&seat.id()) else { return };
+    let (wire, open, mut changes) = (connection.wire.clone(), Arc::downgrade(open), seat.changes());
+    drop(seat);
+    connection.spawn(async move {
+        let mut tell = !first;
+        loop {
+            if tell {
+                // A session that was closed is told nothing more.
+                let Some(open) = open.upgrade() else { return };
+                let session: Arc<str> = open.live.id().into();
+                options::refreshed(&open).await.into_iter().for_each(|update| wire.update(&session, update));
+            }
+            tell = changes.changed().await.is_ok();
+            if !tell {
+                return;
+            }
+        }
+    });
+}

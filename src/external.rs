@@ -1,0 +1,405 @@
+//! Agents outside: external programs that speak the Agent Client Protocol, launched, wired and fenced like our own.
+//!
+//! Invariant: such a program is given a minimal environment, one scoped MCP server, and whatever its mode admits of what
+//! it asks; it dies with Skein, however Skein dies. What its process does by itself is not held here.
+
+mod child;
+mod face;
+mod health;
+mod host;
+mod local;
+mod model;
+mod peer;
+mod place;
+mod prompt;
+mod relay;
+mod services;
+mod valid;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+pub use health::Health;
+
+use crate::adapter::attach::Attachments;
+use crate::agents::{Before, Entering, Outside, Outsider, Seat, Unreachable};
+use crate::ids::AgentName;
+use crate::llm::Provider;
+use crate::manifest::StdioTransport;
+use crate::process::{Reaper, minimal_environment};
+use crate::services::{Circuit, Environment, Permission, Secrets, literal_secrets, spawn};
+use crate::task::Scope;
+use host::Admitted;
+use local::Local;
+use peer::{Peer, RpcError, lock};
+use place::{Bound, Place, Taken};
+
+/// How long a program that nobody needs goes on.
+const IDLE: Duration = Duration::from_secs(300);
+const LOOKS: Duration = Duration::from_secs(30);
+/// How long an agent may take to open a session.
+const OPENING: Duration = Duration::from_secs(120);
+
+/// What agents outside need of this program.
+#[derive(Debug)]
+pub struct Surroundings {
+    pub environment: Environment,
+    pub reaper: Option<Reaper>,
+    /// Where they attach to what they are handed.
+    pub attachments: Attachments,
+    /// This program, which they start to attach.
+    pub program: PathBuf,
+    /// A folder to work in for those who are asked a single question.
+    pub scratch: PathBuf,
+}
+
+/// All agents outside that run. A cheap handle.
+#[derive(Clone)]
+pub struct Agents {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    around: Surroundings,
+    slots: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<Slot>>>>,
+    scope: Scope,
+}
+
+/// One program serves all sessions that offer it the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    agent: AgentName,
+    /// Its manifest says the same.
+    runtime: String,
+    admitted: Admitted,
+}
+
+struct Slot {
+    peer: Option<Arc<Peer>>,
+    circuit: Circuit,
+    /// Why it failed the last time.
+    last: String,
+    used: Instant,
+    stale: Duration,
+}
+
+/// How a program is, for people.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AgentStatus {
+    pub name: String,
+    pub health: Health,
+    pub pid: Option<u32>,
+    pub last_error: Option<String>,
+}
+
+impl Agents {
+    pub fn new(around: Surroundings) -> Self {
+        let inner = Arc::new(Inner { around, slots: Mutex::default(), scope: Scope::new() });
+        let (watched, ending) = (Arc::downgrade(&inner), inner.scope.cancelled().clone());
+        inner.scope.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = ending.cancelled() => return,
+                    () = tokio::time::sleep(LOOKS) => {}
+                }
+                let Some(inner) = Weak::upgrade(&watched) else { return };
+                inner.sweep().await;
+            }
+        });
+        Self { inner }
+    }
+
+    /// Every program that runs or failed.
+    pub fn status(&self) -> Vec<AgentStatus> {
+        let slots: Vec<_> = lock(&self.inner.slots).iter().map(|(key, slot)| (key.clone(), Arc::clone(slot))).collect();
+        let mut all = Vec::new();
+        for (key, slot) in slots {
+            // One that is being started is waited for by whoever starts it.
+            let Ok(slot) = slot.try_lock() else { continue };
+            let ended = slot.peer.as_ref().and_then(|peer| peer.closed());
+            let running = slot.peer.as_ref().filter(|_| ended.is_none());
+            let last = ended.unwrap_or_else(|| slot.last.clone());
+            if running.is_none() && last.is_empty() {
+                continue;
+            }
+            let health = running.map_or(Health::Dead, |peer| peer.pulse().health(Instant::now(), slot.stale));
+            all.push(AgentStatus {
+                name: key.agent.to_string(),
+                health,
+                pid: running.map(|peer| peer.pid()),
+                last_error: Some(last).filter(|last| !last.is_empty()),
+            });
+        }
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
+    /// Ends every program.
+    pub async fn stop(&self) {
+        let slots: Vec<_> = lock(&self.inner.slots).drain().map(|(_, slot)| slot).collect();
+        drop(slots);
+        self.inner.scope.stop().await;
+    }
+}
+
+impl Inner {
+    /// Ends what nobody needs any more.
+    async fn sweep(&self) {
+        let slots: Vec<_> = lock(&self.slots).values().cloned().collect();
+        for slot in slots {
+            let Ok(mut slot) = slot.try_lock() else { continue };
+            let idle =
+                slot.used.elapsed() >= IDLE && slot.peer.as_ref().is_some_and(|peer| Arc::strong_count(peer) == 1);
+            if idle && let Some(peer) = slot.peer.take() {
+                peer.stopped().await;
+            }
+        }
+    }
+
+    /// The program, started unless it runs.
+    async fn peer(&self, who: &Outsider, admitted: Admitted) -> Result<Arc<Peer>, Unreachable> {
+        let runtime = json!(who.runtime).to_string();
+        let key = Key { agent: who.name.clone(), runtime, admitted };
+        let new = || {
+            Arc::new(tokio::sync::Mutex::new(Slot {
+                peer: None,
+                circuit: Circuit::new(&who.runtime.restart),
+                last: String::new(),
+                used: Instant::now(),
+                stale: who.runtime.timeouts.stale.duration(),
+            }))
+        };
+        let slot = Arc::clone(lock(&self.slots).entry(key).or_insert_with(new));
+        // Whoever else needs it waits here, and finds it running.
+        let mut slot = slot.lock().await;
+        slot.used = Instant::now();
+        if let Some(peer) = slot.peer.take() {
+            // Others may be in the middle of their work with it.
+            let dead = {
+                let pulse = peer.pulse();
+                pulse.health(Instant::now(), slot.stale) == Health::Dead && !pulse.is_busy()
+            };
+            match peer.closed() {
+                None if !dead => {
+                    slot.peer = Some(Arc::clone(&peer));
+                    return Ok(peer);
+                }
+                None => {
+                    peer.stopped().await;
+                    slot.last = "it failed again and again".to_owned();
+                }
+                Some(reason) => slot.last = reason,
+            }
+            slot.circuit.failed(Instant::now());
+        }
+        match slot.circuit.may_start(Instant::now()) {
+            Permission::After(pause) => tokio::time::sleep(pause).await,
+            Permission::NotFor(retry_in) => {
+                return Err(Unreachable::LeftAlone { agent: who.name.clone(), reason: slot.last.clone(), retry_in });
+            }
+        }
+        match self.start(who, admitted).await {
+            Ok(peer) => {
+                slot.circuit.started();
+                slot.peer = Some(Arc::clone(&peer));
+                Ok(peer)
+            }
+            Err(reason) => {
+                slot.circuit.failed(Instant::now());
+                slot.last.clone_from(&reason);
+                Err(Unreachable::NotStarted { agent: who.name.clone(), reason })
+            }
+        }
+    }
+
+    /// Starts the program and shakes hands.
+    async fn start(&self, who: &Outsider, admitted: Admitted) -> Result<Arc<Peer>, String> {
+        let program = who.runtime.program();
+        let environment = &self.around.environment;
+        let mut env = program.env;
+        for name in environment.variables().filter_map(|(name, _)| name.into_string().ok()) {
+            if who.runtime.inherit.iter().any(|inherited| inherited.0 == name) {
+                // Filled in with the rest, and a secret like the rest.
+                let placeholder = format!("${{env:{name}}}");
+                env.entry(name).or_insert(placeholder);
+            }
+        }
+        let transport =
+            StdioTransport { command: program.command, args: program.args, env, cwd: who.runtime.cwd.clone() };
+        let secrets = self.secrets(&transport);
+        let spawned = spawn(&transport, environment, self.around.reaper.as_ref());
+        let (group, pipes) = spawned.map_err(|reason| match reason.starts_with("there is no program") {
+            true => format!("{reason}; {}", who.runtime.missing_help()),
+            false => reason,
+        })?;
+        let peer = Peer::start(who.name.clone(), group, pipes, secrets, &self.scope);
+        let peer = peer.map_err(|error| format!("it cannot be watched: {error}"))?;
+        let limit = who.runtime.timeouts.start.duration();
+        let greeted = tokio::time::timeout(limit, peer.request("initialize", greeting(admitted))).await;
+        let problem = match greeted {
+            Ok(Ok(about)) if about["protocolVersion"] == 1 => {
+                tracing::info!(agent = %who.name, pid = peer.pid(), info = %about["agentInfo"], "an agent outside runs");
+                drop(peer.about.set(about));
+                return Ok(peer);
+            }
+            Ok(Ok(about)) => format!("it speaks version {} of ACP, and skein speaks 1", about["protocolVersion"]),
+            Ok(Err(error)) if error.is_gone() => format!("it ended before it answered: {}", error.message),
+            Ok(Err(error)) => error.message,
+            Err(_) => format!("it did not answer the handshake within {} s", limit.as_secs()),
+        };
+        peer.stopped().await;
+        Err(problem)
+    }
+
+    fn secrets(&self, transport: &StdioTransport) -> Secrets {
+        let text = json!(transport).to_string();
+        let literal = literal_secrets(&crate::manifest::Transport::Stdio(transport.clone()));
+        self.around.environment.secrets_in(&text).and(literal)
+    }
+
+    fn local(&self) -> Local {
+        let environment = minimal_environment(self.around.environment.variables());
+        Local { reaper: self.around.reaper.clone(), environment, tasks: self.scope.clone() }
+    }
+
+    async fn enter(&self, entering: Entering) -> Result<Arc<dyn Seat>, Unreachable> {
+        let Entering { who, session, binding, asker, before } = entering;
+        let peer = self.peer(&who, Admitted::of(&binding)).await?;
+        let about = peer.about.get().cloned().unwrap_or_default();
+        let bound = Bound { binding, asker, session };
+        let place = Place::new(who.clone(), Arc::clone(&peer), self.local(), Some(bound.clone()));
+        let handed = services::hand(&self.around, &who, &place, &bound, &about);
+        let not_handed = |reason| Unreachable::NotStarted { agent: who.name.clone(), reason };
+        let (handed, servers) = handed.map_err(not_handed)?;
+        place.keep(handed);
+        let mut params = json!({"cwd": bound.session.cwd, "mcpServers": servers});
+        if can(&about, "additionalDirectories") {
+            // The first two are its own working directory and scratch folder.
+            params["additionalDirectories"] = json!(bound.session.roots.iter().skip(2).collect::<Vec<_>>());
+        }
+        if let Some(seat) = reopened(&who, &place, &before, &about, &params).await? {
+            return Ok(seat);
+        }
+        let opening = peer.opening();
+        let answer = tokio::time::timeout(OPENING, peer.request("session/new", params)).await;
+        let answer = answer.unwrap_or_else(|_| Err(RpcError::new(-32603, "it did not answer")));
+        let answer = answer.map_err(|error| not_opened(&who, error, &about))?;
+        let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
+        let id = id.ok_or_else(|| refused(&who, "it gave the session no id".to_owned()))?;
+        place.opened(id, &answer, false).map_err(|reason| refused(&who, reason))?;
+        drop(opening);
+        Ok(Arc::new(Taken(place)))
+    }
+}
+
+/// The session as the agent knew it before, if it can go on with it.
+async fn reopened(
+    who: &Outsider,
+    place: &Arc<Place>,
+    before: &Before,
+    about: &Value,
+    params: &Value,
+) -> Result<Option<Arc<dyn Seat>>, Unreachable> {
+    let (Before::IfItCan(id) | Before::Must(id)) = before else { return Ok(None) };
+    let method = if can(about, "resume") {
+        Some("session/resume")
+    } else {
+        (about["agentCapabilities"]["loadSession"] == true).then_some("session/load")
+    };
+    let reason = match method {
+        None => "it says that it neither loads nor resumes sessions".to_owned(),
+        Some(method) => {
+            let mut params = params.clone();
+            params["sessionId"] = json!(id);
+            let answer = tokio::time::timeout(OPENING, place.reopen(method, id, params)).await;
+            match answer {
+                Ok(Ok(answer)) => {
+                    place.opened(id, &answer, true).map_err(|reason| refused(who, reason))?;
+                    return Ok(Some(Arc::new(Taken(Arc::clone(place)))));
+                }
+                Ok(Err(error)) => error.message,
+                Err(_) => "it did not answer".to_owned(),
+            }
+        }
+    };
+    if matches!(before, Before::Must(_)) {
+        return Err(Unreachable::Forgotten { agent: who.name.clone(), reason });
+    }
+    tracing::info!(agent = %who.name, reason, "it begins anew");
+    Ok(None)
+}
+
+/// Whether the agent says that it can do something with sessions.
+fn can(about: &Value, what: &str) -> bool {
+    let said = &about["agentCapabilities"]["sessionCapabilities"][what];
+    !said.is_null() && *said != false
+}
+
+fn refused(who: &Outsider, reason: String) -> Unreachable {
+    Unreachable::Refused { agent: who.name.clone(), reason }
+}
+
+fn not_opened(who: &Outsider, error: RpcError, about: &Value) -> Unreachable {
+    if error.code != -32000 {
+        return refused(who, error.message);
+    }
+    let methods = about["authMethods"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let words = |method: &Value| {
+        let text = |key: &str| method[key].as_str().unwrap_or_default().to_owned();
+        let (name, description) = (text("name"), text("description"));
+        if description.is_empty() { name } else { format!("{name} ({description})") }
+    };
+    let how: Vec<_> = methods.iter().map(words).collect();
+    let how = if how.is_empty() { error.message } else { format!("it offers {}", how.join(", ")) };
+    let how = format!("{how}; do that with the agent's own program, or give it its key by `inherit` in its manifest");
+    Unreachable::LoginNeeded { agent: who.name.clone(), how }
+}
+
+fn greeting(admitted: Admitted) -> Value {
+    json!({
+        "protocolVersion": 1,
+        "clientInfo": {"name": "skein", "title": "Skein", "version": env!("CARGO_PKG_VERSION")},
+        "clientCapabilities": {
+            "fs": {"readTextFile": admitted.read, "writeTextFile": admitted.write},
+            "terminal": admitted.terminal,
+            "elicitation": {"form": {}, "url": {}},
+            "session": {"notices": {}, "compaction": {}, "configOptions": {"boolean": {}}},
+        },
+    })
+}
+
+impl Outside for Agents {
+    fn enter(&self, entering: Entering) -> BoxFuture<'_, Result<Arc<dyn Seat>, Unreachable>> {
+        Box::pin(self.inner.enter(entering))
+    }
+
+    fn model(&self, who: Outsider) -> Arc<dyn Provider> {
+        Arc::new(model::AsModel::new(Arc::clone(&self.inner), who))
+    }
+}
+
+/// Where no agents outside are run.
+#[derive(Debug, Clone, Copy)]
+pub struct Nobody;
+
+impl Outside for Nobody {
+    fn enter(&self, _: Entering) -> BoxFuture<'_, Result<Arc<dyn Seat>, Unreachable>> {
+        Box::pin(async { Err(Unreachable::Nobody) })
+    }
+
+    fn model(&self, who: Outsider) -> Arc<dyn Provider> {
+        Arc::new(model::Absent::new(&who))
+    }
+}
+
+impl std::fmt::Debug for Agents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agents").finish_non_exhaustive()
+    }
+}

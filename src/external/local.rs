@@ -1,0 +1,212 @@
+//! This machine in the place of an editor: its files and its commands, for agents outside that ask for them where no
+//! editor lends its own.
+//!
+//! Invariant: decides nothing. Whoever calls has asked the binding.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::peer::lock;
+use crate::process::{Group, Launch, Pipes, Reaper, Stdin};
+use crate::task::Scope;
+use crate::tool::editor::{Abilities, Command, Editor, EditorError, Exit, Output, Terminal};
+
+/// Text beyond this is not read for anybody.
+const MAX_TEXT: u64 = 16 << 20;
+/// Output beyond its limit that is kept for a while.
+const SLACK: usize = 256 << 10;
+
+#[derive(Clone)]
+pub(super) struct Local {
+    pub(super) reaper: Option<Reaper>,
+    pub(super) environment: BTreeMap<OsString, OsString>,
+    pub(super) tasks: Scope,
+}
+
+impl Local {
+    /// How the ids of its terminals begin.
+    pub(super) const PREFIX: &str = "skein-terminal-";
+}
+
+impl Editor for Local {
+    fn abilities(&self) -> Abilities {
+        Abilities { read: true, write: true, terminal: true }
+    }
+
+    fn read(&self, path: &Path) -> BoxFuture<'_, Result<String, EditorError>> {
+        let path = path.to_owned();
+        Box::pin(async move {
+            let metadata = tokio::fs::metadata(&path).await.map_err(|error| failed(&error))?;
+            if !metadata.is_file() || metadata.len() > MAX_TEXT {
+                return Err(EditorError::Failed("it is no file, or too long".to_owned()));
+            }
+            tokio::fs::read_to_string(&path).await.map_err(|error| failed(&error))
+        })
+    }
+
+    fn write(&self, path: &Path, text: String) -> BoxFuture<'_, Result<(), EditorError>> {
+        let path = path.to_owned();
+        Box::pin(async move {
+            // To write to a pipe or a device would be something else, and could take for ever.
+            match tokio::fs::metadata(&path).await {
+                Ok(metadata) if !metadata.is_file() => return Err(EditorError::Failed("it is no file".to_owned())),
+                Ok(_) | Err(_) => {}
+            }
+            tokio::fs::write(&path, text).await.map_err(|error| failed(&error))
+        })
+    }
+
+    fn run(&self, command: Command) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
+        Box::pin(async move {
+            let mut env = self.environment.clone();
+            env.extend(command.env.into_iter().map(|(name, value)| (name.into(), value.into())));
+            let launch = Launch {
+                program: command.program.into(),
+                args: command.args.into_iter().map(Into::into).collect(),
+                env,
+                cwd: Some(command.cwd),
+                stdin: Stdin::Closed,
+            };
+            let (group, pipes) = Group::spawn(&launch, self.reaper.as_ref()).map_err(|error| failed(&error))?;
+            Ok(Box::new(Running::watch(group, pipes, command.output_limit, &self.tasks)) as Box<dyn Terminal>)
+        })
+    }
+}
+
+fn failed(error: &std::io::Error) -> EditorError {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => EditorError::NotFound,
+        _ => EditorError::Failed(error.to_string()),
+    }
+}
+
+/// A command that runs, or has run.
+struct Running {
+    id: String,
+    output: Arc<Mutex<Tail>>,
+    exit: watch::Receiver<Option<Exit>>,
+    kill: CancellationToken,
+}
+
+/// The end of what a command said.
+#[derive(Default)]
+struct Tail {
+    bytes: Vec<u8>,
+    limit: usize,
+    truncated: bool,
+}
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        // Not for every piece: what is left has to be moved.
+        if self.bytes.len() > self.limit.saturating_add(SLACK) {
+            let cut = self.cut();
+            self.truncated = true;
+            self.bytes.drain(..cut);
+        }
+    }
+
+    /// Where what is kept begins; not in the middle of a letter.
+    fn cut(&self) -> usize {
+        let mut cut = self.bytes.len().saturating_sub(self.limit);
+        while cut > 0 && self.bytes.get(cut).is_some_and(|byte| byte & 0xC0 == 0x80) {
+            cut += 1;
+        }
+        cut
+    }
+
+    fn shown(&self) -> (String, bool) {
+        let cut = self.cut();
+        (String::from_utf8_lossy(&self.bytes[cut..]).into_owned(), self.truncated || cut > 0)
+    }
+}
+
+impl Running {
+    fn watch(mut group: Group, pipes: Pipes, limit: u64, tasks: &Scope) -> Self {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let output = Arc::new(Mutex::new(Tail { limit, ..Tail::default() }));
+        let (ended, exit) = watch::channel(None);
+        let kill = CancellationToken::new();
+        let id = format!("{}{}", Local::PREFIX, group.id());
+        let (tail, killed, ending) = (Arc::clone(&output), kill.clone(), tasks.cancelled().clone());
+        tasks.spawn(async move {
+            let reading = async { tokio::join!(pump(pipes.stdout, &tail), pump(pipes.stderr, &tail)) };
+            tokio::pin!(reading);
+            let mut read = false;
+            let status = loop {
+                tokio::select! {
+                    biased;
+                    () = killed.cancelled() => break None,
+                    () = ending.cancelled() => break None,
+                    _ = &mut reading, if !read => read = true,
+                    status = group.status() => break status.ok(),
+                }
+            };
+            group.kill();
+            let status = match status {
+                Some(status) => Some(status),
+                None => group.status().await.ok(),
+            };
+            if !read {
+                // What it still had in its pipes, unless somebody else holds them open.
+                drop(tokio::time::timeout(std::time::Duration::from_millis(200), &mut reading).await);
+            }
+            use std::os::unix::process::ExitStatusExt as _;
+            let code = status.and_then(|status| status.code()).and_then(|code| u32::try_from(code).ok());
+            let signal = status.and_then(|status| status.signal()).map(|signal| format!("signal {signal}"));
+            drop(ended.send(Some(Exit { code, signal })));
+        });
+        Self { id, output, exit, kill }
+    }
+}
+
+async fn pump(mut pipe: impl AsyncRead + Unpin, tail: &Mutex<Tail>) {
+    let mut buffer = vec![0; 8 << 10];
+    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+        lock(tail).push(&buffer[..count]);
+    }
+}
+
+impl Terminal for Running {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn output(&self) -> BoxFuture<'_, Result<Output, EditorError>> {
+        let (text, truncated) = lock(&self.output).shown();
+        let exit = self.exit.borrow().clone();
+        Box::pin(async move { Ok(Output { text, truncated, exit }) })
+    }
+
+    fn wait(&self) -> BoxFuture<'_, Result<Exit, EditorError>> {
+        let mut exit = self.exit.clone();
+        Box::pin(async move {
+            let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone());
+            ended.ok_or_else(|| EditorError::Failed("how it ended is not known".to_owned()))
+        })
+    }
+
+    fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>> {
+        self.kill.cancel();
+        Box::pin(async { Ok(()) })
+    }
+
+    fn release(self: Box<Self>) -> BoxFuture<'static, ()> {
+        drop(self);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill.cancel();
+    }
+}

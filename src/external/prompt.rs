@@ -1,0 +1,68 @@
+//! What is said to an agent outside, in the kinds of content that it takes.
+
+use serde_json::{Value, json};
+
+use crate::conversation::{Content, Message, Part};
+
+/// The prompt as the agent takes it. `Err` says what it does not take.
+pub(super) fn blocks(prompt: Vec<Content>, agent: &str, takes: &Value) -> Result<Vec<Value>, String> {
+    let takes = |kind: &str| takes["promptCapabilities"][kind] == true;
+    let block = |content: Content| match content {
+        Content::Text(text) | Content::Aside(text) => Ok(json!({"type": "text", "text": text})),
+        Content::Image { mime, data } if takes("image") => Ok(json!({"type": "image", "mimeType": mime, "data": data})),
+        Content::Audio { mime, data } if takes("audio") => Ok(json!({"type": "audio", "mimeType": mime, "data": data})),
+        Content::Image { .. } => Err(format!("`{agent}` takes no images; leave it out")),
+        Content::Audio { .. } => Err(format!("`{agent}` takes no sound; leave it out")),
+        Content::Resource(resource) if takes("embeddedContext") => {
+            Ok(json!({"type": "resource", "resource": resource}))
+        }
+        Content::Resource(_) => Ok(json!({"type": "text", "text": content.in_words()})),
+        Content::Link(link) => {
+            let mut link = link;
+            link["type"] = json!("resource_link");
+            Ok(link)
+        }
+    };
+    prompt.into_iter().map(block).collect()
+}
+
+/// A whole talk as one text, for an agent that is asked a single question.
+pub(super) fn in_one(system: &str, messages: &[std::sync::Arc<Message>]) -> String {
+    let said = |part: &Part| match part {
+        Part::Content(content) => Some(content.in_words()),
+        Part::ToolUse(call) => Some(format!("(called {} with {})", call.name, call.arguments)),
+        Part::ToolResult(result) => {
+            let text: Vec<_> = result.content.iter().map(Content::in_words).collect();
+            Some(format!("({} answered: {})", result.name, text.join("\n")))
+        }
+        Part::Thought(_) => None,
+    };
+    let text = |message: &Message| message.parts.iter().filter_map(said).collect::<Vec<_>>().join("\n");
+    let talk = match messages {
+        [only] => text(only),
+        several => several
+            .iter()
+            .map(|message| format!("{:?}: {}", message.role, text(message)))
+            .collect::<Vec<_>>()
+            .join("\n\n"),
+    };
+    if system.trim().is_empty() { talk } else { format!("{}\n\n{talk}", system.trim()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_does_not_take_is_said_or_put_in_words() {
+        let image = || Content::Image { mime: "image/png".to_owned(), data: "aGk=".to_owned() };
+        let file = || Content::Resource(json!({"uri": "file:///a", "text": "x"}));
+        let all = json!({"promptCapabilities": {"image": true, "embeddedContext": true}});
+        let taken = blocks(vec![image(), file()], "a", &all).unwrap();
+        assert_eq!((&taken[0]["type"], &taken[1]["resource"]["uri"]), (&json!("image"), &json!("file:///a")));
+        let refused = blocks(vec![image()], "a", &json!({})).unwrap_err();
+        assert!(refused.contains("`a` takes no images"), "{refused}");
+        let worded = blocks(vec![file()], "a", &json!({})).unwrap();
+        assert_eq!(worded[0]["text"], "<resource uri=\"file:///a\">\nx\n</resource>");
+    }
+}

@@ -1,0 +1,277 @@
+//! What an agent outside tells in a turn, on its way to whoever hears the turn: plain text in our words, everything else
+//! as it came with what it means beside it.
+//!
+//! Invariant: every call that was told to begin is told to end, and nothing is told twice.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_client_protocol::v1::schema as acp;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::agents::{Event, Frame, Notifier, Status};
+use crate::conversation::{Content, Message, Part, Role, ToolUse};
+use crate::tool::{Activity, ToolOutcome};
+
+/// The params of an update, as far as they are looked into here.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params<'a> {
+    #[serde(rename = "sessionId")]
+    _session: IgnoredAny,
+    #[serde(borrow)]
+    update: &'a RawValue,
+}
+
+/// An update that is a piece of text, which most are; what is beside the text is left as it is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Chunk<'a> {
+    #[serde(rename = "sessionUpdate")]
+    voice: Voice,
+    #[serde(borrow)]
+    content: Text<'a>,
+    #[serde(rename = "messageId")]
+    message: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text<'a> {
+    #[serde(rename = "type")]
+    _kind: TextKind,
+    #[serde(borrow)]
+    text: &'a RawValue,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+enum TextKind {
+    #[serde(rename = "text")]
+    Text,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+enum Voice {
+    #[serde(rename = "agent_message_chunk")]
+    Agent,
+    #[serde(rename = "agent_thought_chunk")]
+    Thought,
+}
+
+/// A piece of text with what stands around it.
+pub(super) struct Piece<'a> {
+    voice: Voice,
+    text: String,
+    /// The update before and behind the text; nothing if it says no more than that it is text.
+    around: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Piece<'a> {
+    /// Nothing if the update is anything else, or not as the protocol has it.
+    pub(super) fn of(params: &'a RawValue) -> Option<Self> {
+        let update = serde_json::from_str::<Params<'_>>(params.get()).ok()?.update.get();
+        let chunk: Chunk<'_> = serde_json::from_str(update).ok()?;
+        let is_object = |meta: &RawValue| meta.get().starts_with('{') || meta.get() == "null";
+        if ![chunk.meta, chunk.content.meta].into_iter().flatten().all(is_object) {
+            return None;
+        }
+        let raw = chunk.content.text.get();
+        let text = serde_json::from_str(raw).ok()?;
+        let plain = chunk.message.is_none() && chunk.meta.is_none() && chunk.content.meta.is_none();
+        // It is a part of the update, so it is found there.
+        let at = raw.as_ptr() as usize - update.as_ptr() as usize;
+        let around = (!plain).then(|| (&update[..at], &update[at + raw.len()..]));
+        Some(Self { voice: chunk.voice, text, around })
+    }
+}
+
+/// What is being told.
+#[derive(Default)]
+pub(super) struct Talk {
+    /// Whoever hears it; nobody before the first turn, and nobody after one that was cancelled.
+    notifier: Option<Arc<dyn Notifier>>,
+    /// What was said since the last message ended, and what stands around it.
+    parts: Vec<Part>,
+    frame: Option<Arc<Frame>>,
+    /// Calls that have begun and not ended.
+    calls: BTreeMap<String, Begun>,
+}
+
+struct Begun {
+    name: String,
+    /// What the call changed, and where it worked. Each is told as a whole, and replaces what was told before.
+    changed: Vec<Activity>,
+    places: Vec<Activity>,
+}
+
+impl Talk {
+    pub(super) fn begin(&mut self, notifier: Arc<dyn Notifier>) {
+        // What was said after the last turn is of that turn.
+        self.flush();
+        *self = Self { notifier: Some(notifier), ..Self::default() };
+    }
+
+    pub(super) fn notifier(&self) -> Option<Arc<dyn Notifier>> {
+        self.notifier.clone()
+    }
+
+    /// The turn is over. What has begun is told to have ended; `heard` if what is said later may still be told.
+    pub(super) fn end(&mut self, why: &str, heard: bool) {
+        self.flush();
+        for (id, begun) in std::mem::take(&mut self.calls) {
+            let failed = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed"});
+            let outcome = ToolOutcome::error(format!("it was left open: {why}"));
+            let activity = [begun.changed, begun.places].concat();
+            let ended = Event::ToolEnded { id, name: begun.name, outcome, activity };
+            self.log(Event::Relayed { told: json!({"update": failed}), means: vec![ended], heard: false });
+        }
+        if !heard {
+            self.notifier = None;
+        }
+    }
+
+    pub(super) fn piece(&mut self, piece: Piece<'_>) {
+        let Piece { voice, text, around } = piece;
+        let same = match (&self.frame, around) {
+            (Some(frame), Some((before, after))) => frame.before == before && frame.after == after,
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            self.flush();
+            let frame = |(before, after): (&str, &str)| Frame { before: before.to_owned(), after: after.to_owned() };
+            self.frame = around.map(frame).map(Arc::new);
+        }
+        let Some(notifier) = &self.notifier else { return };
+        match (self.parts.last_mut(), voice) {
+            (Some(Part::Content(Content::Text(said))), Voice::Agent) | (Some(Part::Thought(said)), Voice::Thought) => {
+                said.push_str(&text);
+            }
+            (_, Voice::Agent) => self.parts.push(Part::Content(Content::text(text.as_str()))),
+            (_, Voice::Thought) => self.parts.push(Part::Thought(text.clone())),
+        }
+        notifier.status(match (&self.frame, voice) {
+            (Some(frame), _) => Status::Piece { text, thought: voice == Voice::Thought, frame: Arc::clone(frame) },
+            (None, Voice::Agent) => Status::Text(text),
+            (None, Voice::Thought) => Status::Thought(text),
+        });
+    }
+
+    /// Anything else that is told, which is known to be an update.
+    pub(super) fn other(&mut self, typed: acp::SessionUpdate, told: Value) {
+        self.flush();
+        let means = self.means(typed);
+        self.log(Event::Relayed { told, means, heard: false });
+    }
+
+    /// What was said so far is a message.
+    fn flush(&mut self) {
+        let (parts, frame) = (std::mem::take(&mut self.parts), self.frame.take());
+        let said = match parts.as_slice() {
+            [] => return,
+            [Part::Content(Content::Text(text)) | Part::Thought(text)] => text.clone(),
+            _ => String::new(),
+        };
+        let message = Event::Message { message: Arc::new(Message { role: Role::Assistant, parts }) };
+        // In a frame all parts are one text.
+        let update = frame.and_then(|frame| serde_json::from_str::<Value>(&frame.around(&said)).ok());
+        self.log(match update {
+            Some(update) => Event::Relayed { told: json!({"update": update}), means: vec![message], heard: true },
+            None => message,
+        });
+    }
+
+    fn log(&self, event: Event) {
+        if let Some(notifier) = &self.notifier {
+            notifier.log(event);
+        }
+    }
+
+    fn means(&mut self, update: acp::SessionUpdate) -> Vec<Event> {
+        match update {
+            acp::SessionUpdate::AgentMessageChunk(chunk) => {
+                let parts = vec![Part::Content(content(&chunk.content))];
+                vec![Event::Message { message: Arc::new(Message { role: Role::Assistant, parts }) }]
+            }
+            acp::SessionUpdate::ToolCall(call) => {
+                let id = call.tool_call_id.0.to_string();
+                let fields = acp::ToolCallUpdateFields::new()
+                    .title(call.title)
+                    .name(call.name)
+                    .status(call.status)
+                    .content(call.content)
+                    .locations(call.locations)
+                    .raw_input(call.raw_input)
+                    .raw_output(call.raw_output);
+                self.call(id, fields)
+            }
+            acp::SessionUpdate::ToolCallUpdate(update) => self.call(update.tool_call_id.0.to_string(), update.fields),
+            _ => Vec::new(),
+        }
+    }
+
+    fn call(&mut self, id: String, fields: acp::ToolCallUpdateFields) -> Vec<Event> {
+        let mut means = Vec::new();
+        if !self.calls.contains_key(&id) {
+            let name = fields.name.clone().or(fields.title.clone()).unwrap_or_else(|| id.clone());
+            let arguments = fields.raw_input.clone().unwrap_or_else(|| json!({}));
+            let call = ToolUse { id: id.clone(), name: name.clone(), arguments };
+            means.push(Event::ToolStarted { call, by: None });
+            self.calls.insert(id.clone(), Begun { name, changed: Vec::new(), places: Vec::new() });
+        }
+        let Some(begun) = self.calls.get_mut(&id) else { return means };
+        if let Some(content) = &fields.content {
+            begun.changed = content.iter().filter_map(change).collect();
+        }
+        if let Some(places) = &fields.locations {
+            begun.places = places.iter().map(place).collect();
+        }
+        let status = fields.status;
+        let is_error = status == Some(acp::ToolCallStatus::Failed);
+        if is_error || status == Some(acp::ToolCallStatus::Completed) {
+            let Some(Begun { name, changed, places }) = self.calls.remove(&id) else { return means };
+            let activity = [changed, places].concat();
+            let outcome = ToolOutcome { is_error, structured: fields.raw_output, ..outcome(fields.content) };
+            means.push(Event::ToolEnded { id, name, outcome, activity });
+        }
+        means
+    }
+}
+
+fn change(content: &acp::ToolCallContent) -> Option<Activity> {
+    let acp::ToolCallContent::Diff(diff) = content else { return None };
+    let (path, before, after) = (diff.path.clone(), diff.old_text.clone(), diff.new_text.clone());
+    Some(Activity::Changed { path, before, after })
+}
+
+fn place(location: &acp::ToolCallLocation) -> Activity {
+    Activity::Place { path: PathBuf::from(&location.path), line: location.line }
+}
+
+fn outcome(contents: Option<Vec<acp::ToolCallContent>>) -> ToolOutcome {
+    let said = contents.into_iter().flatten().filter_map(|piece| match piece {
+        acp::ToolCallContent::Content(piece) => Some(content(&piece.content)),
+        _ => None,
+    });
+    ToolOutcome { content: said.collect(), ..ToolOutcome::default() }
+}
+
+pub(super) fn content(block: &acp::ContentBlock) -> Content {
+    match block {
+        acp::ContentBlock::Text(text) => Content::Text(text.text.clone()),
+        acp::ContentBlock::Image(image) => Content::Image { mime: image.mime_type.clone(), data: image.data.clone() },
+        acp::ContentBlock::Audio(audio) => Content::Audio { mime: audio.mime_type.clone(), data: audio.data.clone() },
+        acp::ContentBlock::ResourceLink(link) => Content::Link(json!(link)),
+        acp::ContentBlock::Resource(resource) => Content::Resource(json!(resource.resource)),
+        other => Content::Text(json!(other).to_string()),
+    }
+}

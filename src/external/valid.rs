@@ -1,0 +1,139 @@
+//! What an agent outside sent, made fit to be passed on: what the protocol knows is as the protocol has it, and what it
+//! does not know stays as it came.
+//!
+//! Invariant: what comes out can be read by whoever reads the protocol strictly.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use agent_client_protocol::v1::schema as acp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// Every name of a field in what is passed on. One of these that did not survive the protocol's own types was wrong;
+/// any other is one that we do not know.
+static KNOWN: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
+    [
+        "sessionUpdate",
+        "content",
+        "messageId",
+        "_meta",
+        "type",
+        "text",
+        "data",
+        "mimeType",
+        "uri",
+        "annotations",
+        "audience",
+        "priority",
+        "lastModified",
+        "resource",
+        "blob",
+        "name",
+        "title",
+        "description",
+        "size",
+        "toolCallId",
+        "kind",
+        "status",
+        "locations",
+        "rawInput",
+        "rawOutput",
+        "path",
+        "line",
+        "oldText",
+        "newText",
+        "terminalId",
+        "entries",
+        "used",
+        "cost",
+        "amount",
+        "currency",
+        "updatedAt",
+        "severity",
+        "compactionId",
+        "summary",
+        "error",
+        "options",
+        "optionId",
+        "toolCall",
+        "sessionId",
+        "update",
+        "icons",
+        "src",
+        "sizes",
+        "theme",
+    ]
+    .into()
+});
+
+/// The params of `session/update` as they can be passed on, but for the session; nothing if the protocol does not know
+/// them.
+pub(super) fn update(raw: Value) -> Option<(acp::SessionUpdate, Value)> {
+    // Read leniently, a plan that is none would be an empty one; and nobody else speaks as the user.
+    match raw["update"]["sessionUpdate"].as_str() {
+        Some("plan") if !raw["update"]["entries"].is_array() => return None,
+        Some("user_message_chunk") => return None,
+        _ => {}
+    }
+    let (typed, mut told) = fit::<acp::SessionNotification>(raw)?;
+    told.as_object_mut()?.remove("sessionId");
+    Some((typed.update, told))
+}
+
+/// The same for any part of the protocol.
+pub(super) fn fit<T: DeserializeOwned + Serialize>(raw: Value) -> Option<(T, Value)> {
+    let typed: T = serde_json::from_value(raw.clone()).ok()?;
+    let strict = serde_json::to_value(&typed).ok()?;
+    Some((typed, joined(strict, raw)))
+}
+
+/// What the types kept, and beside it what they do not know.
+fn joined(strict: Value, raw: Value) -> Value {
+    match (strict, raw) {
+        (Value::Object(strict), Value::Object(raw)) => Value::Object(joined_fields(strict, raw)),
+        (Value::Array(strict), Value::Array(raw)) if strict.len() == raw.len() => {
+            Value::Array(strict.into_iter().zip(raw).map(|(strict, raw)| joined(strict, raw)).collect())
+        }
+        (strict, _) => strict,
+    }
+}
+
+fn joined_fields(mut strict: Map<String, Value>, raw: Map<String, Value>) -> Map<String, Value> {
+    for (name, value) in raw {
+        match strict.get_mut(&name) {
+            Some(kept) => *kept = joined(kept.take(), value),
+            None if KNOWN.contains(name.as_str()) => {}
+            None => drop(strict.insert(name, value)),
+        }
+    }
+    strict
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_protocol_does_not_know_stays_and_what_it_knows_better_goes() {
+        let raw = json!({
+            "sessionUpdate": "tool_call", "toolCallId": "c1", "title": "Edit", "status": "completed", "mystery": [1],
+            "kind": "edit", "rawInput": {"any": {"thing": null}}, "_meta": {"x": 1}, "locations": "nowhere",
+            "content": [{"type": "content", "content": {"type": "text", "text": "hi", "colour": "red"}}],
+        });
+        let of_session = |update: Value| json!({"sessionId": "s", "update": update, "_meta": {"y": 2}});
+        let (_, told) = update(of_session(raw)).unwrap();
+        assert_eq!((told.get("sessionId"), &told["_meta"]), (None, &json!({"y": 2})));
+        let passed = &told["update"];
+        assert_eq!(passed["mystery"], json!([1]));
+        assert_eq!(passed["rawInput"], json!({"any": {"thing": null}}));
+        assert_eq!(passed["content"][0]["content"]["colour"], "red");
+        assert_eq!(passed["_meta"], json!({"x": 1}));
+        assert_ne!(passed["locations"], "nowhere", "it is a list in the protocol");
+        assert_eq!(update(of_session(json!({"sessionUpdate": "made_up", "x": 1}))), None);
+        assert_eq!(update(json!("text")), None);
+    }
+}

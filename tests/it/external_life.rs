@@ -1,0 +1,215 @@
+//! The life of an agent outside: start, cancel, death, restart, and the end of Skein itself.
+
+use serde_json::{Value, json};
+
+use crate::support::Sandbox;
+use crate::support::acp::{Acp, of_kind, said, spoken};
+use crate::support::outside::{manifest, mode};
+use crate::support::peers::{Peer, echo};
+
+fn echoing(sandbox: &Sandbox, peer: &Peer, more: Value) {
+    let mut whole = manifest("echo", peer, &[mode("default", json!([]), json!([]))]);
+    for (key, value) in more.as_object().into_iter().flatten() {
+        whole["runtime"]["acp"][key] = value.clone();
+    }
+    sandbox.install(&whole);
+}
+
+fn in_echo(sandbox: &Sandbox) -> (Acp, String) {
+    let mut client = Acp::start(sandbox);
+    let session = client.session();
+    client.set_mode(&session, "echo/default");
+    (client, session)
+}
+
+/// Why a session could not be put into the agent's mode.
+fn refusal(flags: &[&str], more: Value) -> String {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(flags), more);
+    let mut client = Acp::start(&sandbox);
+    let session = client.session();
+    let error = client.refused("session/set_mode", json!({"sessionId": session, "modeId": "echo/default"}));
+    let (_, updates) = client.prompt(&session, "hello");
+    assert!(!updates.is_empty(), "the session goes on in its old mode");
+    error["message"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_does_not_start_is_told_with_the_reason() {
+    let silent = refusal(&["--deaf"], json!({"timeouts": {"start": "300ms"}}));
+    assert!(silent.contains("did not answer the handshake within"), "{silent}");
+    let newer = refusal(&["--version", "7"], json!({}));
+    assert!(newer.contains("it speaks version 7 of ACP, and skein speaks 1"), "{newer}");
+    let closed = refusal(&["--auth"], json!({}));
+    assert!(
+        closed.contains("wants you to log in first") && closed.contains("Log in with a browser (Opens a page.)"),
+        "{closed}"
+    );
+    let missing = refusal(&[], json!({"command": "no-such-agent", "args": []}));
+    assert!(missing.contains("there is no program `no-such-agent` on the PATH; install"), "{missing}");
+    let wrong = refusal(&["--nonsense"], json!({}));
+    assert!(wrong.contains("unknown flag --nonsense"), "its last words: {wrong}");
+}
+
+#[test]
+fn noise_and_early_words_do_no_harm() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&["--garbage", "--early", "--commands"]), json!({}));
+    let (mut client, session) = in_echo(&sandbox);
+    let (_, updates) = client.prompt(&session, "say all is well");
+    assert_eq!(spoken(&updates), "all is well");
+    let commands = client.heard().iter().any(|message| message.to_string().contains("shout"));
+    assert!(commands, "what it told before its session was known to us is not lost");
+}
+
+#[test]
+fn a_cancel_reaches_it_and_what_follows_is_not_told() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let (mut client, session) = in_echo(&sandbox);
+    let mark = client.mark();
+    let prompt = client.begin(&session, "hang");
+    client.wait_update(mark, &session, "agent_message_chunk");
+    client.cancel(&session);
+    assert_eq!(client.ended(&prompt), "cancelled");
+    let (_, updates) = client.prompt(&session, "say and on");
+    assert_eq!(spoken(&updates), "and on");
+    // A question that stands is taken back.
+    client.on("session/request_permission", |_| None);
+    let mark = client.mark();
+    let prompt = client.begin(&session, "permit Wait");
+    client.wait(mark, "the question", |message| message["method"] == "session/request_permission");
+    client.cancel(&session);
+    assert_eq!(client.ended(&prompt), "cancelled");
+}
+
+/// One that goes on after it was told to stop is ended, and started again when it is needed.
+#[test]
+fn who_does_not_stop_is_stopped() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let (mut client, session) = in_echo(&sandbox);
+    let (_, updates) = client.prompt(&session, "pid");
+    let pid = spoken(&updates);
+    let mark = client.mark();
+    let prompt = client.begin(&session, "ignore-cancel");
+    client.wait_update(mark, &session, "agent_message_chunk");
+    client.cancel(&session);
+    assert_eq!(client.ended(&prompt), "cancelled");
+    client.until("it is gone", |_| !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    let (_, updates) = client.prompt(&session, "say back");
+    assert!(spoken(&updates).ends_with("back"), "{updates:#?}");
+}
+
+#[test]
+fn its_death_is_told_and_the_next_prompt_starts_it_again() {
+    let sandbox = Sandbox::new();
+    let state = sandbox.path("home/echo");
+    std::fs::create_dir_all(&state).unwrap();
+    let env = vec![("SKEIN_ACP_ECHO_STATE".to_owned(), state.to_string_lossy().into_owned())];
+    for (flags, remembers) in [(&["--load"][..], true), (&["--resume"], true), (&[], false)] {
+        let sandbox = Sandbox::new();
+        echoing(&sandbox, &Peer { env: env.clone(), ..echo(flags) }, json!({}));
+        let (mut client, session) = in_echo(&sandbox);
+        client.prompt(&session, "say something to remember");
+        let id = client.begin(&session, "crash");
+        let error = client.answer(&id)["error"].clone();
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains("`echo` ended in the middle of the turn") && message.contains("exit status: 3"),
+            "{message}"
+        );
+        assert!(message.contains("crashes as it was told"), "its last words: {message}");
+        let (_, updates) = client.prompt(&session, "recall");
+        if remembers {
+            assert!(spoken(&updates).contains("say something to remember"), "{flags:?} {updates:#?}");
+            assert!(of_kind(&updates, "user_message_chunk").is_empty(), "what it replays is known: {updates:#?}");
+        } else {
+            assert!(spoken(&updates).contains("What was said in this session so far"), "{updates:#?}");
+            let told = said(&updates, "agent_thought_chunk");
+            assert!(told.contains("was started again and does not remember this session"), "{updates:#?}");
+        }
+    }
+}
+
+#[test]
+fn one_that_dies_again_and_again_is_left_alone_for_a_while() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({"restart": {"max": 1, "within": "60s"}}));
+    let mut client = Acp::start(&sandbox);
+    for _ in 0..2 {
+        let session = client.session();
+        client.set_mode(&session, "echo/default");
+        let id = client.begin(&session, "crash");
+        client.answer(&id);
+    }
+    let session = client.session();
+    let error = client.refused("session/set_mode", json!({"sessionId": session, "modeId": "echo/default"}));
+    assert!(error["message"].as_str().unwrap().contains("failed too often and is left alone for"), "{error}");
+}
+
+/// A call that it had begun and never ended is told as failed.
+#[test]
+fn what_it_left_open_is_told_to_have_failed() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let (mut client, session) = in_echo(&sandbox);
+    let open = r#"rawupdate {"sessionUpdate": "tool_call", "toolCallId": "left", "title": "Long work", "status": "in_progress"}"#;
+    let (_, updates) = client.prompt(&session, open);
+    let end = of_kind(&updates, "tool_call_update").pop().expect("an end");
+    assert_eq!((&end["toolCallId"], &end["status"]), (&json!("left"), &json!("failed")));
+}
+
+#[test]
+fn it_ends_with_skein_however_skein_ends() {
+    for killed in [false, true] {
+        let sandbox = Sandbox::new();
+        echoing(&sandbox, &echo(&["--stay"]), json!({}));
+        let (mut client, session) = in_echo(&sandbox);
+        client.prompt(&session, "fork");
+        client.until("its child runs", |client| !client.running("sleep 600").is_empty());
+        if killed {
+            client.kill();
+        } else {
+            client.finish();
+        }
+        client.until("nothing is left", |client| client.processes().is_empty());
+    }
+}
+
+/// Sessions share the program; each has its own session there, and closing one ends it there.
+#[test]
+fn sessions_share_the_program_and_nothing_else() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let (mut client, first) = in_echo(&sandbox);
+    let second = client.session();
+    client.set_mode(&second, "echo/default");
+    let (_, one) = client.prompt(&first, "pid");
+    let (_, two) = client.prompt(&second, "pid");
+    assert_eq!(spoken(&one), spoken(&two));
+    let (_, heard) = client.prompt(&second, "recall");
+    assert_eq!(spoken(&heard), "pid", "what the other session said is not there");
+    let hanging = client.begin(&first, "hang");
+    client.ask("session/close", json!({"sessionId": first}));
+    assert_eq!(client.ended(&hanging), "cancelled");
+    let (_, heard) = client.prompt(&second, "say still here");
+    assert_eq!(spoken(&heard), "still here");
+}
+
+/// How it is, for people.
+#[test]
+fn its_health_is_told() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let (mut client, session) = in_echo(&sandbox);
+    client.prompt(&session, "say hello");
+    let shown = sandbox.skein(&["agents", "--json"]).json();
+    let of = |shown: &Value| shown.as_array().unwrap().iter().find(|agent| agent["name"] == "echo").cloned().unwrap();
+    assert_eq!(of(&shown)["running"][0]["health"], "healthy", "{shown}");
+    let id = client.begin(&session, "crash");
+    client.answer(&id);
+    let shown = sandbox.skein(&["agents", "--json"]).json();
+    assert_eq!(of(&shown)["running"][0]["health"], "dead", "{shown}");
+    assert!(of(&shown)["running"][0]["last_error"].as_str().unwrap().contains("exit status: 3"), "{shown}");
+}
