@@ -148,4 +148,6 @@ pub enum Status {
     },
     /// Something is amiss that the turn may still get over.
     Notice(String),
+    /// The session has a new title.
+    Title(String),
 }

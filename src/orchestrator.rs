@@ -58,7 +58,7 @@ struct Found {
 
 impl Found {
     /// What of it the talk does not show yet.
-    fn preface(&self, begun: &Begun<'_>) -> Option<Content> {
+    fn preface(&self, begun: &Begun) -> Option<Content> {
         preface::preface(&begun.history().shown(), self.top.as_deref(), &self.pieces)
     }
 }
@@ -69,31 +69,31 @@ impl Orchestrator {
         Self { known: Arc::new(Known::new(data)), top_of_mind: Arc::new(top_of_mind) }
     }
 
-    /// One turn, by whoever should work on the prompt. `front` hears of it, last of all of its end.
+    /// Runs a turn that the front end has started: chooses the mode that works on the prompt and hands the turn to it.
+    /// `front` receives its events, the end of the turn last.
     pub async fn prompt(
         &self,
-        live: &Arc<Live>,
+        mut begun: Begun,
         prompt: Vec<Content>,
         wish: Wish,
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        // Before anything is waited for: this decides which mode the turn is in, and what the session is called.
-        let mut begun = live.begin()?;
-        if wish.typed {
-            route::explicit(&turn::words(&prompt), &live.plan()).map_err(turn::misdirected)?;
+        let live = Arc::clone(begun.live());
+        let text = turn::words(&prompt);
+        let named = if wish.typed { route::explicit(&text, &live.plan()).map_err(turn::misdirected)? } else { None };
+        if let Some(title) = begun.name_after(&prompt) {
+            front.status(Status::Title(title));
         }
-        begun.name_after(&prompt);
         if begun.choice().mode.agent.as_str() == OWN {
-            live.session().delegator.get_or_init(|| Desk::of(self, live));
+            live.session().delegator.get_or_init(|| Desk::of(self, &live));
             live.session().manager.get_or_init(|| Arc::new(Manager::new(live.broker(), live.brought())));
         }
         let open = async {
-            let session = Arc::clone(live);
-            let (current, found) = tokio::join!(begun.catch_up(), self.found(&session, &prompt, &front));
+            let (current, found) = tokio::join!(begun.catch_up(), self.found(&live, &prompt, &front));
             current?;
             let preface = found.preface(&begun);
-            let mut opening = self.open(&mut begun, prompt.clone(), wish, &front).await?;
+            let mut opening = self.open(&mut begun, prompt.clone(), named, wish, &front).await?;
             opening.prompt.splice(0..0, preface);
             Ok::<_, PromptError>(opening)
         };
@@ -115,20 +115,6 @@ impl Orchestrator {
         let family = live.family().await;
         let pieces = recall::extract(live.sessions().store(), &about, &live.session().cwd, &family).await;
         Found { top, pieces }
-    }
-
-    async fn turn_of_child(
-        &self,
-        child: &Arc<Live>,
-        prompt: String,
-        front: Arc<dyn Notifier>,
-        cancel: &CancellationToken,
-    ) -> Result<TurnEnd, PromptError> {
-        let begun = child.begin()?;
-        let prompt = vec![Content::text(prompt)];
-        let preface = self.found(child, &prompt, &front).await.preface(&begun);
-        let prompt: Vec<_> = preface.into_iter().chain(prompt).collect();
-        begun.run(prompt.into(), front, cancel).await
     }
 
     fn known(&self) -> &Arc<Known> {

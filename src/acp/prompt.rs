@@ -60,27 +60,12 @@ pub(super) async fn prompt(
             };
         }
     };
-    let title = open.live.title();
-    let front = Arc::clone(&updates) as Arc<dyn Notifier>;
-    let turn = connection.front.orchestrator.prompt(
-        &open.live,
-        prompt,
-        Wish { typed, plan_only: false },
-        front,
-        running.cancel(),
-    );
-    tokio::pin!(turn);
-    // Its first step decides which mode it is in; a switch that follows is for the next turn.
-    let begun = futures::poll!(&mut turn);
+    let begun = open.live.begin().map_err(|error| errors::prompt(&error))?;
+    // The turn has its mode; a switch that follows is for the next turn.
     drop(order);
-    if open.live.title() != title {
-        let info = acp::SessionInfoUpdate::new().title(open.live.title());
-        updates.send(acp::SessionUpdate::SessionInfoUpdate(info));
-    }
-    let ended = match begun {
-        std::task::Poll::Ready(ended) => ended,
-        std::task::Poll::Pending => turn.await,
-    };
+    let front = Arc::clone(&updates) as Arc<dyn Notifier>;
+    let wish = Wish { typed, plan_only: false };
+    let ended = connection.front.orchestrator.prompt(begun, prompt, wish, front, running.cancel()).await;
     if let Ok(TurnEnd { ending: Ending::Exhausted { why }, .. }) = &ended {
         updates.notice(acp::NoticeSeverity::Warning, why);
     }

@@ -290,6 +290,10 @@ impl Notifier for Updates {
                 }
             }
             Status::Notice(text) => self.notice(acp::NoticeSeverity::Warning, &text),
+            Status::Title(title) => {
+                let info = acp::SessionInfoUpdate::new().title(title);
+                self.send(acp::SessionUpdate::SessionInfoUpdate(info));
+            }
         }
     }
 }

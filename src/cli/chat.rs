@@ -210,7 +210,7 @@ impl Chat<'_> {
         let (live, orchestrator) = (Arc::clone(&self.live), self.opening.orchestrator.clone());
         self.screen.say("\n");
         let wish = Wish { typed, plan_only: false };
-        let ended = async |front, cancel: &_| orchestrator.prompt(&live, prompt, wish, front, cancel).await;
+        let ended = async |front, cancel: &_| orchestrator.prompt(live.begin()?, prompt, wish, front, cancel).await;
         let ended = self.interruptible(ended).await;
         match ended {
             Ok(TurnEnd { ending, .. }) => match ending {

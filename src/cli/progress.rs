@@ -220,7 +220,11 @@ impl Notifier for Progress {
                     self.aside(&format!("  {mark} {}", shown(&step.text)));
                 }
             }
-            Status::Text(_) | Status::Thought(_) | Status::Piece { .. } | Status::ToolActivity { .. } => {}
+            Status::Text(_)
+            | Status::Thought(_)
+            | Status::Piece { .. }
+            | Status::ToolActivity { .. }
+            | Status::Title(_) => {}
         }
     }
 }

@@ -191,7 +191,8 @@ impl Stage for Turns<'_> {
         Box::pin(async move {
             let cancel = self.cancel();
             let front = Arc::clone(&self.progress) as Arc<dyn Notifier>;
-            let turn = self.opening.orchestrator.prompt(live, prompt, self.wish, front, &cancel);
+            let begun = live.begin().map_err(|error| prompt_failure(&error))?;
+            let turn = self.opening.orchestrator.prompt(begun, prompt, self.wish, front, &cancel);
             tokio::pin!(turn);
             let limit = async {
                 match self.deadline {

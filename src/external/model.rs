@@ -106,7 +106,7 @@ impl Notifier for Streamed {
         let piece = match status {
             Status::Text(text) | Status::Piece { text, thought: false, .. } => StreamEvent::Text(text),
             Status::Thought(text) | Status::Piece { text, .. } => StreamEvent::Thought(text),
-            Status::ToolActivity { .. } | Status::Usage { .. } | Status::Notice(_) => return,
+            Status::ToolActivity { .. } | Status::Usage { .. } | Status::Notice(_) | Status::Title(_) => return,
         };
         drop(self.0.send(Ok(piece)));
     }

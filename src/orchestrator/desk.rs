@@ -7,11 +7,12 @@ use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::Orchestrator;
 use super::relay::{ForChild, Relay};
 use super::tasks::{Announced, Before, Tasks, announced, circle_free};
 use super::writers::Writers;
+use super::{Orchestrator, Wish};
 use crate::agents::{Child, Ending, Notifier, Status, between};
+use crate::conversation::Content;
 use crate::ids::{ModeId, nearest};
 use crate::manifest::AgentEntry;
 use crate::session::Live;
@@ -175,7 +176,10 @@ impl Desk {
         // What goes on when the turn is over cannot be told in it to its end.
         let parent = parent.filter(|_| !errand.background);
         let relay = Arc::new(Relay { parent, call: context.clone(), who, apart });
-        let end = self.orchestrator.turn_of_child(&child, prompt, relay, &errand.cancel).await;
+        let begun = child.begin().map_err(|error| error.to_string())?;
+        let prompt = vec![Content::text(prompt)];
+        // The task is text of the model: it does not choose the mode.
+        let end = self.orchestrator.prompt(begun, prompt, Wish::default(), relay, &errand.cancel).await;
         let end = end.map_err(|error| error.to_string())?;
         if let Ok(live) = self.live() {
             live.spend(end.usage);

@@ -85,6 +85,7 @@ impl Notifier for Relay {
             (
                 Status::ToolActivity { .. }
                 | Status::Notice(_)
+                | Status::Title(_)
                 | Status::Thought(_)
                 | Status::Piece { .. }
                 | Status::Usage { .. },

@@ -70,8 +70,9 @@ impl Orchestrator {
     /// Decides what becomes of the prompt.
     pub(super) async fn open(
         &self,
-        begun: &mut Begun<'_>,
+        begun: &mut Begun,
         prompt: Vec<Content>,
+        named: Option<(ModeId, &str)>,
         wish: Wish,
         front: &Arc<dyn Notifier>,
     ) -> Result<Opening, PromptError> {
@@ -79,7 +80,6 @@ impl Orchestrator {
         let plan = begun.live().plan();
         let own = begun.choice().mode.clone();
         let cwd = begun.live().session().cwd.clone();
-        let named = if wish.typed { route::explicit(&text, &plan).map_err(misdirected)? } else { None };
         let last = begun.live().session().state::<LastRoute>();
         if own.agent.as_str() != super::OWN {
             self.note_choice(&last, &own, &text, &cwd, front).await;
@@ -206,7 +206,7 @@ fn goes_on(text: &str, last: &Last, router: &Router) -> bool {
 }
 
 /// Who worked last according to the session's record.
-async fn recorded(begun: &Begun<'_>) -> Option<Last> {
+async fn recorded(begun: &Begun) -> Option<Last> {
     let live = begun.live();
     let events = live.sessions().events(live.id()).await.ok()?;
     let mut prompt = Vec::new();
@@ -235,7 +235,7 @@ async fn recorded(begun: &Begun<'_>) -> Option<Last> {
 }
 
 /// Hands the turn to the mode of the only route.
-fn handed(begun: &mut Begun<'_>, decision: &Decision, prompt: Vec<Content>) -> Opening {
+fn handed(begun: &mut Begun, decision: &Decision, prompt: Vec<Content>) -> Opening {
     let decided = told(begun, decision);
     if let [route] = decision.routes.as_slice() {
         begun.hand_to(route.mode.clone());
@@ -244,7 +244,7 @@ fn handed(begun: &mut Begun<'_>, decision: &Decision, prompt: Vec<Content>) -> O
 }
 
 /// The decision as a call that everybody can see, with the plan if there are several parts.
-fn told(begun: &Begun<'_>, decision: &Decision) -> Vec<Event> {
+fn told(begun: &Begun, decision: &Decision) -> Vec<Event> {
     let id = format!("route-{}", begun.history().messages().len());
     let to: Vec<_> = decision.routes.iter().map(|route| route.mode.to_string()).collect();
     let arguments = json!({"to": to.join(", "), "by": decision.by.as_str()});

@@ -29,8 +29,6 @@ pub(super) struct Talk {
     pub(super) live: Arc<Live>,
     pub(super) mode: ModeId,
     pub(super) asker: Arc<ByClient>,
-    /// Held by its turn.
-    pub(super) busy: Arc<tokio::sync::Mutex<()>>,
     /// It was opened again, and an agent outside has to take it up, too.
     pub(super) reopened: AtomicBool,
     /// What the client should know about its folder, until it is told.
@@ -75,9 +73,9 @@ impl Talks {
             },
         };
         open.push(Arc::clone(&talk));
-        let mut idle = open.iter().filter(|talk| talk.busy.try_lock().is_ok()).count();
+        let mut idle = open.iter().filter(|talk| !talk.live.is_busy()).count();
         open.retain(|talk| {
-            let goes = idle > IDLE && talk.busy.try_lock().is_ok();
+            let goes = idle > IDLE && !talk.live.is_busy();
             idle -= usize::from(goes);
             !goes
         });
@@ -133,14 +131,7 @@ impl Talks {
 }
 
 fn talk(live: Arc<Live>, mode: &ModeId, asker: Arc<ByClient>, notes: Vec<String>) -> Arc<Talk> {
-    Arc::new(Talk {
-        live,
-        mode: mode.clone(),
-        asker,
-        busy: Arc::default(),
-        reopened: AtomicBool::new(false),
-        notes: Mutex::new(Some(notes)),
-    })
+    Arc::new(Talk { live, mode: mode.clone(), asker, reopened: AtomicBool::new(false), notes: Mutex::new(Some(notes)) })
 }
 
 fn host(project: &Project, asker: &Arc<ByClient>) -> Host {

@@ -64,7 +64,11 @@ impl Notifier for Told {
                 }
             }
             Status::Notice(notice) => self.tell(plain(&notice)),
-            Status::Thought(_) | Status::Piece { .. } | Status::ToolActivity { .. } | Status::Usage { .. } => {}
+            Status::Thought(_)
+            | Status::Piece { .. }
+            | Status::ToolActivity { .. }
+            | Status::Usage { .. }
+            | Status::Title(_) => {}
         }
     }
 }

@@ -37,7 +37,7 @@ impl Turn {
         orchestrator: &Orchestrator,
         scope: &Scope,
     ) -> Result<Self, String> {
-        let busy = Arc::clone(&talk.busy).try_lock_owned().map_err(|_| {
+        let begun = talk.live.begin().map_err(|_| {
             let id = talk.live.id();
             format!("the session `{id}` is still busy with the prompt before: wait for its end, or leave `session` out")
         })?;
@@ -61,10 +61,9 @@ impl Turn {
                 Ok(())
             };
             let ended = match seated {
-                Ok(()) => orchestrator.prompt(&running.live, prompt, wish, Arc::new(front), &cancelled).await,
+                Ok(()) => orchestrator.prompt(begun, prompt, wish, Arc::new(front), &cancelled).await,
                 Err(error) => Err(error.into()),
             };
-            drop(busy);
             // Whoever let go of the turn does not hear of its end.
             drop(over.send(ended));
         });

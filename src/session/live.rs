@@ -25,7 +25,7 @@ pub struct Live {
     pub(super) sessions: Sessions,
     session: Arc<Session>,
     /// Held while a turn runs.
-    pub(super) history: tokio::sync::Mutex<History>,
+    pub(super) history: Arc<tokio::sync::Mutex<History>>,
     /// How many events the history was made of. Another skein may have gone on with the session meanwhile.
     pub(super) events: Arc<AtomicU64>,
     setup: Mutex<Arc<Setup>>,
@@ -81,7 +81,7 @@ impl Live {
         let live = Arc::new(Self {
             sessions,
             session,
-            history: tokio::sync::Mutex::new(history),
+            history: Arc::new(tokio::sync::Mutex::new(history)),
             events: Arc::new(AtomicU64::new(stored.map_or(0, |stored| stored.events))),
             setup: Mutex::new(Arc::new(setup)),
             switch: tokio::sync::Mutex::default(),
@@ -223,12 +223,17 @@ impl Live {
         Ok(())
     }
 
-    /// Begins a turn. What the session is at this moment, mode and model, is what the turn has.
-    pub fn begin(self: &Arc<Self>) -> Result<Begun<'_>, PromptError> {
-        let history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+    /// Starts a turn with the session's current mode and model. Fails if another turn runs.
+    pub fn begin(self: &Arc<Self>) -> Result<Begun, PromptError> {
+        let history = Arc::clone(&self.history).try_lock_owned().map_err(|_| PromptError::Busy)?;
         let setup = self.setup();
         self.began(Arc::clone(&setup));
-        Ok(Begun::new(self, history, setup))
+        Ok(Begun::new(Arc::clone(self), history, setup))
+    }
+
+    /// Returns true while a turn runs.
+    pub fn is_busy(&self) -> bool {
+        lock(&self.turn).is_some()
     }
 
     /// Who hears of the turn that runs, and records it.
@@ -308,13 +313,15 @@ impl Live {
         Ok(())
     }
 
-    /// The first prompt names the session.
-    pub(super) fn name_after(&self, prompt: &str) {
+    /// Names the session after its first prompt. Returns the title if it is new.
+    pub(super) fn name_after(&self, prompt: &str) -> Option<String> {
         let mut title = lock(&self.title);
-        if title.is_none() {
-            *title = title_of(prompt);
-            self.sessions.store.change(self.id(), Change { title: title.clone(), ..Change::default() });
+        if title.is_some() {
+            return None;
         }
+        *title = title_of(prompt);
+        self.sessions.store.change(self.id(), Change { title: title.clone(), ..Change::default() });
+        title.clone()
     }
 
     /// Counts tokens that were spent for the session beside its own requests: with the turn that runs, if one does.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::MutexGuard;
+use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::seats::Guest;
@@ -13,25 +13,23 @@ use crate::conversation::{Content, Usage};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
 
-/// See the module.
-pub struct Begun<'a> {
-    live: &'a Arc<Live>,
-    history: MutexGuard<'a, History>,
+/// A turn that has started and not yet run. The session is busy until it is dropped.
+pub struct Begun {
+    live: Arc<Live>,
+    history: OwnedMutexGuard<History>,
     setup: Arc<Setup>,
     /// Another mode than the session's own, for this turn.
     mode: Option<ModeId>,
-    /// The history is what the store has.
-    current: bool,
-    over: Over<'a>,
+    over: Over,
 }
 
-impl<'a> Begun<'a> {
-    pub(super) fn new(live: &'a Arc<Live>, history: MutexGuard<'a, History>, setup: Arc<Setup>) -> Self {
-        Self { live, history, setup, mode: None, current: false, over: Over(live) }
+impl Begun {
+    pub(super) fn new(live: Arc<Live>, history: OwnedMutexGuard<History>, setup: Arc<Setup>) -> Self {
+        Self { over: Over(Arc::clone(&live)), live, history, setup, mode: None }
     }
 
     pub fn live(&self) -> &Arc<Live> {
-        self.live
+        &self.live
     }
 
     /// What the session was set to when the turn began.
@@ -45,9 +43,7 @@ impl<'a> Begun<'a> {
 
     /// Reads the history anew if another program has gone on with the session.
     pub async fn catch_up(&mut self) -> Result<(), PromptError> {
-        self.live.catch_up(&mut self.history).await?;
-        self.current = true;
-        Ok(())
+        self.live.catch_up(&mut self.history).await
     }
 
     /// The model for decisions, if there is one: the accelerator, or else the model of the session.
@@ -60,9 +56,9 @@ impl<'a> Begun<'a> {
         Ok(Some(provider).filter(decides))
     }
 
-    /// The first prompt names the session.
-    pub fn name_after(&self, prompt: &[Content]) {
-        self.live.name_after(&words(prompt));
+    /// Names the session after its first prompt. Returns the title if it is new.
+    pub fn name_after(&self, prompt: &[Content]) -> Option<String> {
+        self.live.name_after(&words(prompt))
     }
 
     /// Hands the turn to another mode, under the consent that the session's own mode needs.
@@ -70,16 +66,16 @@ impl<'a> Begun<'a> {
         self.mode = Some(mode).filter(|mode| *mode != self.setup.choice.mode);
     }
 
-    /// The whole turn. `front` hears of it, last of all of its end, which is in the store by then.
+    /// Runs the turn on a history that is current (`catch_up`). `front` receives its events; the last one, its end, is
+    /// sent after the store has all of them.
     pub async fn run(
         self,
         opening: Opening,
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let Self { live, mut history, setup, mode, current, over: _over } = self;
+        let Self { live, mut history, setup, mode, over: _over } = self;
         let text = words(&opening.prompt);
-        live.name_after(&text);
         // A first answer that is known is followed up by whoever is asked for the next.
         let whole = opening.first.is_empty();
         let prepare = async {
@@ -93,14 +89,10 @@ impl<'a> Begun<'a> {
                 None => live.prepare(&setup, &text, &front).await.map(|exchange| Worker::Ours(Box::new(exchange))),
             }
         };
-        let catch_up = async { if current { Ok(()) } else { live.catch_up(&mut history).await } };
         let prepared = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            (prepared, current) = async { tokio::join!(prepare, catch_up) } => {
-                current?;
-                Some(prepared?)
-            }
+            prepared = prepare => Some(prepared?),
         };
         let Some(worker) = prepared else {
             let end = TurnEnd { ending: Ending::Cancelled, usage: Usage::default() };
@@ -127,10 +119,10 @@ enum Worker {
     Guest(Guest),
 }
 
-/// Whichever way a turn ends, nothing of it is kept by the session.
-struct Over<'a>(&'a Live);
+/// Clears the turn's state in the session when the turn ends, in any way.
+struct Over(Arc<Live>);
 
-impl Drop for Over<'_> {
+impl Drop for Over {
     fn drop(&mut self) {
         self.0.over();
     }
@@ -140,7 +132,7 @@ fn words(prompt: &[Content]) -> String {
     prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n")
 }
 
-impl std::fmt::Debug for Begun<'_> {
+impl std::fmt::Debug for Begun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Begun").field("live", &self.live).field("mode", &self.mode).finish_non_exhaustive()
     }

@@ -244,7 +244,7 @@ impl Notifier for Screen {
                 let found = state.running.iter_mut().filter(|running| running.call.id == id);
                 found.for_each(|running| running.began = Some(Instant::now()));
             }
-            Status::Thought(_) | Status::Piece { .. } | Status::ToolActivity { .. } => {}
+            Status::Thought(_) | Status::Piece { .. } | Status::ToolActivity { .. } | Status::Title(_) => {}
         }
     }
 }

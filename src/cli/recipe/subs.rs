@@ -301,8 +301,9 @@ impl Stage for Below<'_> {
     ) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
         Box::pin(async move {
             let front = Arc::new(Beneath(Arc::clone(&self.around.front)));
+            let begun = live.begin().map_err(|error| prompt_failure(&error))?;
             let (orchestrator, cancel) = (&self.around.orchestrator, &self.context.cancel);
-            let ended = orchestrator.prompt(live, prompt, Wish::default(), front, cancel).await;
+            let ended = orchestrator.prompt(begun, prompt, Wish::default(), front, cancel).await;
             Ok((ended.map_err(|error| prompt_failure(&error))?, true))
         })
     }
