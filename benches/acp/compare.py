@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import urllib.request
 from pathlib import Path
 
@@ -29,18 +30,18 @@ MEASURES = [
     ("new_last", f"session/new, {SESSIONS}th", "ms", 1 / 20),
     ("chunk_first", "prompt → first chunk, first prompt", "ms", 1 / 20),
     ("chunk_later", "prompt → first chunk, later prompts", "ms", 1 / 10),
-    ("tool", "later prompt with one shell call, whole", "ms", 1 / 4),
+    ("tool", "later prompt with one shell call, total", "ms", 1 / 4),
     ("together", f"{SESSIONS} first prompts at once, until the last ends", "ms", 1 / 20),
-    ("stream_time", f"{DELTAS:,} deltas, whole", "ms", None),
-    ("stream_cpu", f"{DELTAS:,} deltas, CPU", "ms", 1 / 5),
+    ("stream_time", f"{DELTAS:,} deltas, total time", "ms", None),
+    ("stream_cpu", f"{DELTAS:,} deltas, CPU time", "ms", 1 / 5),
     ("stream_memory", f"memory after {DELTAS:,} deltas", "MiB", 1 / 4),
     ("memory_1", "memory with 1 session", "MiB", 1 / 4),
     ("memory_20", f"memory with {SESSIONS} sessions", "MiB", 1 / 4),
     ("mcp_time", f"{SESSIONS} × session/new with one stdio MCP server", "ms", None),
-    ("mcp_servers", f"processes of that server for {SESSIONS} sessions", "", 1 / SESSIONS),
-    ("mcp_memory", "memory with them, servers included", "MiB", 1 / 4),
+    ("mcp_servers", f"server processes for {SESSIONS} sessions", "", 1 / SESSIONS),
+    ("mcp_memory", f"memory with {SESSIONS} sessions and servers", "MiB", 1 / 4),
     ("request", "first model request", "bytes", None),
-    ("tools", "tools in it", "", None),
+    ("tools", "tools in the first model request", "", None),
 ]
 
 
@@ -154,12 +155,13 @@ def processor():
 
 
 def report(skein, goose, loads):
-    text = (
+    conditions = (
         f"skein {version(skein.command)} and goose {version(goose.command)}, medians of {len(skein.rounds)} rounds; "
-        f"{os.cpu_count()} cores ({processor()}), load average {loads[0]:.1f} before and {loads[1]:.1f} after.\n\n"
-        "| | skein | goose | skein / goose | goal |\n|---|---|---|---|---|\n"
+        f"{os.cpu_count()} cores ({processor()}), load average {loads[0]:.1f} before and {loads[1]:.1f} after."
     )
-    return text + "".join(row + "\n" for row in rows(skein, goose))
+    # Markdown is wrapped at 100 columns.
+    head = "\n\n| | skein | goose | skein / goose | goal |\n|---|---|---|---|---|\n"
+    return textwrap.fill(conditions, 100) + head + "".join(row + "\n" for row in rows(skein, goose))
 
 
 def main():

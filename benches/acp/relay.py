@@ -26,9 +26,9 @@ DELTAS, WARM_UP = 20_000, 5
 # What is measured: key, words for the table, the greatest ratio through / direct that is the goal.
 MEASURES = [
     ("chunk", "prompt → first chunk", 1.10),
-    ("cpu", f"{DELTAS:,} deltas, CPU of all processes but the client", 1.20),
+    ("cpu", f"{DELTAS:,} deltas, CPU without the client", 1.20),
     ("client", f"{DELTAS:,} deltas, CPU of the client", None),
-    ("time", f"{DELTAS:,} deltas, whole", None),
+    ("time", f"{DELTAS:,} deltas, total time", None),
 ]
 
 
