@@ -9,6 +9,7 @@ mod builtin;
 mod config;
 mod duration;
 mod edit;
+mod examples;
 mod files;
 mod foreign;
 mod json;
@@ -37,7 +38,7 @@ pub use approval::Approval;
 pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress};
 pub use duration::Span;
 pub use edit::{edited, with_first};
-pub use files::{Found, Root, read_named};
+pub use files::{Found, LinkedFile, LinkedFileError, Root, read_named};
 pub use foreign::goose_provider;
 pub use foreign::{LeftOut, Moved, RegistryAgent, read_foreign, read_registry, written_service};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
@@ -140,9 +141,24 @@ fn role_of(layer: Layer, path: &FilePath) -> FileRole {
 
 /// A document that passed its schema.
 pub(crate) enum Document {
-    Agent { manifest: Box<AgentManifest>, prompts: Vec<Option<Prompt>> },
-    Service { manifest: Box<ServiceManifest>, path: Path },
+    /// `mode_files` has one entry per mode, in the same order.
+    Agent {
+        manifest: Box<AgentManifest>,
+        mode_files: Vec<ModeFiles>,
+    },
+    Service {
+        manifest: Box<ServiceManifest>,
+        path: Path,
+    },
     Config(Box<Config>),
+}
+
+/// The content of the files that a mode names.
+#[derive(Debug)]
+pub(crate) struct ModeFiles {
+    pub(crate) prompt: Option<Prompt>,
+    /// The lines of `examples_file`.
+    pub(crate) examples: Vec<String>,
 }
 
 struct Reader<'a> {
@@ -189,8 +205,8 @@ impl Reader<'_> {
             }
             Ok(_) => {
                 let manifest: Box<AgentManifest> = self.typed(Kind::Agent, value, source)?;
-                let prompts = self.prompts(&manifest, source);
-                Some(Document::Agent { manifest, prompts })
+                let mode_files = self.mode_files(&manifest, source);
+                Some(Document::Agent { manifest, mode_files })
             }
             Err(diagnostic) => {
                 self.diagnostics.push(*diagnostic);
@@ -214,44 +230,70 @@ impl Reader<'_> {
         typed(value, source, self.diagnostics).map(Box::new)
     }
 
-    /// The prompt of each mode. A missing or broken one is reported; the mode goes on without it.
-    fn prompts(&mut self, manifest: &AgentManifest, source: &Source) -> Vec<Option<Prompt>> {
-        let mut prompts = Vec::with_capacity(manifest.modes.len());
+    /// Reads the files of each mode. Reports those that are missing or broken and continues without them.
+    fn mode_files(&mut self, manifest: &AgentManifest, source: &Source) -> Vec<ModeFiles> {
+        let mut files = Vec::with_capacity(manifest.modes.len());
         for (index, mode) in manifest.modes.iter().enumerate() {
             let at = Path::root().key("modes").index(index);
-            let prompt = match &mode.prompt {
-                Some(file) => match self.root.prompt(self.path, file) {
-                    Ok(prompt) => Some(prompt),
-                    Err(problem) => {
-                        self.diagnostics.push(Diagnostic::error(
-                            "E111",
-                            source.place(&at.key("prompt")),
-                            format!("the prompt of mode `{}` cannot be read: {problem}", mode.slug),
-                            "write the prompt to that file, or correct the path; it is relative to this manifest",
-                        ));
-                        None
-                    }
-                },
-                None if manifest.runtime.is_some() => None,
-                None => {
-                    self.diagnostics.push(Diagnostic::error(
-                        "E012",
-                        source.place(&at),
-                        format!("the field `prompt` is missing in mode `{}`", mode.slug),
-                        "add `prompt: FILE.md`; only an external agent (`runtime`) brings its own",
-                    ));
-                    None
-                }
-            };
-            if let Some(prompt) = &prompt {
+            let prompt = self.prompt(manifest, mode, &at, source);
+            let examples = self.examples(mode, &at, source);
+            files.push(ModeFiles { prompt, examples });
+        }
+        files
+    }
+
+    fn prompt(&mut self, manifest: &AgentManifest, mode: &Mode, at: &Path, source: &Source) -> Option<Prompt> {
+        let Some(file) = &mode.prompt else {
+            if manifest.runtime.is_none() {
+                self.diagnostics.push(Diagnostic::error(
+                    "E012",
+                    source.place(at),
+                    format!("the field `prompt` is missing in mode `{}`", mode.slug),
+                    "add `prompt: FILE.md`; only an external agent (`runtime`) brings its own",
+                ));
+            }
+            return None;
+        };
+        match self.root.read_linked_file(self.path, file) {
+            Ok(LinkedFile { file, text }) => {
+                let prompt = Prompt { file, text };
                 // A built-in prompt is the same for everyone, and a test checks it.
                 if self.layer != Layer::Builtin {
                     self.diagnostics.extend(prompt.check());
                 }
+                Some(prompt)
             }
-            prompts.push(prompt);
+            Err(problem) => {
+                self.diagnostics.push(Diagnostic::error(
+                    "E111",
+                    source.place(&at.key("prompt")),
+                    format!("the prompt of mode `{}` cannot be read: {problem}", mode.slug),
+                    "write the prompt to that file, or correct the path; it is relative to this manifest",
+                ));
+                None
+            }
         }
-        prompts
+    }
+
+    /// Returns the lines of the mode's examples file; empty if the mode names none or the file is unusable.
+    fn examples(&mut self, mode: &Mode, at: &Path, source: &Source) -> Vec<String> {
+        let Some(file) = &mode.examples_file else { return Vec::new() };
+        let (problem, help) = match self.root.read_linked_file(self.path, file) {
+            Ok(LinkedFile { file, text }) => {
+                let examples = examples::parse(&text);
+                if !examples.is_empty() {
+                    return examples;
+                }
+                let problem = format!("the examples file of mode `{}` has no example: {file}", mode.slug);
+                (problem, "write one request per line, or remove `examples_file`")
+            }
+            Err(problem) => (
+                format!("the examples file of mode `{}` cannot be read: {problem}", mode.slug),
+                "write one request per line to that file, or correct the path; it is relative to this manifest",
+            ),
+        };
+        self.diagnostics.push(Diagnostic::error("E115", source.place(&at.key("examples_file")), problem, help));
+        Vec::new()
     }
 }
 

@@ -72,7 +72,7 @@ fn candidate(agent: &AgentEntry, entry: &ModeEntry) -> Candidate {
         name: entry.mode.name.clone(),
         description: entry.mode.description.clone(),
         when_to_use: entry.mode.when_to_use.clone(),
-        examples: entry.mode.examples.clone(),
+        examples: entry.examples.clone(),
         capabilities,
     }
 }

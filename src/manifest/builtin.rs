@@ -1,4 +1,4 @@
-//! The manifests and prompts that are compiled into the binary.
+//! The manifests, prompts and router examples that are compiled into the binary.
 
 macro_rules! embed {
     ($($file:literal),* $(,)?) => {
@@ -24,20 +24,36 @@ pub(super) const FILES: &[(&str, &str)] = &embed![
     "manifests/services/todo.yaml",
     "manifests/services/tom.yaml",
     "manifests/services/tutorial.yaml",
+    "agents/coding/architect.examples.txt",
     "agents/coding/architect.md",
+    "agents/coding/backend.examples.txt",
     "agents/coding/backend.md",
+    "agents/coding/devsecops.examples.txt",
     "agents/coding/devsecops.md",
+    "agents/coding/frontend.examples.txt",
     "agents/coding/frontend.md",
+    "agents/coding/pm.examples.txt",
     "agents/coding/pm.md",
+    "agents/coding/qa.examples.txt",
     "agents/coding/qa.md",
+    "agents/coding/security.examples.txt",
     "agents/coding/security.md",
+    "agents/coding/sre.examples.txt",
     "agents/coding/sre.md",
+    "agents/goose/app_iterator.examples.txt",
     "agents/goose/app_iterator.md",
+    "agents/goose/app_maker.examples.txt",
     "agents/goose/app_maker.md",
+    "agents/goose/assistant.examples.txt",
     "agents/goose/assistant.md",
+    "agents/goose/judge.examples.txt",
     "agents/goose/judge.md",
+    "agents/goose/planner.examples.txt",
     "agents/goose/planner.md",
+    "agents/goose/recipe_maker.examples.txt",
     "agents/goose/recipe_maker.md",
+    "agents/goose/specialist.examples.txt",
     "agents/goose/specialist.md",
+    "agents/orchestrator/auto.examples.txt",
     "agents/orchestrator/auto.md",
 ];

@@ -1,5 +1,5 @@
 //! Where manifests lie: compiled in, in a folder, or in the snapshot of a project. Finds them and reads them,
-//! with limits, and reads the prompt files they point to.
+//! with limits, and reads the prompts and examples they point to.
 //!
 //! Invariant: a project is read once, as a snapshot; what was hashed for its trust is what is used.
 
@@ -9,13 +9,12 @@ use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
 use super::builtin;
-use super::prompt::Prompt;
 use crate::diagnostic::{Diagnostic, Place};
 
 /// A manifest is some kilobytes; anything past this was put there by mistake.
 const MAX_FILE: u64 = 1024 * 1024;
-/// A prompt is paid for in every request.
-const MAX_PROMPT: u64 = 256 * 1024;
+/// Limit for a file that a manifest names. A prompt is paid for in every request.
+const MAX_LINKED: u64 = 256 * 1024;
 /// Deep enough for any folder a person keeps, shallow enough to end.
 const MAX_DEPTH: usize = 16;
 
@@ -97,45 +96,73 @@ impl Root {
         }
     }
 
-    /// The prompt file that `manifest` names, or why it cannot be had.
-    pub fn prompt(&self, manifest: &Path, prompt: &str) -> Result<Prompt, String> {
+    /// Reads a text file that `manifest` names: a prompt or a list of examples. `name` is relative to the manifest.
+    ///
+    /// Returns an error if the file is missing, unreadable, too large or outside the files of this root.
+    pub fn read_linked_file(&self, manifest: &Path, name: &str) -> Result<LinkedFile, LinkedFileError> {
         let from = manifest.parent().unwrap_or(Path::new(""));
         match self {
             Root::Builtin => {
-                let path = normalise(&from.join(prompt)).ok_or("it lies outside the built-in files")?;
-                let file = builtin::FILES.iter().find(|(name, _)| Path::new(name) == path);
-                let (name, text) = file.ok_or("there is no such built-in file")?;
-                Ok(Prompt { file: format!("builtin:{name}"), text: (*text).to_owned() })
+                let path = normalise(&from.join(name)).ok_or(LinkedFileError::NotBuiltin)?;
+                let file = builtin::FILES.iter().find(|(known, _)| Path::new(known) == path);
+                let (name, text) = file.ok_or(LinkedFileError::NotBuiltin)?;
+                Ok(LinkedFile { file: format!("builtin:{name}"), text: (*text).to_owned() })
             }
             Root::Snapshot { files, shown } => {
-                let path =
-                    normalise(&from.join(prompt)).filter(|path| files.contains_key(path) || path.starts_with(".skein"));
-                let path =
-                    path.ok_or("a project's prompts must lie inside its .skein folder, which its trust covers")?;
-                let bytes = files.get(&path).ok_or_else(|| format!("there is no file {}", show(shown, &path)))?;
-                if bytes.len() as u64 > MAX_PROMPT {
-                    return Err(format!("it has {} bytes; the limit is {MAX_PROMPT}", bytes.len()));
+                let path = normalise(&from.join(name))
+                    .filter(|path| files.contains_key(path) || path.starts_with(".skein"))
+                    .ok_or(LinkedFileError::OutsideProject)?;
+                let file = show(shown, &path);
+                let bytes = files.get(&path).ok_or_else(|| LinkedFileError::Missing(file.clone()))?;
+                if bytes.len() as u64 > MAX_LINKED {
+                    return Err(LinkedFileError::TooLarge(bytes.len() as u64));
                 }
-                let text = text_of(bytes.clone()).ok_or("it is not UTF-8 text")?;
-                Ok(Prompt { file: show(shown, &path), text })
+                let text = text_of(bytes.clone()).ok_or(LinkedFileError::NotText)?;
+                Ok(LinkedFile { file, text })
             }
             Root::Disk { path, shown } => {
                 let folder = |root: &Path| {
                     if path.is_file() { root.parent().unwrap_or(root).to_owned() } else { root.to_owned() }
                 };
-                let file = folder(path).join(from).join(prompt);
-                let name = normalise(&folder(Path::new(shown)).join(from).join(prompt))
-                    .map_or_else(|| file.display().to_string(), |path| path.display().to_string());
-                let text = read_capped(&file, MAX_PROMPT).map_err(|error| match error {
-                    ReadError::TooLarge(size) => format!("it has {size} bytes; the limit is {MAX_PROMPT}"),
-                    ReadError::NotText => "it is not UTF-8 text".to_owned(),
-                    ReadError::Io(error) if error.kind() == ErrorKind::NotFound => format!("there is no file {name}"),
-                    ReadError::Io(error) => error.to_string(),
+                let path = folder(path).join(from).join(name);
+                let file = normalise(&folder(Path::new(shown)).join(from).join(name))
+                    .map_or_else(|| path.display().to_string(), |path| path.display().to_string());
+                let text = read_capped(&path, MAX_LINKED).map_err(|error| match error {
+                    ReadError::TooLarge(size) => LinkedFileError::TooLarge(size),
+                    ReadError::NotText => LinkedFileError::NotText,
+                    ReadError::Io(error) if error.kind() == ErrorKind::NotFound => {
+                        LinkedFileError::Missing(file.clone())
+                    }
+                    ReadError::Io(error) => LinkedFileError::Io(error),
                 })?;
-                Ok(Prompt { file: name, text })
+                Ok(LinkedFile { file, text })
             }
         }
     }
+}
+
+/// A text file that a manifest names, with its path as people see it.
+#[derive(Debug)]
+pub struct LinkedFile {
+    pub file: String,
+    pub text: String,
+}
+
+/// The reason why a file that a manifest names cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkedFileError {
+    #[error("there is no such built-in file")]
+    NotBuiltin,
+    #[error("a file that a project names must be inside its .skein folder, which its trust covers")]
+    OutsideProject,
+    #[error("there is no file {0}")]
+    Missing(String),
+    #[error("it has {0} bytes; the limit is {MAX_LINKED}")]
+    TooLarge(u64),
+    #[error("it is not UTF-8 text")]
+    NotText,
+    #[error("{0}")]
+    Io(#[source] std::io::Error),
 }
 
 /// The regular files below a folder, or the file itself. Links are followed; one that leads back is reported.

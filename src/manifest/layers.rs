@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::model::{AgentManifest, Mode, ServiceManifest};
 use super::prompt::Prompt;
 use super::yaml::{Path, Source};
-use super::{Config, Document, Layer, Settings, Transport};
+use super::{Config, Document, Layer, ModeFiles, Settings, Transport};
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::{AgentName, GroupName, ModeId, ServiceName, ToolName};
 
@@ -57,6 +57,8 @@ impl AgentEntry {
 pub struct ModeEntry {
     pub mode: Mode,
     pub prompt: Option<Prompt>,
+    /// What the router learns from: `examples`, then the lines of `examples_file`.
+    pub examples: Vec<String>,
     /// Where the mode is written; an internal mode stays in the built-in file when its agent is overridden.
     pub source: Arc<Source>,
     pub path: Path,
@@ -126,7 +128,7 @@ impl Manifests {
 
     pub(super) fn add(&mut self, document: Document, layer: Layer, source: &Arc<Source>, found: &mut Vec<Diagnostic>) {
         match document {
-            Document::Agent { manifest, prompts } => self.add_agent(*manifest, prompts, layer, source, found),
+            Document::Agent { manifest, mode_files } => self.add_agent(*manifest, mode_files, layer, source, found),
             Document::Service { manifest, path } => self.add_service(*manifest, path, layer, source, found),
             Document::Config(config) => {
                 if let Some(earlier) = self.configs.iter().find(|earlier| earlier.layer == layer) {
@@ -141,7 +143,7 @@ impl Manifests {
     fn add_agent(
         &mut self,
         mut manifest: AgentManifest,
-        prompts: Vec<Option<Prompt>>,
+        mode_files: Vec<ModeFiles>,
         layer: Layer,
         source: &Arc<Source>,
         found: &mut Vec<Diagnostic>,
@@ -150,11 +152,12 @@ impl Manifests {
         let modes = std::mem::take(&mut manifest.modes);
         let mut modes: Vec<_> = modes
             .into_iter()
-            .zip(prompts)
+            .zip(mode_files)
             .enumerate()
-            .map(|(index, (mode, prompt))| ModeEntry {
+            .map(|(index, (mode, files))| ModeEntry {
+                examples: [mode.examples.clone(), files.examples].concat(),
+                prompt: files.prompt,
                 mode,
-                prompt,
                 source: Arc::clone(source),
                 path: Path::root().key("modes").index(index),
                 layer,

@@ -216,6 +216,10 @@ pub struct Mode {
     /// Requests as people type them; the router learns from them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<String>,
+    /// A text file with more examples, one per line, relative to this file. Skein ignores blank lines and lines that
+    /// start with `#`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub examples_file: Option<String>,
     /// The Markdown file with the mode's prompt, relative to this file. Required unless the agent is external.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,

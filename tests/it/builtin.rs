@@ -140,8 +140,8 @@ fn every_mode_tells_the_router_when_to_use_it_with_many_distinct_examples() {
     let mut all = BTreeMap::new();
     for (id, entry) in modes(&manifests) {
         assert!(entry.mode.when_to_use.as_ref().is_some_and(|when| when.len() > 40), "{id}");
-        let distinct: BTreeSet<_> = entry.mode.examples.iter().map(|example| example.trim().to_lowercase()).collect();
-        assert_eq!(entry.mode.examples.len(), distinct.len(), "{id} repeats an example");
+        let distinct: BTreeSet<_> = entry.examples.iter().map(|example| example.trim().to_lowercase()).collect();
+        assert_eq!(entry.examples.len(), distinct.len(), "{id} repeats an example");
         let enough = if entry.mode.internal { 25 } else { 90 };
         assert!(distinct.len() >= enough, "{id} has {} examples, the router needs {enough}", distinct.len());
         for example in distinct {
@@ -161,8 +161,20 @@ fn every_file_of_manifests_and_agents_is_compiled_in() {
         let path = file.strip_prefix(repository("")).expect("inside the repository").to_owned();
         let compiled = match found.get(&path) {
             Some(text) => text.clone().map_err(|found| found.problem),
-            None => Root::Builtin.prompt(Path::new(""), &path.to_string_lossy()).map(|prompt| prompt.text),
+            None => {
+                let linked = Root::Builtin.read_linked_file(Path::new(""), &path.to_string_lossy());
+                linked.map(|linked| linked.text).map_err(|error| error.to_string())
+            }
         };
         assert_eq!(compiled.as_deref(), Ok(read(&file).as_str()), "{}", path.display());
+    }
+}
+
+/// A manifest is documentation: what the router needs in bulk is in `examples_file`.
+#[test]
+fn a_built_in_agent_manifest_has_at_most_250_lines() {
+    for file in files_below(&repository("manifests/agents")) {
+        let lines = read(&file).lines().count();
+        assert!(lines <= 250, "{} has {lines} lines", file.display());
     }
 }

@@ -510,6 +510,19 @@ fn a_trusted_project_is_used_until_one_byte_changes() {
 }
 
 #[test]
+fn a_changed_examples_file_ends_the_trust_of_a_project() {
+    let sandbox = Sandbox::new();
+    let agent = "version: 1\nkind: agent\nname: house\ndescription: x\nruntime: {acp: {command: none}}\nmodes:\n  \
+                 - {slug: one, description: x, examples_file: one.examples.txt}\n";
+    sandbox.write("project/.skein/agents/house.yaml", agent);
+    sandbox.write("project/.skein/agents/one.examples.txt", "mow the lawn\n");
+    sandbox.skein(&["trust", "--yes"]);
+    assert_eq!(sandbox.skein(&["trust", "--status", "--json"]).json()["trust"], "trusted");
+    sandbox.write("project/.skein/agents/one.examples.txt", "mow the roof\n");
+    assert_eq!(sandbox.skein(&["trust", "--status", "--json"]).json()["trust"], "changed");
+}
+
+#[test]
 fn trust_can_be_taken_back() {
     let sandbox = cloned_project();
     sandbox.skein(&["trust", "--yes"]);

@@ -23,6 +23,28 @@ modes:
     examples: [mow the lawn, water the roses, plant an apple tree, rake the leaves, trim the hedge, weed the flower bed]
 ";
 
+/// The same manifest teaches the same if its examples are in a file.
+#[test]
+fn the_router_learns_from_examples_and_the_examples_file() {
+    let sandbox = Sandbox::new();
+    let split = KITCHEN
+        .replace(", heat the oven, make tomato soup, fry the fish]", "]\n    examples_file: kitchen.txt")
+        .replace("    examples: [mow the lawn, water the roses, plant an apple tree, rake the leaves, trim the hedge, weed the flower bed]", "    examples_file: lists/garden.txt");
+    sandbox.write("inline/house.yaml", KITCHEN);
+    sandbox.write("split/house.yaml", &split);
+    sandbox.write("split/kitchen.txt", "# Hot food.\nheat the oven\n\nmake tomato soup\nfry the fish\n");
+    let garden =
+        "mow the lawn\nwater the roses\nplant an apple tree\nrake the leaves\ntrim the hedge\nweed the flower bed";
+    sandbox.write("split/lists/garden.txt", garden);
+    let read = |folder: &str| {
+        let root = Root::Disk { path: sandbox.path(folder), shown: folder.to_owned() };
+        let (manifests, found) = skein::manifest::load(&[(Layer::Extra, root)]);
+        assert_eq!(found, []);
+        candidates(&manifests)
+    };
+    assert_eq!(read("split"), read("inline"));
+}
+
 fn routed(run: &Run) -> Vec<(String, String, Value)> {
     let json = run.json();
     let routes = json["routes"].as_array().unwrap();
