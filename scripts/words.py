@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes data/words.bin from the sentence-transformers model all-MiniLM-L6-v2 (Apache License 2.0).
+"""Makes src/router/words.bin from the sentence-transformers model all-MiniLM-L6-v2 (Apache License 2.0).
 
-    scripts/words.py MODEL_FOLDER [data/words.bin]
+    scripts/words.py MODEL_FOLDER [src/router/words.bin]
 
 MODEL_FOLDER holds model.safetensors and vocab.txt. Needs numpy and scipy. The file is checked in: this runs only when
 the model or the layout changes.
@@ -94,7 +94,7 @@ def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     model = pathlib.Path(sys.argv[1])
-    target = pathlib.Path(sys.argv[2] if len(sys.argv) == 3 else "data/words.bin")
+    target = pathlib.Path(sys.argv[2] if len(sys.argv) == 3 else "src/router/words.bin")
     vocabulary = (model / "vocab.txt").read_text(encoding="utf-8").splitlines()
     tensor = tensors(model / "model.safetensors")
     every = numpy.arange(len(vocabulary))

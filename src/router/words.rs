@@ -1,8 +1,8 @@
 //! What words mean, roughly: a vector for each common English word or piece of a word, compiled in.
-//! `data/README.md` says where they come from. They let `invoice` and `bill` be near each other although they
+//! `README.md` next to this file says where they come from. They let `invoice` and `bill` be near each other although they
 //! share no letters.
 
-static TABLE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/data/words.bin"));
+static TABLE: &[u8] = include_bytes!("words.bin");
 
 const HEADER: usize = 16;
 

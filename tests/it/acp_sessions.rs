@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use skein::agents::Event;
 use skein::conversation::{Content, Message};
 
-use crate::support::Sandbox;
 use crate::support::acp::{Acp, of_kind, said, spoken};
 use crate::support::http::{HttpServer, Reply, good_server};
+use crate::support::{Sandbox, servers};
 
 fn echo(name: &str, args: &[&str], env: &[(&str, &str)]) -> Value {
     let env: Vec<_> = env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
-    json!({"name": name, "command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": args, "env": env})
+    json!({"name": name, "command": servers::mcp_echo(), "args": args, "env": env})
 }
 
 /// 15, 16: a session has an id, and no other has it.

@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 
 use crate::support::acp::{Acp, of_kind, said, selected, spoken};
 use crate::support::tmux::Terminal;
-use crate::support::{Sandbox, repository, service, with};
+use crate::support::{Sandbox, repository, servers, service, with};
 
 /// The test server as an editor brings it: it belongs to one session.
 fn talker(name: &str, args: &[&str]) -> Value {
     let args: Vec<_> = ["--talks"].iter().chain(args).collect();
-    json!({"name": name, "command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": args, "env": []})
+    json!({"name": name, "command": servers::mcp_echo(), "args": args, "env": []})
 }
 
 /// The same installed by the user, for a mode that has them all: name, scope, arguments.
 fn install(sandbox: &Sandbox, services: &[(&str, &str, &[&str])]) {
     for (name, scope, args) in services {
         let args: Vec<_> = ["--talks"].iter().chain(*args).collect();
-        let command = json!({"command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": args});
+        let command = json!({"command": servers::mcp_echo(), "args": args});
         let manifest = with(service(name, json!({"stdio": command})), json!({"scope": scope}));
         sandbox.write(&format!("config/services/{name}.yaml"), &manifest.to_string());
     }

@@ -104,7 +104,7 @@ fn modules_use_only_what_the_table_in_the_docs_allows() {
 fn every_module_has_a_row_and_every_row_a_module() {
     let modules: BTreeSet<_> = rust_files("src").iter().map(|file| module_of(file)).collect();
     let modules: BTreeSet<_> =
-        modules.into_iter().filter(|module| !["lib", "main", "bin"].contains(&module.as_str())).collect();
+        modules.into_iter().filter(|module| !["lib", "main"].contains(&module.as_str())).collect();
     let rows: BTreeSet<_> = arrows().into_keys().collect();
     assert_eq!(rows, modules, "left docs/architecture.md, right src/");
     let library = read(repository("src/lib.rs"));
@@ -163,7 +163,7 @@ fn a_folder_is_opened_by_the_file_of_its_name() {
 
 #[test]
 fn every_file_opens_with_what_it_is_for() {
-    for file in ["src", "tests/it"].iter().flat_map(|folder| rust_files(folder)) {
+    for file in ["src", "tests/it", "tests/servers"].iter().flat_map(|folder| rust_files(folder)) {
         assert!(read(&file).starts_with("//! "), "{} opens with `//!`", file.display());
     }
 }
@@ -247,8 +247,11 @@ fn files_and_functions_that_the_docs_name_exist() {
     }
 }
 
-/// There are two programs, and the README says `cargo run`.
+/// The README says `cargo run`, and `cargo install` must not install the servers of the tests.
 #[test]
-fn cargo_run_means_skein() {
-    assert!(read(repository("Cargo.toml")).contains("\ndefault-run = \"skein\"\n"));
+fn skein_is_the_only_program_of_the_package() {
+    let package = read(repository("Cargo.toml"));
+    assert!(package.contains("\ndefault-run = \"skein\"\n"));
+    assert_eq!(package.matches("[[bin]]").count(), 1);
+    assert!(!repository("src/bin").exists(), "cargo takes every file of src/bin for a program");
 }

@@ -178,7 +178,7 @@ fn codes_in_source() -> BTreeSet<String> {
     while let Some(path) = pending.pop() {
         if path.is_dir() {
             pending.extend(fs::read_dir(path).expect("a folder").map(|entry| entry.expect("an entry").path()));
-        } else {
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             found.extend(codes(&fs::read_to_string(&path).expect("source text"), "\"", "\""));
         }
     }

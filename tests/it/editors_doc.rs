@@ -1,4 +1,4 @@
-//! docs/editors.md against the program, and the entry for the ACP registry, registry/skein, against the rules of that
+//! docs/editors.md against the program, and the entry for the ACP registry, docs/registry/skein, against the rules of that
 //! registry, as its CONTRIBUTING.md has them.
 
 use std::collections::BTreeSet;
@@ -51,7 +51,7 @@ fn the_settings_in_the_docs_fit_the_program() {
 }
 
 fn entry() -> Value {
-    serde_json::from_str(&read(repository("registry/skein/agent.json"))).expect("JSON")
+    serde_json::from_str(&read(repository("docs/registry/skein/agent.json"))).expect("JSON")
 }
 
 fn keys(value: &Value) -> BTreeSet<&str> {
@@ -113,7 +113,7 @@ fn the_program_passes_the_check_that_the_registry_makes() {
 
 #[test]
 fn the_icon_is_small_square_and_of_the_colour_of_the_text_around_it() {
-    let icon = read(repository("registry/skein/icon.svg"));
+    let icon = read(repository("docs/registry/skein/icon.svg"));
     let root = icon.lines().next().expect("a line");
     assert_eq!(root, r#"<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 16 16">"#);
     assert!(!icon.contains("<!--") && !icon.contains("style"), "comments and styles are refused");

@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::support::Sandbox;
 use crate::support::acp::{Acp, of_kind, said, spoken};
 use crate::support::outside::{manifest, mode};
 use crate::support::peers::echo;
+use crate::support::{Sandbox, servers};
 
 /// An agent `echo` with a mode for each way to be held.
 fn fenced(flags: &[&str]) -> Sandbox {
@@ -234,7 +234,7 @@ fn a_dependency_that_is_needed_and_missing_keeps_it_from_being_started() {
     let session = client.session();
     let error = client.refused("session/set_mode", json!({"sessionId": session, "modeId": "echo/needs"}));
     assert!(error["message"].as_str().unwrap().contains("there is no program `no-such-program`"), "{error}");
-    assert!(client.running(&format!("{} ", env!("CARGO_BIN_EXE_skein-acp-echo"))).is_empty(), "it was not launched");
+    assert!(client.running(&format!("{} ", servers::acp_echo())).is_empty(), "it was not launched");
     client.set_mode(&session, "echo/likes");
     let notice = client.wait_update(0, &session, "notice");
     assert!(notice.to_string().contains("the service broken is not there"), "{notice}");

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::support::Sandbox;
 use crate::support::acp::{Acp, of_kind, selected, spoken};
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
+use crate::support::{Sandbox, servers};
 
 fn with_model(sandbox: &Sandbox, model: &ScriptedModel, capabilities: &Value) -> Acp {
     let mut client = Acp::launch(sandbox, model.offered_to(sandbox.command(&["acp", "-a", "orchestrator"])));
@@ -595,7 +595,7 @@ fn children_have_what_the_editor_brings_until_it_is_disabled() {
         heard.borrow_mut().push(request["toolCall"]["name"].as_str().unwrap_or_default().to_owned());
         Some(selected("allow"))
     });
-    let parrot = json!([{"name": "parrot", "command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": [], "env": []}]);
+    let parrot = json!([{"name": "parrot", "command": servers::mcp_echo(), "args": [], "env": []}]);
     let session = client.session_with(parrot);
     let tools_of = |client: &mut Acp, prompt: &str| {
         let before = model.requests().len();

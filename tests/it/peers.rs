@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::http::{HttpServer, Reply};
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::peers::{self, Direct, Peer, echo};
-use crate::support::{Sandbox, files_below, read, repository};
+use crate::support::{Sandbox, files_below, read, repository, servers};
 
 #[test]
 fn echo_does_what_its_prompts_say() {
@@ -55,7 +55,7 @@ fn echo_uses_the_server_it_is_given_and_shows_no_secret_of_it() {
     let sandbox = Sandbox::new();
     let (mut client, _) = Direct::start(&sandbox, &echo(&[]));
     let env = json!([{"name": "KEY", "value": "hidden"}]);
-    let server = json!({"name": "s", "command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": [], "env": env});
+    let server = json!({"name": "s", "command": servers::mcp_echo(), "args": [], "env": env});
     let session = client.session(json!([server]));
     assert!(client.prompt(&session, "tools").starts_with("echo add env"));
     assert!(client.prompt(&session, r#"tool echo {"text": "hi"}"#).contains(r#""text":"hi""#));
@@ -170,7 +170,7 @@ fn names_of_echo(peer: impl FnOnce(&ScriptedModel) -> Peer) -> Vec<String> {
     let model = scripted("none", json!({}));
     let sandbox = Sandbox::new();
     let (mut client, _) = Direct::start(&sandbox, &peer(&model));
-    let server = json!({"name": "s", "command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": [], "env": []});
+    let server = json!({"name": "s", "command": servers::mcp_echo(), "args": [], "env": []});
     let session = client.session(json!([server]));
     client.prompt(&session, "hi");
     let requests = model.requests();

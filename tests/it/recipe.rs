@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::cli::code_blocks;
 use crate::model::{Answer, Model, calls, says};
 use crate::support::tmux::Terminal;
-use crate::support::{Run, Sandbox};
+use crate::support::{Run, Sandbox, servers};
 
 const GREETING: &str = r#"
 title: Greet
@@ -49,7 +49,7 @@ fn result(model: &Model, index: usize) -> String {
 }
 
 fn with_extension(available: &str, more: &str) -> String {
-    let echo = env!("CARGO_BIN_EXE_skein-mcp-echo");
+    let echo = servers::mcp_echo();
     format!(
         "title: Echo\ndescription: Uses a server.\nprompt: Use it.\nextensions:\n  - {{type: stdio, name: words, cmd: {echo}, \
          available_tools: {available}{more}}}\n"

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::model::{Answer, Model, calls, says, stop};
-use crate::support::{Run, Sandbox, read};
+use crate::support::{Run, Sandbox, read, servers};
 
 impl Model {
     pub(crate) fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Run {
@@ -218,7 +218,7 @@ fn consent_is_what_the_users_config_says_and_a_project_only_makes_it_stricter() 
 #[test]
 fn a_projects_servers_take_no_built_in_services_place() {
     let sandbox = Sandbox::new();
-    let echo = env!("CARGO_BIN_EXE_skein-mcp-echo");
+    let echo = servers::mcp_echo();
     let servers = json!({"mcpServers": {"fetch": {"command": echo}, "old": {"type": "sse", "url": "http://127.0.0.1:1/"},
         "off": {"command": echo, "disabled": true}, "extra": {"command": echo}}});
     sandbox.write("project/.mcp.json", &servers.to_string());
@@ -323,7 +323,7 @@ fn the_profile_in_use_names_the_model_and_the_users_config_its_address_and_windo
 #[test]
 fn a_service_of_the_user_that_the_profile_leaves_out_is_not_there() {
     let sandbox = Sandbox::new();
-    let echo = env!("CARGO_BIN_EXE_skein-mcp-echo");
+    let echo = servers::mcp_echo();
     for name in ["first", "second"] {
         let manifest = json!({"version": 1, "kind": "service", "name": name, "description": "x",
             "transport": {"stdio": {"command": echo}}});

@@ -12,6 +12,7 @@ pub(crate) mod http;
 pub(crate) mod model;
 pub(crate) mod outside;
 pub(crate) mod peers;
+pub(crate) mod servers;
 pub(crate) mod tmux;
 mod wired;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::model::ScriptedModel;
-use super::{Sandbox, repository};
+use super::{Sandbox, repository, servers};
 
 /// How long a peer may be silent: those made of JavaScript take their time to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,9 +40,9 @@ impl Peer {
     }
 }
 
-/// `skein-acp-echo`, which does what its prompts say and can misbehave; see `src/bin/acp_echo/turn.rs`.
+/// `skein-acp-echo`, which does what its prompts say and can misbehave; see `tests/servers/acp_echo/turn.rs`.
 pub(crate) fn echo(flags: &[&str]) -> Peer {
-    Peer::new(env!("CARGO_BIN_EXE_skein-acp-echo"), flags, &[])
+    Peer::new(servers::acp_echo(), flags, &[])
 }
 
 /// A file that `scripts/test` installs.

@@ -17,17 +17,19 @@ use skein::services::{Environment, PoolOptions, Registry, UserFolders};
 use skein::tool::{CallContext, ServiceStatus, Session, ToolOutcome};
 use tempfile::TempDir;
 
+use super::servers;
+
 /// How long anything may take before a test gives up on it.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A service manifest for `skein-mcp-echo` with these flags.
 pub(crate) fn echo(name: &str, flags: &[&str]) -> Value {
-    service(name, json!({"stdio": {"command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": flags}}))
+    service(name, json!({"stdio": {"command": servers::mcp_echo(), "args": flags}}))
 }
 
 /// The same, started so that it ignores SIGTERM.
 pub(crate) fn stubborn(name: &str, flags: &[&str]) -> Value {
-    let mut args = vec!["-c", r#"trap '' TERM; exec "$0" "$@""#, env!("CARGO_BIN_EXE_skein-mcp-echo")];
+    let mut args = vec!["-c", r#"trap '' TERM; exec "$0" "$@""#, servers::mcp_echo()];
     args.extend(flags);
     service(name, json!({"stdio": {"command": "sh", "args": args}}))
 }
