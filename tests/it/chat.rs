@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::tmux::{Terminal, eventually};
-use crate::support::{Sandbox, read, repository};
+use crate::support::{Sandbox, full_tests, read, repository};
 
 const SIZE: (u16, u16) = (80, 40);
 /// Stands below every turn that ended.
@@ -44,6 +44,9 @@ fn talking(sandbox: &Sandbox, model: &ScriptedModel, size: (u16, u16), more: &[&
 /// The first screen in docs/chat.md, as the program shows it. How long it took depends on the machine.
 #[test]
 fn the_screen_in_the_docs_is_what_is_shown() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.write("project/greet.py", "import sys\nprint('hello')\n");
     let model = ScriptedModel::new(|request| {
@@ -97,6 +100,9 @@ fn it_needs_a_terminal() {
 
 #[test]
 fn with_nothing_configured_it_says_what_is_active_and_what_to_type() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let terminal = Terminal::start(&sandbox, None, SIZE, &["chat"]);
     terminal.shows("›");
@@ -115,6 +121,9 @@ const MARKDOWN: &str = "# A plan\n\nRead **all** of `src/main.rs`, then 日本�
 
 #[test]
 fn markdown_is_set_for_the_width_of_the_screen() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| says(MARKDOWN));
     let terminal = talking(&sandbox, &model, SIZE, &[]);
@@ -144,6 +153,9 @@ fn markdown_is_set_for_the_width_of_the_screen() {
 
 #[test]
 fn a_narrow_screen_hangs_and_wraps_wide_characters_at_its_edge() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| {
         says("x日本語の長い文章は、二列ずつ数えて折り返します。\n- 項目も同じように折り返して字下げします\n")
@@ -161,6 +173,9 @@ fn a_narrow_screen_hangs_and_wraps_wide_characters_at_its_edge() {
 
 #[test]
 fn a_screen_that_is_resized_while_words_come_wraps_the_rest_anew() {
+    if !full_tests() {
+        return;
+    }
     let (go, wait) = mpsc::channel();
     let wait = Arc::new(Mutex::new(wait));
     let sandbox = Sandbox::new();
@@ -183,6 +198,9 @@ fn a_screen_that_is_resized_while_words_come_wraps_the_rest_anew() {
 
 #[test]
 fn calls_are_folded_and_can_be_unfolded() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = runs("seq 1 30; echo \u{1b}[2Jend");
     let terminal = talking(&sandbox, &model, SIZE, &["--approval", "auto"]);
@@ -201,6 +219,9 @@ fn calls_are_folded_and_can_be_unfolded() {
 
 #[test]
 fn an_edit_is_shown_as_a_diff_and_undo_takes_it_back() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.write("project/greet.py", "import sys\nprint('hello')\n");
     let model = ScriptedModel::new(|request| match (asked(request).contains("greet"), has_result(request)) {
@@ -245,6 +266,9 @@ fn an_edit_is_shown_as_a_diff_and_undo_takes_it_back() {
 
 #[test]
 fn one_key_answers_a_question() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = runs("echo ran >> log.txt");
     let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask"]);
@@ -279,6 +303,9 @@ fn one_key_answers_a_question() {
 
 #[test]
 fn words_that_are_typed_or_pasted_are_no_answer_and_are_given_back() {
+    if !full_tests() {
+        return;
+    }
     let (go, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let sandbox = Sandbox::new();
@@ -306,6 +333,9 @@ fn words_that_are_typed_or_pasted_are_no_answer_and_are_given_back() {
 
 #[test]
 fn ctrl_z_does_not_stop_it_at_the_prompt_or_in_a_turn() {
+    if !full_tests() {
+        return;
+    }
     let (go, wait) = mpsc::channel();
     let wait = Arc::new(Mutex::new(wait));
     let sandbox = Sandbox::new();
@@ -325,6 +355,9 @@ fn ctrl_z_does_not_stop_it_at_the_prompt_or_in_a_turn() {
 
 #[test]
 fn undo_leaves_a_file_alone_that_changes_while_it_asks_and_names_the_commands() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| {
         match request["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool").count() {
@@ -347,6 +380,9 @@ fn undo_leaves_a_file_alone_that_changes_while_it_asks_and_names_the_commands() 
 
 #[test]
 fn without_a_model_tools_are_called_by_name() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "alpha\n");
     let terminal = Terminal::start(&sandbox, None, SIZE, &["chat"]);
@@ -361,6 +397,9 @@ fn without_a_model_tools_are_called_by_name() {
 
 #[test]
 fn a_session_in_which_nothing_was_said_is_not_kept() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| says("Fine."));
     for leave in ["", "/new"] {
@@ -379,6 +418,9 @@ fn a_session_in_which_nothing_was_said_is_not_kept() {
 
 #[test]
 fn errors_are_wrapped_by_words() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| says("Fine."));
     let terminal = talking(&sandbox, &model, (44, 30), &[]);
@@ -394,6 +436,9 @@ fn errors_are_wrapped_by_words() {
 
 #[test]
 fn consent_for_the_project_is_kept_in_the_config() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = runs("touch made.txt");
     let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask"]);
@@ -409,6 +454,9 @@ fn consent_for_the_project_is_kept_in_the_config() {
 
 #[test]
 fn ctrl_c_cancels_a_turn_and_a_question_and_never_the_program() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| match asked(request) {
         text if text.contains("hang") => Answer::Hangs("I begin and "),
@@ -446,6 +494,9 @@ fn ctrl_c_cancels_a_turn_and_a_question_and_never_the_program() {
 
 #[test]
 fn commands_switch_list_and_help() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| says("Fine."));
     let terminal = talking(&sandbox, &model, (80, 60), &["-a", "coding", "-m", "backend"]);
@@ -479,6 +530,9 @@ fn commands_switch_list_and_help() {
 
 #[test]
 fn a_talk_is_made_shorter() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| {
         let long = "word ".repeat(2000);
@@ -495,6 +549,9 @@ fn a_talk_is_made_shorter() {
 
 #[test]
 fn text_of_many_lines_is_pasted_and_typed_as_one_prompt() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| says("Fine."));
     let terminal = talking(&sandbox, &model, SIZE, &[]);
@@ -521,6 +578,9 @@ fn text_of_many_lines_is_pasted_and_typed_as_one_prompt() {
 
 #[test]
 fn commands_and_paths_are_completed() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.write("project/notes/todo.txt", "buy bread");
     let model = ScriptedModel::new(|_| says("Fine."));
@@ -534,6 +594,9 @@ fn commands_and_paths_are_completed() {
 
 #[test]
 fn an_answer_that_breaks_off_goes_on_below_a_notice() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let tries = std::sync::atomic::AtomicUsize::new(0);
     let model = ScriptedModel::new(move |_| match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
@@ -550,6 +613,9 @@ fn an_answer_that_breaks_off_goes_on_below_a_notice() {
 
 #[test]
 fn a_terminal_that_goes_away_leaves_a_session_to_go_on_with() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| match asked(request) {
         text if text.contains("hang") && !has_result(request) => {
@@ -580,6 +646,9 @@ fn a_terminal_that_goes_away_leaves_a_session_to_go_on_with() {
 
 #[test]
 fn a_session_is_picked_from_those_of_the_folder() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| says("Fine."));
     let terminal = Terminal::start(&sandbox, Some(&model), SIZE, &["chat", "--resume"]);
@@ -608,6 +677,9 @@ fn a_session_is_picked_from_those_of_the_folder() {
 
 #[test]
 fn no_colour_means_none() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new().with("NO_COLOR", "1");
     let model = ScriptedModel::new(|_| says("**bold** and `code`"));
     let terminal = talking(&sandbox, &model, SIZE, &[]);

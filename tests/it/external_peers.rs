@@ -3,11 +3,11 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Sandbox;
 use crate::support::acp::{Acp, of_kind, spoken};
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::outside::{manifest, mode};
 use crate::support::peers::{self, Peer};
+use crate::support::{Sandbox, full_tests};
 
 /// A client in a session with this agent, which may read files and has a memory to use.
 fn in_session(sandbox: &Sandbox, peer: &Peer) -> (Acp, String) {
@@ -48,11 +48,17 @@ fn assert_plays(peer: &Peer, prefix: &'static str, yes: &'static str) {
 
 #[test]
 fn the_typescript_sdk() {
+    if !full_tests() {
+        return;
+    }
     assert_plays(&peers::typescript(), "ts-", "ts-yes");
 }
 
 #[test]
 fn the_python_sdk() {
+    if !full_tests() {
+        return;
+    }
     assert_plays(&peers::python(), "py-", "py-yes");
 }
 
@@ -131,6 +137,9 @@ fn handed(model: &ScriptedModel) -> Vec<String> {
 
 #[test]
 fn goose() {
+    if !full_tests() {
+        return;
+    }
     let model = scripted("skein__memory__remember", json!({"text": "from goose", "scope": "project"}));
     let sandbox = Sandbox::new();
     let (mut client, session) = in_session(&sandbox, &peers::goose(&model));
@@ -152,6 +161,9 @@ fn goose() {
 
 #[test]
 fn opencode() {
+    if !full_tests() {
+        return;
+    }
     let model = scripted("bash", json!({"command": "touch made", "description": "Makes a file"}));
     let sandbox = Sandbox::new();
     let (mut client, session) = in_session(&sandbox, &peers::opencode(&model));

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::support::{Sandbox, read};
+use crate::support::{Sandbox, full_tests, read, require_full_tests};
 
 /// Types each answer when its question is there, and shows what the terminal showed. What answers no question is typed
 /// before the program begins.
@@ -37,6 +37,7 @@ sys.stdout.buffer.write(shown)
 /// Runs the program in a terminal; `typed` are questions and what is answered to them.
 #[expect(clippy::disallowed_methods, reason = "the program under test is started from outside")]
 fn at_a_terminal(sandbox: &Sandbox, args: &[&str], typed: &[(&str, &str)]) -> String {
+    require_full_tests("python3");
     let inner = sandbox.command(args);
     let mut command = Command::new("python3");
     command.args(["-c", TERMINAL, &serde_json::to_string(typed).unwrap()]).arg(inner.get_program()).args(args);
@@ -51,6 +52,9 @@ const SERVICE: &str = "version: 1\nkind: service\nname: clock\ndescription: Time
 
 #[test]
 fn the_first_time_it_says_what_is_active_and_what_to_type_next() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let shown = at_a_terminal(&sandbox, &["run", "list"], &[]);
     assert!(shown.contains("goose/assistant with developer, memory, todo; model: offline"), "{shown}");
@@ -70,6 +74,9 @@ fn a_script_is_told_nothing() {
 
 #[test]
 fn a_project_is_asked_about_with_what_it_would_start_and_change() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.write("project/.skein/services/clock.yaml", SERVICE);
     sandbox.write("project/.skein/config.yaml", "version: 1\napproval: read-only\n");
@@ -89,6 +96,9 @@ fn a_project_is_asked_about_with_what_it_would_start_and_change() {
 
 #[test]
 fn what_was_typed_before_the_question_does_not_answer_it() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.write("project/.skein/services/clock.yaml", SERVICE);
     let shown = at_a_terminal(&sandbox, &["trust"], &[("", "y"), ("[y/N]", "n")]);
@@ -112,6 +122,9 @@ fn variables_are_shown_with_what_they_hold_and_errors_before_they_stand_in_the_w
 
 #[test]
 fn without_a_prompt_it_says_that_it_waits_for_one() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let shown = at_a_terminal(&sandbox, &["run"], &[("Ctrl-D", "list\n\u{4}")]);
     assert!(shown.contains("`skein configure`") && !shown.contains("the prompt is empty"), "{shown}");
@@ -119,6 +132,9 @@ fn without_a_prompt_it_says_that_it_waits_for_one() {
 
 #[test]
 fn a_wrong_answer_is_asked_for_again_and_enter_alone_changes_nothing() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     for command in [&["configure"][..], &["acp", "--setup"]] {
         let shown = at_a_terminal(&sandbox, command, &[("Provider:", "")]);
@@ -153,6 +169,9 @@ fn a_change_asks_again_and_names_the_files() {
 
 #[test]
 fn a_key_that_is_typed_is_not_shown() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let key = concat!("a-key", "-that-is-typed");
     let typed = [("Provider:", "openai"), ("Model:", "some"), ("Key for", key), ("Agent", ""), ("[Y/n]", "n")];

@@ -1,5 +1,5 @@
 //! Keys in the keyring of the desktop: a real gnome-keyring on a bus of its own, one that is locked, and one that
-//! never answers. Needs `dbus-run-session` and `gnome-keyring-daemon`; `scripts/test` installs them.
+//! never answers. Needs `dbus-run-session` and `gnome-keyring-daemon`; `scripts/bootstrap` installs them.
 #![expect(clippy::expect_used, reason = "helpers of tests fail the test")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::support::model::{Answer, ScriptedModel};
-use crate::support::{Run, Sandbox, files_below};
+use crate::support::{Run, Sandbox, files_below, full_tests, require_full_tests};
 
 /// Not a real one.
 const KEY: &str = concat!("a-key", "-of-a-keyring-5140");
@@ -25,6 +25,7 @@ struct Desktop {
 impl Desktop {
     #[expect(clippy::disallowed_methods, reason = "the session is what the program under test runs in")]
     fn start(sandbox: &Sandbox) -> Self {
+        require_full_tests("a keyring");
         let script = "printf secret | gnome-keyring-daemon --unlock --components=secrets >/dev/null 2>&1 || exit 1
             echo \"$DBUS_SESSION_BUS_ADDRESS\"; exec cat >/dev/null";
         for folder in ["run", "home/.local/share", "home/.cache"] {
@@ -100,6 +101,9 @@ fn kept_in(run: &Run) -> Value {
 
 #[test]
 fn a_key_lies_in_the_keyring_is_used_from_there_and_can_be_forgotten() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let desktop = Desktop::start(&sandbox);
     let model = ScriptedModel::new(|_| Answer::Says(vec!["hello".to_owned()]));
@@ -128,6 +132,9 @@ fn a_key_lies_in_the_keyring_is_used_from_there_and_can_be_forgotten() {
 
 #[test]
 fn a_locked_keyring_is_not_opened_and_a_file_takes_its_place() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let desktop = Desktop::start(&sandbox);
     // No base address: a provider that needs its key.

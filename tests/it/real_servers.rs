@@ -1,5 +1,5 @@
 //! Skein between real servers and real clients: the reference servers and the Inspector, as npm has them.
-//! `scripts/test` installs them in tests/npm; without them these tests fail.
+//! `scripts/bootstrap` installs them in tests/npm.
 
 #![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
@@ -17,7 +17,7 @@ use skein::tool::{CallContext, Session};
 
 use crate::client::Client;
 use crate::recordings::{RECORDED, answer, recording, request};
-use crate::support::{Sandbox, inspector, npm, repository};
+use crate::support::{Sandbox, full_tests, inspector, npm, repository};
 
 /// The variables that the manifests in tests/fixtures/real ask for.
 fn variables(sandbox: &Sandbox) -> [(&'static str, String); 3] {
@@ -44,6 +44,9 @@ fn skein(sandbox: &Sandbox, mode: &str) -> Command {
 /// among them.
 #[test]
 fn real_servers_answer_as_they_were_recorded() {
+    if !full_tests() {
+        return;
+    }
     for mode in RECORDED {
         let sandbox = Sandbox::new();
         let (mut client, _) = Client::connect(skein(&sandbox, mode));
@@ -61,6 +64,9 @@ fn real_servers_answer_as_they_were_recorded() {
 
 #[test]
 fn a_whole_service_brings_its_tools_resources_and_prompts() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let (mut client, greeting) = Client::connect(skein(&sandbox, "everything"));
     let instructions = greeting["instructions"].as_str().expect("instructions");
@@ -90,6 +96,9 @@ fn a_whole_service_brings_its_tools_resources_and_prompts() {
 
 #[test]
 fn one_group_brings_its_tools_and_neither_resources_nor_prompts() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let (mut client, greeting) = Client::connect(skein(&sandbox, "demo"));
     assert_eq!(greeting["capabilities"], json!({"tools": {}}));
@@ -109,6 +118,9 @@ fn one_group_brings_its_tools_and_neither_resources_nor_prompts() {
 
 #[test]
 fn an_embedded_resource_comes_through() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let (mut client, _) = Client::connect(skein(&sandbox, "everything"));
     let result = client.call("everything__get-resource-reference", json!({"resourceType": "Text", "resourceId": 1}));
@@ -121,6 +133,9 @@ fn an_embedded_resource_comes_through() {
 
 #[test]
 fn progress_reaches_the_client_under_its_own_token() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let (mut client, _) = Client::connect(skein(&sandbox, "everything"));
     let result = client.result(
@@ -146,6 +161,9 @@ fn progress_reaches_the_client_under_its_own_token() {
 
 #[test]
 fn a_server_sees_no_secret_that_its_manifest_does_not_give_it() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new().with("OPENAI_API_KEY", "sk-secret").with("AWS_SESSION_TOKEN", "aws-secret");
     let (mut client, _) = Client::connect(skein(&sandbox, "everything"));
     let env = client.call_json("everything__get-env");
@@ -158,6 +176,9 @@ fn a_server_sees_no_secret_that_its_manifest_does_not_give_it() {
 
 #[test]
 fn tools_are_shown_as_the_server_lists_them() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["--manifests", &manifests(), "tools", "-a", "real", "-m", "look", "--json"]);
     let output = command.envs(variables(&sandbox)).output().expect("it runs");
@@ -174,6 +195,9 @@ fn tools_are_shown_as_the_server_lists_them() {
 /// The same without the program: the library in a process of its own.
 #[tokio::test]
 async fn the_library_binds_and_calls_a_real_server() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let roots = [
         (Layer::Builtin, Root::Builtin),
@@ -211,6 +235,9 @@ fn inspect(sandbox: &Sandbox, mode: &str, args: &[&str]) -> (i32, Value, String)
 
 #[test]
 fn the_inspector_lists_and_calls() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let (code, listed, said) = inspect(&sandbox, "demo", &["tools/list"]);
     assert_eq!(code, 0, "{said}");
@@ -233,6 +260,9 @@ fn the_inspector_lists_and_calls() {
 
 #[test]
 fn the_inspector_sees_resources_and_prompts_where_they_are_in_scope() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     for (mode, offered) in [("everything", true), ("demo", false)] {
         for (method, list) in [("resources/list", "resources"), ("prompts/list", "prompts")] {
@@ -246,6 +276,9 @@ fn the_inspector_sees_resources_and_prompts_where_they_are_in_scope() {
 /// The Inspector's own lint of schemas that some clients cannot read.
 #[test]
 fn the_inspector_finds_no_fault_with_the_schemas() {
+    if !full_tests() {
+        return;
+    }
     let (code, _, said) = inspect(&Sandbox::new(), "everything", &["tools/list", "--strict"]);
     assert_eq!(code, 0, "{said}");
 }
@@ -254,6 +287,9 @@ fn the_inspector_finds_no_fault_with_the_schemas() {
 
 #[test]
 fn a_client_of_the_newer_era_needs_no_handshake() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let mut client = Client::start(skein(&sandbox, "demo"));
     let meta = json!({

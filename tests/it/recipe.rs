@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::cli::code_blocks;
 use crate::model::{Answer, Model, calls, says};
 use crate::support::tmux::Terminal;
-use crate::support::{Run, Sandbox, servers};
+use crate::support::{Run, Sandbox, full_tests, servers};
 
 const GREETING: &str = r#"
 title: Greet
@@ -134,6 +134,9 @@ fn a_parameter_of_the_type_file_is_the_text_of_the_file() {
 
 #[test]
 fn at_a_terminal_missing_parameters_are_asked_for() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     let asking = GREETING
         .replace("requirement: optional", "requirement: user_prompt")
@@ -180,6 +183,9 @@ fn the_services_of_a_recipe_are_consented_to_before_they_start() {
 
 #[test]
 fn at_a_terminal_the_services_of_a_recipe_are_asked_about() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new();
     sandbox.write("project/echo.yaml", &with_extension("[echo]", "").replace("Use it.", "list"));
     for (answer, exit) in [("n", "[exit 2]"), ("y", "[exit 0]")] {

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::support::{Sandbox, read, repository};
+use crate::support::{Sandbox, full_tests, plain_server, read, repository};
 
 /// The modes of tests/fixtures/real, each with a recording of its name.
 pub(crate) const RECORDED: [&str; 3] = ["everything", "filesystem", "memory"];
@@ -157,8 +157,11 @@ fn a_broken_recording_is_named_with_its_line() {
 
 #[test]
 fn a_recording_holds_no_value_of_a_variable_and_is_for_its_user_alone() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = Sandbox::new().with("TOKEN", "hunter2-hunter2");
-    let server = repository("tests/fixtures/servers/plain.py");
+    let server = plain_server();
     sandbox.write(
         "config/services/plain.yaml",
         &format!(

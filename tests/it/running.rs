@@ -12,12 +12,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::client::{Client, PATIENCE};
-use crate::support::{Sandbox, repository};
+use crate::support::{Sandbox, full_tests, plain_server};
 
 /// A sandbox with the service `plain` and an agent whose one mode has all of it.
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
-    let server = repository("tests/fixtures/servers/plain.py");
+    let server = plain_server();
     sandbox.write(
         "config/services/plain.yaml",
         &format!(
@@ -93,6 +93,9 @@ fn kill(pid: u32, signal: Signal) {
 
 #[test]
 fn when_the_client_hangs_up_everything_ends_and_that_is_no_failure() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     let (mut client, processes) = started(&sandbox);
     client.hang_up();
@@ -103,6 +106,9 @@ fn when_the_client_hangs_up_everything_ends_and_that_is_no_failure() {
 
 #[test]
 fn a_signal_ends_skein_and_everything_it_started() {
+    if !full_tests() {
+        return;
+    }
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let sandbox = sandbox();
         let (mut client, processes) = started(&sandbox);
@@ -115,6 +121,9 @@ fn a_signal_ends_skein_and_everything_it_started() {
 
 #[test]
 fn even_a_killed_skein_leaves_no_process_behind() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     let (mut client, processes) = started(&sandbox);
     kill(client.pid(), Signal::KILL);
@@ -124,6 +133,9 @@ fn even_a_killed_skein_leaves_no_process_behind() {
 
 #[test]
 fn a_signal_during_a_start_that_hangs_ends_it() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     sandbox.write(
         "config/services/plain.yaml",
@@ -143,6 +155,9 @@ fn a_signal_during_a_start_that_hangs_ends_it() {
 
 #[test]
 fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     let (mut client, _) = Client::connect(sandbox.command(&MCP));
     let call = json!({"name": "plain__wait", "arguments": {}, "_meta": {"progressToken": "mine"}});
@@ -163,6 +178,9 @@ fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
 
 #[test]
 fn a_child_gets_no_variable_of_ours_but_those_that_find_the_way() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox().with("API_KEY", "a-secret-of-the-user").with("LANG", "C.UTF-8");
     let (mut client, _) = Client::connect(sandbox.command(&MCP));
     let env = client.call_json("plain__env");
@@ -177,6 +195,9 @@ fn a_child_gets_no_variable_of_ours_but_those_that_find_the_way() {
 
 #[test]
 fn approval_holds_for_the_client_of_skein_mcp() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     for (level, said) in [
         ("deny", "the session allows no tool calls"),
@@ -208,6 +229,9 @@ fn of_plain(sandbox: &Sandbox) -> Value {
 
 #[test]
 fn services_tells_how_a_service_is_in_a_skein_that_runs() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     let (mut client, processes) = started(&sandbox);
     let running = of_plain(&sandbox);
@@ -236,6 +260,9 @@ fn services_tells_how_a_service_is_in_a_skein_that_runs() {
 
 #[test]
 fn a_service_of_another_project_is_shown_too() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     let (_client, _) = started(&sandbox);
     let elsewhere = sandbox.path("other");
@@ -247,6 +274,9 @@ fn a_service_of_another_project_is_shown_too() {
 
 #[test]
 fn the_socket_is_for_its_user_alone_and_a_stale_one_is_removed() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     // A folder that was there before, and open to all.
     let folder = sandbox.path("data/state/run");
@@ -269,6 +299,9 @@ fn the_socket_is_for_its_user_alone_and_a_stale_one_is_removed() {
 
 #[test]
 fn probe_starts_a_service_and_tells_how_it_is() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     let run = sandbox.skein(&["services", "--probe", "plain"]);
     let shape =
@@ -283,8 +316,11 @@ fn probe_starts_a_service_and_tells_how_it_is() {
 
 #[test]
 fn probe_of_a_service_that_fails_says_what_to_do() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
-    let server = repository("tests/fixtures/servers/plain.py").display().to_string();
+    let server = plain_server().display().to_string();
     for (name, command, problem) in [
         ("gone", "no-such-program".to_owned(), "there is no program `no-such-program` on the PATH"),
         (
@@ -314,6 +350,9 @@ fn probe_of_a_service_that_fails_says_what_to_do() {
 
 #[test]
 fn probe_of_what_cannot_be_started_is_a_usage_error() {
+    if !full_tests() {
+        return;
+    }
     let sandbox = sandbox();
     for (name, said) in [
         (

@@ -8,6 +8,7 @@
 
 pub(crate) mod acp;
 mod fake;
+mod full_tests;
 pub(crate) mod http;
 pub(crate) mod model;
 pub(crate) mod outside;
@@ -25,6 +26,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub(crate) use fake::Fake;
+pub(crate) use full_tests::{full_tests, require_full_tests};
 pub(crate) use wired::{Wired, Wiring, agent, arguments, echo, mode, processes_of, service, stubborn, until, with};
 
 /// A file or folder of this repository.
@@ -51,11 +53,23 @@ pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// A file that `scripts/bootstrap` installs.
+pub(crate) fn installed(path: &str) -> PathBuf {
+    require_full_tests(path);
+    let file = repository(path);
+    assert!(file.exists(), "{path} is missing: run scripts/bootstrap, which installs it");
+    file
+}
+
+/// An MCP server in Python.
+pub(crate) fn plain_server() -> PathBuf {
+    require_full_tests("python3");
+    repository("tests/fixtures/servers/plain.py")
+}
+
 /// A path below what npm has installed.
 pub(crate) fn npm(path: &str) -> PathBuf {
-    let path = repository("tests/npm/node_modules").join(path);
-    assert!(path.exists(), "{} is missing: run `npm ci --ignore-scripts` in tests/npm", path.display());
-    path
+    installed(&format!("tests/npm/node_modules/{path}"))
 }
 
 /// What the Inspector's command line prints about a server, and its exit code.

@@ -12,7 +12,7 @@ use skein::services::builtin::tutorial::{Lesson, Step, lessons};
 
 use crate::cli::code_blocks;
 use crate::client::Client;
-use crate::support::{Sandbox, Wired, agent, files_below, mode, read, repository};
+use crate::support::{Sandbox, Wired, agent, files_below, full_tests, mode, read, repository};
 
 /// A command as a user types it, in the folder of a sandbox, with the built program on the `PATH`.
 #[expect(clippy::disallowed_methods, reason = "a user's shell is started from outside")]
@@ -85,6 +85,9 @@ fn the_first_manifest_works_as_written() {
 
 #[test]
 fn the_first_service_works_as_written() {
+    if !full_tests() {
+        return;
+    }
     perform(&lesson("first-service"));
 }
 

@@ -45,11 +45,9 @@ pub(crate) fn echo(flags: &[&str]) -> Peer {
     Peer::new(servers::acp_echo(), flags, &[])
 }
 
-/// A file that `scripts/test` installs.
+/// A program that `scripts/bootstrap` installs.
 fn installed(path: &str) -> String {
-    let path = repository(path);
-    assert!(path.exists(), "{} is missing: run scripts/test, which installs it", path.display());
-    path.to_string_lossy().into_owned()
+    super::installed(path).to_string_lossy().into_owned()
 }
 
 /// The TypeScript SDK: `say WORDS`, `read PATH` through the client, `permit TITLE` (answers `ts-yes`, `ts-always`,

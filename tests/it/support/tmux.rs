@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Sandbox;
 use super::model::ScriptedModel;
+use super::{Sandbox, require_full_tests};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -30,6 +30,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// `skein` with these arguments, on a screen of this size. What it exits with stands there in the end.
     pub(crate) fn start(sandbox: &Sandbox, model: Option<&ScriptedModel>, size: (u16, u16), args: &[&str]) -> Self {
+        require_full_tests("tmux");
         let mut inner = sandbox.command(args);
         if let Some(model) = model {
             inner = model.offered_to(inner);
