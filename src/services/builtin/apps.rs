@@ -376,7 +376,7 @@ fn updated(mut app: App, request: UpdateApp, version: u32) -> Result<App, Refusa
     app.html = match (request.html, request.edits) {
         (Some(_), Some(_)) => return Err(Refusal::new("give either `html` or `edits`")),
         (Some(html), None) => html,
-        (None, Some(edits)) => edit::apply(&app.html, &edits)
+        (None, Some(edits)) => edit::apply(&app.html, &edits, check::MAX_HTML)
             .map_err(|Refusal(reason)| Refusal(format!("`{}` was not changed: {reason}", app.name)))?,
         (None, None) => app.html,
     };

@@ -40,6 +40,22 @@ fn files(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 }
 
 #[tokio::test]
+async fn edits_cannot_grow_an_app_over_the_limit() {
+    let apps = apps();
+    apps.data("create_app", wheel()).await;
+    let edits = json!(vec![json!({"before": "e", "after": "ee", "all": true}); 40]);
+    let outcome = apps.call("update_app", json!({"name": "dinner-wheel", "edits": edits, "note": "Grows"})).await;
+    let said = outcome.all_text();
+    assert!(outcome.is_error && said.contains("the text would grow to"), "{said}");
+    assert!(said.contains("at most 200000 are possible"), "{said}");
+    assert_eq!(
+        html(&apps, json!({"name": "dinner-wheel"})).await,
+        page("Dinner Wheel", "<h1>Dinner Wheel</h1>"),
+        "a failed call changes nothing"
+    );
+}
+
+#[tokio::test]
 async fn an_app_is_made_changed_read_and_listed() {
     let apps = apps();
     assert_eq!(apps.call("list_apps", json!({})).await.all_text(), "there are no apps yet; make one with `create_app`");

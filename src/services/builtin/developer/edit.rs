@@ -14,6 +14,8 @@ use crate::services::builtin::answer::{Answer, Refusal, structured};
 
 /// More places than this are not listed.
 const MAX_PLACES: usize = 20;
+/// Edits of one call. Each one reads the whole text.
+const MAX_EDITS: usize = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -46,7 +48,7 @@ pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
     let loaded = buffers::load(call, &place, &shown)?;
     let decoded = text::decode(&loaded.bytes)
         .ok_or_else(|| Refusal::new(format!("`{shown}` is a binary file; change it with the program that made it")))?;
-    let edited = apply(&decoded.text, &request.edits)
+    let edited = apply(&decoded.text, &request.edits, text::MAX_TEXT as usize)
         .map_err(|Refusal(reason)| Refusal(format!("`{shown}` was not changed: {reason}")))?;
     let bytes = decoded.encoding.encode(&edited).ok_or_else(|| {
         Refusal::new(format!(
@@ -67,15 +69,19 @@ pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
     Ok(structured(written.noted(diff.text.clone()), diff.data()))
 }
 
-/// The text after all edits, in a file or in an app; each sees what the ones before it have left.
-pub(in super::super) fn apply(text: &str, edits: &[Replacement]) -> Result<String, Refusal> {
+/// The text after all edits, in a file or in an app; each sees what the ones before it have left. Fails before it builds
+/// a text of more than `limit` bytes: replacing all matches again and again grows a text exponentially.
+pub(in super::super) fn apply(text: &str, edits: &[Replacement], limit: usize) -> Result<String, Refusal> {
     if edits.is_empty() {
         return Err(Refusal::new("there is no edit to make"));
+    }
+    if edits.len() > MAX_EDITS {
+        return Err(Refusal::new(format!("{} edits are too many for one call; make at most {MAX_EDITS}", edits.len())));
     }
     let crlf = text::uses_crlf(text);
     let mut edited = text.to_owned();
     for (index, edit) in edits.iter().enumerate() {
-        edited = replace(&edited, edit, crlf).map_err(|Refusal(reason)| match edits.len() {
+        edited = replace(&edited, edit, crlf, limit).map_err(|Refusal(reason)| match edits.len() {
             1 => Refusal(reason),
             total => Refusal(format!("edit {} of {total}: {reason}", index + 1)),
         })?;
@@ -86,7 +92,7 @@ pub(in super::super) fn apply(text: &str, edits: &[Replacement]) -> Result<Strin
     Ok(edited)
 }
 
-fn replace(text: &str, edit: &Replacement, crlf: bool) -> Result<String, Refusal> {
+fn replace(text: &str, edit: &Replacement, crlf: bool, limit: usize) -> Result<String, Refusal> {
     if edit.before.is_empty() {
         return Err(Refusal::new("`before` is empty; give the text to replace, or write the whole anew"));
     }
@@ -95,17 +101,32 @@ fn replace(text: &str, edit: &Replacement, crlf: bool) -> Result<String, Refusal
     }
     let (before, after) = in_the_files_line_ends(text, edit, crlf);
     let (before, after) = (before.as_ref(), after.as_ref());
-    let places: Vec<usize> = text.match_indices(before).map(|(at, _)| at).collect();
-    match places.as_slice() {
-        [] => Err(Refusal::new(format!("`before` was not found. {}", nearest::describe(text, &edit.before)))),
-        [_] => Ok(text.replacen(before, after, 1)),
+    let count = text.matches(before).count();
+    if edit.all || count == 1 {
+        check_size(text, count, before, after, limit)?;
+    }
+    match count {
+        0 => Err(Refusal::new(format!("`before` was not found. {}", nearest::describe(text, &edit.before)))),
+        1 => Ok(text.replacen(before, after, 1)),
         _ if edit.all => Ok(text.replace(before, after)),
         _ => Err(Refusal::new(format!(
-            "`before` was found {} times, at lines {}; add lines around it until it is unique, or set `all: true`",
-            places.len(),
-            line_numbers(text, &places)
+            "`before` was found {count} times, at lines {}; add lines around it until it is unique, or set `all: true`",
+            line_numbers(text, before)
         ))),
     }
+}
+
+/// Fails if the text grows over `limit` bytes when `count` matches are replaced.
+fn check_size(text: &str, count: usize, before: &str, after: &str, limit: usize) -> Result<(), Refusal> {
+    let kept = text.len() - count * before.len();
+    let size = count.saturating_mul(after.len()).saturating_add(kept);
+    if size > limit && size > text.len() {
+        return Err(Refusal::new(format!(
+            "the text would grow to {size} bytes by this edit, and at most {limit} are possible; replace fewer \
+             matches, or write less"
+        )));
+    }
+    Ok(())
 }
 
 /// A model sees and writes `\n`, whatever the file has; the form that occurs is meant. In a file with CR LF
@@ -117,10 +138,11 @@ fn in_the_files_line_ends<'a>(text: &str, edit: &'a Replacement, crlf: bool) -> 
     if text.contains(first.0.as_ref()) { first } else { second }
 }
 
-fn line_numbers(text: &str, places: &[usize]) -> String {
-    let number = |at: &usize| (text[..*at].matches('\n').count() + 1).to_string();
-    let mut numbers: Vec<String> = places.iter().take(MAX_PLACES).map(number).collect();
-    if places.len() > MAX_PLACES {
+fn line_numbers(text: &str, wanted: &str) -> String {
+    let number = |(at, _): (usize, &str)| (text[..at].matches('\n').count() + 1).to_string();
+    let mut places = text.match_indices(wanted);
+    let mut numbers: Vec<String> = places.by_ref().take(MAX_PLACES).map(number).collect();
+    if places.next().is_some() {
         numbers.push("...".to_owned());
     }
     numbers.join(", ")

@@ -56,6 +56,23 @@ async fn what_is_not_found_or_not_unique_is_explained() {
 }
 
 #[tokio::test]
+async fn edits_cannot_grow_a_file_over_the_limit() {
+    let workshop = Workshop::new();
+    let text = "a".repeat(60);
+    workshop.put("f", &text);
+    // Sixty matches times two to the power of forty: no machine could hold the result.
+    let doubling = json!({"before": "a", "after": "aa", "all": true});
+    let bomb = edit(&workshop, json!(vec![doubling.clone(); 40])).await;
+    bomb.refused("the text would grow to 31457280 bytes by this edit, and at most 16777216 are possible");
+    let single = json!({"before": text, "after": "b".repeat((16 << 20) + 1)});
+    edit(&workshop, json!([single])).await.refused("the text would grow to 16777217 bytes");
+    edit(&workshop, json!(vec![doubling; 101])).await.refused("101 edits are too many for one call; make at most 100");
+    assert_eq!(workshop.get("f"), text.as_bytes());
+    let whole = super::Replacement { before: text.clone(), after: "b".repeat(100), all: false };
+    assert_eq!(super::apply(&text, &[whole], 100).expect("as long as the limit").len(), 100);
+}
+
+#[tokio::test]
 async fn line_ends_and_encodings_stay_as_they_were() {
     let workshop = Workshop::new();
     workshop.put("f", "one\r\ntwo\r\nthree\r\n");
