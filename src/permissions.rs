@@ -2,8 +2,9 @@
 //!
 //! Invariant: `deny` counts more than `ask` and `ask` more than `allow`, wherever they are written. A command line is
 //! allowed only if each of its parts is; what cannot be read is never allowed, and is asked about where a rule could
-//! deny it.
+//! deny it. The same goes for what takes too long to judge.
 
+mod budget;
 mod command;
 mod glob;
 mod shell;
@@ -13,7 +14,8 @@ use std::path::Path as FilePath;
 
 use serde_json::Value;
 
-use command::allowed_by;
+use budget::Budget;
+use command::covers;
 pub use command::narrowest;
 use glob::UNKNOWN;
 pub use shell::{Part, Script, read};
@@ -100,16 +102,21 @@ impl Argument {
         }
     }
 
-    /// Whether a rule that denies or asks speaks of it.
-    fn concerned(&self, pattern: &str) -> Match {
-        let any = |texts: &[&String]| Match::from(texts.iter().any(|text| glob::matches(pattern, text)));
+    /// Whether the pattern of a rule that denies or asks matches. `Maybe` if the budget does not suffice to tell.
+    fn match_restricting(&self, pattern: &str, budget: &Budget) -> Match {
+        let found = self.compare(pattern, budget);
+        if budget.is_spent() { found.max(Match::Maybe) } else { found }
+    }
+
+    fn compare(&self, pattern: &str, budget: &Budget) -> Match {
+        let any = |texts: &[&String]| Match::from(texts.iter().any(|text| glob::matches(pattern, text, budget)));
         match self {
-            Self::Command(command) => command::concerned(pattern, command),
+            Self::Command(command) => command::match_restricting(pattern, command, budget),
             Self::Path { shown, absolute, given } => any(&[shown, absolute, given]),
             Self::Folder { shown, absolute, given } => {
                 let below = |folder: &str| match folder {
-                    "" => !pattern.starts_with('/') && glob::may_match(pattern, &UNKNOWN.to_string()),
-                    folder => glob::may_match(pattern, &format!("{}/{UNKNOWN}", folder.trim_end_matches('/'))),
+                    "" => !pattern.starts_with('/') && glob::may_match(pattern, &UNKNOWN.to_string(), budget),
+                    folder => glob::may_match(pattern, &format!("{}/{UNKNOWN}", folder.trim_end_matches('/')), budget),
                 };
                 let reached = if below(shown) || below(absolute) { Match::Maybe } else { Match::No };
                 any(&[shown, absolute, given]).max(reached)
@@ -117,18 +124,19 @@ impl Argument {
             Self::Unresolved(given) => any(&[given]).max(Match::Maybe),
             Self::Text(text) => any(&[text]),
             Self::Other(inner) => {
-                inner.iter().map(|inner| inner.concerned(pattern)).max().unwrap_or(Match::No).max(Match::Maybe)
+                let inner = inner.iter().map(|inner| inner.match_restricting(pattern, budget)).max();
+                inner.unwrap_or(Match::No).max(Match::Maybe)
             }
         }
     }
 
     /// Whether a rule that allows speaks of it. Command lines are looked at part by part, elsewhere.
-    fn allowed(&self, pattern: &str) -> bool {
+    fn match_allowing(&self, pattern: &str, budget: &Budget) -> bool {
         match self {
             Self::Path { shown, absolute, .. } | Self::Folder { shown, absolute, .. } => {
-                glob::matches(pattern, shown) || glob::matches(pattern, absolute)
+                glob::matches(pattern, shown, budget) || glob::matches(pattern, absolute, budget)
             }
-            Self::Text(text) => !text.contains(UNKNOWN) && glob::matches(pattern, text),
+            Self::Text(text) => !text.contains(UNKNOWN) && glob::matches(pattern, text, budget),
             Self::Command(_) | Self::Unresolved(_) | Self::Other(_) => false,
         }
     }
@@ -218,7 +226,7 @@ impl Rule {
 
     /// Whether it is about this tool at all.
     pub fn names_tool(&self, tool: &str) -> bool {
-        glob::matches(&self.rule.tool, tool)
+        glob::matches(&self.rule.tool, tool, &Budget::default())
     }
 
     /// A service that a project or an editor brings may have the name of one of the user's. It is not what the user had in mind
@@ -229,12 +237,12 @@ impl Rule {
     }
 
     /// For a rule that denies or asks.
-    fn concerned(&self, call: Call<'_>) -> Match {
+    fn match_call(&self, call: Call<'_>, budget: &Budget) -> Match {
         if !self.names_tool(call.tool) {
             return Match::No;
         }
         let matched = self.rule.arguments.iter().map(|(name, pattern)| match call.arguments.get(name) {
-            Some(argument) => argument.concerned(pattern),
+            Some(argument) => argument.match_restricting(pattern, budget),
             None if call.arguments.values().any(|argument| argument.holds(name)) => Match::Maybe,
             None => Match::No,
         });
@@ -242,12 +250,12 @@ impl Rule {
     }
 
     /// For a rule that allows: everything it names fits, but for command lines, which are looked at later.
-    fn fits_but_for_commands(&self, call: Call<'_>) -> bool {
+    fn fits_but_for_commands(&self, call: Call<'_>, budget: &Budget) -> bool {
         self.counts_for(call)
             && self.names_tool(call.tool)
             && self.rule.arguments.iter().all(|(name, pattern)| match call.arguments.get(name) {
                 Some(Argument::Command(_)) => true,
-                Some(argument) => argument.allowed(pattern),
+                Some(argument) => argument.match_allowing(pattern, budget),
                 None => false,
             })
     }
@@ -263,32 +271,51 @@ pub struct PartRule<'a> {
 
 /// For each part of the call's command line the rule that allows it.
 pub fn allowing<'a>(rules: &'a [Rule], call: Call<'_>) -> Vec<PartRule<'a>> {
-    let fitting = fitting(rules, call);
+    let budget = &Budget::default();
+    let fitting = fitting(rules, call, budget);
     let Some((name, command)) = command_line(call) else { return Vec::new() };
     let script = shell::read(command);
-    let told = script.parts.iter().zip(by_parts(&fitting, call, name, &script));
+    let told = script.parts.iter().zip(by_parts(&fitting, call, name, &script, budget));
     told.map(|(part, allowed_by)| PartRule { argument: name.clone(), command: part.to_string(), allowed_by }).collect()
 }
 
-fn fitting<'a>(rules: &'a [Rule], call: Call<'_>) -> Vec<&'a Rule> {
-    rules.iter().filter(|rule| rule.rule.then == Then::Allow && rule.fits_but_for_commands(call)).collect()
+fn fitting<'a>(rules: &'a [Rule], call: Call<'_>, budget: &Budget) -> Vec<&'a Rule> {
+    rules.iter().filter(|rule| rule.rule.then == Then::Allow && rule.fits_but_for_commands(call, budget)).collect()
 }
 
 /// What the rules say together, in whatever order they stand.
 pub fn judge<'a>(rules: &'a [Rule], call: Call<'_>) -> Ruling<'a> {
-    let concerned = |then: Then, least: Match| {
-        rules.iter().find(move |rule| rule.rule.then == then && rule.concerned(call) >= least)
-    };
-    if let Some(rule) = concerned(Then::Deny, Match::Yes) {
+    judge_within(&Budget::default(), rules, call)
+}
+
+fn judge_within<'a>(budget: &Budget, rules: &'a [Rule], call: Call<'_>) -> Ruling<'a> {
+    let (denying, denied) = strongest(rules, Then::Deny, call, budget);
+    if let (Some(rule), Match::Yes) = (denying, denied) {
         return Ruling::Deny(rule);
     }
-    if let Some(rule) = concerned(Then::Ask, Match::Yes) {
+    let (asking, asked) = strongest(rules, Then::Ask, call, budget);
+    if let (Some(rule), Match::Yes) = (asking, asked) {
         return Ruling::Ask { rule, certain: true };
     }
-    if let Some(rule) = concerned(Then::Deny, Match::Maybe).or_else(|| concerned(Then::Ask, Match::Maybe)) {
+    if let Some(rule) = denying.or(asking) {
         return Ruling::Ask { rule, certain: false };
     }
-    allow(&fitting(rules, call), call).map_or(Ruling::Silent, Ruling::Allow)
+    allow(&fitting(rules, call, budget), call, budget).map_or(Ruling::Silent, Ruling::Allow)
+}
+
+/// The first of the rules with this effect that match a call most certainly. `None` if none matches.
+fn strongest<'a>(rules: &'a [Rule], then: Then, call: Call<'_>, budget: &Budget) -> (Option<&'a Rule>, Match) {
+    let mut strongest = (None, Match::No);
+    for rule in rules.iter().filter(|rule| rule.rule.then == then) {
+        let concerned = rule.match_call(call, budget);
+        if concerned > strongest.1 {
+            strongest = (Some(rule), concerned);
+        }
+        if concerned == Match::Yes {
+            break;
+        }
+    }
+    strongest
 }
 
 /// The only one; which of several runs which program only the tool knows.
@@ -302,7 +329,7 @@ fn command_line(call: Call<'_>) -> Option<(&String, &String)> {
 }
 
 /// The rules that together allow a call, one for each part of its command line.
-fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>) -> Option<Vec<&'a Rule>> {
+fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>, budget: &Budget) -> Option<Vec<&'a Rule>> {
     let is_command = |name: &String| matches!(call.arguments.get(name), Some(Argument::Command(_)));
     if let Some(whole) = fitting.iter().find(|rule| !rule.rule.arguments.keys().any(is_command)) {
         return Some(vec![*whole]);
@@ -313,7 +340,7 @@ fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>) -> Option<Vec<&'a Rule>> {
         return None;
     }
     let mut deciding: Vec<&Rule> = Vec::new();
-    for rule in by_parts(fitting, call, name, &script) {
+    for rule in by_parts(fitting, call, name, &script, budget) {
         let rule = rule?;
         if !deciding.contains(&rule) {
             deciding.push(rule);
@@ -326,7 +353,13 @@ fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>) -> Option<Vec<&'a Rule>> {
 const BESIDE_A_COMMAND: [&str; 8] =
     ["args", "arguments", "parameters", "params", "stdin", "input", "env", "environment"];
 
-fn by_parts<'a>(fitting: &[&'a Rule], call: Call<'_>, name: &str, script: &Script) -> Vec<Option<&'a Rule>> {
+fn by_parts<'a>(
+    fitting: &[&'a Rule],
+    call: Call<'_>,
+    name: &str,
+    script: &Script,
+    budget: &Budget,
+) -> Vec<Option<&'a Rule>> {
     let matters = |(name, argument): &(&String, &Argument)| match name.as_str() {
         "background" => **argument != Argument::Text("false".to_owned()),
         name => BESIDE_A_COMMAND.contains(&name),
@@ -336,7 +369,7 @@ fn by_parts<'a>(fitting: &[&'a Rule], call: Call<'_>, name: &str, script: &Scrip
     let allows = |rule: &Rule, part: &Part| {
         let arguments = &rule.rule.arguments;
         let names_all = beside.iter().all(|name| arguments.contains_key(*name));
-        arguments.get(name).is_none_or(|pattern| names_all && allowed_by(part, pattern, alone))
+        arguments.get(name).is_none_or(|pattern| names_all && covers(part, pattern, alone, budget))
     };
     script.parts.iter().map(|part| fitting.iter().find(|rule| allows(rule, part)).copied()).collect()
 }

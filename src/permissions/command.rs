@@ -4,6 +4,7 @@
 //! whatever the part may run: for certain where that is known, and otherwise so that it is asked about.
 
 use super::Match;
+use super::budget::Budget;
 use super::glob::{self, UNKNOWN};
 use super::shell::{self, Part, Word, text};
 
@@ -131,7 +132,10 @@ fn assigns(word: &Word) -> Option<usize> {
 }
 
 /// Whether a pattern that allows covers a part of a command line that could be read. `alone`: there is no other part.
-pub(super) fn allowed_by(part: &Part, pattern: &str, alone: bool) -> bool {
+pub(super) fn covers(part: &Part, pattern: &str, alone: bool, budget: &Budget) -> bool {
+    if !budget.spend(length(&part.words)) {
+        return false;
+    }
     let words = command_of(&part.words);
     let (assigned, _) = part.words.split_at(part.words.len() - words.len());
     let head = &part.words[..part.words.len().min(assigned.len() + 1)];
@@ -144,7 +148,7 @@ pub(super) fn allowed_by(part: &Part, pattern: &str, alone: bool) -> bool {
     }
     let head = text(head);
     let named = pattern.strip_prefix(&head).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '*']));
-    named && !head.contains('*') && glob::matches(pattern, &part.text())
+    named && !head.contains('*') && glob::matches(pattern, &part.text(), budget)
 }
 
 /// What comes after the assignments: whether a later command may mean something else after it, or an argument of it
@@ -202,21 +206,30 @@ impl Found {
 }
 
 /// Whether a pattern that denies or asks speaks of a command line: of the whole, of a part, or of what a part runs.
-pub(super) fn concerned(pattern: &str, command: &str) -> Match {
-    if glob::matches(pattern, command) || glob::matches(pattern, command.trim()) {
+pub(super) fn match_restricting(pattern: &str, command: &str, budget: &Budget) -> Match {
+    if glob::matches(pattern, command, budget) || glob::matches(pattern, command.trim(), budget) {
         return Match::Yes;
     }
-    match in_script(pattern, command, 0) {
+    match in_script(pattern, command, 0, budget) {
         Found::Yes => Match::Yes,
         Found::Unclear | Found::Hidden => Match::Maybe,
         Found::No => Match::No,
     }
 }
 
-fn in_script(pattern: &str, command: &str, depth: usize) -> Found {
+fn in_script(pattern: &str, command: &str, depth: usize, budget: &Budget) -> Found {
+    if !budget.spend(command.len()) {
+        return Found::Unclear;
+    }
     let script = shell::read_at(command, depth);
     let least = Found::Unclear.when(script.unreadable.is_some());
-    let parts = script.parts.iter().map(|part| in_part(pattern, command, &part.words, depth).max(unseen(part)));
+    let parts = script.parts.iter().map(|part| {
+        // Each looks through the names of programs above.
+        if !budget.spend(WRAPPERS.len() + length(&part.words)) {
+            return Found::Unclear;
+        }
+        in_part(pattern, command, &part.words, depth, budget).max(unseen(part))
+    });
     parts.max().unwrap_or(Found::No).max(least)
 }
 
@@ -241,39 +254,46 @@ fn runs_what_it_reads(arguments: &[Word]) -> bool {
         || arguments.iter().any(|word| replaces(word) || is_one_of(&WRAPPERS, word))
 }
 
-fn in_part(pattern: &str, script: &str, words: &[Word], depth: usize) -> Found {
+/// The bytes of all words, and one for each.
+fn length(words: &[Word]) -> usize {
+    words.iter().map(|word| word.text.len() + 1).sum()
+}
+
+fn in_part(pattern: &str, script: &str, words: &[Word], depth: usize, budget: &Budget) -> Found {
     let command = command_of(words);
-    let found = as_it_stands(pattern, words).max(as_it_stands(pattern, command)).max(hidden(pattern, words));
+    let found = as_it_stands(pattern, words, budget)
+        .max(as_it_stands(pattern, command, budget))
+        .max(match_within(pattern, words, budget));
     let runs_others = command.first().is_some_and(|first| is_one_of(&WRAPPERS, first) || !first.is_known());
     if depth >= MAX_DEPTH || command.len() > MAX_WRAPPED {
         return found.max(Found::Hidden.when(runs_others && command.len() > 1));
     }
-    let wrapped = if runs_others { in_wrapped(pattern, command, depth) } else { Found::No };
-    found.max(wrapped).max(in_words(pattern, script, words, depth))
+    let wrapped = if runs_others { in_wrapped(pattern, command, depth, budget) } else { Found::No };
+    found.max(wrapped).max(in_words(pattern, script, words, depth, budget))
 }
 
 /// Words of a script, and values within words, that would be scripts if the program took them for such.
-fn in_words(pattern: &str, script: &str, words: &[Word], depth: usize) -> Found {
+fn in_words(pattern: &str, script: &str, words: &[Word], depth: usize, budget: &Budget) -> Found {
     let texts = words.iter().map(|word| word.text.as_str()).filter(|text| text.contains(is_special));
     let scripts = texts.flat_map(|text| [Some(text), text.split_once('=').map(|(_, value)| value)]).flatten();
     // A script of one word was just looked at.
     let scripts = scripts.filter(|inner| *inner != script);
-    let found = scripts.map(|script| in_script(pattern, script, depth + 1)).max();
+    let found = scripts.map(|script| in_script(pattern, script, depth + 1, budget)).max();
     Found::Hidden.when(found >= Some(Found::Hidden))
 }
 
 /// Behind a program that runs what its arguments name: from each word on there may be a command, and each word may
 /// be a script.
-fn in_wrapped(pattern: &str, words: &[Word], depth: usize) -> Found {
+fn in_wrapped(pattern: &str, words: &[Word], depth: usize, budget: &Budget) -> Found {
     let joining = words.iter().position(|word| is_one_of(&JOINING, word));
-    let joined = joining.map(|at| in_script(pattern, &plain(&words[at + 1..]), depth + 1));
+    let joined = joining.map(|at| in_script(pattern, &plain(&words[at + 1..]), depth + 1, budget));
     let mut all = words.to_vec();
     if ["xargs", "parallel"].contains(&base(&words[0].text)) {
         all.push(Word::unknown());
     }
     let further = (1..words.len()).map(|from| {
-        let script = in_script(pattern, &words[from].text, depth + 1);
-        as_it_stands(pattern, &all[from..]).max(script)
+        let script = in_script(pattern, &words[from].text, depth + 1, budget);
+        as_it_stands(pattern, &all[from..], budget).max(script)
     });
     further.chain(joined).max().unwrap_or(Found::No)
 }
@@ -284,11 +304,14 @@ fn is_special(c: char) -> bool {
 }
 
 /// Whether the pattern matches behind other words, or within one: `find . -exec rm x`, `awk '{system("rm x")}'`.
-fn hidden(pattern: &str, words: &[Word]) -> Found {
+fn match_within(pattern: &str, words: &[Word], budget: &Budget) -> Found {
+    if !budget.spend(length(words)) {
+        return Found::Unclear;
+    }
     let plain = plain(words);
     let bare = plain.replace(is_special, " ");
     let bare = bare.split_whitespace().collect::<Vec<_>>().join(" ");
-    Found::Hidden.when([text(words), plain, bare].iter().any(|text| glob::matches_within(pattern, text)))
+    Found::Hidden.when([text(words), plain, bare].iter().any(|text| glob::matches_within(pattern, text, budget)))
 }
 
 fn plain(words: &[Word]) -> String {
@@ -296,12 +319,15 @@ fn plain(words: &[Word]) -> String {
 }
 
 /// Words as one command, with its program's path and without.
-fn as_it_stands(pattern: &str, words: &[Word]) -> Found {
+fn as_it_stands(pattern: &str, words: &[Word], budget: &Budget) -> Found {
+    if !budget.spend(length(words)) {
+        return Found::Unclear;
+    }
     let quoted = text(words);
     let plain = plain(words);
     let program = words.first().map_or("", |word| word.text.as_str());
     let short = format!("{}{}", base(program), plain.strip_prefix(program).unwrap_or_default());
-    if [&quoted, &plain, &short].iter().any(|text| glob::matches(pattern, text)) {
+    if [&quoted, &plain, &short].iter().any(|text| glob::matches(pattern, text, budget)) {
         return Found::Yes;
     }
     // An expansion may turn out to be nothing, and the blanks around it vanish with it.
@@ -311,7 +337,7 @@ fn as_it_stands(pattern: &str, words: &[Word]) -> Found {
     };
     let unknown = plain.contains(UNKNOWN);
     let texts = [quoted.clone(), plain.clone(), short.clone(), vanishing(&plain), vanishing(&short)];
-    Found::Unclear.when(unknown && texts.iter().any(|text| glob::may_match(pattern, text)))
+    Found::Unclear.when(unknown && texts.iter().any(|text| glob::may_match(pattern, text, budget)))
 }
 
 /// The narrowest pattern that still covers this command line, for a rule that is kept: the command itself, if it is a
@@ -321,5 +347,5 @@ pub fn narrowest(command: &str) -> Option<String> {
     let [part] = script.parts.as_slice() else { return None };
     let text = part.text();
     let sound = script.unreadable.is_none() && !text.contains(['*', UNKNOWN]);
-    (sound && allowed_by(part, &text, true)).then_some(text)
+    (sound && covers(part, &text, true, &Budget::default())).then_some(text)
 }

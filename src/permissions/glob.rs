@@ -1,19 +1,22 @@
 //! Patterns with `*`, over a whole text. In the text some characters may be unknown.
 
+use super::budget::Budget;
+
 /// Stands in a text for any characters, or none: what an expansion will make of it nobody knows yet. Real text holds
 /// no NUL where this is used.
 pub(super) const UNKNOWN: char = '\0';
 
 /// True if the pattern matches whatever the unknown characters turn out to be: only a `*` takes them.
-pub(super) fn matches(pattern: &str, text: &str) -> bool {
-    matches_from(pattern, text, |_, at| at == 0)
+pub(super) fn matches(pattern: &str, text: &str, budget: &Budget) -> bool {
+    // However long the text is.
+    pattern == "*" || matches_from(pattern, text, budget, |_, at| at == 0)
 }
 
 /// True if the pattern matches what is left of the text from the beginning of one of its words on, or from that of a
 /// program's name within a word: `rm` of `/bin/rm` and of `-crm`.
-pub(super) fn matches_within(pattern: &str, text: &str) -> bool {
+pub(super) fn matches_within(pattern: &str, text: &str, budget: &Budget) -> bool {
     let mut word = 0;
-    matches_from(pattern, text, |text, at| {
+    matches_from(pattern, text, budget, |text, at| {
         if text[..at].last() == Some(&' ') {
             word = at;
         }
@@ -28,22 +31,39 @@ pub(super) fn matches_within(pattern: &str, text: &str) -> bool {
 }
 
 /// `starts` says where a match may begin.
-fn matches_from(pattern: &str, text: &str, mut starts: impl FnMut(&[char], usize) -> bool) -> bool {
+fn matches_from(pattern: &str, text: &str, budget: &Budget, mut starts: impl FnMut(&[char], usize) -> bool) -> bool {
+    if !budget.spend(pattern.len() + text.len()) {
+        return false;
+    }
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
     // Which beginnings of the pattern match the text so far.
     let mut reached = vec![false; pattern.len() + 1];
     let mut next = reached.clone();
+    // Whether any of them does.
+    let mut active = false;
     for at in 0..=text.len() {
-        reached[0] |= starts(&text, at);
+        if starts(&text, at) {
+            reached[0] = true;
+            active = true;
+        }
+        if !active {
+            continue;
+        }
+        if !budget.spend(pattern.len()) {
+            return false;
+        }
         skip_stars(&pattern, &mut reached);
         let Some(c) = text.get(at).copied() else { break };
         next.fill(false);
+        active = false;
         for (at, wanted) in pattern.iter().enumerate().filter(|(at, _)| reached[*at]) {
             if *wanted == '*' {
                 next[at] = true;
+                active = true;
             } else if *wanted == c && c != UNKNOWN {
                 next[at + 1] = true;
+                active = true;
             }
         }
         std::mem::swap(&mut reached, &mut next);
@@ -52,12 +72,15 @@ fn matches_from(pattern: &str, text: &str, mut starts: impl FnMut(&[char], usize
 }
 
 /// True if the pattern matches for some value of the unknown characters.
-pub(super) fn may_match(pattern: &str, text: &str) -> bool {
+pub(super) fn may_match(pattern: &str, text: &str, budget: &Budget) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut reached = vec![false; pattern.len() + 1];
     reached[0] = true;
     skip_stars(&pattern, &mut reached);
     for c in text.chars() {
+        if !budget.spend(1 + pattern.len()) {
+            return false;
+        }
         if c == UNKNOWN {
             // It may be whatever the pattern wants next.
             let first = reached.iter().position(|reached| *reached).unwrap_or(reached.len());
@@ -71,6 +94,9 @@ pub(super) fn may_match(pattern: &str, text: &str) -> bool {
             } else if *wanted == c {
                 next[at + 1] = true;
             }
+        }
+        if !next.contains(&true) {
+            return false;
         }
         skip_stars(&pattern, &mut next);
         reached = next;
@@ -91,6 +117,14 @@ fn skip_stars(pattern: &[char], reached: &mut [bool]) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        super::matches(pattern, text, &Budget::default())
+    }
+
+    fn may_match(pattern: &str, text: &str) -> bool {
+        super::may_match(pattern, text, &Budget::default())
+    }
 
     #[test]
     fn a_star_stands_for_any_characters_and_the_pattern_for_the_whole_text() {

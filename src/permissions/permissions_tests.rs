@@ -301,19 +301,63 @@ fn what_may_be_run_is_asked_about() {
 }
 
 #[test]
-fn a_very_long_command_is_judged_at_once_and_asked_about() {
-    let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
-    for (word, expected) in [
-        ("sudo ", "unsure"),
-        ("! ", "allow"),
-        ("$x ", "unsure"),
-        ("$(", "unsure"),
-        ("a;", "allow"),
-        ("a=", "allow"),
-        ("eval ", "unsure"),
-    ] {
-        assert_eq!(shell(&rules, &word.repeat(20_000)), expected, "{word}");
+fn a_very_long_command_is_asked_about() {
+    let denying = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    for word in ["sudo ", "! ", "$x ", "$(", "a;", "a=", "eval "] {
+        assert_eq!(shell(&denying, &word.repeat(20_000)), "unsure", "{word}");
     }
+    assert_eq!(shell(&denying, &format!("rm {}", "x ".repeat(20_000))), "deny", "no parts are needed to tell");
+    let allowing = rules(&[("developer__shell: {command: \"ls *\"}", Then::Allow)]);
+    assert_eq!(shell(&allowing, &format!("ls {}", "x".repeat(16_000))), "allow");
+    assert_eq!(shell(&allowing, &format!("ls {}", "x".repeat(17_000))), "silent");
+    assert_eq!(narrowest(&format!("ls {}", "x".repeat(17_000))), None);
+}
+
+#[test]
+fn what_takes_too_many_steps_is_asked_about() {
+    let many = |pattern: &str, then| {
+        let rule =
+            |nth| (format!("developer__shell: {{command: \"{}\"}}", pattern.replace('#', &format!("{nth}"))), then);
+        (0..50).map(rule).collect::<Vec<_>>()
+    };
+    let rules = |texts: &[(String, Then)]| {
+        let texts: Vec<_> = texts.iter().map(|(text, then)| (text.as_str(), *then)).collect();
+        rules(&texts)
+    };
+    let mut denying = many("*a*a*a*a*a*a*a*a*a*a*a*a*b#", Then::Deny);
+    denying.push(("developer__shell".to_owned(), Then::Allow));
+    let denying = rules(&denying);
+    let allowing = rules(&many("ls *a*a*a*a*a*a*a*a*a*a*a*a*b#", Then::Allow));
+    let nested = (0..4).fold("a ".repeat(150), |inner, _| format!("sh -c '{}'", inner.replace('\'', r"'\''")));
+    let steps = |rules: &[Rule], command: &str| {
+        assert!(command.len() <= 16_384, "{}", command.len());
+        let arguments = [("command".to_owned(), Argument::Command(command.to_owned()))].into();
+        let budget = Budget::default();
+        let ruling =
+            judge_within(&budget, rules, Call { tool: "developer__shell", arguments: &arguments, brought: false });
+        let said = match ruling {
+            Ruling::Ask { certain: false, .. } => "unsure",
+            Ruling::Silent => "silent",
+            other => panic!("{other:?}"),
+        };
+        (said, budget.is_spent())
+    };
+    for command in [
+        "a".repeat(16_000),
+        format!("sudo {}", format!("{} ", "a".repeat(79)).repeat(199)),
+        format!("eval {}", format!("'{}' ", "a;".repeat(39)).repeat(190)),
+        "a|".repeat(8_000),
+        format!("{nested};{}", "a".repeat(12_000)),
+    ] {
+        assert_eq!(steps(&denying, &command), ("unsure", true), "{}", &command[..40]);
+    }
+    assert_eq!(steps(&allowing, &format!("ls {}", "a".repeat(16_000))), ("silent", true));
+    let budget = Budget::default();
+    let arguments = [("command".to_owned(), Argument::Command("cargo test --locked | tail -5".to_owned()))].into();
+    let call = Call { tool: "developer__shell", arguments: &arguments, brought: false };
+    let everyday = rules(&many("rm -rf #*", Then::Deny));
+    assert_eq!(judge_within(&budget, &everyday, call), Ruling::Silent);
+    assert!(budget.used() < 100_000, "{}", budget.used());
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 use super::glob::UNKNOWN;
 
+/// Bytes of a command line that is read. A longer one is unreadable and has no parts.
+const MAX_COMMAND: usize = 16 << 10;
 /// How deep substitutions are followed.
 const MAX_DEPTH: usize = 16;
 
@@ -97,6 +99,9 @@ pub fn read(command: &str) -> Script {
 }
 
 pub(super) fn read_at(command: &str, depth: usize) -> Script {
+    if command.len() > MAX_COMMAND {
+        return Script { parts: Vec::new(), unreadable: Some("it is too long") };
+    }
     let mut reader = Reader { chars: command.chars().collect(), at: 0, script: Script::default(), depth, piped: false };
     if command.contains(odd) {
         reader.unreadable("it holds a character that does not belong into a command");
