@@ -25,6 +25,7 @@ mod recipe;
 mod runtime;
 mod schema;
 mod settings;
+mod template;
 mod yaml;
 
 use std::path::Path as FilePath;
@@ -49,7 +50,7 @@ pub use model::{
 };
 pub use permission::{PermissionRule, Then};
 pub use placeholder::Placeholder;
-pub use prompt::{Prompt, PromptValues, VARIABLES, fill_in, place_in_tags, variables_of};
+pub use prompt::{Prompt, PromptValues, Rendering, VARIABLES, fill_in, place_in_tags, variables_of};
 pub use recipe::{
     Check, Extension, ExtensionKind, InputType, Parameter, RecipeFile, RecipeSettings, Requirement, Retry, Scalar,
     SubRecipe,
@@ -258,8 +259,10 @@ impl Reader<'_> {
             Ok(LinkedFile { file, text }) => {
                 let prompt = Prompt { file, text };
                 // A built-in prompt is the same for everyone, and a test checks it.
-                if self.layer != Layer::Builtin {
-                    self.diagnostics.extend(prompt.check());
+                match self.layer {
+                    Layer::Builtin => {}
+                    Layer::Project => self.diagnostics.extend(prompt.check(Rendering::Never)),
+                    _ => self.diagnostics.extend(prompt.check(Rendering::WithStandIns)),
                 }
                 Some(prompt)
             }

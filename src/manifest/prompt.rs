@@ -3,16 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use minijinja::{Environment, ErrorKind, UndefinedBehavior};
-
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::nearest;
 
+use super::template::{Template, TemplateError, TemplateProblem};
+
 /// What a prompt may refer to. A session fills them in at every turn.
 pub const VARIABLES: [&str; 6] = ["agent", "mode", "cwd", "date", "os", "delegates"];
-
-/// Enough for any prompt with a loop or two; a template that wants more is an accident or an attack.
-const FUEL: u64 = 50_000;
 
 /// A prompt file as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,30 +32,28 @@ pub struct PromptValues<'a> {
 
 /// Text with variables of its own, filled in under the same limits. Whatever it uses must be among the values.
 pub fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<String, String> {
-    environment().render_str(text, values).map_err(|error| {
-        let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-        error.line().map_or_else(|| detail.clone(), |line| format!("line {line}: {detail}"))
+    let filled = Template::parse("<string>", text).and_then(|it| it.render(values_of(values)));
+    filled.map_err(|TemplateError { line, reason, .. }| {
+        line.map_or_else(|| reason.clone(), |line| format!("line {line}: {reason}"))
     })
+}
+
+fn values_of(values: &BTreeMap<String, String>) -> minijinja::Value {
+    minijinja::Value::from_pairs(values.iter().map(|(name, value)| (name.clone(), value.clone())))
 }
 
 /// What a text refers to and does not set itself, sorted; or the line at which it is no template, and why.
 pub fn variables_of(text: &str) -> Result<Vec<String>, (Option<usize>, String)> {
-    let environment = environment();
-    let template = environment.template_from_str(text).map_err(|error| {
-        let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-        (error.line(), reason)
-    })?;
-    let mut used: Vec<_> = template.undeclared_variables(false).into_iter().collect();
-    used.retain(|name| !environment.globals().any(|(global, _)| global == name));
-    used.sort();
-    Ok(used)
+    let used = Template::parse("<string>", text).and_then(|template| template.variables());
+    used.map_err(|error| (error.line, error.reason))
 }
 
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_fuel(Some(FUEL));
-    environment
+/// Whether a check may fill in a prompt with stand-ins, to find what only shows then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rendering {
+    WithStandIns,
+    /// The prompt may come from a project that is not trusted: it is only read.
+    Never,
 }
 
 impl Prompt {
@@ -66,32 +61,35 @@ impl Prompt {
     pub fn fill_in(&self, values: &PromptValues<'_>) -> Result<String, String> {
         let PromptValues { agent, mode, cwd, date, os, delegates } = *values;
         let values = minijinja::context! { agent, mode, cwd, date, os, delegates };
-        environment()
-            .render_named_str(&self.file, &self.text, values)
-            .map_err(|error| format!("{}: {error}", self.file))
+        let filled = Template::parse(&self.file, &self.text).and_then(|template| template.render(values));
+        filled.map_err(|TemplateError { line, reason, .. }| {
+            let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+            format!("{}{line}: {reason}", self.file)
+        })
     }
 
     /// Every reason why this prompt could not be filled in.
-    pub fn check(&self) -> Vec<Diagnostic> {
+    pub fn check(&self, rendering: Rendering) -> Vec<Diagnostic> {
         if !self.text.contains("{{") && !self.text.contains("{%") && !self.text.contains("{#") {
             return Vec::new();
         }
-        let environment = environment();
-        let template = match environment.template_from_named_str(&self.file, &self.text) {
+        let template = match Template::parse(&self.file, &self.text) {
             Ok(template) => template,
             Err(error) => return vec![self.template_error(&error)],
         };
-        let mut unknown: Vec<_> = template
-            .undeclared_variables(false)
-            .into_iter()
-            .filter(|name| !VARIABLES.contains(&name.as_str()))
-            .filter(|name| !environment.globals().any(|(global, _)| global == name))
-            .collect();
-        unknown.sort();
+        let mut unknown = match template.variables() {
+            Ok(used) => used,
+            Err(error) => return vec![self.template_error(&error)],
+        };
+        unknown.retain(|name| !VARIABLES.contains(&name.as_str()));
+        if unknown.is_empty() && rendering == Rendering::Never {
+            return Vec::new();
+        }
         if unknown.is_empty() {
-            // Filters and functions are looked up when a template is filled in, so it is, with stand-ins.
-            let stand_ins: BTreeMap<_, _> = VARIABLES.iter().map(|name| (*name, *name)).collect();
-            return template.render(stand_ins).err().map(|error| self.template_error(&error)).into_iter().collect();
+            // What types the values have shows when a template is filled in, so it is, with stand-ins.
+            let stand_ins = VARIABLES.map(|name| (name.to_owned(), name.to_owned())).into();
+            let filled = template.render(values_of(&stand_ins));
+            return filled.err().map(|error| self.template_error(&error)).into_iter().collect();
         }
         unknown
             .iter()
@@ -110,22 +108,21 @@ impl Prompt {
             .collect()
     }
 
-    fn template_error(&self, error: &minijinja::Error) -> Diagnostic {
-        let place = match error.line() {
+    fn template_error(&self, error: &TemplateError) -> Diagnostic {
+        let place = match error.line {
             Some(line) => Place::at(&self.file, &self.text, line, 1, usize::MAX),
             None => Place::file(&self.file),
         };
-        let (problem, help) = match (error.kind(), error.detail()) {
-            (ErrorKind::OutOfFuel, _) => {
-                ("the prompt takes too long to fill in".to_owned(), "shorten its loops, or write the text out")
+        let (problem, help) = match error.kind {
+            TemplateProblem::OverLimit => ("the prompt is over a limit", "shorten its loops, or write the text out"),
+            TemplateProblem::Unavailable => {
+                ("the prompt uses what templates do not have", "see docs/manifests.md for what they have")
             }
-            (kind, detail) => {
-                let reason = detail.map_or_else(|| kind.to_string(), str::to_owned);
-                let help = "correct the template; write {{ \"{{\" }} for literal braces";
-                (format!("the prompt is not a valid template: {reason}"), help)
+            TemplateProblem::Invalid => {
+                ("the prompt is not a valid template", "correct the template; write {{ \"{{\" }} for literal braces")
             }
         };
-        Diagnostic::error("E113", place, problem, help)
+        Diagnostic::error("E113", place, format!("{problem}: {}", error.reason), help)
     }
 
     fn place_of(&self, name: &str) -> Place {
@@ -169,7 +166,7 @@ mod tests {
 
     fn check(text: &str) -> Vec<(&'static str, usize, usize)> {
         let prompt = Prompt { file: "p.md".into(), text: text.into() };
-        let places = prompt.check().into_iter().map(|found| {
+        let places = prompt.check(Rendering::WithStandIns).into_iter().map(|found| {
             let (line, column) = found.at.span.map_or((0, 0), |span| (span.line, span.column));
             (found.code, line, column)
         });
@@ -191,9 +188,17 @@ mod tests {
     fn a_template_that_cannot_be_filled_in_is_an_error() {
         assert_eq!(check("a\n{{ cwd "), [("E113", 2, 1)]);
         assert_eq!(check("{{ cwd|nosuchfilter }}"), [("E113", 1, 1)]);
-        assert_eq!(
-            check("{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}")[0].0,
-            "E113"
-        );
+        assert_eq!(check("{% for i in range(1000) %}{% for j in range(1000) %}x{% endfor %}{% endfor %}")[0].0, "E113");
+    }
+
+    #[test]
+    fn a_project_prompt_is_not_filled_in_by_a_check() {
+        let prompt = Prompt { file: "p.md".into(), text: "{% for i in cwd|int %}{% endfor %}".into() };
+        assert_eq!(prompt.check(Rendering::Never), []);
+        assert_eq!(prompt.check(Rendering::WithStandIns).len(), 1);
+        let bomb = Prompt { text: "a\n{{ \"x\" * 100000000 }}".into(), ..prompt };
+        let found = bomb.check(Rendering::Never);
+        assert_eq!((found[0].code, found[0].at.span.as_ref().map(|span| span.line)), ("E113", Some(2)));
+        assert_eq!(found[0].problem, "the prompt uses what templates do not have: `*` is not available");
     }
 }
