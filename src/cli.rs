@@ -26,6 +26,7 @@ mod new;
 mod opening;
 mod output;
 mod permissions;
+mod private_files;
 mod progress;
 mod recipe;
 mod route;
@@ -198,6 +199,10 @@ pub fn main() -> ExitCode {
 /// Runs the program with these built-in services. `manifests` are those of services that do not ship with Skein: the
 /// path that is shown for each, and its text.
 pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
+    if let Err(error) = crate::process::harden() {
+        let problem = format!("skein cannot protect its own memory: {error}");
+        return end_with(&Failure::work(problem, "check the limits and the security policy it runs under"));
+    }
     let manifests = manifests.iter().map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec())).collect();
     let cli = match Cli::try_parse() {
         Ok(mut cli) => {
@@ -225,23 +230,25 @@ pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
         crate::process::run_reaper(std::io::stdin());
         return ExitCode::SUCCESS;
     }
-    let mut output = Output::default();
     // Its environment is not the user's, so it has no folders either.
     if let Command::Mcp(args) = &cli.command
         && let Some(ended) = args.attach()
     {
-        return ended.map_or_else(
-            |failure| {
-                failure.print(&mut output);
-                ExitCode::from(output.finish(failure.code()))
-            },
-            |()| ExitCode::SUCCESS,
-        );
+        return ended.map_or_else(|failure| end_with(&failure), |()| ExitCode::SUCCESS);
     }
-    let folders = Folders::from_environment();
+    let folders = match Folders::from_environment() {
+        Ok(folders) => folders,
+        Err(error) => return end_with(&error.failure()),
+    };
+    let mut output = Output::default();
+    // `doctor` changes nothing: it says what is open to others.
+    let protected = if let Command::Doctor(_) = cli.command { Ok(()) } else { private_files::protect(&folders) };
     let warning = logging::start(&folders);
     if let Some(warning) = warning {
         output.note(&warning);
+    }
+    if let Err(error) = protected {
+        tracing::warn!(%error, "what skein keeps could not be closed to other users");
     }
     let command = cli.command.name();
     let code = match run(cli, &folders, &mut output) {
@@ -254,6 +261,13 @@ pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
     let code = output.finish(code);
     tracing::info!(command, code, "command finished");
     ExitCode::from(code)
+}
+
+/// For what fails before a command has begun.
+fn end_with(failure: &Failure) -> ExitCode {
+    let mut output = Output::default();
+    failure.print(&mut output);
+    ExitCode::from(output.finish(failure.code()))
 }
 
 fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> {

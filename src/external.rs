@@ -32,7 +32,7 @@ use crate::agents::{Before, Entering, Outside, Outsider, Seat, Unreachable};
 use crate::ids::AgentName;
 use crate::llm::Provider;
 use crate::manifest::StdioTransport;
-use crate::process::{Reaper, minimal_environment};
+use crate::process::{ProcessScope, Reaper, minimal_environment};
 use crate::services::{Circuit, Environment, Permission, Secrets, literal_secrets, spawn};
 use crate::task::Scope;
 use host::Admitted;
@@ -265,7 +265,8 @@ impl Inner {
 
     fn local(&self) -> Local {
         let environment = minimal_environment(self.around.environment.variables());
-        Local { reaper: self.around.reaper.clone(), environment, tasks: self.scope.clone() }
+        let processes = ProcessScope::default();
+        Local { reaper: self.around.reaper.clone(), environment, tasks: self.scope.clone(), processes }
     }
 
     async fn enter(&self, entering: Entering) -> Result<Arc<dyn Seat>, Unreachable> {

@@ -1,9 +1,13 @@
 //! Child processes: each in a process group of its own, with a minimal environment, and gone as a whole when
 //! it is to go, even if Skein itself is killed.
 //!
-//! Invariant: no domain words. What leaves its group by `setsid` is out of reach; docs/architecture.md says so.
+//! Invariant: no domain words. What leaves its group by `setsid` ends with its [`ProcessScope`].
 
+mod hardening;
+mod output_limit;
 mod reaper;
+mod scope;
+mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,7 +18,12 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
+pub use hardening::{MAX_FILE_BYTES, harden};
+pub use output_limit::{DroppedOutput, OutputLimit, OutputVerdict};
 pub use reaper::{Reaper, run as run_reaper};
+use scope::Children;
+pub use scope::{ProcessScope, adopt_orphans, end_all_scopes};
+use table::{MARKER, Process, ProcessTable};
 
 /// A program to start.
 #[derive(Debug, Clone)]
@@ -47,6 +56,8 @@ pub struct Group {
     child: Child,
     pid: Pid,
     reaper: Option<Reaper>,
+    /// Those that have left the group end when this is dropped and nothing else holds it.
+    _scope: ProcessScope,
 }
 
 /// The child's ends of its pipes.
@@ -58,11 +69,18 @@ pub struct Pipes {
 }
 
 impl Group {
-    /// Starts a program. With a reaper, its group dies with Skein, however Skein dies.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
+    /// Starts a program. With a reaper, its group dies with Skein, however Skein dies. Processes that leave the group
+    /// end with it.
     pub fn spawn(launch: &Launch, reaper: Option<&Reaper>) -> std::io::Result<(Self, Pipes)> {
+        Self::spawn_in(&ProcessScope::default(), launch, reaper)
+    }
+
+    /// Starts a program. Processes that leave the group, and that it does not wait for, end with the scope.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
+    pub fn spawn_in(scope: &ProcessScope, launch: &Launch, reaper: Option<&Reaper>) -> std::io::Result<(Self, Pipes)> {
         let mut command = Command::new(&launch.program);
-        command.args(&launch.args).env_clear().envs(&launch.env).process_group(0).kill_on_drop(true);
+        command.args(&launch.args).env_clear().envs(&launch.env).env(MARKER, scope.marker());
+        command.process_group(0).kill_on_drop(true);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(if launch.stdin == Stdin::Piped { Stdio::piped() } else { Stdio::null() });
         if let Some(cwd) = &launch.cwd {
@@ -71,16 +89,22 @@ impl Group {
         if let Some(reaper) = reaper {
             reaper.ready()?;
         }
+        let mut children = Children::lock();
         let mut child = command.spawn()?;
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        if let Some(pid) = pid {
+            children.add_to(scope, pid);
+        }
+        drop(children);
         let (Some(pid), Some(stdout), Some(stderr)) = (pid, child.stdout.take(), child.stderr.take()) else {
             return Err(std::io::Error::other("the process ended before it could be watched"));
         };
         if let Some(reaper) = reaper {
-            reaper.watch(pid);
+            reaper.watch(pid, scope);
         }
         let stdin = child.stdin.take();
-        Ok((Self { child, pid, reaper: reaper.cloned() }, Pipes { stdin, stdout, stderr }))
+        let group = Self { child, pid, reaper: reaper.cloned(), _scope: scope.clone() };
+        Ok((group, Pipes { stdin, stdout, stderr }))
     }
 
     pub fn id(&self) -> u32 {
@@ -109,8 +133,11 @@ impl Group {
         drop(self.child.wait().await);
     }
 
-    /// Ends everything in the group at once.
+    /// Ends everything in the group at once, and while its first process lives all descendants of that.
     pub fn kill(&self) {
+        if self.child.id().is_some() {
+            ProcessTable::read().descendants(self.pid).iter().for_each(Process::kill);
+        }
         self.signal(Signal::KILL);
     }
 
@@ -131,6 +158,7 @@ impl Drop for Group {
         if let Some(reaper) = &self.reaper {
             reaper.forget(self.pid);
         }
+        Children::lock().remove(self.pid);
     }
 }
 

@@ -1,8 +1,14 @@
 //! Which folders belong to Skein on this machine, from the environment.
+//!
+//! Invariant: every folder is absolute, so that no folder of a project is ever taken for one of the user's.
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{Uid, User};
+
+use super::output::{Failure, shown};
 use crate::services::UserFolders;
 
 /// Everything the environment says about where things are. Tests point all of it at temporary folders.
@@ -21,24 +27,67 @@ pub(super) struct Folders {
     pub(super) state: PathBuf,
 }
 
-impl Folders {
-    pub(super) fn from_environment() -> Self {
-        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let home = variable("HOME").unwrap_or_else(|| PathBuf::from("."));
-        // XDG says that relative paths in its variables are to be ignored.
-        let xdg_home = |name: &str, default: &str| {
-            variable(name).filter(|path| path.is_absolute()).unwrap_or_else(|| home.join(default))
+/// Why Skein does not know where the user's folders are.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FolderError {
+    #[error("{name} is `{value}`, which is not an absolute path")]
+    Relative { name: &'static str, value: String },
+    #[error("HOME is not set, and the user database has no home folder for user {uid}")]
+    NoHome { uid: Uid },
+    #[error("HOME is not set, and the user database cannot be read: {source}")]
+    UserDatabase { source: nix::Error },
+}
+
+impl FolderError {
+    pub(super) fn failure(&self) -> Failure {
+        let help = match self {
+            FolderError::Relative { name, .. } => format!("set {name} to a full path, or unset it"),
+            FolderError::NoHome { .. } | FolderError::UserDatabase { .. } => "set HOME to your home folder".to_owned(),
         };
-        let xdg = |name: &str, default: &str| xdg_home(name, default).join("skein");
-        let data = variable("SKEIN_DATA_DIR");
-        Self {
-            cwd: env::current_dir().unwrap_or_else(|_| PathBuf::from(".")),
-            config: variable("SKEIN_CONFIG_DIR").unwrap_or_else(|| xdg("XDG_CONFIG_HOME", ".config")),
-            state: data.clone().map_or_else(|| xdg("XDG_STATE_HOME", ".local/state"), |data| data.join("state")),
-            data: data.unwrap_or_else(|| xdg("XDG_DATA_HOME", ".local/share")),
-            config_home: xdg_home("XDG_CONFIG_HOME", ".config"),
+        Failure::usage(shown(&self.to_string()), help)
+    }
+}
+
+impl Folders {
+    pub(super) fn from_environment() -> Result<Self, FolderError> {
+        let cwd = env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+        Self::resolve(cwd, |name| env::var_os(name), home_in_user_database)
+    }
+
+    fn resolve(
+        cwd: PathBuf,
+        variable: impl Fn(&str) -> Option<OsString>,
+        user_home: impl FnOnce() -> Result<PathBuf, FolderError>,
+    ) -> Result<Self, FolderError> {
+        // A variable that is set to nothing counts as not set.
+        let folder = |name: &'static str| match variable(name).filter(|value| !value.is_empty()).map(PathBuf::from) {
+            Some(path) if path.is_absolute() => Ok(Some(path)),
+            Some(path) => Err(FolderError::Relative { name, value: path.display().to_string() }),
+            None => Ok(None),
+        };
+        let home = match folder("HOME")? {
+            Some(home) => home,
+            None => user_home()?,
+        };
+        let xdg_home = |name: &'static str, default: &str| Ok(folder(name)?.unwrap_or_else(|| home.join(default)));
+        let config_home = xdg_home("XDG_CONFIG_HOME", ".config")?;
+        let data_home = xdg_home("XDG_DATA_HOME", ".local/share")?;
+        let state_home = xdg_home("XDG_STATE_HOME", ".local/state")?;
+        let data = folder("SKEIN_DATA_DIR")?;
+        Ok(Self {
+            cwd,
+            config: folder("SKEIN_CONFIG_DIR")?.unwrap_or_else(|| config_home.join("skein")),
+            state: data.as_ref().map_or_else(|| state_home.join("skein"), |data| data.join("state")),
+            data: data.unwrap_or_else(|| data_home.join("skein")),
+            config_home,
             home,
-        }
+        })
+    }
+
+    /// The environment that children are given parts of. Its `HOME` is the home that Skein itself uses.
+    pub(super) fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        let variables = env::vars_os().filter(|(name, _)| name != OsStr::new("HOME"));
+        variables.chain([("HOME".into(), self.home.clone().into_os_string())])
     }
 
     /// What built-in services look into.
@@ -49,5 +98,51 @@ impl Folders {
     /// A path as a person wants to read it: relative when it lies below the working directory.
     pub(super) fn shown(&self, path: &Path) -> String {
         path.strip_prefix(&self.cwd).unwrap_or(path).display().to_string()
+    }
+}
+
+/// Some editors start programs without `HOME`.
+fn home_in_user_database() -> Result<PathBuf, FolderError> {
+    let uid = Uid::current();
+    let user = User::from_uid(uid).map_err(|source| FolderError::UserDatabase { source })?;
+    user.map(|user| user.dir).filter(|home| home.is_absolute()).ok_or(FolderError::NoHome { uid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(variables: &[(&str, &str)]) -> Result<Folders, FolderError> {
+        let variable =
+            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
+        Folders::resolve(PathBuf::from("/project"), variable, || Ok(PathBuf::from("/home/from-database")))
+    }
+
+    #[test]
+    fn without_home_the_user_database_is_asked() {
+        for variables in [&[][..], &[("HOME", "")], &[("HOME", ""), ("XDG_CONFIG_HOME", ""), ("SKEIN_DATA_DIR", "")]] {
+            let folders = resolve(variables).unwrap();
+            assert_eq!(folders.home, Path::new("/home/from-database"));
+            assert_eq!(folders.config, Path::new("/home/from-database/.config/skein"));
+            assert_eq!(folders.data, Path::new("/home/from-database/.local/share/skein"));
+            assert_eq!(folders.state, Path::new("/home/from-database/.local/state/skein"));
+        }
+    }
+
+    #[test]
+    fn a_home_that_is_not_known_is_an_error() {
+        let no_home = || Err(FolderError::NoHome { uid: Uid::from_raw(12) });
+        let error = Folders::resolve(PathBuf::from("/project"), |_| None, no_home).unwrap_err();
+        assert!(error.to_string().contains("user 12"), "{error}");
+    }
+
+    #[test]
+    fn a_relative_folder_is_refused_by_name() {
+        let names =
+            ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "SKEIN_CONFIG_DIR", "SKEIN_DATA_DIR"];
+        for name in names {
+            let error = resolve(&[(name, "here")]).unwrap_err().to_string();
+            assert_eq!(error, format!("{name} is `here`, which is not an absolute path"));
+        }
     }
 }

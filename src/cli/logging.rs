@@ -1,7 +1,8 @@
 //! Sets up tracing, once: structured lines to a file under the state folder, and to stderr what `SKEIN_LOG`
 //! asks for.
 
-use std::fs::{self, File, OpenOptions};
+mod file;
+
 use std::sync::Mutex;
 
 use tracing_subscriber::filter::EnvFilter;
@@ -9,13 +10,12 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::folders::Folders;
+use super::private_files;
+use file::LogFile;
 
 /// What the file keeps. rmcp's worker logs addresses in full when it fails, genai whole answers, and
 /// either may hold a secret.
 const TO_FILE: &str = "info,rmcp::transport::worker=off,genai=off";
-
-/// A log of this size is put aside at the next start; the one put aside before it goes.
-const MAX_LOG: u64 = 10 * 1024 * 1024;
 
 /// Returns what to tell the user if there can be no log file.
 pub(super) fn start(folders: &Folders) -> Option<String> {
@@ -38,12 +38,8 @@ pub(super) fn start(folders: &Folders) -> Option<String> {
     warning.or_else(|| started.err().map(|error| error.to_string()))
 }
 
-fn open(folders: &Folders) -> std::io::Result<File> {
+fn open(folders: &Folders) -> std::io::Result<LogFile> {
     let folder = folders.state.join("log");
-    fs::create_dir_all(&folder)?;
-    let path = folder.join("skein.log");
-    if fs::metadata(&path).is_ok_and(|metadata| metadata.len() > MAX_LOG) {
-        fs::rename(&path, folder.join("skein.log.1"))?;
-    }
-    OpenOptions::new().create(true).append(true).open(path)
+    private_files::make_folder(&folder)?;
+    LogFile::open(&folder)
 }

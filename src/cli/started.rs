@@ -13,7 +13,7 @@ use super::output::{Failure, Output, shown};
 use crate::agents::Limits;
 use crate::broker::BindError;
 use crate::graph::Plan;
-use crate::process::Reaper;
+use crate::process::{self, Reaper};
 use crate::runtime::{Home, Runtime};
 use crate::services::{Cassette, Environment, PoolOptions};
 use crate::session::{SessionError, SessionOptions, Sessions};
@@ -67,6 +67,12 @@ pub(super) fn block_on_until<T>(
     work: impl AsyncFnOnce(&Started, &mut Output) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let cassette = cassette(global)?;
+    process::adopt_orphans().map_err(|error| {
+        Failure::work(
+            format!("skein cannot watch the processes that it starts: {error}"),
+            "check the limits on threads",
+        )
+    })?;
     let scratch = folders.state.join("scratch").join(std::process::id().to_string());
     let session = Session::new(format!("cli-{}", std::process::id()), folders.cwd.clone(), Vec::new(), scratch.clone());
     let tokio = tokio::runtime::Runtime::new()
@@ -74,7 +80,7 @@ pub(super) fn block_on_until<T>(
     let result = tokio.block_on(async {
         let interrupted = interrupted(ended_by);
         let options = PoolOptions {
-            environment: Environment::new(std::env::vars_os()),
+            environment: Environment::new(folders.environment()),
             reaper: Some(reaper()?),
             data: folders.data.clone(),
             user: folders.user(),
@@ -101,6 +107,7 @@ pub(super) fn block_on_until<T>(
     });
     // A read of stdin that nobody will answer must not keep the program alive.
     tokio.shutdown_timeout(Duration::from_millis(100));
+    process::end_all_scopes();
     if std::fs::remove_dir_all(&scratch).is_err() && scratch.exists() {
         tracing::warn!(folder = %scratch.display(), "scratch files are left behind");
     }

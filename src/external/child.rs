@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::peer::{Outgoing, Peer};
 use crate::ids::AgentName;
-use crate::process::Group;
+use crate::process::{Group, OutputLimit, OutputVerdict};
 use crate::services::{Lines, Secrets};
 
 /// A longer line is no message.
@@ -126,12 +126,21 @@ pub(super) async fn supervise(
 /// What it says on stderr goes to the log, without the secrets it was given; the last line is kept.
 pub(super) async fn log(agent: AgentName, stderr: ChildStderr, secrets: Secrets, last: watch::Sender<String>) {
     let mut lines = Lines::new(tokio::io::BufReader::new(stderr), 64 << 10);
+    let mut limit = OutputLimit::default();
     // A line without end is cut; a program whose stderr is closed would die of it.
     while let Some(line) = lines.next().await.unwrap_or_else(|_| Some(Vec::new())) {
         let line = secrets.hide(String::from_utf8_lossy(&line).trim());
         if !line.is_empty() {
-            tracing::info!(%agent, stderr = %line, "agent says");
+            if let Some(dropped) = limit.take_dropped() {
+                tracing::warn!(%agent, "agent stderr: {dropped}");
+            }
+            if limit.admit(line.len()) == OutputVerdict::Keep {
+                tracing::info!(%agent, stderr = %line, "agent says");
+            }
             last.send_replace(line.chars().filter(|c| !c.is_control()).take(300).collect());
         }
+    }
+    if let Some(dropped) = limit.finish() {
+        tracing::warn!(%agent, "agent stderr: {dropped}");
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::peer::lock;
-use crate::process::{Group, Launch, Pipes, Reaper, Stdin};
+use crate::process::{Group, Launch, Pipes, ProcessScope, Reaper, Stdin};
 use crate::task::Scope;
 use crate::tool::editor::{Abilities, Command, Editor, EditorError, Exit, Output, Terminal};
 
@@ -28,6 +28,8 @@ pub(super) struct Local {
     pub(super) reaper: Option<Reaper>,
     pub(super) environment: BTreeMap<OsString, OsString>,
     pub(super) tasks: Scope,
+    /// What commands leave behind outside of their process groups ends with this.
+    pub(super) processes: ProcessScope,
 }
 
 impl Local {
@@ -74,7 +76,8 @@ impl Editor for Local {
                 cwd: Some(command.cwd),
                 stdin: Stdin::Closed,
             };
-            let (group, pipes) = Group::spawn(&launch, self.reaper.as_ref()).map_err(|error| failed(&error))?;
+            let started = Group::spawn_in(&self.processes, &launch, self.reaper.as_ref());
+            let (group, pipes) = started.map_err(|error| failed(&error))?;
             Ok(Box::new(Running::watch(group, pipes, command.output_limit, &self.tasks)) as Box<dyn Terminal>)
         })
     }

@@ -178,7 +178,7 @@ impl Place {
                 let kind = kind.unwrap_or_default().to_owned();
                 match valid::update(params) {
                     Some((typed, told)) => lock(&self.talk).other(typed, told),
-                    None => tracing::info!(agent = %self.who.name, kind, "an update that the protocol does not know"),
+                    None => tracing::debug!(agent = %self.who.name, kind, "an update that the protocol does not know"),
                 }
             }
         }

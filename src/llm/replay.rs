@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -141,11 +141,19 @@ pub struct Recorder {
     path: PathBuf,
 }
 
+/// The mode of a file that was there before may let others read it; a device or a pipe stays as it is.
+fn restrict(file: File) -> std::io::Result<File> {
+    if file.metadata()?.is_file() {
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
 impl Recorder {
     pub fn new(inner: Arc<dyn Provider>, path: &Path) -> Result<Self, LlmError> {
         // A talk may be private even where no secret is in it.
         let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-        let file = opened.map_err(|error| LlmError::Unusable {
+        let file = opened.and_then(restrict).map_err(|error| LlmError::Unusable {
             model: inner.name().to_owned(),
             reason: format!("it cannot be recorded to {}: {error}", path.display()),
         })?;

@@ -1,5 +1,6 @@
-//! The reaper: a second process that outlives Skein by a moment. It is told of every process group on a pipe;
-//! when the pipe closes, because Skein ended in whatever way, it kills the groups that are left.
+//! The reaper: a second process that outlives Skein by a moment. A pipe gives it every process group and scope. The
+//! pipe closes when Skein ends, in any way. The reaper then kills the groups that are left, and the processes that left
+//! their groups, which it knows by their environment.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -10,6 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::scope::{Children, ProcessScope, end_marked};
 
 /// A handle on the reaper process, which is started before the first group that it is to watch.
 #[derive(Debug, Clone)]
@@ -39,6 +42,7 @@ impl Reaper {
         if process.is_some() {
             return Ok(());
         }
+        let mut children = Children::lock();
         let child = Command::new(&self.shared.program)
             .args(&self.shared.args)
             .env_clear()
@@ -52,7 +56,12 @@ impl Reaper {
             .env("HOME", "/dev/null")
             .spawn();
         let told = |error| std::io::Error::other(format!("the reaper cannot be started: {error}"));
-        *process = Some(child.map_err(told)?);
+        let child = child.map_err(told)?;
+        if let Some(pid) = pid_of(&child) {
+            children.add(pid);
+        }
+        drop(children);
+        *process = Some(child);
         Ok(())
     }
 
@@ -60,18 +69,19 @@ impl Reaper {
         self.shared.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn watch(&self, group: Pid) {
-        self.tell('+', group);
+    pub(super) fn watch(&self, group: Pid, scope: &ProcessScope) {
+        self.tell('+', group.as_raw_nonzero());
+        self.tell('=', scope.marker());
     }
 
     pub(super) fn forget(&self, group: Pid) {
-        self.tell('-', group);
+        self.tell('-', group.as_raw_nonzero());
     }
 
-    fn tell(&self, sign: char, group: Pid) {
+    fn tell(&self, sign: char, what: impl std::fmt::Display) {
         let mut process = self.process();
         let Some(pipe) = process.as_mut().and_then(|process| process.stdin.as_mut()) else { return };
-        if let Err(error) = writeln!(pipe, "{sign}{}", group.as_raw_nonzero()) {
+        if let Err(error) = writeln!(pipe, "{sign}{what}") {
             tracing::error!(%error, "the reaper is gone: child processes may survive a crash of skein");
         }
     }
@@ -84,16 +94,28 @@ impl Drop for Shared {
         if let Some(mut process) = process.take() {
             drop(process.stdin.take());
             drop(process.wait());
+            if let Some(pid) = pid_of(&process) {
+                Children::lock().remove(pid);
+            }
         }
     }
 }
 
+fn pid_of(child: &Child) -> Option<Pid> {
+    Pid::from_raw(child.id().cast_signed())
+}
+
 /// What the reaper process does: reads `+group` and `-group` lines until the pipe closes, then kills what is
-/// left.
+/// left, and all processes of the scopes that were named with `=marker`.
 pub fn run(input: impl std::io::Read) {
     let mut groups = HashSet::new();
+    let mut markers = HashSet::new();
     for line in BufReader::new(input).lines().map_while(Result::ok) {
         let Some((sign, number)) = line.split_at_checked(1) else { continue };
+        if sign == "=" {
+            markers.insert(number.to_owned());
+            continue;
+        }
         let Some(group) = number.parse().ok().and_then(Pid::from_raw) else { continue };
         match sign {
             "+" => groups.insert(group),
@@ -104,4 +126,5 @@ pub fn run(input: impl std::io::Read) {
     for group in groups {
         _ = kill_process_group(group, Signal::KILL);
     }
+    end_marked(&markers);
 }

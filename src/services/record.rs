@@ -8,7 +8,7 @@ mod redact;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -91,12 +91,21 @@ enum Tape {
     Playing(HashMap<ServiceName, Vec<Interaction>>),
 }
 
+/// The mode of a file that was there before may let others read it; a device or a pipe stays as it is.
+fn restrict(file: &File) -> std::io::Result<()> {
+    if file.metadata()?.is_file() {
+        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
 impl Cassette {
     pub fn to_file(path: &Path) -> Result<Self, RecordError> {
         // What services say may be private even where no secret is in it.
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let file = options.open(path).map_err(|error| unusable(path, &error))?;
+        restrict(&file).map_err(|error| unusable(path, &error))?;
         Ok(Self(Arc::new(Tape::Recording(Mutex::new(file)))))
     }
 

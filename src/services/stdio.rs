@@ -17,7 +17,9 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use super::environment::{Environment, Secrets};
 use crate::ids::ServiceName;
 use crate::manifest::{LOADERS, StdioTransport};
-use crate::process::{Group, Launch, Pipes, Reaper, Stdin, minimal_environment};
+use crate::process::{
+    DroppedOutput, Group, Launch, OutputLimit, OutputVerdict, Pipes, Reaper, Stdin, minimal_environment,
+};
 
 /// Longer than any answer that is worth having.
 const MAX_LINE: usize = 16 * 1024 * 1024;
@@ -72,17 +74,32 @@ fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
     }
 }
 
-/// What it says on stderr goes to the log, without the secrets it was given.
+/// What it says on stderr goes to the log, without the secrets it was given, and not faster than the log can bear.
 pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secrets) {
     let mut lines = Lines::new(BufReader::new(stderr), 64 * 1024);
+    let mut limit = OutputLimit::default();
+    let report = |dropped: Option<DroppedOutput>| {
+        if let Some(dropped) = dropped {
+            tracing::warn!(%service, "service stderr: {dropped}");
+        }
+    };
     loop {
-        let line = match lines.next().await {
-            Ok(Some(line)) => line,
-            Ok(None) => return,
-            // A line without end is logged in pieces: a server whose stderr is closed would die of it.
-            Err(_) => std::mem::take(&mut lines.partial),
+        let line = tokio::select! {
+            biased;
+            () = limit.window_with_drops_ends() => {
+                report(limit.take_dropped());
+                continue;
+            }
+            line = lines.next() => match line {
+                Ok(Some(line)) => line,
+                Ok(None) => return report(limit.finish()),
+                // A line without end is logged in pieces: a server whose stderr is closed would die of it.
+                Err(_) => std::mem::take(&mut lines.partial),
+            },
         };
-        tracing::info!(%service, stderr = %secrets.hide(&String::from_utf8_lossy(&line)), "service says");
+        if limit.admit(line.len()) == OutputVerdict::Keep {
+            tracing::info!(%service, stderr = %secrets.hide(&String::from_utf8_lossy(&line)), "service says");
+        }
     }
 }
 

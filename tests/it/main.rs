@@ -66,6 +66,8 @@ mod external_life;
 mod external_peers;
 mod external_routes;
 mod faults;
+/// What other users, the project folder and child processes cannot reach: home, memory, files, limits.
+mod hardening;
 /// Services that a session enables and disables for those who work for it.
 mod managing;
 /// `skein import`: set-ups of other tools move in.

@@ -276,7 +276,10 @@ async fn a_child_sees_the_minimal_environment_and_what_its_manifest_names() {
     let binding = wired.bind("work").await.expect("bound");
     let seen: BTreeMap<String, String> =
         serde_json::from_str(&wired.said(&binding, "echo__env", json!({})).await).expect("an object");
-    assert_eq!(seen.keys().collect::<Vec<_>>(), ["HOME", "KEY", "LANG", "PATH", "PLAIN", "TMPDIR"]);
+    assert_eq!(
+        seen.keys().collect::<Vec<_>>(),
+        ["HOME", "KEY", "LANG", "PATH", "PLAIN", "SKEIN_PROCESS_SCOPE", "TMPDIR"]
+    );
     assert_eq!((seen["KEY"].as_str(), seen["PLAIN"].as_str()), ("Bearer s3cret", "text"));
     wired.stop().await;
 }

@@ -115,7 +115,8 @@ impl Keyring {
 fn address() -> Option<String> {
     variable("DBUS_SESSION_BUS_ADDRESS").or_else(|| {
         let bus = Path::new(&variable("XDG_RUNTIME_DIR")?).join("bus");
-        bus.exists().then(|| format!("unix:path={}", bus.display()))
+        // A relative one would be a folder of the project.
+        (bus.is_absolute() && bus.exists()).then(|| format!("unix:path={}", bus.display()))
     })
 }
 

@@ -21,6 +21,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncWriteExt as _;
 use url::Url;
 
 use super::answer::{self, Answer, Refusal};
@@ -238,7 +239,10 @@ fn labelled(label: &str, text: &str) -> String {
 async fn keep(page: &Page, scratch: &Path) -> std::io::Result<PathBuf> {
     let path = scratch.join(format!("fetch-{}.{}", hash(&page.text), page.form.extension()));
     tokio::fs::create_dir_all(scratch).await?;
-    tokio::fs::write(&path, &page.text).await?;
+    let mut options = tokio::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).await?;
+    file.write_all(page.text.as_bytes()).await?;
+    file.flush().await?;
     Ok(path)
 }
 

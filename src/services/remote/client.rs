@@ -24,6 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use super::questions;
 use crate::ids::ServiceName;
+use crate::process::{OutputLimit, OutputVerdict};
 use crate::services::environment::Secrets;
 use crate::tool::elicit::Elicitor;
 use crate::tool::{Activity, CallContext, Progress, Warnings, head, plain_line};
@@ -58,6 +59,8 @@ pub(in crate::services) struct Client {
     generation: Arc<watch::Sender<u64>>,
     /// Pages that users opened, and who is to hear that they are done with.
     pages: Arc<Mutex<HashMap<String, Arc<dyn Elicitor>>>>,
+    /// How much it may still write to the log.
+    log_limit: Arc<Mutex<OutputLimit>>,
 }
 
 /// A request of ours that is not answered yet.
@@ -123,6 +126,7 @@ impl Client {
             begun: Arc::default(),
             generation: Arc::new(watch::Sender::new(0)),
             pages: Arc::default(),
+            log_limit: Arc::default(),
         }
     }
 
@@ -217,7 +221,19 @@ impl Client {
         tokio::time::timeout(CALL_APPEARS, appears).await.ok()
     }
 
+    /// True if a line of this many bytes has room in the log. Others are counted, and reported with a later line.
+    fn has_log_room(&self, bytes: usize) -> bool {
+        let mut limit = lock(&self.log_limit);
+        if let Some(dropped) = limit.take_dropped() {
+            tracing::warn!(service = %self.service, "log messages of the service: {dropped}");
+        }
+        limit.admit(bytes) == OutputVerdict::Keep
+    }
+
     fn log(&self, level: LoggingLevel, text: &str, told: bool) {
+        if !self.has_log_room(text.len()) {
+            return;
+        }
         match level {
             LoggingLevel::Debug => tracing::debug!(service = %self.service, told, "it says: {text}"),
             LoggingLevel::Info | LoggingLevel::Notice => {
@@ -243,11 +259,15 @@ impl ClientHandler for Client {
     ) -> Result<ElicitResult, ErrorData> {
         let origin = context.extensions.get::<InboundStreamOrigin>();
         let Some(flight) = self.flight_soon(origin).await else {
-            tracing::warn!(service = %self.service, "it asked a question that belongs to no call, which nobody was asked");
+            if self.has_log_room(0) {
+                tracing::warn!(service = %self.service, "it asked a question that belongs to no call, and was cancelled");
+            }
             return Ok(ElicitResult::new(ElicitationAction::Cancel));
         };
         if flight.asking.load(Ordering::Relaxed) >= MAX_ASKING {
-            tracing::warn!(service = %self.service, "it asks too much at once");
+            if self.has_log_room(0) {
+                tracing::warn!(service = %self.service, "it asks too much at once");
+            }
             return Ok(ElicitResult::new(ElicitationAction::Cancel));
         }
         let asking = Asking::of(&flight);

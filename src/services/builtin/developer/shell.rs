@@ -16,8 +16,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::process::{Group, Launch, Pipes, Reaper, Stdin};
-use crate::tool::CallContext;
+use crate::process::{Group, Launch, MAX_FILE_BYTES, Pipes, ProcessScope, Reaper, Stdin};
+use crate::tool::{CallContext, Session};
 
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
@@ -29,6 +29,8 @@ const DEFAULT_TIMEOUT: u64 = 120;
 const MAX_TIMEOUT: u64 = 600;
 /// How long output is waited for after the shell itself has ended.
 const LINGER: Duration = Duration::from_millis(300);
+/// The signal that ends a program which writes a file beyond its limit.
+const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -69,17 +71,19 @@ impl Shell {
         Self { reaper, environment }
     }
 
-    fn start(&self, command: &str, cwd: &Path) -> Result<(Group, Pipes), Refusal> {
+    /// Processes that leave the command's process group run until the session ends.
+    fn start(&self, command: &str, session: &Session) -> Result<(Group, Pipes), Refusal> {
+        let scope = session.state::<ProcessScope>();
         let launch = |program: &str| Launch {
             program: program.into(),
             args: vec!["-c".into(), command.into()],
             env: self.environment.clone(),
-            cwd: Some(cwd.to_owned()),
+            cwd: Some(session.cwd.clone()),
             stdin: Stdin::Closed,
         };
-        match Group::spawn(&launch("bash"), self.reaper.as_ref()) {
+        match Group::spawn_in(&scope, &launch("bash"), self.reaper.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Group::spawn(&launch("sh"), self.reaper.as_ref())
+                Group::spawn_in(&scope, &launch("sh"), self.reaper.as_ref())
             }
             result => result,
         }
@@ -111,14 +115,14 @@ pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellComm
     let limit = request.timeout.map(Duration::from_secs);
     if request.background {
         background::check_room(call)?;
-        let (group, pipes) = shell.start(&request.command, &call.session.cwd)?;
+        let (group, pipes) = shell.start(&request.command, &call.session)?;
         return background::start(call, &request.command, group, pipes, limit);
     }
     let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
     if let Some(answer) = terminal::run(call, &request.command, limit).await? {
         return Ok(answer);
     }
-    let (group, pipes) = shell.start(&request.command, &call.session.cwd)?;
+    let (group, pipes) = shell.start(&request.command, &call.session)?;
     let mut run = Run::new(group, pipes, &call.session.scratch);
     let end = run.follow(call, limit).await;
     Ok(run.report(&end, limit))
@@ -287,6 +291,7 @@ pub(super) fn with_verdict(mut output: String, verdict: &str) -> String {
 pub(super) fn in_words(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit {code}"),
+        (None, Some(SIGXFSZ)) => format!("ended because a file would be larger than {} GiB", MAX_FILE_BYTES >> 30),
         (None, Some(signal)) => format!("ended by signal {signal}"),
         (None, None) => status.to_string(),
     }

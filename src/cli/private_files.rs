@@ -1,0 +1,131 @@
+//! What Skein keeps is for the user alone: folders 0700, files 0600, also those that an earlier version made.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use super::folders::Folders;
+
+const OTHERS: u32 = 0o077;
+const STICKY: u32 = 0o1000;
+
+/// What Skein keeps directly in the data folder and in the state folder. Other entries are not touched:
+/// `SKEIN_DATA_DIR` may be a folder with other things in it.
+const KEPT: [&str; 10] =
+    ["apps", "chat_history", "log", "memory.db", "router", "routes.db", "run", "scratch", "sessions.db", "trust.json"];
+/// The ends of the names of SQLite's files.
+const BESIDE: [&str; 4] = ["", "-wal", "-shm", "-journal"];
+
+/// Makes the folders for data and state, or closes those that there are to other users.
+pub(super) fn protect(folders: &Folders) -> io::Result<()> {
+    // The state folder may be in the data folder.
+    for folder in [&folders.data, &folders.state] {
+        let open = fs::metadata(folder).is_ok_and(|metadata| metadata.mode() & OTHERS != 0);
+        make_folder(folder)?;
+        if open {
+            restrict_kept_files(folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// A folder for the user alone. One that is there already is closed to others, unless it is shared on purpose: it has
+/// the sticky bit, as `/tmp` has, or belongs to another user.
+pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let metadata = fs::metadata(folder)?;
+    if metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & STICKY == 0 {
+        restrict(folder, metadata.mode())?;
+    }
+    Ok(())
+}
+
+fn restrict_kept_files(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if KEPT.iter().any(|kept| name.strip_prefix(kept).is_some_and(|end| BESIDE.contains(&end))) {
+            restrict_below(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Links are not followed, and files that go away meanwhile are no matter.
+fn restrict_below(path: &Path) -> io::Result<()> {
+    let metadata = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        metadata => metadata?,
+    };
+    if metadata.is_symlink() {
+        return Ok(());
+    }
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path)? {
+            restrict_below(&entry?.path())?;
+        }
+    }
+    restrict(path, metadata.mode())
+}
+
+fn restrict(path: &Path, mode: u32) -> io::Result<()> {
+    if mode & OTHERS == 0 {
+        return Ok(());
+    }
+    match fs::set_permissions(path, Permissions::from_mode(mode & 0o700)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    fn put(path: &Path, mode: u32) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn what_an_earlier_version_made_is_closed_to_others() {
+        let place = tempfile::tempdir().unwrap();
+        let [data, home] = ["data", "home"].map(|name| place.path().join(name));
+        let folders = Folders {
+            cwd: home.clone(),
+            config_home: home.clone(),
+            config: home.clone(),
+            state: data.join("state"),
+            data: data.clone(),
+            home,
+        };
+        let kept = ["sessions.db-wal", "apps/a/index.html", "state/log/skein.log"].map(|name| data.join(name));
+        kept.iter().for_each(|file| put(file, 0o644));
+        let other = data.join("photos/cat.jpg");
+        put(&other, 0o644);
+        for folder in [&data, &data.join("state")] {
+            fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+        }
+        protect(&folders).unwrap();
+        assert_eq!(kept.map(|file| mode(&file)), [0o600; 3]);
+        assert_eq!(["", "apps/a", "state", "state/log"].map(|name| mode(&data.join(name))), [0o700; 4]);
+        assert_eq!(mode(&other), 0o644);
+    }
+
+    #[test]
+    fn a_shared_folder_stays_shared() {
+        let place = tempfile::tempdir().unwrap();
+        let shared = place.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+        make_folder(&shared).unwrap();
+        assert_eq!(mode(&shared), 0o777);
+    }
+}

@@ -1,0 +1,211 @@
+//! Processes that end together, also those that have left their process group with `setsid`.
+//!
+//! [`adopt_orphans`] makes this process the one to which the kernel gives every descendant whose parent has ended. So
+//! none of them gets out of sight while this process lives: when a scope ends, the orphans that belong to it are killed
+//! with all their descendants. Which scope an orphan belongs to is in its environment, which it inherited. One without
+//! that variable, or whose environment cannot be read, is killed as soon as no scope is left that is older than it, as
+//! its own scope must be; that may be later than the end of its own scope, and is the end of this process at the latest.
+//!
+//! Limits: a process can put another scope's value into the environment of its children, which then end with that scope.
+//! If this process is killed, the kernel gives its orphans to another one, and the reaper finds only those that still
+//! have the variable. Processes that the user's service manager, cron or a container engine starts on request are not
+//! descendants.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, getpid, waitid, waitpid};
+
+use super::table::{Process, ProcessTable};
+
+/// How often the exits of ended orphans are collected.
+const COLLECT_INTERVAL: Duration = Duration::from_secs(5);
+/// Processes may start others until they are gone; so the search is repeated, up to this number of times.
+const MAX_ROUNDS: usize = 50;
+const ROUND_PAUSE: Duration = Duration::from_millis(2);
+
+/// Processes that end together: when the last clone of this is dropped.
+#[derive(Debug, Clone, Default)]
+pub struct ProcessScope(Arc<ScopeEnd>);
+
+impl ProcessScope {
+    /// The value of the variable that its processes have.
+    pub(super) fn marker(&self) -> &str {
+        &self.0.marker
+    }
+}
+
+#[derive(Debug)]
+struct ScopeEnd {
+    marker: String,
+}
+
+impl Default for ScopeEnd {
+    fn default() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self { marker: format!("{}{}", marker_prefix(), LAST.fetch_add(1, Ordering::Relaxed)) }
+    }
+}
+
+impl Drop for ScopeEnd {
+    fn drop(&mut self) {
+        let mut children = Children::lock();
+        // A scope without processes has none to end.
+        if children.scopes.remove(&self.marker).is_some() {
+            children.end_orphans();
+        }
+    }
+}
+
+/// How the markers of this process begin. The start time distinguishes it from an earlier one with its id.
+fn marker_prefix() -> &'static str {
+    static PREFIX: LazyLock<String> = LazyLock::new(|| {
+        let start = Process::read(getpid()).map_or(0, |process| process.start);
+        format!("{}.{start}.", getpid().as_raw_nonzero())
+    });
+    &PREFIX
+}
+
+/// The children of this process. There is one set of them, as there is one process.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    adoption: Adoption,
+    /// Those that it started itself. Their exits belong to the code that started them.
+    own: HashSet<Pid>,
+    /// The scopes that have processes, and when the first of those was started.
+    scopes: HashMap<String, u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Adoption {
+    #[default]
+    Off,
+    /// Every orphan descends from a process of a scope.
+    On,
+    /// There were children before this program began: it took the place of a program that had started them. An orphan
+    /// without a scope may be theirs, and is left alone.
+    OnWithOlderChildren,
+}
+
+impl Children {
+    /// To be held while a child is started: until it is in the list, it looks like an orphan.
+    pub(super) fn lock() -> MutexGuard<'static, Self> {
+        static CHILDREN: LazyLock<Mutex<Children>> = LazyLock::new(Mutex::default);
+        CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&mut self, pid: Pid) {
+        self.own.insert(pid);
+    }
+
+    pub(super) fn add_to(&mut self, scope: &ProcessScope, pid: Pid) {
+        self.add(pid);
+        let start = || Process::read(pid).map_or(0, |process| process.start);
+        self.scopes.entry(scope.marker().to_owned()).or_insert_with(start);
+    }
+
+    pub(super) fn remove(&mut self, pid: Pid) {
+        self.own.remove(&pid);
+    }
+
+    /// Kills the orphans that belong to no scope any more, and collects those that have ended.
+    fn end_orphans(&self) {
+        if self.adoption == Adoption::Off {
+            return;
+        }
+        for _ in 0..MAX_ROUNDS {
+            let table = ProcessTable::read();
+            let orphans = self.collect(&table);
+            let ended: Vec<Process> = orphans.into_iter().filter(|orphan| !self.belongs_to_scope(orphan)).collect();
+            if ended.is_empty() {
+                return;
+            }
+            for orphan in ended {
+                orphan.kill();
+                table.descendants(orphan.pid).iter().for_each(Process::kill);
+            }
+            std::thread::sleep(ROUND_PAUSE);
+        }
+        tracing::warn!("processes that were killed are still there");
+    }
+
+    /// Collects the exits of adopted orphans, and returns those that live.
+    fn collect(&self, table: &ProcessTable) -> Vec<Process> {
+        let orphans = table.children(getpid()).iter().filter(|child| !self.own.contains(&child.pid));
+        let (ended, living): (Vec<Process>, Vec<Process>) = orphans.copied().partition(|orphan| orphan.is_zombie);
+        for orphan in ended {
+            if let Err(error) = waitpid(Some(orphan.pid), WaitOptions::NOHANG) {
+                tracing::debug!(%error, "an exit was collected elsewhere");
+            }
+        }
+        living
+    }
+
+    fn belongs_to_scope(&self, orphan: &Process) -> bool {
+        match orphan.marker() {
+            Some(marker) if marker.starts_with(marker_prefix()) => self.scopes.contains_key(&marker),
+            _ if self.adoption == Adoption::OnWithOlderChildren => true,
+            _ => self.scopes.values().any(|start| *start <= orphan.start),
+        }
+    }
+}
+
+/// From now on this process gets the orphans among its descendants, so that they end with their scope. To be called
+/// before the first child is started.
+pub fn adopt_orphans() -> std::io::Result<()> {
+    let mut children = Children::lock();
+    if children.adoption != Adoption::Off {
+        return Ok(());
+    }
+    #[cfg(target_os = "linux")]
+    {
+        rustix::process::set_child_subreaper(Some(getpid()))?;
+        std::thread::Builder::new().name("orphan-collector".to_owned()).spawn(collect_orphans)?;
+        let no_children = matches!(peek(), Err(rustix::io::Errno::CHILD));
+        children.adoption = if no_children { Adoption::On } else { Adoption::OnWithOlderChildren };
+    }
+    Ok(())
+}
+
+/// Ends every process that is left of any scope. For the end of this process.
+pub fn end_all_scopes() {
+    let mut children = Children::lock();
+    children.scopes.clear();
+    children.end_orphans();
+}
+
+/// Orphans that end by themselves would stay as zombies. The children that were started here are not touched: their
+/// exits are waited for one by one elsewhere.
+fn collect_orphans() {
+    loop {
+        std::thread::sleep(COLLECT_INTERVAL);
+        if let Ok(Some(_)) = peek() {
+            let children = Children::lock();
+            children.collect(&ProcessTable::read());
+        }
+    }
+}
+
+/// Whether any child has ended; its exit is not collected. An error if there is no child at all.
+fn peek() -> rustix::io::Result<Option<rustix::process::WaitIdStatus>> {
+    waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
+}
+
+/// Kills every process that has one of these markers, until there is none; for the reaper, which has no descendants.
+pub(super) fn end_marked(markers: &HashSet<String>) {
+    for _ in 0..MAX_ROUNDS {
+        let table = ProcessTable::read();
+        let is_marked = |process: &&Process| process.marker().is_some_and(|marker| markers.contains(&marker));
+        let marked: Vec<&Process> = table.all().filter(is_marked).collect();
+        if marked.is_empty() {
+            return;
+        }
+        for process in marked {
+            process.kill();
+            table.descendants(process.pid).iter().for_each(Process::kill);
+        }
+        std::thread::sleep(ROUND_PAUSE);
+    }
+}

@@ -1,0 +1,109 @@
+//! The processes of this machine, as `/proc` shows them. Where there is no `/proc`, there are none.
+
+use std::collections::HashMap;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The variable that names the scope of a process. Children inherit it.
+pub(super) const MARKER: &str = "SKEIN_PROCESS_SCOPE";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    parent: i32,
+    /// It has ended, and its parent has not asked how.
+    pub(super) is_zombie: bool,
+    /// In clock ticks since the machine was started.
+    pub(super) start: u64,
+}
+
+impl Process {
+    pub(super) fn read(pid: Pid) -> Option<Self> {
+        Self::parse(pid, &std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
+    }
+
+    /// The name of the program comes first, in brackets, and may hold anything.
+    fn parse(pid: Pid, stat: &str) -> Option<Self> {
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace();
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        // The 22nd field; the state is the 3rd.
+        let start = fields.nth(17)?.parse().ok()?;
+        Some(Self { pid, parent, is_zombie: matches!(state, "Z" | "X"), start })
+    }
+
+    /// The scope in its environment. None if there is none, or if it cannot be read: the process has another user, or
+    /// has closed its memory to others.
+    pub(super) fn marker(&self) -> Option<String> {
+        let environment = std::fs::read(format!("/proc/{}/environ", self.pid.as_raw_nonzero())).ok()?;
+        let mut variables = environment.split(|byte| *byte == 0);
+        let value = variables.find_map(|variable| variable.strip_prefix(MARKER.as_bytes())?.strip_prefix(b"="))?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    }
+
+    pub(super) fn kill(&self) {
+        // ESRCH means that it has ended meanwhile, which is what was wanted.
+        _ = kill_process(self.pid, Signal::KILL);
+    }
+}
+
+/// All processes at one moment.
+#[derive(Debug)]
+pub(super) struct ProcessTable {
+    children: HashMap<i32, Vec<Process>>,
+}
+
+impl ProcessTable {
+    pub(super) fn read() -> Self {
+        let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        for process in pids.filter_map(Process::read) {
+            children.entry(process.parent).or_default().push(process);
+        }
+        Self { children }
+    }
+
+    pub(super) fn children(&self, parent: Pid) -> &[Process] {
+        self.children.get(&parent.as_raw_nonzero().get()).map_or(&[], Vec::as_slice)
+    }
+
+    /// The children of a process, their children, and so on; without those that have ended.
+    pub(super) fn descendants(&self, ancestor: Pid) -> Vec<Process> {
+        let mut found: Vec<Process> = Vec::new();
+        let mut pending = vec![ancestor];
+        while let Some(parent) = pending.pop() {
+            for child in self.children(parent) {
+                pending.push(child.pid);
+                if !child.is_zombie {
+                    found.push(*child);
+                }
+            }
+        }
+        found
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Process> {
+        self.children.values().flatten().filter(|process| !process.is_zombie)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_program_may_hold_anything() {
+        let pid = Pid::from_raw(7).unwrap();
+        let stat = "7 (a) Z 1 (b) S 42 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 1234 5 6";
+        let process = Process::parse(pid, stat).unwrap();
+        assert_eq!(process, Process { pid, parent: 42, is_zombie: false, start: 1234 });
+    }
+
+    #[test]
+    fn this_process_is_in_the_table() {
+        let own = rustix::process::getpid();
+        assert!(ProcessTable::read().all().any(|process| process.pid == own));
+    }
+}
