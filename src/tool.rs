@@ -7,6 +7,7 @@ mod activity;
 pub mod delegate;
 pub mod editor;
 pub mod elicit;
+mod limit;
 pub mod manage;
 mod plain;
 mod preview;

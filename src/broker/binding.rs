@@ -329,8 +329,8 @@ impl Binding {
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {
             Err(ServiceError::Cancelled) => Err(ServiceError::Cancelled),
-            Err(error) => Ok(ToolOutcome::error(error.to_string())),
-            Ok(outcome) => Ok(outcome),
+            Err(error) => Ok(ToolOutcome::error(error.to_string()).limit()),
+            Ok(outcome) => Ok(outcome.limit()),
         }
     }
 
