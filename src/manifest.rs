@@ -13,6 +13,7 @@ mod examples;
 mod files;
 mod foreign;
 mod json;
+mod json_schema;
 mod layers;
 mod marks;
 mod mcp_servers;
@@ -42,6 +43,9 @@ pub use edit::{edited, with_first};
 pub use files::{Found, LinkedFile, LinkedFileError, Root, read_named};
 pub use foreign::goose_provider;
 pub use foreign::{LeftOut, Moved, RegistryAgent, read_foreign, read_registry, written_service};
+pub use json_schema::{
+    RunningValidation, SchemaError, SchemaValidator, VALIDATION_TIME, ValidationFailure, check_schema,
+};
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
 pub use mcp_servers::{brought_service, own_service, recipe_service};
 pub use model::{

@@ -7,7 +7,6 @@ mod whole;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use jsonschema::Validator;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -20,7 +19,10 @@ use super::offered::Offered;
 use super::{Absent, Bounds, Terms, facts, files, foreign, idle, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
-use crate::manifest::{Approval, CodeExecution, Layer, ServiceEntry, Transport};
+use crate::manifest::{
+    Approval, CodeExecution, Layer, SchemaError, SchemaValidator, ServiceEntry, Transport, VALIDATION_TIME,
+    ValidationFailure,
+};
 use crate::permissions::{self, Call, PartRule, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
@@ -81,7 +83,7 @@ pub struct BoundTool {
     pub(super) relative: Relative,
     /// What the service offered when this was frozen.
     seen: Arc<Catalog>,
-    validator: OnceLock<Result<Validator, String>>,
+    validator: OnceLock<Result<SchemaValidator, SchemaError>>,
 }
 
 impl BoundTool {
@@ -91,10 +93,45 @@ impl BoundTool {
         tool.to_string().len()
     }
 
+    fn validator(&self, name: &str) -> Result<&SchemaValidator, AdmissionError> {
+        let validator = self.validator.get_or_init(|| foreign::validator(&self.spec));
+        let cannot = |error: &SchemaError| {
+            AdmissionError(format!("`{name}` cannot be called: its input schema cannot be used: {error}"))
+        };
+        validator.as_ref().map_err(cannot)
+    }
+
     /// True if this very call needs nobody's consent, as far as the tool goes.
     pub fn reads_only(&self, arguments: &Map<String, Value>) -> bool {
         let given = |name: &String| arguments.get(name).is_some_and(|value| !value.is_null());
         self.read_only && !self.reaching.iter().any(given)
+    }
+}
+
+/// Waits for a validation on its own thread, and not longer than it may take.
+async fn validate(validator: &SchemaValidator, value: Value) -> Result<Vec<String>, ValidationFailure> {
+    let (done, wait) = tokio::sync::oneshot::channel();
+    let running = validator.start(value, move |complaints| drop(done.send(complaints)))?;
+    match tokio::time::timeout(VALIDATION_TIME, wait).await {
+        Ok(complaints) => complaints.map_err(|_| ValidationFailure::NoThread),
+        Err(_) => Err(running.abandon()),
+    }
+}
+
+/// Why a call does not come to be judged, in words for the model.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct AdmissionError(String);
+
+impl From<AdmissionError> for String {
+    fn from(error: AdmissionError) -> Self {
+        error.0
+    }
+}
+
+impl AdmissionError {
+    fn from_failure(name: &str, failure: ValidationFailure) -> Self {
+        Self(format!("`{name}` was not called: {failure}; give it smaller arguments, or use another tool"))
     }
 }
 
@@ -210,7 +247,7 @@ impl Binding {
         // schemas of built-in services are known to be good.
         if !builtin {
             let built = validator.get_or_init(|| foreign::validator(&spec));
-            built.as_ref().map_err(Clone::clone)?;
+            built.as_ref().map_err(|error| format!("its input schema cannot be used: {error}"))?;
         }
         let (spec, seen) =
             if builtin { (spec, Arc::clone(catalog)) } else { self.as_first_offered(entry, spec, catalog) };
@@ -341,7 +378,15 @@ impl Binding {
 
     /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.
     pub fn would(&self, name: &str, arguments: &Map<String, Value>) -> Result<Verdict, String> {
-        let (tool, _) = self.admitted(name, arguments)?;
+        let (tool, _) = self.find(name)?;
+        let validator = tool.validator(name)?;
+        let complaints = match tool.builtin {
+            true => validator.validate_here(&Value::Object(arguments.clone())),
+            false => validator
+                .validate(Value::Object(arguments.clone()))
+                .map_err(|failure| AdmissionError::from_failure(name, failure))?,
+        };
+        self.check_arguments(name, tool, arguments, &complaints)?;
         Ok(self.judged(name, tool, arguments))
     }
 
@@ -360,29 +405,54 @@ impl Binding {
         permissions::allowing(&self.policy.rules, Call { tool: name, arguments: &arguments, brought: tool.brought })
     }
 
-    /// In scope, with arguments that fit: the same predicate that made the list, asked again.
-    fn admitted(
-        &self,
-        name: &str,
-        arguments: &Map<String, Value>,
-    ) -> Result<(&BoundTool, &Arc<dyn ToolService>), String> {
+    /// In scope: the same predicate that made the list, asked again.
+    fn find(&self, name: &str) -> Result<(&BoundTool, &Arc<dyn ToolService>), AdmissionError> {
         let unknown = || {
             let near = nearest(name, self.tools.keys().map(String::as_str));
             let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            format!("there is no tool `{name}` in {}{near}", self.mode)
+            AdmissionError(format!("there is no tool `{name}` in {}{near}", self.mode))
         };
         let tool = self.tools.get(name).ok_or_else(unknown)?;
         let service = self.services.get(&tool.service).ok_or_else(unknown)?;
         let entry = self.terms.service(&self.plan, tool.service.as_str()).ok_or_else(unknown)?;
         self.scope.admits(entry, tool.spec.name.as_str()).map_err(|_| unknown())?;
-        let validator = tool.validator.get_or_init(|| foreign::validator(&tool.spec));
-        let validator = validator.as_ref().map_err(|reason| format!("`{name}` cannot be called: {reason}"))?;
-        if let Some(complaints) = foreign::complaints(validator, arguments) {
-            return Err(format!("the arguments of `{name}` do not fit its schema: {complaints}"));
+        Ok((tool, service))
+    }
+
+    /// Fails if the schema or a `files` rule does not admit the arguments.
+    fn check_arguments(
+        &self,
+        name: &str,
+        tool: &BoundTool,
+        arguments: &Map<String, Value>,
+        complaints: &[String],
+    ) -> Result<(), AdmissionError> {
+        if !complaints.is_empty() {
+            let complaints = complaints.join("; ");
+            return Err(AdmissionError(format!("the arguments of `{name}` do not fit its schema: {complaints}")));
         }
         if !tool.files.is_empty() {
-            files::check(arguments, &tool.files, &self.terms.session, tool.relative)?;
+            files::check(arguments, &tool.files, &self.terms.session, tool.relative).map_err(AdmissionError)?;
         }
+        Ok(())
+    }
+
+    /// In scope, with arguments that fit. Those of other services are validated elsewhere, and not for long.
+    async fn admit(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<(&BoundTool, &Arc<dyn ToolService>), AdmissionError> {
+        let (tool, service) = self.find(name)?;
+        let validator = tool.validator(name)?;
+        let arguments_value = Value::Object(arguments.clone());
+        let complaints = match tool.builtin {
+            true => validator.validate_here(&arguments_value),
+            false => validate(validator, arguments_value)
+                .await
+                .map_err(|failure| AdmissionError::from_failure(name, failure))?,
+        };
+        self.check_arguments(name, tool, arguments, &complaints)?;
         Ok((tool, service))
     }
 }

@@ -3,17 +3,14 @@
 
 use std::sync::Arc;
 
-use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
+use crate::manifest::{SchemaError, SchemaValidator, check_schema};
 use crate::tool::{ToolSpec, is_hidden, plain};
 
 const MAX_DESCRIPTION: usize = 4_096;
 const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 const MAX_SCHEMA_DEPTH: usize = 32;
-const MAX_REGEX: usize = 256 * 1024;
-/// Of one thing that is wrong with arguments, in bytes.
-const MAX_COMPLAINT: usize = 300;
 
 /// The tool with harmless text, or why it is not offered.
 pub(super) fn clean(mut tool: ToolSpec) -> Result<ToolSpec, String> {
@@ -25,7 +22,7 @@ pub(super) fn clean(mut tool: ToolSpec) -> Result<ToolSpec, String> {
     }
     clean_schema(Arc::make_mut(&mut tool.input_schema));
     // What comes with it is for those who want more; a tool can do without.
-    tool.output_schema = tool.output_schema.filter(|schema| !too_large(schema));
+    tool.output_schema = tool.output_schema.filter(|schema| !too_large(schema) && check_schema(schema).is_ok());
     if let Some(schema) = &mut tool.output_schema {
         clean_schema(Arc::make_mut(schema));
     }
@@ -82,41 +79,8 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// What judges the arguments of a call. Nothing is ever fetched for it: the crate is built without network and
-/// file access, so a schema that points elsewhere does not compile.
-pub(super) fn validator(tool: &ToolSpec) -> Result<Validator, String> {
-    let schema = Value::Object(tool.input_schema.as_ref().clone());
-    jsonschema::options()
-        // This engine takes time in proportion to its input, whatever the pattern.
-        .with_pattern_options(PatternOptions::regex().size_limit(MAX_REGEX).dfa_size_limit(MAX_REGEX))
-        .build(&schema)
-        .map_err(|error| format!("its input schema cannot be used: {error}"))
-}
-
-/// An error without what was given, if that is long: whoever gave it has it.
-fn said(error: &ValidationError<'_>) -> String {
-    let whole = error.to_string();
-    if whole.len() <= MAX_COMPLAINT { whole } else { head(&error.masked().to_string()) }
-}
-
-fn head(text: &str) -> String {
-    if text.len() <= MAX_COMPLAINT {
-        return text.to_owned();
-    }
-    let end = (0..=MAX_COMPLAINT).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    format!("{}…", &text[..end])
-}
-
-/// What is wrong with the arguments, in words a model can act on.
-pub(super) fn complaints(validator: &Validator, arguments: &Map<String, Value>) -> Option<String> {
-    let arguments = Value::Object(arguments.clone());
-    let errors: Vec<_> = validator
-        .iter_errors(&arguments)
-        .take(5)
-        .map(|error| match error.instance_path().as_str() {
-            "" => said(&error),
-            path => format!("{}: {}", head(path), said(&error)),
-        })
-        .collect();
-    if errors.is_empty() { None } else { Some(errors.join("; ")) }
+/// Checks the arguments of calls. Nothing is ever fetched for it: the crate is built without network and file access, so a
+/// schema that points elsewhere does not compile.
+pub(super) fn validator(tool: &ToolSpec) -> Result<SchemaValidator, SchemaError> {
+    SchemaValidator::new(&tool.input_schema)
 }

@@ -202,6 +202,50 @@ async fn text_and_names_of_a_hostile_server_are_made_harmless() {
     wired.stop().await;
 }
 
+/// A value so deep that validating it takes longer than the world has, with the schema of `doubling_schema`.
+fn deep() -> Value {
+    (0..60).fold(json!({}), |inner, _| json!({"x": inner}))
+}
+
+#[tokio::test]
+async fn a_schema_cannot_block_the_session() {
+    let manifests = [echo("echo", &["--poisoned"]), agent(&[mode("work", json!(["echo"]), json!(["echo"]))])];
+    let wired = Wired::with_manifests(&manifests);
+    let binding = wired.bind("work").await.expect("bound");
+    let exploding = binding.unoffered().iter().find(|tool| tool.tool.as_str() == "exploding_schema");
+    assert_eq!(
+        exploding.expect("not offered").reason,
+        "its input schema cannot be used: it is too large when its references are followed: more than 10000 steps"
+    );
+    assert_eq!(wired.said(&binding, "echo__doubling_schema", json!({"x": {"x": {}}})).await, "doubling_schema");
+    // The runtime of this test has one thread: other calls run while a value is validated.
+    let stuck = wired.refused(&binding, "echo__doubling_schema", deep());
+    let other = async {
+        assert_eq!(wired.said(&binding, "echo__echo", json!({"text": "hi"})).await, "hi");
+        tokio::time::Instant::now()
+    };
+    let ((error, ended), other_ended) = tokio::join!(async { (stuck.await, tokio::time::Instant::now()) }, other);
+    assert!(other_ended < ended, "the other call does not wait");
+    let expected = "`echo__doubling_schema` was not called: a check against its schema takes longer than 2 s";
+    assert!(error.contains(expected), "{error}");
+    let error = wired.refused(&binding, "echo__doubling_schema", json!({})).await;
+    assert!(error.contains(expected), "{error}");
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_is_limited_as_a_whole() {
+    let manifests = [echo("echo", &["--poisoned"]), agent(&[mode("work", json!(["echo"]), json!(["echo"]))])];
+    let wired = Wired::with_manifests(&manifests);
+    let binding = wired.bind("work").await.expect("bound");
+    let outcome = wired.call(&binding, "echo__many", json!({"parts": 120})).await;
+    let size = serde_json::to_string(&outcome.content).expect("JSON").len();
+    assert!((4_300_000..5_500_000).contains(&size), "text and images within their limits: {size}");
+    assert_eq!(outcome.structured, Some(json!({"parts": 120})));
+    assert!(outcome.all_text().contains("bytes left out: the result is too long"));
+    wired.stop().await;
+}
+
 #[tokio::test]
 async fn a_tool_that_changes_what_it_says_after_a_restart_is_not_called() {
     let folder = tempfile::tempdir().expect("a folder");

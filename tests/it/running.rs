@@ -120,6 +120,30 @@ fn a_signal_ends_skein_and_everything_it_started() {
 }
 
 #[test]
+fn a_signal_ends_skein_while_a_value_is_validated() {
+    let sandbox = sandbox();
+    sandbox.write(
+        "config/services/plain.yaml",
+        &format!(
+            "version: 1\nkind: service\nname: plain\ndescription: Its schemas explode.\n\
+             transport: {{stdio: {{command: '{}', args: [--poisoned]}}}}\n",
+            env!("CARGO_BIN_EXE_skein-mcp-echo")
+        ),
+    );
+    let (mut client, _) = Client::connect(sandbox.command(&MCP));
+    let deep = (0..60).fold(json!({}), |inner, _| json!({"x": inner}));
+    client.ask("tools/call", json!({"name": "plain__doubling_schema", "arguments": deep}));
+    let pid = client.pid();
+    let names = || fs::read_dir(format!("/proc/{pid}/task")).expect("threads").filter_map(Result::ok);
+    let is_schema = |thread: &fs::DirEntry| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "schema")
+    };
+    wait_until("the validation", || names().any(|thread| is_schema(&thread)));
+    kill(pid, Signal::TERM);
+    assert_eq!(client.ended().code(), Some(130));
+}
+
+#[test]
 fn even_a_killed_skein_leaves_no_process_behind() {
     if !full_tests() {
         return;

@@ -1,23 +1,45 @@
 //! A JSON Schema as TypeScript writes the type, because that is what models read best and what is shortest.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value};
 
+/// Bytes of a type. References and repeated parts make a type much longer than its schema.
+const MAX_TYPE: usize = 64 * 1024;
 /// Deeper than this a schema is not told.
 const MAX_DEPTH: usize = 6;
 
 /// The type of a value that fits the schema. What cannot be told is `unknown`.
 pub(super) fn of(schema: &Map<String, Value>) -> String {
-    Types { root: schema }.object_or(schema, 0)
+    Types { root: schema, left: Cell::new(MAX_TYPE) }.object_or(schema, 0)
 }
 
 struct Types<'a> {
     root: &'a Map<String, Value>,
+    /// Bytes that the type may still get.
+    left: Cell<usize>,
 }
 
+/// What a type in a type takes at least.
+const VALUE_COST: usize = 8;
+
 impl Types<'_> {
+    /// False if fewer bytes are left, and from then on always.
+    fn spend(&self, bytes: usize) -> bool {
+        let left = self.left.get().checked_sub(bytes);
+        self.left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    /// A constant as JSON, or `unknown` if there is no room for it.
+    fn constant(&self, value: &Value) -> String {
+        let text = value.to_string();
+        if self.spend(text.len()) { text } else { "unknown".to_owned() }
+    }
+
     fn value(&self, schema: &Value, depth: usize) -> String {
         match schema {
-            Value::Object(schema) if depth < MAX_DEPTH => self.object_or(schema, depth),
+            Value::Object(schema) if depth < MAX_DEPTH && self.spend(VALUE_COST) => self.object_or(schema, depth),
             _ => "unknown".to_owned(),
         }
     }
@@ -27,10 +49,10 @@ impl Types<'_> {
             return self.referred(reference).map_or_else(|| "unknown".to_owned(), |of| self.value(of, depth + 1));
         }
         if let Some(constant) = schema.get("const") {
-            return constant.to_string();
+            return self.constant(constant);
         }
         if let Some(values) = schema.get("enum").and_then(Value::as_array) {
-            return joined(values.iter().map(Value::to_string), " | ");
+            return joined(values.iter().map(|value| self.constant(value)), " | ");
         }
         for key in ["anyOf", "oneOf"] {
             if let Some(either) = schema.get(key).and_then(Value::as_array) {
@@ -77,7 +99,10 @@ impl Types<'_> {
         let mut text = "{\n".to_owned();
         for (name, of) in properties {
             let needed = required.iter().any(|required| required == name);
-            if let Some(about) = about(of) {
+            if !self.spend(name.len() + VALUE_COST) {
+                break;
+            }
+            if let Some(about) = about(of).filter(|about| self.spend(about.len())) {
                 text.push_str(&format!("  /** {about} */\n"));
             }
             let mark = if needed { "" } else { "?" };
@@ -164,6 +189,15 @@ mod tests {
   any?: unknown;
 }"#;
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_type_has_a_limit_however_often_its_parts_are_repeated() {
+        let long = "d".repeat(4_000);
+        let again: Map<_, _> =
+            (0..900).map(|nth| (format!("p{nth}"), json!({"$ref": "#", "description": long}))).collect();
+        let shown = typed(json!({"type": "object", "properties": again}));
+        assert!(shown.len() < 3 * MAX_TYPE, "{}", shown.len());
     }
 
     #[test]

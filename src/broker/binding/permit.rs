@@ -35,9 +35,14 @@ impl Binding {
         arguments: &Map<String, Value>,
         context: &CallContext,
     ) -> Result<Result<(&BoundTool, &Arc<dyn ToolService>), ToolOutcome>, ServiceError> {
-        let (tool, service) = match self.admitted(name, arguments) {
+        let admitted = tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
+            admitted = self.admit(name, arguments) => admitted,
+        };
+        let (tool, service) = match admitted {
             Ok(admitted) => admitted,
-            Err(reason) => return Ok(Err(ToolOutcome::error(reason))),
+            Err(error) => return Ok(Err(ToolOutcome::error(error.to_string()))),
         };
         if let Some(reason) = self.changed(tool, service, context).await? {
             return Ok(Err(ToolOutcome::error(reason)));

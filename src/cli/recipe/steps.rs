@@ -142,7 +142,10 @@ impl Ready {
             if !done.answered() {
                 break;
             }
-            let reason = match form.read(&done.live.last_answer()) {
+            // A blocking thread: an answer can be made such that checking it takes long.
+            let (form, answer) = (form.clone(), done.live.last_answer());
+            let read = tokio::task::spawn_blocking(move || form.read(&answer)).await;
+            let reason = match read.unwrap_or_else(|error| Err(error.to_string())) {
                 Ok(value) => {
                     done.structured = Some(value);
                     break;
