@@ -11,14 +11,16 @@ mod foreign;
 mod gate;
 mod idle;
 mod manage;
+mod named_hosts;
 mod names;
 mod offered;
+mod template;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use binding::Policy;
-pub use binding::{Binding, BoundTool, ResourceOf, Unoffered};
+pub use binding::{Binding, BoundTool, Requester, ResourceOf, Unoffered};
 pub use consent::Subject;
 pub use facts::unreadable;
 pub use files::within;
@@ -26,6 +28,7 @@ use futures::future::BoxFuture;
 pub use gate::{Answer, Asker, Because, Choosing, ChoosingOption, Judge, Nobody, Question, RuleStore, Verdict};
 use manage::DISABLED;
 pub use manage::harmless;
+pub use named_hosts::note_user_text;
 pub use offered::{SaidOfTool, said_of_tool, ui_of};
 
 use crate::graph::Plan;

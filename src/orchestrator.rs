@@ -23,6 +23,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::{Notifier, Status, TurnEnd};
+use crate::broker::note_user_text;
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::ids::ModeId;
@@ -81,6 +82,9 @@ impl Orchestrator {
     ) -> Result<TurnEnd, PromptError> {
         let live = Arc::clone(begun.live());
         let text = turn::words(&prompt);
+        if wish.typed {
+            prompt.iter().filter_map(Content::as_text).for_each(|text| note_user_text(live.session(), text));
+        }
         let named = if wish.typed { route::explicit(&text, &live.plan()).map_err(turn::misdirected)? } else { None };
         if let Some(title) = begun.name_after(&prompt) {
             front.status(Status::Title(title));

@@ -7,6 +7,7 @@
 mod budget;
 mod command;
 mod glob;
+mod host;
 mod shell;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use budget::Budget;
 use command::covers;
 pub use command::narrowest;
 use glob::UNKNOWN;
+pub use host::{HostPattern, HostPatternError, RemoteHost, judge_host};
 pub use shell::{Part, Script, read};
 
 use crate::diagnostic::Place;
@@ -226,7 +228,7 @@ impl Rule {
 
     /// Whether it is about this tool at all.
     pub fn names_tool(&self, tool: &str) -> bool {
-        glob::matches(&self.rule.tool, tool, &Budget::default())
+        self.rule.tool.as_ref().is_some_and(|pattern| glob::matches(pattern, tool, &Budget::default()))
     }
 
     /// A service that a project or an editor brings may have the name of one of the user's. It is not what the user had in mind

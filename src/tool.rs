@@ -30,6 +30,10 @@ use tokio_util::sync::CancellationToken;
 use crate::conversation::{Content, Message};
 use crate::ids::{ServiceName, ToolName};
 
+/// The key in `_meta` of an outcome under which a built-in tool reports a URL at another host instead of the page: each
+/// host is for the caller to decide about.
+pub const REDIRECT: &str = "skein/redirect";
+
 /// A tool as its service describes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolSpec {
@@ -337,6 +341,8 @@ pub enum ServiceError {
     TimedOut { service: ServiceName, tool: ToolName, limit: Duration },
     #[error("the call was cancelled")]
     Cancelled,
+    #[error("`{what}` was not called: {reason}")]
+    NotPermitted { what: String, reason: String },
     #[error("the service `{service}` refused the request: {reason}")]
     Refused { service: ServiceName, reason: String },
 }

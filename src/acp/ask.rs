@@ -155,8 +155,12 @@ impl ClientAsker {
         let call = ToolUse { id: id.to_owned(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
         let said = calls::titled(&call.name, question.title, &self.plan);
+        let title = match question.always.host() {
+            Some(host) => calls::by_whom(by.as_deref(), format!("Fetch from {host}")),
+            None => calls::title(&call, by.as_deref(), said.as_ref(), kind),
+        };
         let fields = acp::ToolCallUpdateFields::new()
-            .title(calls::title(&call, by.as_deref(), said.as_ref(), kind))
+            .title(title)
             .name(call.name)
             .kind(kind)
             .status(acp::ToolCallStatus::Pending)

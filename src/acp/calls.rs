@@ -256,7 +256,15 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
 /// this session.
 pub(super) fn title(call: &ToolUse, by: Option<&str>, said: Option<&SaidOfTool>, kind: acp::ToolKind) -> String {
     let title = said.and_then(|said| said_title(call, said)).unwrap_or_else(|| own_title(call, kind));
-    by.map_or(title.clone(), |by| format!("{}: {title}", printable(by)))
+    by_whom(by, title)
+}
+
+/// A title behind the one who makes the call, if that is another than the session.
+pub(super) fn by_whom(by: Option<&str>, title: String) -> String {
+    match by {
+        Some(by) => format!("{}: {title}", printable(by)),
+        None => title,
+    }
 }
 
 /// A tool of others by the title it gives itself, behind the name of its service: it cannot pose as another's.

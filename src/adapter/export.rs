@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::{Binding, BoundTool};
+use crate::broker::{Binding, BoundTool, Requester};
 use crate::conversation::Content;
 use crate::tool::{CallContext, Progress, ServiceError, Session, ToolOutcome};
 
@@ -258,7 +258,8 @@ impl ServerHandler for Export {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let contents = self.source.current().read_resource(&request.uri, self.context(&context)?).await;
+        let contents =
+            self.source.current().read_resource(&request.uri, Requester::Model, self.context(&context)?).await;
         let contents = contents.map_err(|error| refusal(&error))?;
         parsed(&contents).map(ReadResourceResponse::Complete).ok_or_else(|| unreadable("resource"))
     }
@@ -290,7 +291,7 @@ impl ServerHandler for Export {
             return Err(ErrorData::invalid_params(problem, None));
         };
         let arguments = request.arguments.unwrap_or_default();
-        let prompt = binding.get_prompt(name, arguments, self.context(&context)?).await;
+        let prompt = binding.get_prompt(name, arguments, Requester::Model, self.context(&context)?).await;
         let prompt = prompt.map_err(|error| refusal(&error))?;
         parsed(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
     }
@@ -307,7 +308,9 @@ fn unreadable(what: &str) -> ErrorData {
 
 fn refusal(error: &ServiceError) -> ErrorData {
     match error {
-        ServiceError::Refused { .. } => ErrorData::invalid_params(error.to_string(), None),
+        ServiceError::Refused { .. } | ServiceError::NotPermitted { .. } => {
+            ErrorData::invalid_params(error.to_string(), None)
+        }
         ServiceError::Cancelled
         | ServiceError::Died { .. }
         | ServiceError::TimedOut { .. }

@@ -9,7 +9,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::broker::Binding;
+use crate::broker::{Binding, Requester};
 use crate::manifest::{Prompt, PromptValues};
 use crate::tool::{CallContext, Session};
 
@@ -30,7 +30,7 @@ pub async fn memories(binding: &Binding, session: &Arc<Session>, prompt: &str) -
     // The beginning of a prompt tells what it is about.
     let about: String = prompt.chars().take(500).flat_map(encoded).collect();
     let uri = format!("{MEMORIES}?about={about}");
-    match binding.read_resource(&uri, CallContext::new(Arc::clone(session))).await {
+    match binding.read_resource(&uri, Requester::User, CallContext::new(Arc::clone(session))).await {
         Ok(contents) => contents["contents"][0]["text"].as_str().unwrap_or_default().to_owned(),
         Err(error) => {
             // A session without memories is better than none.

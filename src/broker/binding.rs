@@ -2,6 +2,7 @@
 //! predicate.
 
 mod permit;
+mod redirect;
 mod whole;
 
 use std::collections::{BTreeMap, HashSet};
@@ -11,24 +12,30 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-pub use whole::ResourceOf;
+pub use whole::{Requester, ResourceOf};
 
 use super::files::Relative;
 use super::gate::{self, Judge, Verdict};
 use super::offered::Offered;
-use super::{Absent, Bounds, Terms, facts, files, foreign, idle, names, stricter};
+use super::{Absent, Bounds, Terms, facts, files, foreign, idle, named_hosts, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
 use crate::manifest::{
     Approval, CodeExecution, Layer, SchemaError, SchemaValidator, ServiceEntry, Transport, VALIDATION_TIME,
     ValidationFailure,
 };
-use crate::permissions::{self, Call, PartRule, Rule};
+use crate::permissions::{self, Call, PartRule, RemoteHost, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 
 /// The key under which a tool of ours lists them.
 const REACHING: &str = "skein/asks_with";
+
+/// The key under which a built-in tool names its argument that is a URL to read.
+const URL_ARGUMENT: &str = "skein/url_argument";
+
+/// The key under which a built-in tool names its arguments `service` and `uri`, if it reads resources of services.
+const RESOURCE_ARGUMENTS: &str = "skein/resource_arguments";
 
 const LISTED_TWICE: &str = "its service lists another tool of that name before it";
 
@@ -76,6 +83,8 @@ pub struct BoundTool {
     /// Arguments with which a call counts as one that is not read-only, although it changes nothing: it reaches
     /// further than the session, and that is for the user to say.
     pub reaching: Vec<String>,
+    /// The argument with the URL that the tool reads. Believed of built-in services only.
+    pub(super) url_argument: Option<String>,
     /// One of our own, so that it is known what its arguments mean.
     pub(super) builtin: bool,
     /// Of a service that came with the project or the editor.
@@ -99,6 +108,18 @@ impl BoundTool {
             AdmissionError(format!("`{name}` cannot be called: its input schema cannot be used: {error}"))
         };
         validator.as_ref().map_err(cannot)
+    }
+
+    /// The host that the call reads from, if the tool reads URLs. A tool refuses a URL that has none.
+    pub(super) fn host(&self, arguments: &Map<String, Value>) -> Option<RemoteHost> {
+        RemoteHost::of_url(arguments.get(self.url_argument.as_ref()?)?.as_str()?)
+    }
+
+    /// The service and the address of the resource that the call reads, if the tool reads those of other services.
+    fn resource<'a>(&self, arguments: &'a Map<String, Value>) -> Option<(ServiceName, &'a str)> {
+        let names = self.spec.meta.as_ref()?.get(RESOURCE_ARGUMENTS).filter(|_| self.builtin)?;
+        let text = |key: &str| arguments.get(names.get(key)?.as_str()?)?.as_str();
+        Some((ServiceName::new(text("service")?), text("uri")?))
     }
 
     /// True if this very call needs nobody's consent, as far as the tool goes.
@@ -139,6 +160,10 @@ impl AdmissionError {
 fn reaching(spec: &ToolSpec) -> Vec<String> {
     let names = spec.meta.as_ref().and_then(|meta| meta.get(REACHING)).and_then(Value::as_array);
     names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn url_argument(spec: &ToolSpec) -> Option<String> {
+    spec.meta.as_ref()?.get(URL_ARGUMENT)?.as_str().map(str::to_owned)
 }
 
 /// A tool of a bound service that the session does not get, and why.
@@ -257,6 +282,7 @@ impl Binding {
             files,
             read_only: builtin && spec.hints.read_only == Some(true),
             reaching: reaching(&spec),
+            url_argument: url_argument(&spec).filter(|_| builtin),
             spec,
             builtin,
             brought: matches!(entry.layer, Layer::Project | Layer::Editor),
@@ -357,6 +383,17 @@ impl Binding {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
+        let outcome = self.call_once(name, arguments.clone(), context.clone()).await?;
+        self.follow(name, arguments, context, outcome).await
+    }
+
+    /// The call without the redirects that follow from it.
+    async fn call_once(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> Result<ToolOutcome, ServiceError> {
         let (tool, service) = match self.permitted(name, &arguments, &context).await? {
             Ok(permitted) => permitted,
             Err(outcome) => return Ok(outcome),
@@ -392,10 +429,22 @@ impl Binding {
 
     /// What rules and level say together.
     fn judged(&self, name: &str, tool: &BoundTool, arguments: &Map<String, Value>) -> Verdict {
-        let read_only = tool.reads_only(arguments);
+        let (read_only, host, given) = (tool.reads_only(arguments), tool.host(arguments), arguments);
         let arguments = facts::of_call(arguments, tool, &self.terms.session);
         let call = Call { tool: name, arguments: &arguments, brought: tool.brought };
-        gate::judge(self.approval(), read_only, &permissions::judge(&self.policy.rules, call))
+        let ruling = permissions::judge(&self.policy.rules, call);
+        let ruling = match tool.resource(given) {
+            Some((service, uri)) => ruling.and(self.tightening(&service, uri)),
+            None => ruling,
+        };
+        match host {
+            Some(host) => {
+                let user_named = named_hosts::of(self.user_session()).contains(&host);
+                let of_host = permissions::judge_host(&self.policy.rules, &host);
+                gate::judge_host(self.approval(), gate::HostCall { host, user_named, ruling: of_host }, ruling)
+            }
+            None => gate::judge(self.approval(), read_only, &ruling),
+        }
     }
 
     /// For each part of a call's command line, which rule allows it. Empty if there is no such tool or command line.

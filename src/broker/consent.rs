@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::files::{self, Relative};
 use crate::diagnostic::printable;
 use crate::manifest::{PermissionRule, Then};
-use crate::permissions;
+use crate::permissions::{self, RemoteHost};
 use crate::tool::Session;
 
 /// What an "always" would cover: the narrowest thing that is still of use.
@@ -26,11 +26,26 @@ enum What {
     Command { line: String, background: bool },
     /// Whatever the tool does to this file, links resolved.
     File { shown: String, real: PathBuf },
+    /// Everything that the tool reads from this host.
+    Host(String),
     /// The call with these arguments, as JSON.
     Exactly(String),
 }
 
 impl Subject {
+    /// Every URL at this host.
+    pub(super) fn of_host(tool: &str, host: &RemoteHost) -> Self {
+        Self { tool: tool.to_owned(), what: What::Host(host.to_string()) }
+    }
+
+    /// The host that the call reaches, if that is what the user consents to.
+    pub fn host(&self) -> Option<&str> {
+        match &self.what {
+            What::Host(host) => Some(host),
+            What::Command { .. } | What::File { .. } | What::Exactly(_) => None,
+        }
+    }
+
     /// `builtin`: only of our own tools it is known what `command` and `path` mean.
     pub(crate) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, cwd: &Path) -> Self {
         let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
@@ -55,11 +70,12 @@ impl Subject {
             What::File { shown, .. } => {
                 ("path", files::resolve(shown, &session.cwd, Relative::ToSession).ok()?.to_str()?.to_owned())
             }
-            What::Command { background: true, .. } | What::Exactly(_) => return None,
+            What::Command { background: true, .. } | What::Host(_) | What::Exactly(_) => return None,
         };
         let project = std::fs::canonicalize(&session.cwd).ok()?.to_str()?.to_owned();
         let arguments = [(argument.to_owned(), pattern)].into();
-        let rule = PermissionRule { tool: self.tool.clone(), arguments, project: Some(project), then: Then::Allow };
+        let tool = Some(self.tool.clone());
+        let rule = PermissionRule { tool, host: None, arguments, project: Some(project), then: Then::Allow };
         (!rule.arguments.values().any(|pattern| pattern.contains('*'))).then_some(rule)
     }
 }
@@ -74,6 +90,7 @@ impl std::fmt::Display for Subject {
             What::Command { line, background: false } => write!(f, "`{}`", short(line)),
             What::Command { line, background: true } => write!(f, "`{}` in the background", short(line)),
             What::File { shown, .. } => write!(f, "{} of {}", self.tool, short(shown)),
+            What::Host(host) => f.write_str(&short(host)),
             What::Exactly(_) => write!(f, "this very call of {}", self.tool),
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::consent::Subject;
 use crate::manifest::{Approval, PermissionRule};
-use crate::permissions::{Rule, Ruling};
+use crate::permissions::{RemoteHost, Rule, Ruling};
 use crate::tool::elicit::{Elicitation, Elicited, Elicitor};
 
 /// Who can be asked. A front door with nobody behind it uses [`Nobody`].
@@ -134,6 +134,10 @@ pub enum Because {
     ReadOnly(Approval),
     /// Rules; several if a command line has several parts.
     Rules(Vec<Rule>),
+    /// No rule allows the host that the call reaches, and the user did not name it.
+    Host { host: String, level: Approval },
+    /// The user named the host that the call reaches.
+    UserNamed(String),
     /// A rule may speak of the call, and nobody can tell.
     Unsure(Rule),
 }
@@ -160,6 +164,13 @@ impl std::fmt::Display for Because {
                 let rules: Vec<_> = rules.iter().map(ToString::to_string).collect();
                 write!(f, "a rule says so: {}", rules.join(", "))
             }
+            Because::Host { host, level: Approval::ReadOnly } => {
+                write!(f, "the session is read-only, and no rule allows the host `{host}`")
+            }
+            Because::Host { host, .. } => {
+                write!(f, "no rule allows the host `{host}`, and no prompt of the user names it")
+            }
+            Because::UserNamed(host) => write!(f, "a prompt of the user names the host `{host}`"),
             Because::Unsure(rule) => {
                 write!(f, "it cannot be told whether a rule speaks of it: {rule}")
             }
@@ -187,13 +198,43 @@ pub(super) fn judge(approval: Approval, read_only: bool, ruling: &Ruling<'_>) ->
     }
 }
 
+/// The host that a call reaches, and what is known about it.
+pub(super) struct HostCall<'a> {
+    pub(super) host: RemoteHost,
+    /// A prompt of the user names it.
+    pub(super) user_named: bool,
+    /// Of the host rules.
+    pub(super) ruling: Ruling<'a>,
+}
+
+/// The same for a call that only reads, from a host: at `ask` and `smart` it runs if a rule allows it or the user named the
+/// host. At `read-only` only a host rule counts, because a prompt names hosts in passing and nothing is asked.
+pub(super) fn judge_host<'a>(approval: Approval, call: HostCall<'a>, of_tool: Ruling<'a>) -> Verdict {
+    let HostCall { host, user_named, ruling: of_host } = call;
+    let allowed = matches!(of_host, Ruling::Allow(_));
+    let unknown = || Because::Host { host: host.to_string(), level: approval };
+    match (approval, of_tool.and(of_host)) {
+        (Approval::Auto | Approval::Deny, ruling) => judge(approval, true, &ruling),
+        (Approval::ReadOnly, Ruling::Silent | Ruling::Allow(_) | Ruling::Ask { .. }) if !allowed => {
+            Verdict::Refuse(unknown())
+        }
+        (_, Ruling::Allow(rules)) => Verdict::Run(Because::rules(&rules)),
+        (_, Ruling::Silent) if user_named => Verdict::Run(Because::UserNamed(host.to_string())),
+        (_, Ruling::Silent) => Verdict::Ask(unknown()),
+        (_, ruling @ (Ruling::Deny(_) | Ruling::Ask { .. })) => judge(approval, true, &ruling),
+    }
+}
+
 /// What is said when there is nobody to ask, with what would let the call run.
 pub(super) fn unheard(because: &Because) -> String {
     match because {
         Because::Rules(_) | Because::Unsure(_) => {
             format!("this call needs consent and there is nobody to ask; {because}")
         }
-        Because::Level(_) | Because::ReadOnly(_) => UNHEARD.to_owned(),
+        Because::Host { host, .. } => {
+            format!("{because}, and there is no one to ask; run skein with `--allow 'host: {host}'` to allow it")
+        }
+        Because::Level(_) | Because::ReadOnly(_) | Because::UserNamed(_) => UNHEARD.to_owned(),
     }
 }
 
@@ -205,6 +246,7 @@ mod tests {
     use super::*;
     use crate::manifest::{PermissionRule, Then};
     use crate::permissions::Origin;
+    use crate::permissions::judge_host as host_ruling;
 
     #[test]
     fn a_rule_that_allows_answers_only_what_would_be_asked() {
@@ -236,5 +278,41 @@ mod tests {
         ] {
             assert_eq!(shown(approval, read_only), expected, "{approval:?} {read_only}");
         }
+    }
+
+    #[test]
+    fn a_host_needs_a_rule_a_prompt_or_a_question() {
+        let rule = |text: &str, then| Rule {
+            rule: PermissionRule::from_text(text, then).expect("a rule"),
+            origin: Origin::Flag,
+        };
+        let tool = [rule("fetch", Then::Allow)];
+        let judged = |approval, then: Option<Then>, user_named, of_tool| {
+            let rules: Vec<_> = then.into_iter().map(|then| rule("host: example.com", then)).collect();
+            let host = RemoteHost::of_url("https://example.com/").expect("a host");
+            let call = HostCall { ruling: host_ruling(&rules, &host), host, user_named };
+            match judge_host(approval, call, of_tool) {
+                Verdict::Run(_) => "run",
+                Verdict::Ask(_) => "ask",
+                Verdict::Refuse(_) => "refuse",
+            }
+        };
+        let cases = [None, Some(Then::Allow), Some(Then::Ask), Some(Then::Deny)];
+        for (approval, user_named, expected) in [
+            (Approval::Auto, false, ["run", "run", "ask", "refuse"]),
+            (Approval::Ask, false, ["ask", "run", "ask", "refuse"]),
+            (Approval::Ask, true, ["run", "run", "ask", "refuse"]),
+            (Approval::Smart, false, ["ask", "run", "ask", "refuse"]),
+            (Approval::ReadOnly, true, ["refuse", "run", "refuse", "refuse"]),
+            (Approval::Deny, true, ["refuse"; 4]),
+        ] {
+            let said = cases.map(|then| judged(approval, then, user_named, Ruling::Silent));
+            assert_eq!(said, expected, "{approval:?} {user_named}");
+        }
+        // A rule that allows the tool answers the question, and opens no read-only session.
+        let allow = || Ruling::Allow(vec![&tool[0]]);
+        assert_eq!(judged(Approval::Ask, None, false, allow()), "run");
+        assert_eq!(judged(Approval::Ask, Some(Then::Deny), false, allow()), "refuse");
+        assert_eq!(judged(Approval::ReadOnly, None, false, allow()), "refuse");
     }
 }

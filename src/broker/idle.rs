@@ -13,14 +13,13 @@ pub(super) fn problems(rules: &[Rule], tools: &BTreeMap<String, BoundTool>) -> V
 }
 
 fn problem(rule: &Rule, tools: &BTreeMap<String, BoundTool>) -> Option<String> {
+    // A host rule names no tool, and resources and prompts are no tools.
+    let wanted = rule.rule.tool.as_deref().filter(|tool| !tool.contains('/'))?;
     let meant: Vec<_> = tools.iter().filter(|(name, _)| rule.names_tool(name)).map(|(_, tool)| tool).collect();
     let known: Vec<&str> = meant.iter().flat_map(|tool| arguments(tool)).collect();
     let (what, near) = if meant.is_empty() {
         // Another mode may have it, if its name is like none of these.
-        (
-            format!("no tool is called `{}`", rule.rule.tool),
-            Some(nearest(&rule.rule.tool, tools.keys().map(String::as_str))?),
-        )
+        (format!("no tool is called `{wanted}`"), Some(nearest(wanted, tools.keys().map(String::as_str))?))
     } else {
         let unknown = rule.rule.arguments.keys().find(|name| !known.contains(&name.as_str()))?;
         (format!("no such tool takes an argument `{unknown}`"), nearest(unknown, known))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Broker, Terms, foreign};
+use super::{Broker, Terms, foreign, template};
 use crate::graph::{Need, Plan};
 use crate::ids::ServiceName;
 use crate::manifest::{ServiceEntry, ServiceManifest};
@@ -72,9 +72,7 @@ pub fn harmless(text: &str) -> String {
     foreign::clean_text(text)
 }
 
-/// True if the address may come from the template.
+/// True if the template makes the address.
 pub(super) fn makes(template: &Value, uri: &str) -> bool {
-    let pattern = template["uriTemplate"].as_str().unwrap_or_default();
-    let fixed = pattern.split('{').next().unwrap_or_default();
-    !fixed.is_empty() && uri.starts_with(fixed)
+    template["uriTemplate"].as_str().is_some_and(|template| template::matches(template, uri))
 }

@@ -210,7 +210,11 @@ fn answer(
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
     let by = question.by.as_ref().map(|by| format!("{}: ", shown(by))).unwrap_or_default();
-    writeln!(stderr, "{yellow}?{yellow:#} {by}{BOLD}{}{BOLD:#} wants to run:", shown(&question.tool))?;
+    let wants = match question.always.host() {
+        Some(host) => format!("fetch from {BOLD}{}{BOLD:#}", shown(host)),
+        None => "run".to_owned(),
+    };
+    writeln!(stderr, "{yellow}?{yellow:#} {by}{BOLD}{}{BOLD:#} wants to {wants}:", shown(&question.tool))?;
     let few = if folded { MAX_LINES - 1 } else { lines.len() };
     lines[..few].iter().try_for_each(|line| writeln!(stderr, "{line}"))?;
     if folded {

@@ -13,7 +13,7 @@ use crate::broker::{Because, Nobody, Terms, Verdict, unreadable};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{PermissionRule, Settings, Then};
-use crate::permissions::{self, Origin, PartRule, Rule};
+use crate::permissions::{self, HostPattern, HostPatternError, Origin, PartRule, Rule};
 
 #[derive(Debug, Args)]
 pub(super) struct PermissionsArgs {
@@ -53,7 +53,9 @@ struct TestArgs {
 /// Rules for one launch.
 #[derive(Debug, Default, Args)]
 pub(super) struct RuleFlags {
-    /// Allow such calls instead of asking, as 'developer__shell: {command: "git status*"}'
+    /// Allow such calls instead of asking
+    ///
+    /// For example 'developer__shell: {command: "git status*"}' or 'host: docs.rs'.
     #[arg(long, value_name = "RULE", value_parser = allowing)]
     allow: Vec<PermissionRule>,
     /// Refuse such calls; counts more than any --allow
@@ -62,11 +64,18 @@ pub(super) struct RuleFlags {
 }
 
 fn allowing(text: &str) -> Result<PermissionRule, String> {
-    PermissionRule::from_text(text, Then::Allow)
+    let rule = PermissionRule::from_text(text, Then::Allow)?;
+    check_host(&rule).map_err(|problem| problem.to_string()).map(|()| rule)
 }
 
 fn denying(text: &str) -> Result<PermissionRule, String> {
-    PermissionRule::from_text(text, Then::Deny)
+    let rule = PermissionRule::from_text(text, Then::Deny)?;
+    check_host(&rule).map_err(|problem| problem.to_string()).map(|()| rule)
+}
+
+/// Fails if the host of a host rule cannot be read.
+fn check_host(rule: &PermissionRule) -> Result<(), HostPatternError> {
+    rule.host.as_deref().map_or(Ok(()), |host| HostPattern::parse(host).map(drop))
 }
 
 impl RuleFlags {
@@ -109,7 +118,7 @@ fn list(rules: &[Rule], json: bool, output: &mut Output) {
 
 fn rule_json(rule: &Rule) -> Value {
     let mut value = json!({
-        "tool": rule.rule.tool, "arguments": rule.rule.arguments, "then": rule.rule.then, "project": rule.rule.project,
+        "tool": rule.rule.tool, "host": rule.rule.host, "arguments": rule.rule.arguments, "then": rule.rule.then, "project": rule.rule.project,
         "layer": null, "file": null, "line": null,
     });
     if let Origin::Config { layer, place } = &rule.origin {
@@ -198,7 +207,7 @@ fn told_json(tool: &str, id: &ModeId, verdict: &Verdict, command: &CommandLine<'
     let deciding: Vec<_> = match because {
         Because::Rules(rules) => rules.iter().map(rule_json).collect(),
         Because::Unsure(rule) => vec![rule_json(rule)],
-        Because::Level(_) | Because::ReadOnly(_) => Vec::new(),
+        Because::Level(_) | Because::ReadOnly(_) | Because::Host { .. } | Because::UserNamed(_) => Vec::new(),
     };
     let part = |part: &PartRule<'_>| {
         let by = part.allowed_by.map(rule_json);

@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, Place};
 use crate::ids::{AgentName, ModeId, PROVIDERS, ServiceName, nearest};
-use crate::manifest::{ConfigEntry, Layer, Manifests, Path, Then, Transport};
+use crate::manifest::{ConfigEntry, Layer, Manifests, Path, PermissionRule, Then, Transport};
+use crate::permissions::HostPattern;
 
 /// Checks everything, and resolves the tool groups of each mode on the way.
 pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {
@@ -139,26 +140,54 @@ impl<'a> Checks<'a> {
     /// Whoever writes a project must not decide what runs unasked.
     fn permissions(&mut self, entry: &ConfigEntry) {
         for (index, rule) in entry.config.permissions.iter().enumerate() {
-            if let Some(near) = self.misspelt_tool(&rule.tool) {
+            self.host_rule(entry, index, rule);
+            if let Some(tool) = &rule.tool
+                && let Some(near) = self.misspelt_tool(tool)
+            {
                 let at = entry.source.place(&Path::root().key("permissions").index(index).key("tool"));
-                let problem = format!("there is no tool `{}`, so the rule speaks of nothing", rule.tool);
+                let problem = format!("there is no tool `{tool}`, so the rule speaks of nothing"); // wordcheck: ok
                 self.found.push(Diagnostic::warning("W206", at, problem, near));
             }
             if rule.then == Then::Allow && entry.layer == Layer::Project {
                 self.error(
                     "E123",
                     entry.source.place(&Path::root().key("permissions").index(index).key("then")),
-                    format!("a project's config cannot allow calls of `{}`", rule.tool),
+                    match (&rule.tool, &rule.host) {
+                        (Some(tool), _) => format!("a project's config cannot allow calls of `{tool}`"),
+                        (None, host) => {
+                            let host = host.as_deref().unwrap_or_default();
+                            format!("a project's config cannot allow the host `{host}`")
+                        }
+                    },
                     "move the rule to your own config.yaml, outside the project; a project's rules deny and ask",
                 );
             }
         }
     }
 
+    /// Reports a host pattern that cannot be read, and arguments that a host rule does not have.
+    fn host_rule(&mut self, entry: &ConfigEntry, index: usize, rule: &PermissionRule) {
+        let Some(host) = &rule.host else { return };
+        let at = Path::root().key("permissions").index(index);
+        if let Err(problem) = HostPattern::parse(host) {
+            let help = "for example `docs.rs`, `*.example.com` or `127.0.0.1:8080`";
+            self.error("E128", entry.source.place(&at.key("host")), problem.to_string(), help);
+        }
+        if !rule.arguments.is_empty() {
+            let place = entry.source.key_place(&at.key("arguments"));
+            self.error(
+                "E128",
+                place,
+                "a host rule has no `arguments`".to_owned(),
+                "remove them, or write `tool` instead",
+            );
+        }
+    }
+
     /// What to write instead of the tool of a rule, if no service that is known can have it. Of services that are not built
     /// in nobody knows the tools before they run, and a `*` may mean what is yet to come.
     fn misspelt_tool(&self, rule: &str) -> Option<String> {
-        let (service, tool) = rule.split_once("__").filter(|_| !rule.contains('*'))?;
+        let (service, tool) = rule.split_once("__").filter(|_| !rule.contains(['*', '/']))?;
         let Some(entry) = self.manifests.services.values().find(|entry| entry.manifest.name.as_str() == service) else {
             let near = nearest(service, self.manifests.services.keys().map(|name| name.as_str()))?;
             return Some(format!("did you mean `{near}__{tool}`?"));

@@ -9,12 +9,18 @@ use serde_json::Value;
 use super::yaml::{self, Source};
 
 /// Which calls it speaks of, and what is to happen to them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("oneOf" = [{"required": ["tool"]}, {"required": ["host"]}]))]
 pub struct PermissionRule {
     /// The tool as the model sees it, as `developer__shell`; `*` stands for any characters.
-    #[schemars(regex(pattern = r"^[A-Za-z0-9_*-]{1,64}$"))]
-    pub tool: String,
+    // `SERVICE__resources/read` and `SERVICE__prompts/get` are resources and prompts. The comment above is a help text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_*/-]{1,64}$"))]
+    pub tool: Option<String>,
+    /// The host that a call reaches: `HOST`, `HOST:PORT`, `*.HOST` for its subdomains, or an address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// What the arguments must look like, by name; `*` stands for any characters. An argument that is not named may
     /// be anything.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -27,11 +33,12 @@ pub struct PermissionRule {
     pub then: Then,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Then {
     Allow,
     Ask,
+    #[default]
     Deny,
 }
 
@@ -46,11 +53,20 @@ impl Then {
     }
 }
 
-const FORM: &str = "write `TOOL`, or `TOOL: {ARGUMENT: \"PATTERN\"}`";
+const FORM: &str = "write `TOOL`, `TOOL: {ARGUMENT: \"PATTERN\"}`, or `host: \"HOST\"`";
+
+/// What the text form of a host rule begins with.
+const HOST: &str = "host:";
 
 impl PermissionRule {
     /// `developer__shell: {command: "git status*"}`, or the tool alone. `Err` says what is wrong and how to write it.
     pub fn from_text(text: &str, then: Then) -> Result<Self, String> {
+        // Not as YAML: `host: *.example.com` would be an alias there.
+        if let Some(host) = text.trim().strip_prefix(HOST).map(str::trim).filter(|host| !host.starts_with('{')) {
+            let quoted = |mark| host.strip_prefix(mark).and_then(|host: &str| host.strip_suffix(mark));
+            let host = quoted('"').or_else(|| quoted('\'')).unwrap_or(host);
+            return Ok(Self { host: Some(host.to_owned()), then, ..Self::default() });
+        }
         let value = yaml::parse(&Source::new("rule", text)).map_err(|found| format!("{}; {FORM}", found.problem))?;
         let (tool, arguments) = match value {
             Value::String(tool) => (tool, BTreeMap::new()),
@@ -60,11 +76,11 @@ impl PermissionRule {
             }
             _ => return Err(format!("it is not a rule; {FORM}")),
         };
-        let legal = |c: char| c.is_ascii_alphanumeric() || "_*-".contains(c);
+        let legal = |c: char| c.is_ascii_alphanumeric() || "_*/-".contains(c);
         if tool.is_empty() || !tool.chars().all(legal) {
             return Err(format!("`{tool}` is not the name of a tool; {FORM}"));
         }
-        Ok(Self { tool, arguments, project: None, then })
+        Ok(Self { tool: Some(tool), host: None, arguments, project: None, then })
     }
 }
 
@@ -81,7 +97,10 @@ fn patterns(arguments: Value) -> Result<BTreeMap<String, String>, String> {
 /// As it is written on the command line.
 impl std::fmt::Display for PermissionRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.tool)?;
+        if let Some(host) = &self.host {
+            write!(f, "{HOST} {}", Value::from(host.as_str()))?;
+        }
+        f.write_str(self.tool.as_deref().unwrap_or_default())?;
         if self.arguments.is_empty() {
             return Ok(());
         }
@@ -102,9 +121,15 @@ mod tests {
             "developer__*",
             r#"developer__shell: {command: "git status*"}"#,
             r#"developer__edit_file: {old: "a\"b", path: "src/*"}"#,
+            "notes__resources/read",
+            r#"host: "*.example.com""#,
         ] {
             let rule = PermissionRule::from_text(text, Then::Deny).expect("a rule");
             assert_eq!(rule.to_string(), text);
+        }
+        for text in ["host: *.example.com:8080", "host:'*.example.com:8080'"] {
+            let rule = PermissionRule::from_text(text, Then::Allow).expect("a rule");
+            assert_eq!((rule.host.as_deref(), rule.tool), (Some("*.example.com:8080"), None));
         }
         let plain = PermissionRule::from_text("developer__shell: {command: ls, timeout: 5}", Then::Allow);
         assert_eq!(plain.expect("a rule").to_string(), r#"developer__shell: {command: "ls", timeout: "5"}"#);

@@ -68,7 +68,8 @@ fn a_command_line_is_allowed_if_every_part_is() {
 fn allowing(patterns: &[&str]) -> Vec<Rule> {
     let rule = |pattern: &&str| Rule {
         rule: PermissionRule {
-            tool: "developer__shell".to_owned(),
+            tool: Some("developer__shell".to_owned()),
+            host: None,
             arguments: [("command".to_owned(), (*pattern).to_owned())].into(),
             project: None,
             then: Then::Allow,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::slash::Misused;
-use crate::broker::{Binding, harmless};
+use crate::broker::{Binding, Requester, harmless};
 use crate::conversation::Content;
 use crate::tool::{CallContext, Session};
 
@@ -50,7 +50,7 @@ pub async fn attached(
             continue;
         }
         let context = CallContext::new(Arc::clone(session)).with_cancel(cancel.clone());
-        let read = binding.read_resource(&uri, context).await;
+        let read = binding.read_resource(&uri, Requester::User, context).await;
         let read = read.map_err(|error| Misused::Service(format!("`{uri}` could not be attached: {error}")))?;
         let contents = read["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
         let size: usize = contents.iter().filter_map(|piece| piece["text"].as_str()).map(str::len).sum();

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::Code;
-use crate::broker::Binding;
+use crate::broker::{Binding, Requester};
 use crate::conversation::Content;
 use crate::ids::ServiceName;
 use crate::tool::{CallContext, Session};
@@ -57,7 +57,7 @@ pub async fn prompt(
     let Some(of) = prompts.get(name) else { return Ok(None) };
     let filled = fill_in(&of.prompt, rest).map_err(Misused::Arguments)?;
     let context = CallContext::new(Arc::clone(session)).with_cancel(cancel.clone());
-    let said = binding.get_prompt(&of.listed, filled, context).await;
+    let said = binding.get_prompt(&of.listed, filled, Requester::User, context).await;
     said.map(|said| Some(contents(&said))).map_err(|error| Misused::Service(error.to_string()))
 }
 

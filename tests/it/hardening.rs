@@ -13,11 +13,10 @@ use serde_json::json;
 
 use crate::client::{Client, PATIENCE};
 use crate::support::acp::{Acp, said};
-use crate::support::{Sandbox, files_below};
+use crate::support::{Sandbox, files_below, servers};
 
 /// A user without rights and, on this machine, without processes.
 const NOBODY: u32 = 65534;
-const ECHO: &str = env!("CARGO_BIN_EXE_skein-mcp-echo");
 
 /// A sandbox that belongs to an unprivileged user, with the programs in it.
 struct Unprivileged(Sandbox);
@@ -30,7 +29,7 @@ impl Unprivileged {
     /// The service `echo` is started by a shell with this script; `$0` is the program.
     fn with_service(script: &str) -> Self {
         let sandbox = Sandbox::new();
-        let programs = [env!("CARGO_BIN_EXE_skein"), ECHO].map(|program| copy(Path::new(program), &sandbox));
+        let programs = [env!("CARGO_BIN_EXE_skein"), servers::mcp_echo()].map(|program| copy(Path::new(program), &sandbox));
         let [_, echo] = &programs;
         let transport = json!({"stdio": {"command": "sh", "args": ["-c", script, echo]}});
         let service = json!({"version": 1, "kind": "service", "name": "echo", "description": "Echo.",
@@ -315,7 +314,7 @@ fn what_left_the_group_of_a_service_ends_with_it() {
 #[test]
 fn what_left_the_group_of_an_external_agent_ends_with_it() {
     let place = Unprivileged::new();
-    let agent = copy(Path::new(env!("CARGO_BIN_EXE_skein-acp-echo")), &place.0);
+    let agent = copy(Path::new(servers::acp_echo()), &place.0);
     let args = json!(["-c", service_with_daemons("$HOME"), agent]);
     place.0.install(&json!({"version": 1, "kind": "agent", "name": "outside", "description": "Outside.",
         "runtime": {"acp": {"command": "sh", "args": args}},

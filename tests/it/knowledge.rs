@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use skein::broker::{Nobody, Terms};
+use skein::broker::{Nobody, Requester, Terms};
 use skein::manifest::Approval;
 use skein::tool::{CallContext, Session};
 
@@ -109,10 +109,14 @@ async fn each_session_has_what_its_own_folder_has() {
         assert_eq!(binding.prompts().await.into_keys().collect::<Vec<_>>(), [format!("knowledge__{folder}")]);
         let (_, said) = binding.instructions().remove(0);
         assert!(said.contains(&format!("\n- {folder} (skill of the project): one")), "{said}");
-        let text = binding.get_prompt(&format!("knowledge__{folder}"), arguments(json!({})), context()).await;
+        let text = binding
+            .get_prompt(&format!("knowledge__{folder}"), arguments(json!({})), Requester::Model, context())
+            .await;
         assert!(text.expect("a prompt").to_string().contains("text"));
         let other = if folder == "one" { "two" } else { "one" };
-        assert!(binding.read_resource(&format!("skill://{other}/SKILL.md"), context()).await.is_err());
+        assert!(
+            binding.read_resource(&format!("skill://{other}/SKILL.md"), Requester::Model, context()).await.is_err()
+        );
     }
     wired.stop().await;
 }

@@ -70,6 +70,10 @@ mod faults;
 mod hardening;
 /// Services that a session enables and disables for those who work for it.
 mod managing;
+/// Hosts that `fetch_url` reaches, and who is asked about them.
+mod hosts;
+/// Resources and prompts of services: rules, level and consent.
+mod resources;
 /// `skein import`: set-ups of other tools move in.
 mod import;
 /// `skein run` keeps its sessions.

@@ -10,7 +10,7 @@ use super::super::gate::{self, Answer, Because, Question, Verdict};
 use super::super::{files, foreign};
 use super::{Binding, BoundTool};
 use crate::manifest::Approval;
-use crate::tool::{CallContext, ServiceError, ToolOutcome, ToolService};
+use crate::tool::{CallContext, ServiceError, Session, ToolOutcome, ToolService};
 
 impl Binding {
     /// Whether somebody who does by other means what the tool does may do it: scope, arguments, rules and consent are
@@ -59,7 +59,10 @@ impl Binding {
                 return Ok(Err(ToolOutcome::error(format!("`{name}` was not called: {reason}"))));
             }
         }
-        let subject = Subject::of(name, arguments, tool.builtin, &context.session.cwd);
+        let subject = match tool.host(arguments) {
+            Some(host) => Subject::of_host(name, &host),
+            None => Subject::of(name, arguments, tool.builtin, &context.session.cwd),
+        };
         // A level that asks no more and a rule that allows do not take back what a person said.
         if self.consents(context).about(&subject) == Some(false) {
             return Ok(Err(refused(name, "the user refused such calls for this session")));
@@ -68,7 +71,8 @@ impl Binding {
             Verdict::Run(_) => {}
             Verdict::Refuse(because) => return Ok(Err(refused(name, &because.to_string()))),
             Verdict::Ask(because) => {
-                if let Some(reason) = self.asked(name, tool, arguments, subject, &because, context).await? {
+                let title = tool.spec.title.as_deref();
+                if let Some(reason) = self.asked(name, title, arguments, subject, &because, context).await? {
                     return Ok(Err(refused(name, &reason)));
                 }
                 // People take their time. What they consented to may have changed meanwhile, and so may the level, and
@@ -86,13 +90,22 @@ impl Binding {
 
     /// What the user said for the session. Those who work for another ask in its name, so what is said to one of them
     /// counts for all.
-    fn consents(&self, context: &CallContext) -> Arc<Consents> {
+    pub(super) fn consents(&self, context: &CallContext) -> Arc<Consents> {
         let mut above = &self.policy.bounds.parent;
         let mut session = &context.session;
         while let Some(parent) = above {
             (session, above) = (&parent.terms.session, &parent.policy.bounds.parent);
         }
         session.state()
+    }
+
+    /// The session that the user has: this one, or the one that it works for in the end.
+    pub(super) fn user_session(&self) -> &Arc<Session> {
+        let mut binding = self;
+        while let Some(parent) = &binding.policy.bounds.parent {
+            binding = parent;
+        }
+        &binding.terms.session
     }
 
     /// A tool that was described one way and then another is not called: what was consented to is gone.
@@ -131,10 +144,10 @@ impl Binding {
     }
 
     /// `Some` with the reason if whoever was asked did not consent.
-    async fn asked(
+    pub(super) async fn asked(
         &self,
         name: &str,
-        tool: &BoundTool,
+        title: Option<&str>,
         arguments: &Map<String, Value>,
         subject: Subject,
         because: &Because,
@@ -149,7 +162,7 @@ impl Binding {
             by: None,
             apart: None,
             tool: name.to_owned(),
-            title: tool.spec.title.clone(),
+            title: title.map(str::to_owned),
             arguments: arguments.clone(),
             rule: subject.rule(&self.terms.session),
             always: subject.clone(),

@@ -1,16 +1,33 @@
 //! Resources and prompts of the services that a binding has as a whole. They belong to no group, and are not frozen as
-//! tools are: what they follow from may change while a session lasts.
+//! tools are: what they follow from may change while a session lasts. Rules, level and consent count as for a tool: rules
+//! know them as `SERVICE__resources/read` and `SERVICE__prompts/get`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::super::consent::Subject;
+use super::super::gate::{self, Because, Verdict};
 use super::super::manage::makes;
 use super::Binding;
 use crate::ids::ServiceName;
-use crate::manifest::Transport;
+use crate::manifest::{Approval, Layer, Transport};
+use crate::permissions::{self, Argument, Call, Ruling};
 use crate::tool::{CallContext, Catalog, ServiceError};
+
+/// What rules call the resources and the prompts of a service, behind its name.
+const RESOURCES: &str = "resources/read";
+const PROMPTS: &str = "prompts/get";
+
+/// Who requests a resource or a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requester {
+    /// The user attached it or typed its command, or Skein reads it for their session: no question follows.
+    User,
+    /// A model, an external agent or an MCP client.
+    Model,
+}
 
 /// A resource or a template, in MCP's JSON, and whose it is.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,24 +109,34 @@ impl Binding {
         })
     }
 
-    /// A resource of a service that is in scope as a whole.
-    pub async fn read_resource(&self, uri: &str, context: CallContext) -> Result<Value, ServiceError> {
+    /// A resource of a service that is in scope as a whole, if rules, level and consent let it be read.
+    pub async fn read_resource(
+        &self,
+        uri: &str,
+        requester: Requester,
+        context: CallContext,
+    ) -> Result<Value, ServiceError> {
         let listed = |of: &&ResourceOf| !of.template && of.value["uri"] == json!(uri);
         let made_from = |of: &&ResourceOf| of.template && makes(&of.value, uri);
         let resources = self.resources().await;
         let found = resources.iter().find(listed).or_else(|| resources.iter().find(made_from));
-        let service = found.and_then(|of| self.services.get(&of.service));
+        let service = found.and_then(|of| self.services.get_key_value(&of.service));
         match service {
-            Some(service) => service.read_resource(uri.to_owned(), self.heard(context)).await,
+            Some((name, service)) => {
+                let arguments = Map::from_iter([("uri".to_owned(), json!(uri))]);
+                self.permit_whole(name, RESOURCES, arguments, requester, &context).await?;
+                service.read_resource(uri.to_owned(), self.heard(context)).await
+            }
             None => Err(self.nothing(format!("there is no resource `{uri}`"))),
         }
     }
 
-    /// A prompt of a service that is in scope as a whole, by its listed name.
+    /// A prompt of a service that is in scope as a whole, by its listed name, if rules, level and consent allow it.
     pub async fn get_prompt(
         &self,
         name: &str,
         arguments: Map<String, Value>,
+        requester: Requester,
         context: CallContext,
     ) -> Result<Value, ServiceError> {
         let prompts = self.prompts().await;
@@ -118,12 +145,80 @@ impl Binding {
         };
         let own_name = prompt["name"].as_str().unwrap_or_default().to_owned();
         match self.services.get(owner) {
-            Some(service) => service.get_prompt(own_name, arguments, self.heard(context)).await,
+            Some(service) => {
+                let mut given = arguments.clone();
+                given.insert("name".to_owned(), json!(own_name));
+                self.permit_whole(owner, PROMPTS, given, requester, &context).await?;
+                service.get_prompt(own_name, arguments, self.heard(context)).await
+            }
             None => Err(self.nothing(format!("there is no prompt `{name}`"))),
         }
+    }
+
+    /// Rules, level and consent for what is no tool. A third-party service may do anything to answer, so that only a
+    /// built-in one counts as reading.
+    async fn permit_whole(
+        &self,
+        service: &ServiceName,
+        what: &'static str,
+        arguments: Map<String, Value>,
+        requester: Requester,
+        context: &CallContext,
+    ) -> Result<(), ServiceError> {
+        let name = format!("{service}__{what}");
+        let refused = |reason: String| Err(ServiceError::NotPermitted { what: name.clone(), reason });
+        let subject = Subject::of(&name, &arguments, false, &context.session.cwd);
+        if self.consents(context).about(&subject) == Some(false) {
+            return refused("the user refused such calls for this session".to_owned());
+        }
+        match (self.judge_whole(&name, service, &arguments), requester) {
+            (Verdict::Run(_), _) => Ok(()),
+            // What the user asks for needs no question; a level without questions still refuses calls of others.
+            (Verdict::Refuse(Because::Level(Approval::ReadOnly)) | Verdict::Ask(_), Requester::User) => Ok(()),
+            (Verdict::Refuse(because), _) => refused(because.to_string()),
+            (Verdict::Ask(because), Requester::Model) => {
+                if let Some(reason) = self.asked(&name, None, &arguments, subject, &because, context).await? {
+                    return refused(reason);
+                }
+                // The level may have changed meanwhile.
+                match self.judge_whole(&name, service, &arguments) {
+                    Verdict::Refuse(because) => refused(because.to_string()),
+                    Verdict::Run(_) | Verdict::Ask(_) => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn judge_whole(&self, name: &str, service: &ServiceName, arguments: &Map<String, Value>) -> Verdict {
+        let facts = plain(arguments);
+        let call = Call { tool: name, arguments: &facts, brought: self.is_brought(service) };
+        let ruling = permissions::judge(&self.policy.rules, call);
+        gate::judge(self.approval(), self.has_built_in(service), &ruling)
+    }
+
+    /// What rules say about a resource that a tool reads, as far as they deny or ask: the tool's own rules allow.
+    pub(super) fn tightening(&self, service: &ServiceName, uri: &str) -> Ruling<'_> {
+        let (name, facts) =
+            (format!("{service}__{RESOURCES}"), plain(&Map::from_iter([("uri".to_owned(), json!(uri))])));
+        let call = Call { tool: &name, arguments: &facts, brought: self.is_brought(service) };
+        match permissions::judge(&self.policy.rules, call) {
+            Ruling::Allow(_) => Ruling::Silent,
+            ruling => ruling,
+        }
+    }
+
+    /// True if the service came with the project or the editor.
+    fn is_brought(&self, service: &ServiceName) -> bool {
+        let entry = self.terms.service(&self.plan, service.as_str());
+        entry.is_some_and(|entry| matches!(entry.layer, Layer::Project | Layer::Editor))
     }
 
     fn nothing(&self, reason: String) -> ServiceError {
         ServiceError::Refused { service: ServiceName::new(self.mode.to_string()), reason }
     }
+}
+
+/// Arguments that are neither commands nor paths.
+fn plain(arguments: &Map<String, Value>) -> BTreeMap<String, Argument> {
+    arguments.iter().map(|(name, value)| (name.clone(), Argument::plain(value))).collect()
 }

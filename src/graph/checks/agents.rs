@@ -222,6 +222,7 @@ impl<'a> Checks<'a> {
             }
         }
         self.command_power(id, mode);
+        self.read_and_fetch(id, mode);
         if understood {
             self.admits_something(id, mode, &scope);
         }
@@ -302,6 +303,19 @@ impl<'a> Checks<'a> {
             mode.source.place(&mode.path.key("tool_groups").index(position)),
             problem,
             "what a shell may do is held by `approval` alone",
+        ));
+    }
+
+    /// What is read can leave in the URLs that are fetched: people should know.
+    fn read_and_fetch(&mut self, id: &ModeId, mode: &'a ModeEntry) {
+        let groups = &mode.mode.tool_groups;
+        let position = |name: &str| groups.iter().position(|entry| entry.group().as_str() == name);
+        let (Some(_), Some(position)) = (position("read"), position("fetch")) else { return };
+        self.found.push(Diagnostic::note(
+            "N306",
+            mode.source.place(&mode.path.key("tool_groups").index(position)),
+            format!("mode `{}` has `read` and `fetch`: file contents can leave in a URL to an allowed host", id.mode),
+            "Skein asks per host; narrow it with host rules, as `{host: \"*.example.com\", then: deny}`",
         ));
     }
 

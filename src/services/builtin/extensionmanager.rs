@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::wrapper::Parameters;
+use rmcp::model::MetaObject;
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use schemars::JsonSchema;
@@ -155,7 +156,8 @@ impl ExtensionManagerService {
 
     #[tool(
         description = "Read a resource that `list_resources` shows",
-        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true)
+        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),
+        meta = resource_arguments()
     )]
     async fn read_resource(
         &self,
@@ -184,6 +186,13 @@ impl ServerHandler for ExtensionManagerService {
             .with_server_info(rmcp::model::Implementation::new("extensionmanager", env!("CARGO_PKG_VERSION")))
             .with_instructions(INSTRUCTIONS)
     }
+}
+
+/// For the gate: the arguments that name a resource, so that rules about its service count.
+fn resource_arguments() -> MetaObject {
+    let mut meta = MetaObject::default();
+    meta.insert("skein/resource_arguments".to_owned(), json!({"service": "service", "uri": "uri"}));
+    meta
 }
 
 const INSTRUCTIONS: &str = "If a task needs what no mode has, `search_services` for it and `enable_service`, then delegate to a \

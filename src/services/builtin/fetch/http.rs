@@ -48,6 +48,13 @@ pub(super) struct Response {
     pub(super) cut: bool,
 }
 
+/// What a URL leads to.
+pub(super) enum FetchResult {
+    Page(Response),
+    /// A URL at another host, which was not asked.
+    Elsewhere(Url),
+}
+
 #[derive(Clone)]
 pub(super) struct Client {
     network: Arc<dyn Network>,
@@ -67,7 +74,7 @@ impl Client {
         Self { total, ..self }
     }
 
-    pub(super) async fn get(&self, url: &Url, accept: &'static str) -> Result<Response, Refusal> {
+    pub(super) async fn get(&self, url: &Url, accept: &'static str) -> Result<FetchResult, Refusal> {
         match tokio::time::timeout(self.total, self.follow(url, accept)).await {
             Ok(response) => response,
             Err(_) => {
@@ -77,7 +84,8 @@ impl Client {
         }
     }
 
-    async fn follow(&self, url: &Url, accept: &'static str) -> Result<Response, Refusal> {
+    /// Follows redirects within a host.
+    async fn follow(&self, url: &Url, accept: &'static str) -> Result<FetchResult, Refusal> {
         let mut current = url.clone();
         for hop in 0..=MAX_REDIRECTS {
             let redirected = |refusal: Refusal| match hop {
@@ -85,10 +93,16 @@ impl Client {
                 _ => Refusal::new(format!("`{}` redirects elsewhere: {}", shown(url), refusal.0)),
             };
             let (response, location) = self.hop(&current, accept).await.map_err(redirected)?;
-            let Some(location) = location else { return Ok(response) };
+            let Some(location) = location else { return Ok(FetchResult::Page(response)) };
             let next = current
                 .join(&location)
                 .map_err(|error| Refusal::new(format!("`{}` redirects to what is no URL: {error}", shown(&current))))?;
+            if host_of(&next) != host_of(&current) {
+                let elsewhere =
+                    |refusal: Refusal| Refusal::new(format!("`{}` redirects elsewhere: {}", shown(url), refusal.0));
+                self.allowed.target(&next).map_err(elsewhere)?;
+                return Ok(FetchResult::Elsewhere(next));
+            }
             current = next;
         }
         Err(Refusal::new(format!("`{}` redirects more than {MAX_REDIRECTS} times; give the last URL", shown(url))))
@@ -174,6 +188,11 @@ async fn exchange(
         // It has read all there is; what it read is still to be taken.
         Either::Right((_, conversation)) => conversation.await,
     }
+}
+
+/// Name and port; those of http and https count as one.
+fn host_of(url: &Url) -> (Option<Host<&str>>, Option<u16>) {
+    (url.host(), url.port_or_known_default().filter(|port| ![80, 443].contains(port)))
 }
 
 fn request(url: &Url, accept: &'static str) -> Result<Request<Empty<Bytes>>, hyper::http::Error> {

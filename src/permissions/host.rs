@@ -1,0 +1,284 @@
+//! Host rules: the host of a URL, the patterns that match it, and what the rules say about it.
+//!
+//! Invariant: a host and a pattern are compared after the same normalisation (lower case, IDNA, no trailing dot), so that
+//! no spelling of a URL escapes a rule.
+
+use url::{Host as UrlHost, Url};
+
+use super::{Rule, Ruling};
+use crate::manifest::Then;
+
+/// A host that a call reaches, normalised.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RemoteHost {
+    name: String,
+    port: u16,
+}
+
+impl RemoteHost {
+    /// The host of a URL as a tool reads it. `None` if the text is no URL or the URL has no host.
+    pub fn of_url(url: &str) -> Option<Self> {
+        let url = Url::parse(url.trim()).ok()?;
+        Some(Self { name: canonical_name(&url.host()?), port: url.port_or_known_default()? })
+    }
+
+    /// A host as people write it, `HOST` or `HOST:PORT`; without a port it is the host at 443.
+    pub fn of_text(text: &str) -> Option<Self> {
+        let (name, port) = parts(text).ok()?;
+        Some(Self { name: canonical_name(&name), port: port.unwrap_or(HTTPS) })
+    }
+
+    /// True if both are one host; 80 and 443 count as one port.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+
+    fn has_web_port(&self) -> bool {
+        [HTTP, HTTPS].contains(&self.port)
+    }
+}
+
+/// `example.com`, or `example.com:8080` if the port is neither 80 nor 443.
+impl std::fmt::Display for RemoteHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.has_web_port() { f.write_str(&self.name) } else { write!(f, "{}:{}", self.name, self.port) }
+    }
+}
+
+const HTTP: u16 = 80;
+const HTTPS: u16 = 443;
+
+/// Why a text is no host pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostPatternError {
+    #[error("`{0}` is no host; write `HOST`, `HOST:PORT` or `*.HOST`, without scheme and path")]
+    NoHost(String),
+    #[error("`{0}` has a `*` that is not the whole first part; write `*.HOST`")]
+    Wildcard(String),
+    #[error("`{0}` has no port between 1 and 65535 behind the `:`")]
+    Port(String),
+}
+
+/// The `host` of a rule: `HOST[:PORT]`, `*.HOST[:PORT]` for all subdomains and not the host itself, or an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPattern {
+    name: String,
+    subdomains: bool,
+    port: Option<u16>,
+}
+
+impl HostPattern {
+    pub fn parse(text: &str) -> Result<Self, HostPatternError> {
+        let (subdomains, rest) = match text.strip_prefix("*.") {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        if rest.contains('*') {
+            return Err(HostPatternError::Wildcard(text.to_owned()));
+        }
+        let (host, port) = parts(rest).map_err(|problem| match problem {
+            HostPatternError::Port(_) => HostPatternError::Port(text.to_owned()),
+            HostPatternError::NoHost(_) | HostPatternError::Wildcard(_) => HostPatternError::NoHost(text.to_owned()),
+        })?;
+        if subdomains && !matches!(host, UrlHost::Domain(_)) {
+            return Err(HostPatternError::NoHost(text.to_owned()));
+        }
+        Ok(Self { name: canonical_name(&host), subdomains, port })
+    }
+
+    /// Without a port, a pattern that allows means 80 and 443, and one that denies or asks means every port.
+    pub fn matches(&self, host: &RemoteHost, then: Then) -> bool {
+        let port = match (self.port, then) {
+            (Some(port), _) => port == host.port,
+            (None, Then::Allow) => host.has_web_port(),
+            (None, Then::Ask | Then::Deny) => true,
+        };
+        let name = if self.subdomains {
+            host.name.strip_suffix(&self.name).is_some_and(|sub| sub.len() > 1 && sub.ends_with('.'))
+        } else {
+            host.name == self.name
+        };
+        port && name
+    }
+}
+
+/// What the host rules say about a host. Tool rules are left out.
+pub fn judge_host<'a>(rules: &'a [Rule], host: &RemoteHost) -> Ruling<'a> {
+    let first = |then: Then| rules.iter().find(move |rule| rule.rule.then == then && rule.names_host(host));
+    if let Some(rule) = first(Then::Deny) {
+        Ruling::Deny(rule)
+    } else if let Some(rule) = first(Then::Ask) {
+        Ruling::Ask { rule, certain: true }
+    } else {
+        first(Then::Allow).map_or(Ruling::Silent, |rule| Ruling::Allow(vec![rule]))
+    }
+}
+
+impl Rule {
+    /// True if it is a host rule about this host. A pattern that cannot be read is reported before; here it matches
+    /// everything if the rule tightens, and nothing if it allows.
+    fn names_host(&self, host: &RemoteHost) -> bool {
+        let Some(pattern) = &self.rule.host else { return false };
+        match HostPattern::parse(pattern) {
+            Ok(pattern) => pattern.matches(host, self.rule.then),
+            Err(_) => self.rule.then != Then::Allow,
+        }
+    }
+}
+
+impl<'a> Ruling<'a> {
+    /// What two rulings about one call say together: `deny` before `ask` before `allow`.
+    #[must_use]
+    pub fn and(self, other: Ruling<'a>) -> Ruling<'a> {
+        let rank = |ruling: &Ruling<'_>| match ruling {
+            Ruling::Deny(_) => 4,
+            Ruling::Ask { certain: true, .. } => 3,
+            Ruling::Ask { certain: false, .. } => 2,
+            Ruling::Allow(_) => 1,
+            Ruling::Silent => 0,
+        };
+        if rank(&other) > rank(&self) { other } else { self }
+    }
+}
+
+/// A host and its port, of a text without scheme, path, user or wildcard.
+fn parts(text: &str) -> Result<(UrlHost<String>, Option<u16>), HostPatternError> {
+    let no_host = || HostPatternError::NoHost(text.to_owned());
+    let stray = |c: char| "/\\?#@*%".contains(c) || c.is_whitespace() || c.is_control();
+    if text.is_empty() || text.contains(stray) {
+        return Err(no_host());
+    }
+    // A colon inside the brackets of an IPv6 address begins no port.
+    let (name, port) =
+        match text.rsplit_once(':').filter(|(before, _)| !before.starts_with('[') || before.ends_with(']')) {
+            Some((name, port)) => {
+                let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+                let number = port.parse().ok().filter(|port| *port != 0 && digits);
+                (name, Some(number.ok_or_else(|| HostPatternError::Port(text.to_owned()))?))
+            }
+            None => (text, None),
+        };
+    let host = Url::parse(&format!("http://{name}/")).ok().and_then(|url| url.host().map(|host| host.to_owned()));
+    Ok((host.ok_or_else(no_host)?, port))
+}
+
+fn canonical_name<S: AsRef<str>>(host: &UrlHost<S>) -> String {
+    match host {
+        UrlHost::Domain(name) => name.as_ref().trim_end_matches('.').to_ascii_lowercase(),
+        UrlHost::Ipv4(address) => address.to_string(),
+        // `::ffff:10.0.0.1` is the IPv4 address that it carries.
+        UrlHost::Ipv6(address) => match address.to_ipv4_mapped() {
+            Some(address) => address.to_string(),
+            None => format!("[{address}]"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::PermissionRule;
+    use crate::permissions::Origin;
+
+    fn host(url: &str) -> RemoteHost {
+        RemoteHost::of_url(url).expect(url)
+    }
+
+    #[test]
+    fn a_pattern_matches_its_host_in_every_spelling() {
+        for (pattern, url, matches) in [
+            ("example.com", "https://example.com/a", true),
+            ("example.com", "http://EXAMPLE.com:80/", true),
+            ("Example.COM.", "https://example.com./", true),
+            ("example.com", "https://www.example.com/", false),
+            ("example.com", "https://example.com.evil.net/", false),
+            ("example.com", "https://example.com@evil.net/", false),
+            ("*.example.com", "https://a.b.example.com/", true),
+            ("*.example.com", "https://example.com/", false),
+            ("*.example.com", "https://badexample.com/", false),
+            ("bücher.de", "https://xn--bcher-kva.de/", true),
+            ("xn--bcher-kva.de", "https://BÜCHER.de/", true),
+            ("example.com:8080", "http://example.com:8080/", true),
+            ("example.com:8080", "http://example.com/", false),
+            ("example.com:443", "http://example.com/", false),
+            ("*.example.com:8080", "http://a.example.com:8080/", true),
+            ("127.0.0.1:9", "http://127.0.0.1:9/", true),
+            ("127.0.0.1", "http://0x7f.1/", true),
+            ("127.0.0.1", "http://[::ffff:127.0.0.1]/", true),
+            ("[::1]:9", "http://[0:0::1]:9/", true),
+            ("10.0.0.1", "http://10.0.0.10/", false),
+        ] {
+            for then in [Then::Allow, Then::Deny] {
+                let matched = HostPattern::parse(pattern).expect(pattern).matches(&host(url), then);
+                assert_eq!(matched, matches, "{pattern} {url} {then:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_port_an_allow_rule_means_the_two_of_the_web() {
+        let pattern = HostPattern::parse("example.com").expect("a pattern");
+        assert!(!pattern.matches(&host("http://example.com:8080/"), Then::Allow));
+        assert!(pattern.matches(&host("http://example.com:8080/"), Then::Deny));
+        assert!(pattern.matches(&host("http://example.com:8080/"), Then::Ask));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for text in [
+            "",
+            "*",
+            "*.",
+            "https://example.com",
+            "example.com/",
+            "a b",
+            "a*.com",
+            "*.*.com",
+            "www.*.com",
+            "user@a.com",
+            "a.com:0",
+            "a.com:99999",
+            "a.com:",
+            "a.com:x",
+            "*.127.0.0.1",
+            "[::1",
+            "a%41.com",
+            ":80",
+            "a.com:+80",
+        ] {
+            assert!(HostPattern::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn deny_beats_ask_beats_allow() {
+        let rule = |host: &str, then| {
+            let rule = PermissionRule { tool: None, host: Some(host.to_owned()), then, ..PermissionRule::default() };
+            Rule { rule, origin: Origin::Flag }
+        };
+        let rules = [
+            rule("*.example.com", Then::Allow),
+            rule("asks.example.com", Then::Ask),
+            rule("bad.example.com", Then::Deny),
+            rule("bad.example.com", Then::Allow),
+        ];
+        let said = |url: &str| match judge_host(&rules, &host(url)) {
+            Ruling::Deny(_) => "deny",
+            Ruling::Ask { .. } => "ask",
+            Ruling::Allow(_) => "allow",
+            Ruling::Silent => "silent",
+        };
+        assert_eq!(said("https://docs.example.com/"), "allow");
+        assert_eq!(said("https://asks.example.com/"), "ask");
+        assert_eq!(said("https://bad.example.com/"), "deny");
+        assert_eq!(said("https://example.com/"), "silent");
+    }
+
+    #[test]
+    fn a_host_is_shown_without_the_ports_of_the_web() {
+        assert_eq!(host("https://Example.com:443/x").to_string(), "example.com");
+        assert_eq!(host("http://localhost:3000").to_string(), "localhost:3000");
+        assert!(host("http://a.com/").is_same(&host("https://a.com/")));
+        assert!(!host("http://a.com:8080/").is_same(&host("http://a.com/")));
+    }
+}
