@@ -5,6 +5,7 @@
 //! with the request that it answers, and no question of it is answered by anybody but the client's user.
 
 mod ask;
+mod folders;
 mod outcome;
 mod talks;
 mod told;
@@ -28,7 +29,8 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
 use self::ask::{Asked, Reach};
-use self::talks::Talks;
+use self::folders::FolderError;
+use self::talks::{OpenError, Talks};
 use self::tools::Tools;
 use self::turn::Turn;
 use crate::graph::Plan;
@@ -53,6 +55,8 @@ pub struct Front {
     pub orchestrator: Orchestrator,
     /// Where the program was started.
     pub cwd: PathBuf,
+    /// Sessions may also work below these.
+    pub roots: Vec<PathBuf>,
     pub approval: Option<Approval>,
 }
 
@@ -67,23 +71,40 @@ struct Inner {
     /// Of the turns.
     scope: Scope,
     /// Turns whose question is with the client, by what it gives back with the answer.
-    waiting: Mutex<HashMap<String, Waiting>>,
+    waiting: Mutex<HashMap<String, PendingAnswer>>,
     /// How often that was.
     rounds: AtomicU64,
 }
 
-struct Waiting {
-    turn: Turn,
-    asked: Vec<(String, Asked)>,
+enum PendingAnswer {
+    Turn {
+        turn: Box<Turn>,
+        asked: Vec<(String, Asked)>,
+    },
+    /// A request for a folder that the client's user is asked about.
+    Folder {
+        request: Box<CallToolRequestParams>,
+        folder: PathBuf,
+    },
 }
+
+/// What follows from a request.
+enum NextStep {
+    Attend(Box<Turn>),
+    /// Questions for the client, as the answer to its request.
+    Ask(InputRequiredResult),
+}
+
+/// The key of the question about a folder.
+const FOLDER: &str = "folder";
 
 impl Agents {
     /// Those modes of the plan that `offers` wants.
     pub fn new(front: Front, plan: &Plan, offers: impl Fn(&ModeId) -> bool) -> Self {
-        let Front { sessions, projects, orchestrator, cwd, approval } = front;
+        let Front { sessions, projects, orchestrator, cwd, roots, approval } = front;
         Self(Arc::new(Inner {
             tools: Tools::of(plan, offers),
-            talks: Talks::new(sessions, projects, cwd, approval),
+            talks: Talks::new(sessions, projects, cwd, &roots, approval),
             orchestrator,
             scope: Scope::new(),
             waiting: Mutex::default(),
@@ -97,32 +118,65 @@ impl Agents {
         self.0.scope.stop().await;
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<String, Waiting>> {
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<String, PendingAnswer>> {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new turn, or the one that the client has an answer for.
-    async fn turn(&self, request: CallToolRequestParams, reach: Reach) -> Result<Turn, Refused> {
+    async fn step(
+        &self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<NextStep, Refused> {
         let wrong = |problem: String| Refused::Request(ErrorData::invalid_params(problem, None));
-        let Some(mode) = self.0.tools.mode(&request.name) else {
-            return Err(wrong(format!("there is no tool `{}`", request.name)));
-        };
-        if let Some(state) = request.request_state {
+        let mode = |name: &str| self.0.tools.mode(name).ok_or_else(|| wrong(format!("there is no tool `{name}`")));
+        mode(&request.name)?;
+        let mut request = request;
+        if let Some(state) = request.request_state.take() {
             let Some(waiting) = self.waiting().remove(&state) else {
                 return Err(wrong(
                     "nothing waits for these answers any more: ask again, in the same session".to_owned(),
                 ));
             };
-            return Ok(waiting.answered(&request.input_responses.unwrap_or_default()));
+            let responses = request.input_responses.take().unwrap_or_default();
+            match waiting {
+                PendingAnswer::Turn { turn, asked } => {
+                    return Ok(NextStep::Attend(give_answers(turn, asked, &responses)));
+                }
+                PendingAnswer::Folder { request: first, folder } if ask::allows(response(&responses, FOLDER)) => {
+                    self.0.talks.folders().allow(folder);
+                    request = *first;
+                }
+                PendingAnswer::Folder { folder, .. } => {
+                    return Err(Refused::Work(FolderError::Outside(folder).to_string()));
+                }
+            }
         }
-        let wanted = serde_json::from_value(request.arguments.unwrap_or_default().into());
+        let reach = Reach::of(context.client_capabilities().unwrap_or_default());
+        let wanted = serde_json::from_value(request.arguments.clone().unwrap_or_default().into());
         let wanted: tools::Wanted =
             wanted.map_err(|error| Refused::Work(format!("the arguments do not fit the tool's schema: {error}")))?;
         if wanted.prompt.trim().is_empty() {
             return Err(Refused::Work("the prompt is empty: say what to do".to_owned()));
         }
-        let talk = self.0.talks.open(mode, &wanted).await.map_err(Refused::Work)?;
-        Turn::begin(talk, wanted.prompt, reach, &self.0.orchestrator, &self.0.scope).map_err(Refused::Work)
+        // Of the request that counts: answers may come with another tool's name.
+        let mode = mode(&request.name)?;
+        let mut opened = self.0.talks.open(mode, &wanted).await;
+        if let Err(OpenError::Folder(FolderError::Outside(folder))) = &opened
+            && let Some((asked, answer)) = ask::about_folder(folder, reach)
+        {
+            if in_rounds(context) {
+                return Ok(NextStep::Ask(self.wait_for_folder(request, folder.clone(), asked)));
+            }
+            asked.put(&context.peer).await;
+            if ask::allows(answer.await.ok().flatten()) {
+                self.0.talks.folders().allow(folder.clone());
+                opened = self.0.talks.open(mode, &wanted).await;
+            }
+        }
+        let talk = opened.map_err(|error| Refused::Work(error.to_string()))?;
+        let turn = Turn::begin(talk, wanted.prompt, reach, &self.0.orchestrator, &self.0.scope);
+        turn.map(|turn| NextStep::Attend(Box::new(turn))).map_err(Refused::Work)
     }
 
     /// Stays with a turn until it ends, or has a question that the client takes as the answer to its request.
@@ -132,7 +186,6 @@ impl Agents {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let token = context.meta.get_progress_token();
-        let in_rounds = context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
         let mut answering = FuturesUnordered::new();
         let ended = loop {
             tokio::select! {
@@ -148,7 +201,7 @@ impl Agents {
                     }
                 }
                 Some(asked) = turn.asked.recv() => {
-                    if in_rounds {
+                    if in_rounds(context) {
                         return Ok(self.wait_for(turn, asked).into());
                     }
                     answering.push(asked.put(&context.peer));
@@ -171,7 +224,23 @@ impl Agents {
             .iter()
             .map(|(key, asked)| (key.clone(), InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()))));
         let required = InputRequiredResult::new(Some(requests.collect()), Some(state.clone()));
-        self.waiting().insert(state.clone(), Waiting { turn, asked });
+        self.keep(state, PendingAnswer::Turn { turn: Box::new(turn), asked });
+        required
+    }
+
+    /// Hands the question about a folder to the client, and keeps its request.
+    fn wait_for_folder(&self, request: CallToolRequestParams, folder: PathBuf, asked: Asked) -> InputRequiredResult {
+        let state = format!("{FOLDER}.{}", self.0.rounds.fetch_add(1, Ordering::Relaxed));
+        let question = InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()));
+        let required =
+            InputRequiredResult::new(Some([(FOLDER.to_owned(), question)].into_iter().collect()), Some(state.clone()));
+        self.keep(state, PendingAnswer::Folder { request: Box::new(request), folder });
+        required
+    }
+
+    /// Keeps what waits for the client's answer, for a while.
+    fn keep(&self, state: String, waiting: PendingAnswer) {
+        self.waiting().insert(state.clone(), waiting);
         let (agents, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
         self.0.scope.spawn(async move {
             tokio::select! {
@@ -182,18 +251,24 @@ impl Agents {
             // A turn that nobody comes back to is cancelled by letting go of it.
             drop(agents.waiting().remove(&state));
         });
-        required
     }
 }
 
-impl Waiting {
-    fn answered(self, responses: &InputResponses) -> Turn {
-        for (key, asked) in self.asked {
-            let said = responses.get(&key).and_then(|said| serde_json::from_value::<ElicitResult>(said.clone()).ok());
-            asked.answer(said);
-        }
-        self.turn
+/// The turn, after its questions have their answers.
+fn give_answers(turn: Box<Turn>, asked: Vec<(String, Asked)>, responses: &InputResponses) -> Box<Turn> {
+    for (key, asked) in asked {
+        asked.answer(response(responses, &key));
     }
+    turn
+}
+
+fn response(responses: &InputResponses, key: &str) -> Option<ElicitResult> {
+    responses.get(key).and_then(|said| serde_json::from_value(said.clone()).ok())
+}
+
+/// True if questions are the answer to a request, and no requests of the server.
+fn in_rounds(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
 }
 
 /// Why there is no turn.
@@ -228,9 +303,9 @@ impl ServerHandler for Agents {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let reach = Reach::of(context.client_capabilities().unwrap_or_default());
-        match self.turn(request, reach).await {
-            Ok(turn) => self.attend(turn, &context).await,
+        match self.step(request, &context).await {
+            Ok(NextStep::Attend(turn)) => self.attend(*turn, &context).await,
+            Ok(NextStep::Ask(required)) => Ok(required.into()),
             Err(Refused::Work(problem)) => Ok(outcome::refused(problem).into()),
             Err(Refused::Request(error)) => Err(error),
         }

@@ -3,6 +3,7 @@
 mod agents;
 mod attach;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -38,6 +39,9 @@ pub(super) struct McpArgs {
     /// With --agents: the model, as provider:model; the profile's if left out
     #[arg(long, requires = "agents")]
     model: Option<String>,
+    /// With --agents: let sessions work below this folder, too
+    #[arg(long, value_name = "DIR", requires = "agents")]
+    root: Vec<PathBuf>,
     #[command(flatten)]
     rules: RuleFlags,
     /// Join stdio to a mode of a skein that runs, with what it says in the environment: skein starts this itself

@@ -1,6 +1,7 @@
 //! Questions of a turn, put to the user of the client as elicitations: a form with one choice for consent, and whatever
 //! a service or an agent outside asks as it is.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -70,6 +71,33 @@ impl Asked {
     }
 }
 
+/// Asks whether a session may work in a folder. `None` if the client cannot ask its user. The receiver gets the answer.
+pub(super) fn about_folder(folder: &Path, reach: Reach) -> Option<(Asked, oneshot::Receiver<Option<ElicitResult>>)> {
+    let message = format!(
+        "The client's model wants an agent to work in {}, which is not below the folder in which skein was started. Allow it \
+         this folder until skein ends?",
+        folder.display()
+    );
+    let params = reach.forms.then(|| form(&message, choice(&[ALLOW, REFUSE]))).flatten()?;
+    let (answer, answered) = oneshot::channel();
+    Some((Asked { params, answer }, answered))
+}
+
+/// True if the user accepted the form and chose to allow.
+pub(super) fn allows(said: Option<ElicitResult>) -> bool {
+    matches!(said, Some(ElicitResult { action: ElicitationAction::Accept, content: Some(content), .. })
+        if content[FIELD].as_str() == Some(ALLOW))
+}
+
+/// The schema of a form with one choice.
+fn choice(options: &[&str]) -> Value {
+    json!({
+        "type": "object",
+        "properties": {FIELD: {"type": "string", "title": "Answer", "enum": options}},
+        "required": [FIELD],
+    })
+}
+
 /// Asks through whichever request the turn of the moment answers.
 pub(super) struct ByClient {
     to: Mutex<Option<(mpsc::UnboundedSender<Asked>, Reach)>>,
@@ -117,12 +145,7 @@ impl ByClient {
 
     /// The value of the one field, if the user accepted the form.
     async fn chosen(&self, message: &str, options: &[&str]) -> Chosen {
-        let schema = json!({
-            "type": "object",
-            "properties": {FIELD: {"type": "string", "title": "Answer", "enum": options}},
-            "required": [FIELD],
-        });
-        match self.put(form(message, schema)).await {
+        match self.put(form(message, choice(options))).await {
             None => Chosen::Unheard,
             Some(ElicitResult { action: ElicitationAction::Accept, content: Some(content), .. }) => {
                 let value = content[FIELD].as_str();
@@ -238,8 +261,9 @@ fn in_words(question: &Question) -> String {
     };
     let tool = &question.tool;
     let always = &question.always;
+    let host = always.host().map(|host| format!(" and fetch from {host}")).unwrap_or_default();
     format!(
-        "{who} wants to call {tool}{title}:\n{shown}{more}\nWhat is said for the session or the project covers {always}."
+        "{who} wants to call {tool}{title}{host}:\n{shown}{more}\nAn answer for the session or the project covers {always}."
     )
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ask::ByClient;
+use super::folders::{FolderError, WorkFolders};
 use super::tools::Wanted;
 use crate::ids::ModeId;
 use crate::manifest::Approval;
@@ -19,9 +20,25 @@ pub(super) struct Talks {
     sessions: Sessions,
     projects: Arc<dyn Projects>,
     cwd: PathBuf,
+    folders: WorkFolders,
     approval: Option<Approval>,
     /// Held while one is opened, so that one session is one thing. The one that was used last stands at the end.
     open: tokio::sync::Mutex<Vec<Arc<Talk>>>,
+}
+
+/// Why a session was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<String> for OpenError {
+    fn from(problem: String) -> Self {
+        Self::Refused(problem)
+    }
 }
 
 /// A session that is open.
@@ -55,20 +72,34 @@ impl Talks {
         sessions: Sessions,
         projects: Arc<dyn Projects>,
         cwd: PathBuf,
+        roots: &[PathBuf],
         approval: Option<Approval>,
     ) -> Self {
-        Self { sessions, projects, cwd, approval, open: tokio::sync::Mutex::default() }
+        let roots: Vec<_> = roots.iter().chain([&cwd]).cloned().collect();
+        Self {
+            sessions,
+            projects,
+            folders: WorkFolders::new(&roots),
+            cwd,
+            approval,
+            open: tokio::sync::Mutex::default(),
+        }
     }
 
-    /// The session that is wanted, in this mode; `Err` says what is wrong and what to do.
-    pub(super) async fn open(&self, mode: &ModeId, wanted: &Wanted) -> Result<Arc<Talk>, String> {
+    /// Where sessions may work.
+    pub(super) fn folders(&self) -> &WorkFolders {
+        &self.folders
+    }
+
+    /// The session that is wanted, in this mode.
+    pub(super) async fn open(&self, mode: &ModeId, wanted: &Wanted) -> Result<Arc<Talk>, OpenError> {
         let mut open = self.open.lock().await;
         let talk = match wanted.session.as_deref() {
             None => self.begun(mode, wanted.cwd.as_deref().unwrap_or(&self.cwd)).await?,
             Some(id) => match open.iter().position(|talk| talk.live.id() == id) {
                 Some(place) => fitting(open.remove(place), mode, wanted)
                     .inspect_err(|(talk, _)| open.push(Arc::clone(talk)))
-                    .map_err(|(_, problem)| problem)?,
+                    .map_err(|(_, problem)| OpenError::Refused(problem))?,
                 None => self.stored(id, mode, wanted).await?,
             },
         };
@@ -82,27 +113,24 @@ impl Talks {
         Ok(talk)
     }
 
-    async fn begun(&self, mode: &ModeId, cwd: &Path) -> Result<Arc<Talk>, String> {
-        if !cwd.is_absolute() || !cwd.is_dir() {
-            return Err(format!(
-                "`cwd` must be the absolute path of a folder that is there, unlike `{}`",
-                cwd.display()
-            ));
-        }
-        let project = self.project(cwd, mode).await?;
-        let place = Place { cwd: cwd.to_owned(), roots: Vec::new() };
+    async fn begun(&self, mode: &ModeId, cwd: &Path) -> Result<Arc<Talk>, OpenError> {
+        let cwd = self.folders.resolve(cwd)?;
+        let project = self.project(&cwd, mode).await?;
+        let place = Place { cwd, roots: Vec::new() };
         let asker = Arc::new(ByClient::new(Arc::clone(&project.rules)));
         let created = self.sessions.create(place, self.choice(mode, &project), |_| host(&project, &asker)).await;
         let live = created.map_err(|error| format!("there can be no session: {error}"))?;
         Ok(talk(live, mode, asker, project.notes))
     }
 
-    async fn stored(&self, id: &str, mode: &ModeId, wanted: &Wanted) -> Result<Arc<Talk>, String> {
+    async fn stored(&self, id: &str, mode: &ModeId, wanted: &Wanted) -> Result<Arc<Talk>, OpenError> {
         let unusable = |error: &dyn std::fmt::Display| format!("the session `{id}` cannot be opened: {error}");
         let stored = self.sessions.store().find(id).await.map_err(|error| unusable(&error))?;
         let stored = stored.ok_or_else(|| format!("there is no session `{id}`; leave `session` out for a new one"))?;
         let of = format!("{}/{}", stored.agent, stored.mode);
         check(id, &of, &stored.cwd, mode, wanted)?;
+        // A session that another program began may work anywhere.
+        self.folders.resolve(&stored.cwd)?;
         // The manifests and the trust of its folder are what counts.
         let project = self.project(&stored.cwd, mode).await?;
         let asker = Arc::new(ByClient::new(Arc::clone(&project.rules)));
@@ -156,7 +184,8 @@ fn check(id: &str, of: &str, cwd: &Path, mode: &ModeId, wanted: &Wanted) -> Resu
             "the session `{id}` is one of {of}, and this is {mode}; leave `session` out for a new one"
         ));
     }
-    match wanted.cwd.as_deref().filter(|wanted| *wanted != cwd) {
+    let resolved = |folder: &Path| folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    match wanted.cwd.as_deref().filter(|wanted| resolved(wanted) != resolved(cwd)) {
         Some(_) => Err(format!("the session `{id}` works in {}; leave `cwd` out, or `session`", cwd.display())),
         None => Ok(()),
     }

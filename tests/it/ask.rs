@@ -170,7 +170,8 @@ fn the_folder_that_is_named_is_the_one_that_counts() {
         "version: 1\nkind: agent\nname: own\ndescription: Own.\nmodes: [{slug: one, description: One., prompt: one.md}]\n",
     );
     sandbox.write("other/.skein/agents/one.md", "You are one.\n");
-    let (mut client, _) = Client::connect(agents(&sandbox, &model, &[]));
+    let root = sandbox.path("other").display().to_string();
+    let (mut client, _) = Client::connect(agents(&sandbox, &model, &["--root", &root]));
     assert!(!client.tools().iter().any(|tool| tool.starts_with("ask_own")));
     let here = client.call("ask_coding_security", json!({"prompt": "read it"}));
     assert!(text(&here).contains("in the project"), "{here}");
@@ -182,6 +183,39 @@ fn the_folder_that_is_named_is_the_one_that_counts() {
     let session = there["structuredContent"]["session"].clone();
     let on = client.call("ask_coding_security", json!({"prompt": "read it", "session": session}));
     assert!(text(&on).contains("in the other folder"), "{on}");
+}
+
+/// The client's model named any folder, and the agent read it.
+#[test]
+fn a_folder_outside_of_the_roots_is_refused_without_elicitation() {
+    let sandbox = Sandbox::new();
+    let model = parrot();
+    sandbox.write("home/.ssh/id_test", "a private key\n");
+    sandbox.write("project/inner/a.txt", "a\n");
+    std::os::unix::fs::symlink(sandbox.path("home/.ssh"), sandbox.path("project/link")).expect("linked");
+    let path = |name: &str| sandbox.path(name).display().to_string();
+    let (mut client, _) = Client::connect(agents(&sandbox, &model, &[]));
+    for cwd in ["home/.ssh", "home", "project/link", "project/../home", "project/inner/../../home/.ssh"] {
+        let refused = client.call("ask_goose_planner", json!({"prompt": "read it", "cwd": path(cwd)}));
+        assert_eq!(refused["isError"], json!(true), "{cwd}: {refused}");
+        assert!(text(&refused).contains("--root "), "{cwd}: {refused}");
+    }
+    assert_eq!(model.answered(), 0);
+    for cwd in ["project", "project/inner", "project/link/../project"] {
+        let done = client.call("ask_goose_planner", json!({"prompt": "hello", "cwd": path(cwd)}));
+        assert_eq!(done["isError"] == json!(true), cwd.contains("link"), "{cwd}: {done}");
+    }
+
+    // A session of another program stays where it is, and out of reach.
+    let (mut wide, _) = Client::connect(agents(&sandbox, &model, &["--root", &path("home")]));
+    let there = wide.call("ask_goose_planner", json!({"prompt": "hello", "cwd": path("home/.ssh")}));
+    assert_ne!(there["isError"], json!(true), "{there}");
+    let session = there["structuredContent"]["session"].clone();
+    let refused = client.call("ask_goose_planner", json!({"prompt": "and now?", "session": session}));
+    assert!(refused["isError"] == json!(true) && text(&refused).contains("--root "), "{refused}");
+
+    let missing = sandbox.skein(&["mcp", "--agents", "--root", "/not/there"]);
+    assert!(missing.code == 2 && missing.stderr.contains("is not a folder that exists"), "{}", missing.whole());
 }
 
 #[test]
@@ -439,6 +473,28 @@ async fn a_question_of_the_agent_reaches_the_user_of_the_client() {
         let schema = json!(requested_schema);
         let options = schema["properties"]["answer"]["enum"].as_array().expect("options");
         assert!(options.contains(&json!("allow")) && options.contains(&json!("reject")), "{schema}");
+    }
+}
+
+#[tokio::test]
+async fn the_user_of_the_client_allows_a_folder_outside_of_the_roots() {
+    for version in ERAS {
+        for (answer, runs) in [("allow", true), ("reject", false)] {
+            let asking = Asking::start(version.clone(), move || accepts(answer)).await;
+            asking.sandbox.write("other/a.txt", "a\n");
+            let other = asking.sandbox.path("other").canonicalize().expect("a folder");
+            let done = asking.ask(json!({"prompt": "write it", "cwd": other})).await;
+            assert_eq!(done.is_error, Some(!runs), "{version} {answer}: {done:?}");
+            assert_eq!(other.join("made.txt").exists(), runs, "{version} {answer}");
+            let heard = asking.heard();
+            let ElicitRequestParams::FormElicitationParams { message, .. } = &heard[0] else { panic!("a form") };
+            assert!(message.contains(&other.display().to_string()), "{message}");
+            assert_eq!(heard.len(), if runs { 2 } else { 1 }, "the folder, and then the call");
+            if runs {
+                asking.ask(json!({"prompt": "write it", "cwd": other})).await;
+                assert_eq!(asking.heard().len(), 1, "a folder is asked about once");
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `skein mcp --agents`: agents as tools that an MCP client asks.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{McpArgs, serve};
@@ -19,6 +20,7 @@ use crate::store;
 pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
     let plan = workspace::plan(global, folders, output)?;
     narrowed(args, &plan)?;
+    let roots = args.root.iter().map(|root| existing(root)).collect::<Result<Vec<_>, _>>()?;
     let offers = |mode: &ModeId| {
         args.agent.as_deref().is_none_or(|agent| agent == mode.agent.as_str())
             && args.mode.as_deref().is_none_or(|slug| slug == mode.mode.as_str())
@@ -34,6 +36,7 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
             projects: Arc::new(projects),
             orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
             cwd: folders.cwd.clone(),
+            roots,
             approval: global.approval.map(Into::into),
         };
         let served = Agents::new(front, &plan, offers);
@@ -41,6 +44,17 @@ pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &m
         let ended = serve(served.clone(), interrupt.cancelled()).await;
         served.stop().await;
         if interrupt.is_cancelled() { Err(Failure::Interrupted) } else { ended }
+    })
+}
+
+/// A root with links resolved.
+fn existing(root: &Path) -> Result<PathBuf, Failure> {
+    let folder = root.canonicalize().ok().filter(|folder| folder.is_dir());
+    folder.ok_or_else(|| {
+        Failure::usage(
+            format!("`{}` is not a folder that exists", root.display()),
+            "name an existing folder with `--root`",
+        )
     })
 }
 
