@@ -9,14 +9,14 @@ use skein::manifest::Approval;
 
 use crate::client::Client;
 use crate::support::acp::Acp;
-use crate::support::{Sandbox, Wired, agent, echo, mode, service};
+use crate::support::{Sandbox, Wired, agent, echo, mode, servers, service};
 
 const PAGE: &str = "echo://page";
 
 /// The test server, installed by the user for a mode that has all of it.
 fn installed() -> Sandbox {
     let sandbox = Sandbox::new();
-    let command = json!({"command": env!("CARGO_BIN_EXE_skein-mcp-echo"), "args": ["--resources", "--prompts"]});
+    let command = json!({"command": servers::mcp_echo(), "args": ["--resources", "--prompts"]});
     sandbox.write("config/services/parrot.yaml", &service("parrot", json!({"stdio": command})).to_string());
     let talk = json!({"version": 1, "kind": "agent", "name": "talk", "description": "Talks.",
         "metadata": {"dependencies": ["parrot", "memory"]}, "modes": [{"slug": "all", "description": "All of it.",

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::client::{Client, PATIENCE};
-use crate::support::{Sandbox, full_tests, plain_server};
+use crate::support::{Sandbox, full_tests, plain_server, servers};
 
 /// A sandbox with the service `plain` and an agent whose one mode has all of it.
 fn sandbox() -> Sandbox {
@@ -127,7 +127,7 @@ fn a_signal_ends_skein_while_a_value_is_validated() {
         &format!(
             "version: 1\nkind: service\nname: plain\ndescription: Its schemas explode.\n\
              transport: {{stdio: {{command: '{}', args: [--poisoned]}}}}\n",
-            env!("CARGO_BIN_EXE_skein-mcp-echo")
+            servers::mcp_echo()
         ),
     );
     let (mut client, _) = Client::connect(sandbox.command(&MCP));
