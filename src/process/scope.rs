@@ -2,9 +2,11 @@
 //!
 //! [`adopt_orphans`] makes this process the one to which the kernel gives every descendant whose parent has ended. So
 //! none of them gets out of sight while this process lives: when a scope ends, the orphans that belong to it are killed
-//! with all their descendants. Which scope an orphan belongs to is in its environment, which it inherited. One without
-//! that variable, or whose environment cannot be read, is killed as soon as no scope is left that is older than it, as
-//! its own scope must be; that may be later than the end of its own scope, and is the end of this process at the latest.
+//! with all their descendants. Which scope an orphan belongs to is in its environment, which it inherited.
+//!
+//! An orphan without that variable, or whose environment cannot be read, is killed when no scope is left that is older
+//! than it. Its scope must be one of the older ones. Such an orphan may therefore outlive its scope, but never this
+//! process.
 //!
 //! Limits: a process can put another scope's value into the environment of its children, which then end with that scope.
 //! If this process is killed, the kernel gives its orphans to another one, and the reaper finds only those that still

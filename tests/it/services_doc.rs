@@ -134,6 +134,9 @@ async fn the_page_on_services_is_what_they_say() {
          see UTF-8 text as the user does, unsaved changes included, and write through the editor; `search`, `find_files` and\n\
          `list_dir` see the disk. Where it lends terminals, `shell` runs in one, except in the background. What the editor\n\
          fails at is done without it, unless unsaved text would be lost or a command could run twice.\n\n\
+         When a command of `shell` ends, its process group ends with it. A process that left the group,\n\
+         with `setsid` or as a daemon, runs until the session ends. No command or service can write a core\n\
+         file, or a file of more than 8 GiB.\n\n\
          What `knowledge` finds, and where, is in [knowledge](knowledge.md); what `chatrecall`, `extensionmanager` and `tom` are for is\n\
          in [orchestrator](orchestrator.md). The tutorials are [pages](tutorials/first-manifest.md), too.\n",
     );
