@@ -202,14 +202,7 @@ fn render_source(out: &mut String, at: &Place, style: Style) {
 
 /// Files are other people's text: control and bidirectional characters in them must not reach a terminal.
 pub fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '\t' => ' ',
-            c if c.is_control() => '\u{FFFD}',
-            '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{2069}' | '\u{FEFF}' => '\u{FFFD}',
-            c => c,
-        })
-        .collect()
+    crate::text::visible(text)
 }
 
 /// Sorted by place, the same finding once.

@@ -5,6 +5,8 @@
 
 /// Names that appear in manifests.
 pub mod ids;
+/// Invisible characters and Markdown fences.
+pub mod text;
 /// What time it is.
 pub mod clock;
 /// What a person is told about a file.

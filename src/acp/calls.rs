@@ -13,6 +13,7 @@ use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::{ServiceName, ToolName};
 use crate::manifest::Transport;
+use crate::text::code_block;
 use crate::tool::{self, Activity, PlanStep, Preview, Progress, StepPriority, StepStatus, ToolOutcome};
 
 /// As much of a running command's output as is shown before it ends.
@@ -57,9 +58,7 @@ pub(super) fn begun(
 /// The code that a call runs, as a client sets it.
 fn code(call: &ToolUse) -> Option<acp::ToolCallContent> {
     let code = call.arguments.get("code").and_then(Value::as_str).filter(|_| call.name == agents::EXECUTE)?;
-    // A fence must be longer than any inside.
-    let fence = "`".repeat(code.split(|c| c != '`').map(str::len).max().unwrap_or_default().max(2) + 1);
-    Some(text(&format!("{fence}js\n{}\n{fence}", code.lines().map(printable).collect::<Vec<_>>().join("\n"))))
+    Some(text(&code_block("js", &code.lines().map(printable).collect::<Vec<_>>().join("\n"))))
 }
 
 /// The page of an MCP app in which a client can show what the tool answers.
@@ -202,7 +201,7 @@ pub(super) fn preview(tool: &str, arguments: &Value, cwd: &Path) -> Vec<acp::Too
     let shown = |preview: Preview| match preview {
         Preview::Command(command) => {
             let lines = command.lines().map(printable).collect::<Vec<_>>().join("\n");
-            text(&format!("```sh\n{lines}\n```"))
+            text(&code_block("sh", &lines))
         }
         Preview::Change { path, before, after } => {
             acp::ToolCallContent::Diff(acp::Diff::new(path, after).old_text(before))

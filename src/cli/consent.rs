@@ -20,7 +20,9 @@ use super::output::{BOLD, QUIET, clear_line, shown, verbatim};
 use super::wrap::{Margin, Wrap, paragraph, screen_width};
 use super::{diff, elicit};
 use crate::broker::{Answer, Asker, Choosing, Question, RuleStore as _};
+use crate::diagnostic::printable;
 use crate::manifest::PermissionRule;
+use crate::text::escape_json;
 use crate::tool::elicit::{Elicitation, Elicited};
 use crate::tool::{Preview, preview};
 
@@ -164,7 +166,7 @@ fn choice(choosing: &Choosing, keyboard: &Keyboard, given_up: &AtomicBool) -> st
     if let Some(input) =
         choosing.request.get("toolCall").and_then(|call| call.get("rawInput")).filter(|input| !input.is_null())
     {
-        let json = serde_json::to_string_pretty(input).unwrap_or_default();
+        let json = escape_json(&serde_json::to_string_pretty(input).unwrap_or_default());
         let lines = json.lines().map(|line| format!("    {}", verbatim(line)));
         lines.take(MAX_LINES).try_for_each(|line| writeln!(stderr, "{line}"))?;
     }
@@ -284,7 +286,7 @@ fn described(tool: &str, arguments: &Map<String, Value>, cwd: &std::path::Path) 
             Preview::Command(command) => {
                 rest.remove("command");
                 let cyan = AnsiColor::Cyan.on_default();
-                lines.extend(command.lines().map(|line| format!("    {cyan}{}{cyan:#}", verbatim(line))));
+                lines.extend(command.lines().map(|line| format!("    {cyan}{}{cyan:#}", printable(&verbatim(line)))));
             }
             Preview::Change { path, before, after } => {
                 // An edit that says more than its two texts is shown in its own words, too.
@@ -302,7 +304,7 @@ fn described(tool: &str, arguments: &Map<String, Value>, cwd: &std::path::Path) 
         }
     }
     if !rest.is_empty() {
-        let json = serde_json::to_string_pretty(&rest).unwrap_or_default();
+        let json = escape_json(&serde_json::to_string_pretty(&rest).unwrap_or_default());
         lines.extend(json.lines().map(|line| format!("    {}", verbatim(line))));
     }
     lines

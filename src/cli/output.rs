@@ -8,6 +8,7 @@ use serde_json::Value;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::diagnostic::{Diagnostic, Severity, printable};
+use crate::text::{escape_json, is_invisible, shapes};
 
 /// What a command has said so far.
 #[derive(Debug, Default)]
@@ -26,8 +27,9 @@ impl Output {
         self.text(&format!("{line}\n"));
     }
 
+    /// Characters that do not show are escaped, to a terminal and to a pipe alike: it is the same value.
     pub(super) fn json(&mut self, value: &Value) {
-        self.line(&format!("{value:#}"));
+        self.line(&escape_json(&format!("{value:#}")));
     }
 
     /// Something the user should know that is not the answer.
@@ -180,18 +182,13 @@ pub(super) fn shown_lines(text: &str) -> String {
     text.lines().map(|line| printable(line.trim_end())).collect::<Vec<_>>().join("\n")
 }
 
-/// It makes one emoji of many.
-pub(super) const JOINER: char = '\u{200D}';
-const NON_JOINER: char = '\u{200C}';
-
-/// What may reach a terminal: no control character and nothing that turns the direction of writing. Characters that
-/// join others stay where they do: in emoji and in the scripts that need them.
+/// What may reach a terminal: no control, invisible or bidirectional character. Characters that shape the one before
+/// them stay: in emoji and in the scripts that need them.
 pub(super) fn tame(c: char, before: Option<char>) -> char {
     match c {
         '\t' => ' ',
-        JOINER | NON_JOINER if before.is_some_and(|before| !before.is_ascii()) => c,
-        c if c.is_control() => '\u{FFFD}',
-        '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{2069}' | '\u{FEFF}' => '\u{FFFD}',
+        c if shapes(c, before) => c,
+        c if c.is_control() || is_invisible(c) => '\u{FFFD}',
         c => c,
     }
 }

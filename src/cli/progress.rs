@@ -15,6 +15,7 @@ use super::output::{QUIET, cut, shown};
 use crate::agents::{Event, Notifier, ROUTE, Status, tell_in_our_words};
 use crate::conversation::Usage;
 use crate::diagnostic::printable;
+use crate::text::escape_json;
 use crate::tool::{Activity, PlanStep, StepStatus};
 
 pub(super) const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
@@ -157,7 +158,7 @@ impl Notifier for Progress {
     fn log(&self, event: Event) {
         if self.shows == Shows::Events {
             // A reader that went away is told nothing more; the turn still ends in order.
-            self.heard(writeln!(anstream::stdout(), "{}", json!(event)));
+            self.heard(writeln!(anstream::stdout(), "{}", escape_json(&json!(event).to_string())));
             return;
         }
         match event {

@@ -272,5 +272,5 @@ async fn find(sessions: &Sessions, id: &str) -> Result<StoredSession, Failure> {
 
 /// Control characters that JSON allows in a text are written as escapes: the same text, and no terminal heeds it.
 fn print_json(value: &Value, output: &mut Output) {
-    output.line(&talk::tame(&format!("{value:#}")));
+    output.json(value);
 }

@@ -6,7 +6,8 @@
 use anstyle::Style;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::output::{JOINER, tame};
+use super::output::tame;
+use crate::text::ZERO_WIDTH_JOINER as JOINER;
 
 /// Nothing is set narrower than this.
 const NARROWEST: usize = 20;

@@ -112,8 +112,7 @@ pub(super) fn read_at(command: &str, depth: usize) -> Script {
 
 /// Control characters, and blanks and marks beyond ASCII, which may look like something else.
 fn odd(c: char) -> bool {
-    let invisible = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-    (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace()) || invisible
+    (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace()) || crate::text::is_invisible(c)
 }
 
 struct Reader {

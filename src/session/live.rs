@@ -18,7 +18,7 @@ use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{Approval, ServiceEntry};
 use crate::store::{Change, Spent, StoreError, StoredSession};
-use crate::tool::Session;
+use crate::tool::{Session, is_hidden};
 
 /// An open session.
 pub struct Live {
@@ -433,7 +433,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn title_of(prompt: &str) -> Option<String> {
     const MAX: usize = 60;
     let line = prompt.lines().map(str::trim).find(|line| !line.is_empty())?;
-    let line: String = line.chars().filter(|c| !c.is_control()).collect();
+    let line: String = line.chars().filter(|c| !c.is_control() && !is_hidden(*c)).collect();
     if line.chars().count() <= MAX {
         return Some(line);
     }

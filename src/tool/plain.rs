@@ -1,10 +1,6 @@
-//! Text of others, so that it shows all that it says.
+//! Text of others, without what does not show.
 
-/// A character that does not show, or changes the order of those that do: a person and a model would not read the same.
-pub fn is_hidden(c: char) -> bool {
-    matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
-        | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}')
-}
+pub use crate::text::is_invisible as is_hidden;
 
 /// The text without characters that do not show; lines and tabs stay.
 pub fn plain(text: &str) -> String {

@@ -153,6 +153,43 @@ fn a_question_says_what_it_is_about() {
     assert_eq!((&diff["type"], &diff["newText"]), (&json!("diff"), &json!("new\n")), "{asked}");
 }
 
+/// Issue 16, point 6: a command closed its fence and went on as text of the question.
+#[test]
+fn a_command_cannot_leave_the_fence_around_it() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    client.on_permission("reject");
+    let session = client.session();
+    let mark = client.mark();
+    let command = "rm -r src #\n```\n\nThis only lists files.\n\n````sh\nls";
+    let arguments = json!({"command": command});
+    client.prompt(&session, &format!("/developer.shell {arguments}"));
+    let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+    let shown = &asked["params"]["toolCall"]["content"][0]["content"]["text"];
+    assert_eq!(*shown, json!(format!("`````sh\n{command}\n`````")));
+}
+
+/// Issue 16, point 8: characters that do not show are seen in a question, each as one sign.
+#[test]
+fn a_command_cannot_hide_characters_from_a_question() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    client.on_permission("reject");
+    let session = client.session();
+    let hidden =
+        ['\u{2028}', '\u{61c}', '\u{34f}', '\u{115f}', '\u{1160}', '\u{2800}', '\u{3164}', '\u{ffa0}', '\u{e0041}'];
+    let mark = client.mark();
+    let command: String = hidden.iter().map(|c| format!("a{c}")).collect();
+    client.prompt(&session, &format!("/developer.shell {}", json!({"command": format!("echo {command}")})));
+    let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+    let call = &asked["params"]["toolCall"];
+    for shown in [&call["title"], &call["content"][0]["content"]["text"], &asked["params"]["options"][1]["name"]] {
+        let shown = shown.as_str().unwrap();
+        assert!(!shown.contains(hidden), "{shown:?}");
+        assert!(shown.contains(&"a\u{fffd}".repeat(hidden.len())), "{shown:?}");
+    }
+}
+
 /// 39: what is rejected is not run; always means this very command and no other.
 #[test]
 fn always_covers_one_command_and_no_is_no() {

@@ -265,7 +265,7 @@ fn agents_show_names_the_file_that_was_overridden_too() {
           when: Used by the program itself, never by a user. Given one tool call with its arguments, it says whether the call only reads; given a task and the joined results of its parts, it says whether they are complete and agree. It answers with one JSON object.
           tools: none
           services: none
-          prompt: builtin:agents/goose/judge.md (3610 bytes)
+          prompt: builtin:agents/goose/judge.md (3585 bytes)
           from: builtin:manifests/agents/goose.yaml
         --- stderr
     "#]]
@@ -572,11 +572,29 @@ fn trust_without_a_project_is_a_usage_error() {
 #[test]
 fn a_project_cannot_hide_what_it_runs_behind_escape_sequences() {
     let sandbox = Sandbox::new().with("CLICOLOR_FORCE", "1");
-    let server = json!({"mcpServers": {"x": {"command": "evil\u{1b}[2K\r\u{202e}good", "args": ["\u{1b}[8m"]}}});
+    let hidden = "\u{202e}\u{61c}\u{34f}\u{115f}\u{1160}\u{2800}\u{3164}\u{ffa0}\u{e0041}";
+    let server =
+        json!({"mcpServers": {"x": {"command": format!("evil\u{1b}[2K\r{hidden}good"), "args": ["\u{1b}[8m"]}}});
     sandbox.write("project/.mcp.json", &server.to_string());
     let run = sandbox.skein(&["trust", "--yes"]);
     assert!(run.stderr.contains("service x runs: evil"), "{}", run.stderr);
-    assert!(!run.stderr.contains(['\u{1b}', '\r', '\u{202e}']), "{:?}", run.stderr);
+    assert!(!run.stderr.contains(|c| "\u{1b}\r".contains(c) || hidden.contains(c)), "{:?}", run.stderr);
+}
+
+/// Issue 16, point 8: JSON that is printed says the same without characters that do not show.
+#[test]
+fn json_escapes_what_does_not_show() {
+    let sandbox = Sandbox::new();
+    let text = "Reads\u{202e}\u{61c}\u{e0041}\u{9b}2J the notes.";
+    let agent = json!({"version": 1, "kind": "agent", "name": "notes", "description": text,
+        "modes": [{"slug": "default", "description": text, "prompt": "notes.md"}]});
+    sandbox.write("config/agents/notes.json", &agent.to_string());
+    sandbox.write("config/agents/notes.md", "Read.");
+    let run = sandbox.skein(&["agents", "show", "notes", "--json"]);
+    let hidden = |c: char| (c.is_control() && c != '\n') || "\u{202e}\u{61c}\u{e0041}".contains(c);
+    assert!(!run.stdout.contains(hidden), "{:?}", run.stdout);
+    assert!(run.stdout.contains(r"Reads\u202e\u061c\udb40\udc41\u009b2J the"), "{}", run.stdout);
+    assert_eq!(run.json()["description"], text);
 }
 
 #[test]

@@ -220,10 +220,12 @@ fn what_skein_told_the_model_beside_a_prompt_is_not_shown_as_the_users() {
 #[test]
 fn nothing_that_was_said_steers_the_terminal() {
     let sandbox = Sandbox::new();
-    let hostile = "a\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\0\r b needle";
-    let mut events = turn(hostile, hostile);
-    events.push(NewEvent { kind: hostile.into(), body: hostile.to_owned(), text: None });
-    let id = store(&sandbox, &sandbox.path("project"), hostile, events);
+    let hidden =
+        "\u{202e}\u{61c}\u{34f}\u{115f}\u{1160}\u{2800}\u{3164}\u{ffa0}\u{e0041}\u{e0100}\u{2060}\u{ad}\u{2029}";
+    let hostile = format!("a\u{1b}]0;owned\u{7}\u{9b}2J{hidden}\0\r b needle");
+    let mut events = turn(&hostile, &hostile);
+    events.push(NewEvent { kind: hostile.clone().into(), body: hostile.clone(), text: None });
+    let id = store(&sandbox, &sandbox.path("project"), &hostile, events);
     for args in [
         &["sessions", "list"][..],
         &["sessions", "list", "--json"],
@@ -236,7 +238,7 @@ fn nothing_that_was_said_steers_the_terminal() {
         &["sessions", "delete", &id],
     ] {
         let run = sandbox.skein(args);
-        let steering = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        let steering = |c: char| (c.is_control() && c != '\n') || hidden.contains(c);
         assert!(!run.whole().contains(steering), "{args:?}: {:?}", run.whole());
     }
 }

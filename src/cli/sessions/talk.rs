@@ -9,8 +9,8 @@ use super::super::output::{BOLD, Output, QUIET, shown, shown_lines};
 use crate::agents::{Ending, Event};
 use crate::clock;
 use crate::conversation::{Content, Message, Part, Role};
-use crate::diagnostic::printable;
 use crate::store::{StoredEvent, StoredSession};
+use crate::text::escape_json;
 
 /// How much of a tool's arguments or answer is read at a glance.
 const GLANCE: usize = 160;
@@ -188,32 +188,15 @@ pub(super) fn json(session: &StoredSession, events: &[StoredEvent]) -> String {
     let events: Vec<_> = events
         .iter()
         .map(|event| {
-            let (kind, body) = (tame(&json!(event.kind).to_string()), tame(&event.body));
+            let (kind, body) = (escape_json(&json!(event.kind).to_string()), escape_json(&event.body));
             let body = match serde_json::from_str::<IgnoredAny>(&event.body) {
                 Ok(_) => format!("\"event\": {body}"),
-                Err(_) => format!("\"unreadable\": {}", tame(&json!(event.body).to_string())),
+                Err(_) => format!("\"unreadable\": {}", escape_json(&json!(event.body).to_string())),
             };
             format!("    {{\"seq\": {}, \"at\": {}, \"kind\": {kind}, {body}}}", event.seq, event.at)
         })
         .collect();
-    let session = tame(&format!("{:#}", json!(session))).replace('\n', "\n  ");
+    let session = escape_json(&format!("{:#}", json!(session))).replace('\n', "\n  ");
     let events = if events.is_empty() { "[]".to_owned() } else { format!("[\n{}\n  ]", events.join(",\n")) };
     format!("{{\n  \"session\": {session},\n  \"events\": {events}\n}}\n")
-}
-
-/// JSON in which what would steer a terminal is escaped: the same value for whoever reads it. Outside of its texts
-/// JSON has no such characters but a carriage return and a tab, which are only space there.
-pub(super) fn tame(json: &str) -> String {
-    let mut tamed = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '\n' | ' '..='~' => tamed.push(c),
-            '\r' | '\t' => tamed.push(' '),
-            c if printable(c.encode_utf8(&mut [0; 4])).starts_with('\u{FFFD}') && c != '\u{FFFD}' => {
-                c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| tamed.push_str(&format!("\\u{unit:04x}")));
-            }
-            c => tamed.push(c),
-        }
-    }
-    tamed
 }

@@ -282,8 +282,7 @@ impl Page {
         }
         match self.style {
             Style::Markdown => {
-                let fence = "`".repeat(longest_run(text).max(2) + 1);
-                self.writer.block(&format!("{fence}{}\n{text}\n{fence}", pre.language));
+                self.writer.block(&crate::text::code_block(&pre.language, text));
             }
             Style::Text => self.writer.block(text),
         }
@@ -367,10 +366,6 @@ fn language(tag: &StartTag<()>) -> String {
         language.len() < 20 && language.chars().all(|c| c.is_ascii_alphanumeric() || "+-#".contains(c))
     };
     found.filter(plain).unwrap_or_default().to_owned()
-}
-
-fn longest_run(text: &str) -> usize {
-    text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
 }
 
 fn mark(name: &str) -> Option<Mark> {

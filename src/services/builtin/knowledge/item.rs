@@ -252,8 +252,5 @@ fn short(text: String, bytes: usize) -> String {
 
 /// Control characters, and those that have no width or turn the direction of what follows.
 fn unseen(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}'
-            | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}'
-            | '\u{E0000}'..='\u{E01EF}')
+    c.is_control() || crate::text::is_invisible(c)
 }

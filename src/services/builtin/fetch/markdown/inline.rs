@@ -1,6 +1,7 @@
 //! The text of one block with its marks, as it is collected.
 
 use super::Style;
+use crate::text::{ZERO_WIDTH_JOINER, ZERO_WIDTH_NON_JOINER, code_span, is_invisible};
 
 /// More marks inside each other are left out.
 const MAX_MARKS: usize = 12;
@@ -92,8 +93,7 @@ impl Inline {
             Mark::Strong => format!("**{inner}**"),
             Mark::Emphasis => format!("*{inner}*"),
             Mark::Struck => format!("~~{inner}~~"),
-            Mark::Code if inner.contains('`') => format!("`` {inner} ``"),
-            Mark::Code => format!("`{inner}`"),
+            Mark::Code => code_span(&inner),
             // The sign beside a heading that links to itself.
             Mark::Link(_) if inner == "¶" || inner == "#" => String::new(),
             Mark::Link(target) => format!("[{inner}]({target})"),
@@ -107,8 +107,8 @@ impl Inline {
     }
 }
 
-/// What a reader would not see and a model would: controls, overrides of direction, tags.
+/// What a reader would not see and a model would. Joiners and selectors stay: the scripts and emoji of a page need them.
 pub(super) fn hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0000}'..='\u{e007f}' | '\u{feff}')
+    let shaping = matches!(c, ZERO_WIDTH_JOINER | ZERO_WIDTH_NON_JOINER | '\u{FE00}'..='\u{FE0F}');
+    c.is_control() || (is_invisible(c) && !shaping)
 }
