@@ -3,6 +3,7 @@
 //! Invariant: such a program is given a minimal environment, one scoped MCP server, and whatever its mode admits of what
 //! it asks; it dies with Skein, however Skein dies. What its process does by itself is not held here.
 
+mod call_ids;
 mod child;
 mod face;
 mod health;

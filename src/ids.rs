@@ -6,10 +6,25 @@
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::str::FromStr;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+
+/// Returns an id with this prefix that nothing outside the process can predict: the keys of the standard library's
+/// hasher come from the system's random source.
+///
+/// ```
+/// assert_ne!(skein::ids::random_id("call"), skein::ids::random_id("call"));
+/// ```
+pub fn random_id(prefix: &str) -> String {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    static ISSUED: AtomicU64 = AtomicU64::new(0);
+    format!("{prefix}-{:016x}", KEYS.hash_one(ISSUED.fetch_add(1, Ordering::Relaxed)))
+}
 
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident: $pattern:expr, $max:literal, $about:literal;)*) => {$(

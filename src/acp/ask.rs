@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
@@ -16,6 +15,7 @@ use super::wire::Wire;
 use crate::broker::{Answer, Asker, Choosing, Question, RuleStore};
 use crate::conversation::ToolUse;
 use crate::graph::Plan;
+use crate::ids::random_id;
 use crate::tool::elicit::{Elicitation, Elicited};
 
 const ALLOW: &str = "allow";
@@ -34,8 +34,6 @@ pub(super) struct ClientAsker {
     pub(super) rules: Arc<dyn RuleStore>,
     /// Whether it shows notices; otherwise it is told as a thought. And whether it sees apart who works for the session.
     pub(super) abilities: Abilities,
-    /// How many questions of services were asked as permissions.
-    pub(super) asked: AtomicU64,
 }
 
 impl Asker for ClientAsker {
@@ -122,8 +120,7 @@ impl ClientAsker {
 
     /// A call that somebody else makes, whom the client does not see: it is shown as long as it is asked about.
     fn announced(&self, question: &mut Question) -> acp::ToolCallId {
-        let number = self.asked.fetch_add(1, Ordering::Relaxed);
-        let id: Arc<str> = format!("asked-{number}").into();
+        let id: Arc<str> = random_id("asked").into();
         question.call = Some(Arc::clone(&id));
         let arguments = Value::Object(question.arguments.clone());
         let call = ToolUse { id: id.to_string(), name: question.tool.clone(), arguments };
@@ -149,10 +146,10 @@ impl ClientAsker {
             None => (self.session.clone(), question.call),
         };
         let by = question.by.filter(|_| session == self.session);
-        let id = call.as_deref().unwrap_or("call");
+        let id = call.unwrap_or_else(|| random_id("call").into());
         let arguments = Value::Object(question.arguments);
         let preview = calls::preview(&question.tool, &arguments, &self.cwd);
-        let call = ToolUse { id: id.to_owned(), name: question.tool, arguments };
+        let call = ToolUse { id: id.to_string(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
         let said = calls::titled(&call.name, question.title, &self.plan);
         let title = match question.always.host() {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::ask::ClientAsker;
 use super::wire::Wire;
 use crate::diagnostic::printable;
+use crate::ids::random_id;
 use crate::tool::elicit::{Elicitation, Elicited, Wanted, host};
 
 /// More values than this are no list to choose from.
@@ -131,11 +132,10 @@ struct Standing {
 
 impl Standing {
     fn begun(asker: &ClientAsker, by: &str, text: String) -> Self {
-        let number = asker.asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let standing = Self {
             wire: asker.wire.clone(),
             session: asker.session.clone(),
-            id: acp::ToolCallId::new(format!("question-{number}")),
+            id: acp::ToolCallId::new(random_id("question")),
             status: acp::ToolCallStatus::Failed,
             title: format!("{} asks", printable(by)),
             content: vec![acp::ContentBlock::Text(acp::TextContent::new(text)).into()],

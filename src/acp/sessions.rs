@@ -72,8 +72,7 @@ impl Around {
         let plan = Arc::clone(self.project.broker.plan());
         let (wire, abilities) = (connection.wire.clone(), Abilities::of(&connection.client()));
         let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&self.project.rules));
-        let asked = std::sync::atomic::AtomicU64::default();
-        let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, abilities, asked });
+        let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, abilities });
         let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
         let outside = Arc::clone(&self.project.outside);
         Host { broker, models, outside, asker, editor, brought: self.brought.clone() }

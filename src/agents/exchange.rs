@@ -15,6 +15,7 @@ use super::code::{Code, is_own};
 use super::{Event, History, Notifier, Status, Upkeep};
 use crate::broker::Binding;
 use crate::conversation::{Content, Message, Part, Role, ToolResult, ToolUse, Usage};
+use crate::ids::random_id;
 use crate::llm::{ModelStop, OfferedTool, Provider, Request};
 use crate::tool::{Activity, CallContext, ExchangeView, ServiceError, Session, ToolOutcome};
 
@@ -426,10 +427,7 @@ impl Turn {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         let usable = (1..=64).contains(&call.id.len()) && call.id.chars().all(plain);
         if !usable || self.ids.contains(&call.id) {
-            let free = (self.ids.len() + 1..).map(|number| format!("call-{number}"));
-            if let Some(id) = free.into_iter().find(|id| !self.ids.contains(id)) {
-                call.id = id;
-            }
+            call.id = random_id("call");
         }
         self.ids.insert(call.id.clone());
         Part::ToolUse(call)

@@ -268,7 +268,7 @@ impl Asked<'_> {
             RpcError::new(-32601, reason)
         };
         let name = named(binding, tool).ok_or_else(unknown)?;
-        let id = self.place.next_call();
+        let id = self.place.calls.issue();
         let context = CallContext::new(Arc::clone(&self.bound.session)).with_cancel(self.cancel.clone()).with_id(&id);
         // What somebody is asked about is seen as a call; otherwise the agent itself tells what it does.
         let asks = matches!(binding.would(&name, &arguments), Ok(Verdict::Ask(_)));
@@ -301,6 +301,9 @@ impl Asked<'_> {
         }
         let Value::Object(mut whole) = passed else { return Err(RpcError::new(-32602, "this is no object")) };
         whole.remove("sessionId");
+        if !whole.get_mut("toolCall").is_some_and(|call| self.place.calls.rewrite(call)) {
+            return Err(RpcError::new(-32602, "this tool call is not one of yours"));
+        }
         let title = request.tool_call.fields.title.clone().unwrap_or_else(|| "something it does not name".to_owned());
         let level = self.bound.binding.approval();
         if matches!(level, Approval::ReadOnly | Approval::Deny) {
@@ -360,7 +363,7 @@ impl Asked<'_> {
         }
         let question = Elicitation {
             by: self.place.who().title.clone(),
-            call: text("toolCallId").map(Into::into),
+            call: text("toolCallId").and_then(|id| self.place.calls.admit(&id)).map(Into::into),
             message: head(&plain(&text("message").unwrap_or_default()), MAX_MESSAGE).to_owned(),
             wanted,
         };

@@ -1,7 +1,7 @@
 //! One session at one agent outside: what it is told and asks goes through here, in the turn that runs.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::call_ids::CallIds;
 use super::face::Face;
 use super::local::Local;
 use super::peer::{Peer, RpcError, lock};
@@ -58,7 +59,7 @@ pub(super) struct Place {
     face: Mutex<Face>,
     changes: watch::Sender<u64>,
     turn: Arc<Mutex<CancellationToken>>,
-    calls: AtomicU64,
+    pub(super) calls: CallIds,
     pub(super) terminals: Mutex<HashMap<String, Arc<dyn Terminal>>>,
     /// What it has asked the user to open.
     pub(super) pages: Mutex<HashSet<String>>,
@@ -82,7 +83,7 @@ impl Place {
             changes: watch::Sender::new(0),
             // Nothing is done for an agent that nobody has prompted.
             turn: Arc::new(Mutex::new(over())),
-            calls: AtomicU64::new(0),
+            calls: CallIds::new(),
             terminals: Mutex::default(),
             pages: Mutex::default(),
             handed: Mutex::default(),
@@ -118,11 +119,6 @@ impl Place {
 
     pub(super) fn notifier(&self) -> Option<Arc<dyn Notifier>> {
         lock(&self.talk).notifier()
-    }
-
-    /// An id for something that the agent has us do.
-    pub(super) fn next_call(&self) -> String {
-        format!("{}-asks-{}", self.who.name, self.calls.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// The agent has opened the session.
@@ -167,6 +163,9 @@ impl Place {
         }
         let Ok(mut params) = serde_json::from_str::<Value>(params.get()) else { return };
         let Some(update) = params.get_mut("update").filter(|update| update.is_object()) else { return };
+        if !self.calls.rewrite(update) {
+            return tracing::warn!(agent = %self.who.name, "dropped an update of a tool call that Skein issued");
+        }
         self.show_our_terminals(update);
         let update = &params["update"];
         match update["sessionUpdate"].as_str() {

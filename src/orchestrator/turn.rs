@@ -12,7 +12,7 @@ use super::route::{self, By, Decision, Route};
 use super::tasks::DELEGATE;
 use crate::agents::{Event, Notifier, Opening, ROUTE, Status};
 use crate::conversation::{Content, Part, ToolUse};
-use crate::ids::ModeId;
+use crate::ids::{ModeId, random_id};
 use crate::router::{Router, THRESHOLD, split};
 use crate::session::{Begun, PromptError};
 use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, head};
@@ -131,10 +131,10 @@ impl Orchestrator {
         }
         Ok(if wish.plan_only {
             let first = vec![Part::Content(Content::text(in_words(&decision)))];
-            Opening { prompt, decided: told(begun, &decision), first }
+            Opening { prompt, decided: decision_events(&decision), first }
         } else if decision.is_compound() {
             let first = calls(&decision, &prompt, &text);
-            Opening { prompt, decided: told(begun, &decision), first }
+            Opening { prompt, decided: decision_events(&decision), first }
         } else {
             handed(begun, &decision, prompt)
         })
@@ -236,7 +236,7 @@ async fn recorded(begun: &Begun) -> Option<Last> {
 
 /// Hands the turn to the mode of the only route.
 fn handed(begun: &mut Begun, decision: &Decision, prompt: Vec<Content>) -> Opening {
-    let decided = told(begun, decision);
+    let decided = decision_events(decision);
     if let [route] = decision.routes.as_slice() {
         begun.hand_to(route.mode.clone());
     }
@@ -244,8 +244,8 @@ fn handed(begun: &mut Begun, decision: &Decision, prompt: Vec<Content>) -> Openi
 }
 
 /// The decision as a call that everybody can see, with the plan if there are several parts.
-fn told(begun: &Begun, decision: &Decision) -> Vec<Event> {
-    let id = format!("route-{}", begun.history().messages().len());
+fn decision_events(decision: &Decision) -> Vec<Event> {
+    let id = random_id("route");
     let to: Vec<_> = decision.routes.iter().map(|route| route.mode.to_string()).collect();
     let arguments = json!({"to": to.join(", "), "by": decision.by.as_str()});
     let step = |route: &Route| PlanStep {

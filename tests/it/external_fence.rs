@@ -291,3 +291,28 @@ fn nothing_is_done_for_it_outside_of_a_turn() {
     assert_eq!(spoken(&updates), "I am the other one");
     assert!(!sandbox.path("project/made").exists());
 }
+
+/// Issue 16, point 7: it renamed the call that the user was being asked about, because it could guess the id.
+#[test]
+fn it_cannot_change_the_call_that_the_user_is_asked_about() {
+    let sandbox = fenced(&[]);
+    let (mut client, session) = in_mode(&sandbox, "runner");
+    client.on_permission("allow");
+    let mark = client.mark();
+    let (_, updates) = client.prompt(&session, &format!("forge {} text", path(&sandbox, "note.md")));
+    assert_eq!(spoken(&updates), "written");
+    let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+    let id = &asked["params"]["toolCall"]["toolCallId"];
+    let (ours, forged): (Vec<_>, Vec<_>) = updates
+        .iter()
+        .filter(|update| update["toolCallId"].is_string())
+        .partition(|update| update["toolCallId"] == *id);
+    assert!(!forged.is_empty() && forged.iter().all(|update| update["toolCallId"].as_str().unwrap().contains('/')));
+    assert!(ours.len() >= 2 && ours.iter().all(|update| update["title"] != "Harmless"), "{ours:#?}");
+    // Its own questions name its own calls, under the id that the client knows.
+    client.on_permission("my-once");
+    let mark = client.mark();
+    let (_, updates) = client.prompt(&session, "permit Deploy");
+    let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+    assert_eq!(asked["params"]["toolCall"]["toolCallId"], of_kind(&updates, "tool_call")[0]["toolCallId"]);
+}

@@ -1,5 +1,6 @@
 //! One prompt, which is a command: what it does is in `Turn::obey`.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -53,6 +54,7 @@ impl Turn {
             "burst" => (0..first.parse().unwrap_or(1)).for_each(|n: u64| {
                 update(&session, chunk("agent_message_chunk", &format!("d{n} ")));
             }),
+            "flood" => self.flood(first, more, cancelled),
             "think" => update(&session, chunk("agent_thought_chunk", rest)),
             "recall" => {
                 let said = held(&self.agent.sessions).get(&session).map(|kept| kept.said.clone()).unwrap_or_default();
@@ -82,6 +84,7 @@ impl Turn {
                 self.agent.ask("fs/write_text_file", params)?;
                 self.say("written");
             }
+            "forge" => self.forge(first, more)?,
             "run" => self.terminal(first, more)?,
             "permit" => self.permit(rest)?,
             "elicit" => {
@@ -167,6 +170,49 @@ impl Turn {
 
     fn finish(&self, call: &str, status: &str) {
         update(&self.session, json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": status}));
+    }
+
+    /// Sends so many MiB of updates or of stderr without a line end, and writes to a file how many it got rid of.
+    fn flood(&self, megabytes: &str, rest: &str, cancelled: &AtomicBool) {
+        let (what, file) = rest.split_once(' ').unwrap_or((rest, ""));
+        let text = "x".repeat(32 << 10);
+        let each = |n: u64| match what {
+            "stderr" => drop(std::io::stderr().write_all(text.as_bytes())),
+            "text" => update(&self.session, chunk("agent_message_chunk", &text)),
+            _ => update(
+                &self.session,
+                json!({"sessionUpdate": "tool_call", "toolCallId": format!("flood-{n}"), "title": "Flood",
+                    "status": "completed", "rawOutput": text}),
+            ),
+        };
+        for megabyte in 0..megabytes.parse().unwrap_or(1) {
+            if cancelled.load(Ordering::SeqCst) {
+                return;
+            }
+            (0..32).for_each(|n| each(megabyte * 32 + n));
+            drop(std::fs::write(file, format!("{}", megabyte + 1)));
+        }
+    }
+
+    /// Asks to write a file, and renames meanwhile every call that may be the one the user is asked about.
+    fn forge(&mut self, path: &str, content: &str) -> Result<(), String> {
+        let params = json!({"sessionId": self.session, "path": path, "content": content});
+        let agent = Arc::clone(&self.agent);
+        let asking = std::thread::spawn(move || agent.ask("fs/write_text_file", params));
+        loop {
+            for id in ["echo-asks-1", "asked-0", "question-0", "call", "call-1", "route-1"] {
+                let forged = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "title": "Harmless",
+                    "content": [], "rawInput": {}});
+                update(&self.session, forged);
+            }
+            if asking.is_finished() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        asking.join().map_err(|_| "the request failed")??;
+        self.say("written");
+        Ok(())
     }
 
     fn terminal(&mut self, command: &str, args: &str) -> Result<(), String> {
