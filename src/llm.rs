@@ -18,6 +18,10 @@ use serde_json::{Map, Value};
 
 use crate::conversation::{Message, ToolUse, Usage};
 
+/// Bytes of one answer: text, thoughts and the arguments of its calls. A longer answer is stopped. No model of today
+/// writes a tenth of it in one answer.
+pub const MAX_ANSWER: usize = 4 << 20;
+
 /// A model that can be asked.
 pub trait Provider: Send + Sync {
     /// As a user names it: `provider:model`.
@@ -88,6 +92,27 @@ pub enum StreamEvent {
     Done { stop: ModelStop, usage: Usage },
 }
 
+impl StreamEvent {
+    /// The bytes that it adds to an answer.
+    pub fn size(&self) -> usize {
+        match self {
+            StreamEvent::Text(text) | StreamEvent::Thought(text) => text.len(),
+            StreamEvent::ToolUse(call) => call.name.len() + size_of_json(&call.arguments),
+            StreamEvent::Done { .. } => 0,
+        }
+    }
+}
+
+/// About as many bytes as the value takes as JSON, without writing it.
+fn size_of_json(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| 1 + size_of_json(item)).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + 4 + size_of_json(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+    }
+}
+
 /// Why a model stopped talking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelStop {
@@ -108,6 +133,9 @@ pub enum LlmError {
     /// It may go better if it is asked again, after `retry_after` if it said so.
     #[error("the model `{model}` failed: {reason}")]
     Passing { model: String, reason: String, retry_after: Option<Duration> },
+    /// Its answer is longer than [`MAX_ANSWER`], and was stopped.
+    #[error("the answer of the model `{model}` was stopped because it is longer than {} MiB", MAX_ANSWER >> 20)]
+    AnswerTooLong { model: String },
     /// It was shown more than fits into its window.
     #[error("this is more than the model `{model}` can be shown: {reason}")]
     Overflow { model: String, reason: String },

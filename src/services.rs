@@ -13,6 +13,7 @@ mod environment;
 mod http;
 mod record;
 mod remote;
+mod replies;
 mod stdio;
 
 use std::collections::HashMap;
@@ -196,7 +197,8 @@ impl Inner {
                 Remote::connect(client, wire, era, Some((group, failure)), &self.scope).await
             }
             Transport::Http(transport) => {
-                let wire = http::start(transport, environment).map_err(Unconnected::Failed)?;
+                let wire =
+                    http::start(transport, environment).map_err(|error| Unconnected::Failed(error.to_string()))?;
                 Remote::connect(client, wire, era, None, &self.scope).await
             }
         }

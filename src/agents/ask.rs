@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::join::Join;
 use super::{Notifier, Status};
 use crate::conversation::{Content, Message, Part, Role, Usage};
-use crate::llm::{LlmError, ModelStop, Provider, Request, StreamEvent};
+use crate::llm::{LlmError, MAX_ANSWER, ModelStop, Provider, Request, StreamEvent};
 
 /// What a model is told whose answer did not arrive whole. Chat interfaces have no common way to go on with a message,
 /// so the part that arrived is shown as its own and this follows.
@@ -97,6 +97,11 @@ impl Asking<'_> {
                 () = self.cancel.cancelled() => return Err(None),
                 event = stream.next() => event,
             };
+            // What is held back until it is known to be new counts, too. Dropping the stream ends the request.
+            answer.size += event.as_ref().and_then(|event| event.as_ref().ok()).map_or(0, StreamEvent::size);
+            if answer.size > MAX_ANSWER {
+                return Err(Some(LlmError::AnswerTooLong { model: self.provider.name().to_owned() }));
+            }
             match event {
                 Some(Ok(StreamEvent::Text(text))) => {
                     let new = answer.joint.feed(&text);
@@ -146,7 +151,10 @@ impl Asking<'_> {
         let times = if tries > 1 { format!(" (it was asked {tries} times)") } else { String::new() };
         let retry_after = match error {
             LlmError::Overflow { .. } if nothing_said => return Err(Why::Overflow(error.to_string())),
-            LlmError::Overflow { .. } | LlmError::Failed { .. } | LlmError::Unusable { .. } => {
+            LlmError::Overflow { .. }
+            | LlmError::Failed { .. }
+            | LlmError::Unusable { .. }
+            | LlmError::AnswerTooLong { .. } => {
                 return Err(Why::Failed(format!("{error}{times}")));
             }
             LlmError::Passing { .. } if tries > self.patience.retries => {
@@ -181,6 +189,8 @@ struct Answer {
     parts: Vec<Part>,
     joint: Join,
     joint_thought: Join,
+    /// Bytes that the model has sent, over all tries.
+    size: usize,
 }
 
 impl Answer {

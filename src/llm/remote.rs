@@ -2,6 +2,7 @@
 //!
 //! Invariant: keys come from the front door and go to their provider alone; they are in no error and no log.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
 use serde_json::{Map, Value, json};
 
 use super::failed::{Failed, FailureKind};
-use super::{Facts, LlmError, ModelStop, Models, Price, Provider, ProviderFacts, Request, StreamEvent};
+use super::{Facts, LlmError, MAX_ANSWER, ModelStop, Models, Price, Provider, ProviderFacts, Request, StreamEvent};
 use crate::conversation::{Content, Message, Part, Role, ToolUse, Usage};
 
 /// The longest name of a tool that every provider takes.
@@ -232,8 +233,8 @@ impl Provider for Remote {
 impl Remote {
     /// Nothing follows an end or an error.
     fn events(&self, events: ChatStream) -> impl Stream<Item = Result<StreamEvent, LlmError>> {
-        let begun = (events, false, false);
-        let whole = stream::unfold(begun, async move |(mut events, heard, over)| {
+        let begun = (events, false, false, Arguments::default());
+        let whole = stream::unfold(begun, async move |(mut events, heard, over, mut arguments)| {
             if over {
                 return None;
             }
@@ -243,12 +244,16 @@ impl Remote {
                 } else {
                     "it answered without saying anything; is its address that of a model?"
                 };
-                return Some((vec![Err(self.cut(reason))], (events, heard, true)));
+                return Some((vec![Err(self.cut(reason))], (events, heard, true, arguments)));
             };
+            if arguments.exceed(&event) {
+                let error = LlmError::AnswerTooLong { model: self.name.clone() };
+                return Some((vec![Err(error)], (events, heard, true, arguments)));
+            }
             let pieces = self.translated(event);
             let over = pieces.iter().any(|piece| matches!(piece, Err(_) | Ok(StreamEvent::Done { .. })));
             let heard = heard || !pieces.is_empty();
-            Some((pieces, (events, heard, over)))
+            Some((pieces, (events, heard, over, arguments)))
         });
         whole.flat_map(stream::iter)
     }
@@ -277,6 +282,27 @@ impl Remote {
             ) => Vec::new(),
             Err(error) => vec![Err(self.failure(&error))],
         }
+    }
+}
+
+/// The arguments of calls, which genai gathers until the answer ends.
+#[derive(Default)]
+struct Arguments {
+    /// Bytes by call; every piece has all that came before it.
+    sizes: HashMap<String, usize>,
+    total: usize,
+}
+
+impl Arguments {
+    /// Returns true once there are more than an answer may have.
+    fn exceed(&mut self, event: &genai::Result<ChatStreamEvent>) -> bool {
+        if let Ok(ChatStreamEvent::ToolCallChunk(chunk)) = event {
+            let call = &chunk.tool_call;
+            let size = call.fn_name.len() + call.fn_arguments.as_str().map_or(0, str::len);
+            let before = self.sizes.insert(call.call_id.clone(), size).unwrap_or_default();
+            self.total += size.saturating_sub(before);
+        }
+        self.total > MAX_ANSWER
     }
 }
 

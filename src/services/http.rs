@@ -1,26 +1,44 @@
 //! A server that speaks MCP over streamable HTTP, of either era.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use reqwest::header::{HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
+use rmcp::model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::streamable_http_client::{
+    SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
+    StreamableHttpPostResponse,
+};
+use sse_stream::Sse;
 
 use super::environment::Environment;
+use super::replies::{error_for, requests_of};
 use crate::manifest::HttpTransport;
 
-/// rmcp's client follows only redirects that stay on the same origin, so headers never reach another.
+/// Redirects that are followed for one request.
+const MAX_REDIRECTS: usize = 10;
+
+/// Why a connection over HTTP cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct HttpSetupError(String);
+
 pub(super) fn start(
     transport: &HttpTransport,
     environment: &Environment,
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
-    let url = environment.fill_in(&transport.url)?;
+) -> Result<StreamableHttpClientTransport<CheckedClient>, HttpSetupError> {
+    let url = environment.fill_in(&transport.url).map_err(HttpSetupError)?;
     let mut headers = HashMap::new();
     for (name, value) in &transport.headers {
-        let filled = environment.fill_in(value)?;
-        let header = HeaderName::try_from(name.as_str()).map_err(|_| format!("`{name}` is not a header name"))?;
-        let mut value =
-            HeaderValue::try_from(filled).map_err(|_| format!("the value of the header `{name}` is not valid"))?;
+        let filled = environment.fill_in(value).map_err(HttpSetupError)?;
+        let header = HeaderName::try_from(name.as_str())
+            .map_err(|_| HttpSetupError(format!("`{name}` is not a header name")))?;
+        let mut value = HeaderValue::try_from(filled)
+            .map_err(|_| HttpSetupError(format!("the value of the header `{name}` is not valid")))?;
         value.set_sensitive(true);
         headers.insert(header, value);
     }
@@ -28,5 +46,129 @@ pub(super) fn start(
         .custom_headers(headers)
         // It would send a call again that was answered with 404. That the server did not run it is only a promise.
         .reinit_on_expired_session(false);
-    Ok(StreamableHttpClientTransport::from_config(config))
+    let client = reqwest::Client::builder()
+        // As in rmcp's own client: a connection that is reused can stall for 40 ms.
+        .pool_max_idle_per_host(0)
+        .redirect(same_origin())
+        .build()
+        .map_err(|error| HttpSetupError(format!("no HTTP client can be made: {error}")))?;
+    Ok(StreamableHttpClientTransport::with_client(CheckedClient(client), config))
+}
+
+/// Follows only redirects that keep the message and stay on the same origin, so headers never reach another.
+fn same_origin() -> Policy {
+    Policy::custom(|attempt| {
+        let keeps_message = matches!(attempt.status().as_u16(), 307 | 308);
+        let first = attempt.previous().first();
+        if !keeps_message || !first.is_some_and(|first| first.origin() == attempt.url().origin()) {
+            attempt.stop()
+        } else if attempt.previous().len() > MAX_REDIRECTS {
+            attempt.error(format!("more than {MAX_REDIRECTS} redirects"))
+        } else {
+            attempt.follow()
+        }
+    })
+}
+
+/// rmcp's client, which skips an answer in a stream that it cannot read. Here such an answer is an error.
+#[derive(Debug, Clone)]
+pub(super) struct CheckedClient(reqwest::Client);
+
+type Headers = HashMap<HeaderName, HeaderValue>;
+type Events = BoxStream<'static, Result<Sse, SseError>>;
+type HttpError = StreamableHttpError<reqwest::Error>;
+
+impl StreamableHttpClient for CheckedClient {
+    type Error = reqwest::Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        let asked = request_id(&message);
+        let posted = self.0.post_message(uri, message, session_id, auth_header, custom_headers).await?;
+        Ok(check_events(posted, asked))
+    }
+
+    async fn post_message_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+        max_sse_event_size: usize,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        let asked = request_id(&message);
+        let limit = max_sse_event_size;
+        let posting =
+            self.0.post_message_with_max_sse_event_size(uri, message, session_id, auth_header, custom_headers, limit);
+        Ok(check_events(posting.await?, asked))
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Result<(), HttpError> {
+        self.0.delete_session(uri, session_id, auth_header, custom_headers).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Result<Events, HttpError> {
+        self.0.get_stream(uri, session_id, last_event_id, auth_header, custom_headers).await
+    }
+
+    async fn get_stream_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+        max_sse_event_size: usize,
+    ) -> Result<Events, HttpError> {
+        let (id, last, limit) = (session_id, last_event_id, max_sse_event_size);
+        self.0.get_stream_with_max_sse_event_size(uri, id, last, auth_header, custom_headers, limit).await
+    }
+}
+
+fn request_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
+    match message {
+        ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
+        _ => None,
+    }
+}
+
+/// The answer to a request, with an error in place of what cannot be read.
+fn check_events(posted: StreamableHttpPostResponse, asked: Option<RequestId>) -> StreamableHttpPostResponse {
+    let (events, session, asked) = match (posted, asked) {
+        (StreamableHttpPostResponse::Sse(events, session), Some(asked)) => (events, session, asked),
+        (other, _) => return other,
+    };
+    let events = events.map(move |event| event.map(|event| readable(event, &asked)));
+    StreamableHttpPostResponse::Sse(events.boxed(), session)
+}
+
+fn readable(mut event: Sse, asked: &RequestId) -> Sse {
+    let is_message = matches!(event.event.as_deref(), None | Some("" | "message"));
+    let Some(data) = event.data.as_deref().filter(|_| is_message) else { return event };
+    if let Err(error) = serde_json::from_str::<ServerJsonRpcMessage>(data)
+        && !requests_of(data.as_bytes(), &HashSet::from([asked.clone()])).is_empty()
+    {
+        event.data = Some(error_for(asked, &error.to_string()).to_string());
+    }
+    event
 }

@@ -3,7 +3,7 @@
 //! rmcp's own framing drops a line that is too long without a word, and its caller waits for ever. Here such a
 //! line, like a stream of garbage, ends the connection with a reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 
 use super::environment::{Environment, Secrets};
+use super::replies::PendingRequests;
 use crate::ids::ServiceName;
 use crate::manifest::{LOADERS, StdioTransport};
 use crate::process::{
@@ -94,7 +95,7 @@ pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secr
                 Ok(Some(line)) => line,
                 Ok(None) => return report(limit.finish()),
                 // A line without end is logged in pieces: a server whose stderr is closed would die of it.
-                Err(_) => std::mem::take(&mut lines.partial),
+                Err(_) => lines.take_partial(),
             },
         };
         if limit.admit(line.len()) == OutputVerdict::Keep {
@@ -110,6 +111,10 @@ pub(super) struct Wire {
     lines: Lines<BufReader<ChildStdout>>,
     garbage: usize,
     failure: Failure,
+    /// Shared with the sends under way.
+    pending: Arc<Mutex<PendingRequests>>,
+    /// Errors for requests whose answer could not be read.
+    failed: VecDeque<RxJsonRpcMessage<RoleClient>>,
 }
 
 /// Why the wire broke, if it was not simply closed. The connection reads it once the wire is gone.
@@ -133,6 +138,8 @@ impl Wire {
             lines: Lines::new(BufReader::new(stdout), MAX_LINE),
             garbage: 0,
             failure: Failure::default(),
+            pending: Arc::default(),
+            failed: VecDeque::new(),
         }
     }
 
@@ -149,6 +156,7 @@ impl Transport<RoleClient> for Wire {
         item: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let stdin = Arc::clone(&self.stdin);
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).note_request(&item);
         async move {
             let mut line = serde_json::to_vec(&item)?;
             line.push(b'\n');
@@ -161,6 +169,9 @@ impl Transport<RoleClient> for Wire {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
+            if let Some(error) = self.failed.pop_front() {
+                return Some(error);
+            }
             let line = match self.lines.next().await {
                 Ok(Some(line)) => line,
                 Ok(None) => return None,
@@ -172,14 +183,17 @@ impl Transport<RoleClient> for Wire {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
+            let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
             match serde_json::from_slice(&line) {
                 Ok(message) => {
+                    pending.note_answer(&message);
                     self.garbage = 0;
                     return Some(message);
                 }
                 Err(error) => {
                     self.garbage += 1;
-                    tracing::debug!(%error, "a line that is not an MCP message");
+                    self.failed = pending.fail_requests(&line, &error.to_string());
+                    tracing::debug!(%error, failed = self.failed.len(), "a line that is not an MCP message");
                     if self.garbage > MAX_GARBAGE {
                         self.failure.set("it does not speak MCP: its output is not JSON-RPC".to_owned());
                         return None;
@@ -209,6 +223,11 @@ pub struct Lines<R> {
 impl<R: AsyncBufRead + Unpin> Lines<R> {
     pub fn new(reader: R, max: usize) -> Self {
         Self { reader, partial: Vec::new(), max }
+    }
+
+    /// Takes what came of a line that [`Lines::next`] found too long. The next piece of it begins a new line.
+    pub fn take_partial(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.partial)
     }
 
     /// The next line without its end, `None` at the end of the stream.

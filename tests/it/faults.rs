@@ -67,6 +67,44 @@ async fn a_service_that_dies_while_nobody_calls_is_restarted_for_the_next_call()
     wired.stop().await;
 }
 
+/// Issue 16, point 20: an answer that cannot be read was waited for until the time limit.
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
+    let wired = beside_a_healthy_one(echo("echo", &[]));
+    let binding = wired.bind("work").await.expect("bound");
+    let begun = Instant::now();
+    for line in [
+        r#"{"jsonrpc": "2.0", "id": $ID, "result": {"content": [{"type": "te"#,
+        r#"{"jsonrpc": "2.0", "id": $ID}"#,
+        r#"{"jsonrpc": "2.0", "id": $ID, "result": {"content": []}, "error": 1}"#,
+        r#"{"jsonrpc": "2.0", "result": {"content": ["#,
+    ] {
+        let error = wired.refused(&binding, "echo__malformed", json!({"line": line})).await;
+        assert!(error.contains("the answer of the server cannot be read"), "{line}: {error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    // It lives on, and what it prints beside the protocol does no harm.
+    assert_eq!(wired.said(&binding, "echo__echo", json!({"text": "here"})).await, "here");
+    let banner = "Listening on stdio\n{\"jsonrpc\": \"2.0\", \"id\": $ID, \"result\": {\"content\": []}}";
+    assert_eq!(wired.said(&binding, "echo__malformed", json!({"line": banner})).await, "");
+    wired.stop().await;
+}
+
+/// The same in a stream over HTTP.
+#[tokio::test]
+async fn an_event_that_cannot_be_read_fails_its_call_at_once() {
+    let server = HttpServer::start(|request| {
+        let id = request.body["id"].clone();
+        good_server(request, move || Reply::Events(vec![format!("{{\"jsonrpc\": \"2.0\", \"id\": {id}, \"resu")]))
+    })
+    .await;
+    let wired = behind_http(&server.url);
+    let binding = wired.bind("work").await.expect("bound");
+    let error = wired.refused(&binding, "web__greet", json!({})).await;
+    assert!(error.contains("the answer of the server cannot be read"), "{error}");
+    wired.stop().await;
+}
+
 #[tokio::test]
 async fn a_stream_of_garbage_ends_the_connection() {
     let wired = beside_a_healthy_one(echo("echo", &[]));

@@ -94,6 +94,28 @@ async fn wherever_an_answer_is_cut_it_is_taken_up_and_nothing_is_run_or_read_twi
     }
 }
 
+/// Issue 16, point 20: an answer without end filled the memory.
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_stopped_and_said_to_be() {
+    let piece = "x".repeat(64 << 10);
+    let call = |arguments: &str| {
+        let function = json!({"name": "developer__shell", "arguments": arguments});
+        json!({"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]}})
+    };
+    // 5 MiB of text, and 5 MiB of arguments.
+    for (what, pieces) in [("text", vec![text(&piece); 80]), ("arguments", vec![call(&piece); 80])] {
+        let stage = Stage::new();
+        let answer = Answer::Cut(pieces);
+        let (ending, history, model) = turn(&stage, "coding/backend", vec![answer]).await;
+        let Ending::Failed { why } = ending else { panic!("{what}: {ending:?}") };
+        assert!(why.contains("was stopped because it is longer than 4 MiB"), "{what}: {why}");
+        assert_eq!(model.asked(), 1, "{what}: it is not asked again");
+        let kept: usize = history.iter().map(|message| message.text().len()).sum();
+        assert!(kept < 5 << 20, "{what}: {kept}");
+        stage.runtime.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn what_is_no_answer_at_all_is_asked_for_again_and_then_given_up() {
     let page = || Answer::Raw("text/html", "<html><body>Welcome to the proxy</body></html>".to_owned());

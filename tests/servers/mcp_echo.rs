@@ -285,6 +285,8 @@ impl Server {
             "many" => many(id, usize::try_from(number("parts")).unwrap_or_default()),
             "big" => say(id, &"x".repeat(usize::try_from(number("bytes")).unwrap_or(usize::MAX))),
             "garbage" => print_garbage(),
+            // A line with the id of the call in the place of `$ID`, which is no answer.
+            "malformed" => drop(write_line(&text("line").replace("$ID", &id.to_string()))),
             "close_stdout" => {
                 // The same process, without an output, and deaf to the end of its input.
                 let error = program("sh").args(["-c", "exec 1>&-; exec sleep 1000"]).exec();
@@ -363,6 +365,7 @@ impl Server {
             tool("sleep", "Takes its time.", json!({"ms": number})),
             tool("big", "A long line.", json!({"bytes": number})),
             tool("garbage", "No JSON for ever.", json!({})),
+            tool("malformed", "Answers with this line.", json!({"line": string})),
             tool("close_stdout", "Goes on without an output.", json!({})),
             tool("say_on_stderr", "Complains.", json!({"text": string})),
             tool("change_lists", "Says that its lists have changed.", json!({})),

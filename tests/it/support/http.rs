@@ -16,6 +16,8 @@ pub(crate) struct Request {
 
 pub(crate) enum Reply {
     Json(Value),
+    /// A stream with these events, each as it is.
+    Events(Vec<String>),
     /// This status, with nothing in it.
     Status(u16),
     Redirect(String),
@@ -93,6 +95,10 @@ async fn serve(
     heard.lock().expect("the requests").push(request.clone());
     let (status, headers, body) = match answer(&request) {
         Reply::Json(value) => (200, "content-type: application/json\r\n".to_owned(), value.to_string()),
+        Reply::Events(events) => {
+            let events = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+            (200, "content-type: text/event-stream\r\n".to_owned(), events)
+        }
         Reply::Status(status) => (status, String::new(), String::new()),
         Reply::Redirect(to) => (307, format!("location: {to}\r\n"), String::new()),
         Reply::Never => std::future::pending().await,
