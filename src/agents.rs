@@ -51,6 +51,11 @@ pub trait Notifier: Send + Sync {
     fn child(&self, _child: &Child) -> Option<Arc<dyn Notifier>> {
         None
     }
+
+    /// Bytes that wait to be written to the client or the store. A sender that can wait does so while there are many.
+    fn backlog(&self) -> usize {
+        0
+    }
 }
 
 /// A session that works for another.

@@ -12,6 +12,11 @@ use super::connection::{Connection, Open};
 use super::options;
 use super::updates::Updates;
 
+/// Bytes that may wait for the client before changed options and commands are sent.
+const MAX_BACKLOG: usize = 1 << 20;
+/// How often it is looked whether the client has read.
+const POLL: std::time::Duration = std::time::Duration::from_millis(20);
+
 impl Updates {
     /// What an agent outside told, as far as the client understands its kind.
     pub(super) fn pass_on(&self, told: &Value) {
@@ -62,6 +67,10 @@ pub(super) fn attend(connection: &Connection, open: &Arc<Open>) {
                 // A session that was closed is told nothing more.
                 let Some(open) = open.upgrade() else { return };
                 let session: Arc<str> = open.live.id().into();
+                // An agent can change its lists faster than a client reads; what counts is the last one.
+                while wire.backlog() > MAX_BACKLOG {
+                    tokio::time::sleep(POLL).await;
+                }
                 options::refreshed(&open).await.into_iter().for_each(|update| wire.update(&session, update));
             }
             tell = changes.changed().await.is_ok();

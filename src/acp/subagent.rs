@@ -38,6 +38,10 @@ impl Subagent {
 }
 
 impl Notifier for Subagent {
+    fn backlog(&self) -> usize {
+        self.updates.backlog()
+    }
+
     fn log(&self, event: Event) {
         if let Event::TurnEnded { end } = &event {
             let reason = match &end.ending {

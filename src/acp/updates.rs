@@ -265,6 +265,10 @@ impl Notifier for Updates {
         self.show(&event, true);
     }
 
+    fn backlog(&self) -> usize {
+        self.wire.backlog()
+    }
+
     fn child(&self, child: &Child) -> Option<Arc<dyn Notifier>> {
         self.abilities.subagents.then(|| Subagent::begun(self, child) as Arc<dyn Notifier>)
     }

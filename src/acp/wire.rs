@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(super) struct Wire {
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    /// Bytes that were put here and are not written yet, those in the writer's hands included.
+    unwritten: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +47,8 @@ struct State {
     /// The writer has just written a piece of a message.
     gathering: bool,
     closed: bool,
+    /// The client no longer reads: nothing more is kept for it.
+    broken: bool,
 }
 
 /// The handles' share in the queue: the last one to go closes it.
@@ -64,6 +69,10 @@ impl Queue {
 
     fn push(&self, outgoing: Outgoing) {
         let mut state = self.state();
+        if state.broken {
+            return;
+        }
+        self.unwritten.fetch_add(outgoing.size(), Ordering::Relaxed);
         let is_piece = outgoing.is_piece();
         let rest = match state.waiting.back_mut() {
             Some(last) => last.joined_by(outgoing),
@@ -73,6 +82,14 @@ impl Queue {
         if !(is_piece && state.gathering) {
             self.changed.notify_one();
         }
+    }
+
+    /// The client no longer reads.
+    fn break_off(&self) {
+        let mut state = self.state();
+        state.broken = true;
+        state.waiting.clear();
+        self.unwritten.store(0, Ordering::Relaxed);
     }
 
     /// Everything that waits, as soon as something does; nothing when the queue is closed and empty.
@@ -133,6 +150,7 @@ impl Wire {
             // A client that went away ends the connection by itself: its end of stdin closes, too.
             if let Err(error) = write_all(&waiting, output) {
                 tracing::info!(%error, "the client no longer reads");
+                waiting.break_off();
             }
         })?;
         Ok((Self { queue: Arc::new(Held(queue)) }, writer))
@@ -163,6 +181,11 @@ impl Wire {
         self.send(Outgoing::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
     }
 
+    /// Bytes that wait for the client.
+    pub(super) fn backlog(&self) -> usize {
+        self.queue.0.unwritten.load(Ordering::Relaxed)
+    }
+
     fn send(&self, outgoing: Outgoing) {
         self.queue.0.push(outgoing);
     }
@@ -184,15 +207,21 @@ fn write_all(queue: &Queue, mut output: impl Write) -> io::Result<()> {
         let waiting = queue.take(after_piece);
         let Some(last) = waiting.back() else { return Ok(()) };
         after_piece = last.is_piece();
+        let mut in_buffer = 0;
         for item in waiting {
+            in_buffer += item.size();
             item.write(&mut buffer);
+            drop(item);
             if buffer.len() > MAX_BUFFER {
                 output.write_all(&buffer)?;
+                queue.unwritten.fetch_sub(std::mem::take(&mut in_buffer), Ordering::Relaxed);
                 buffer.clear();
+                buffer.shrink_to(4 * MAX_BUFFER);
             }
         }
         output.write_all(&buffer)?;
         output.flush()?;
+        queue.unwritten.fetch_sub(in_buffer, Ordering::Relaxed);
         buffer.clear();
     }
 }
@@ -200,6 +229,15 @@ fn write_all(queue: &Queue, mut output: impl Write) -> io::Result<()> {
 impl Outgoing {
     fn is_piece(&self) -> bool {
         !matches!(self, Outgoing::Line(_))
+    }
+
+    /// The bytes that it keeps; joined pieces keep as many as they did apart.
+    fn size(&self) -> usize {
+        match self {
+            Outgoing::Line(line) => line.len(),
+            Outgoing::Chunk(chunk) => chunk.text.len(),
+            Outgoing::Framed(piece) => piece.text.len(),
+        }
     }
 
     /// Takes in `next` if both are pieces of one message; gives it back if not.

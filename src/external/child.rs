@@ -14,11 +14,14 @@ use super::peer::{Outgoing, Peer};
 use crate::ids::AgentName;
 use crate::process::{Group, OutputLimit, OutputVerdict};
 use crate::services::{Lines, Secrets};
+use crate::tool::{head, plain_line};
 
 /// A longer line is no message.
 const MAX_LINE: u64 = 64 << 20;
 /// Lines that are no message, in a row, before it is said that it does not speak the protocol.
 const MAX_GARBAGE: usize = 100;
+/// Bytes of a line on stderr that are logged.
+const MAX_LOGGED: usize = 4 << 10;
 /// How long it has to end by itself once its input is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -127,9 +130,16 @@ pub(super) async fn supervise(
 pub(super) async fn log(agent: AgentName, stderr: ChildStderr, secrets: Secrets, last: watch::Sender<String>) {
     let mut lines = Lines::new(tokio::io::BufReader::new(stderr), 64 << 10);
     let mut limit = OutputLimit::default();
-    // A line without end is cut; a program whose stderr is closed would die of it.
-    while let Some(line) = lines.next().await.unwrap_or_else(|_| Some(Vec::new())) {
+    loop {
+        let line = match lines.next().await {
+            Ok(Some(line)) => line,
+            Ok(None) => break,
+            // A line without end is logged in pieces: a program whose stderr is closed would die of it.
+            Err(_) => lines.take_partial(),
+        };
+        // Cut only after the secrets are gone: half of one would not be found.
         let line = secrets.hide(String::from_utf8_lossy(&line).trim());
+        let line = head(&line, MAX_LOGGED);
         if !line.is_empty() {
             if let Some(dropped) = limit.take_dropped() {
                 tracing::warn!(%agent, "agent stderr: {dropped}");
@@ -137,7 +147,7 @@ pub(super) async fn log(agent: AgentName, stderr: ChildStderr, secrets: Secrets,
             if limit.admit(line.len()) == OutputVerdict::Keep {
                 tracing::info!(%agent, stderr = %line, "agent says");
             }
-            last.send_replace(line.chars().filter(|c| !c.is_control()).take(300).collect());
+            last.send_replace(head(&plain_line(line), 300).to_owned());
         }
     }
     if let Some(dropped) = limit.finish() {

@@ -28,6 +28,8 @@ const MAX_EARLY: usize = 1024;
 const MAX_EARLY_BYTES: usize = 4 << 20;
 /// What it may have asked of us and not heard the answer to.
 const MAX_ASKED: usize = 32;
+/// Refusals that it has not read.
+const MAX_REFUSALS: usize = 1024;
 /// How long an answer that nobody needs is waited for.
 const TELLING: Duration = Duration::from_secs(1);
 
@@ -85,6 +87,8 @@ pub(super) struct Peer {
     name: AgentName,
     out: mpsc::UnboundedSender<Outgoing>,
     room: Arc<Semaphore>,
+    /// Refused requests whose answer is not written yet.
+    refusals: Arc<Semaphore>,
     waiting: Mutex<HashMap<u64, Waiting>>,
     next: AtomicU64,
     places: Mutex<Places>,
@@ -124,6 +128,7 @@ impl Peer {
             name,
             out,
             room: Arc::new(Semaphore::new(MAX_ASKED)),
+            refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
             waiting: Mutex::default(),
             next: AtomicU64::new(1),
             places: Mutex::default(),
@@ -174,6 +179,11 @@ impl Peer {
         self.stop.cancel();
     }
 
+    /// It is about to end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
     pub(super) async fn stopped(&self) {
         self.stop();
         let mut closed = self.closed.clone();
@@ -212,8 +222,15 @@ impl Peer {
         drop(self.out.send((message.to_string(), None)));
     }
 
-    fn reply(&self, id: &RawValue, answer: Result<Value, RpcError>) {
-        self.answer(id, answer, None);
+    /// Refuses a request. An agent that does not read a thousand of these is ended: they take memory.
+    fn refuse(&self, id: &RawValue, error: RpcError) {
+        match Arc::clone(&self.refusals).try_acquire_owned() {
+            Ok(room) => self.answer(id, Err(error), Some(room)),
+            Err(_) => {
+                tracing::warn!(agent = %self.name, "it sends requests and does not read the answers; it is ended");
+                self.stop();
+            }
+        }
     }
 
     fn answer(&self, id: &RawValue, answer: Result<Value, RpcError>, room: Option<OwnedSemaphorePermit>) {
@@ -286,7 +303,10 @@ impl Peer {
         let Some(params) = params.filter(|params| params.get().starts_with('{')) else { return };
         let Ok(OfSession { session_id }) = serde_json::from_str(params.get()) else { return };
         if let Some(place) = self.place_of(&session_id) {
-            return place.updated(params);
+            if place.wait_for_room() {
+                place.updated(params);
+            }
+            return;
         }
         let mut places = lock(&self.places);
         let size: usize = places.early.iter().map(|(_, params)| params.get().len()).sum();
@@ -307,11 +327,11 @@ impl Peer {
             } else {
                 RpcError::new(-32601, format!("there is no method `{method}` here"))
             };
-            return self.reply(id, Err(error));
+            return self.refuse(id, error);
         };
         // Kept until the answer is written: whoever does not read is not served for ever.
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
-            return self.reply(id, Err(RpcError::new(-32603, "this is too much at once; read the answers first")));
+            return self.refuse(id, RpcError::new(-32603, "this is too much at once; read the answers first"));
         };
         let params = params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
         let (peer, method, id) = (Arc::clone(self), method.to_owned(), id.to_owned());

@@ -17,7 +17,7 @@ use super::face::Face;
 use super::local::Local;
 use super::peer::{Peer, RpcError, lock};
 use super::prompt;
-use super::relay::{Piece, Talk};
+use super::relay::{Piece, Talk, UpdateVerdict};
 use super::services::Handed;
 use super::valid;
 use crate::adapter::export::Source;
@@ -32,6 +32,12 @@ const STOPPING: Duration = Duration::from_secs(5);
 
 /// How long an agent may take to set an option.
 const CHOOSING: Duration = Duration::from_secs(15);
+
+/// Bytes that may wait for the client or the store before the agent's output is not read any further.
+const MAX_BACKLOG: usize = 4 << 20;
+
+/// How often the reader looks whether there is room again.
+const POLL: Duration = Duration::from_millis(5);
 
 /// How often it is looked whether whoever has a session has left it.
 const LEAVING: usize = 50;
@@ -152,8 +158,30 @@ impl Place {
         Ok(answer)
     }
 
+    /// Blocks the thread that reads the agent's output while the client or the store lags behind: the pipe fills, and
+    /// the agent waits. Returns false if the turn ended meanwhile, so that there is no room and will be none.
+    pub(super) fn wait_for_room(&self) -> bool {
+        loop {
+            let notifier = self.notifier();
+            if notifier.is_none_or(|notifier| notifier.backlog() <= MAX_BACKLOG) {
+                return true;
+            }
+            if self.turn_cancel().is_cancelled() || self.peer.is_stopping() {
+                return false;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
     /// An update of the agent about this session.
     pub(super) fn updated(&self, params: &RawValue) {
+        let verdict = lock(&self.talk).admit(params.get().len());
+        if verdict != UpdateVerdict::Passes {
+            if let (UpdateVerdict::FirstDropped, Some(notifier)) = (verdict, self.notifier()) {
+                notifier.status(Status::Notice(Talk::drop_notice(self.who.name.as_str())));
+            }
+            return;
+        }
         let deaf = self.deaf.load(Ordering::Relaxed);
         if let Some(piece) = Piece::of(params) {
             if !deaf {

@@ -94,6 +94,20 @@ impl<'a> Piece<'a> {
     }
 }
 
+/// Bytes of updates that an agent may send in one turn. The store keeps them, some of them twice.
+const MAX_TURN: usize = 16 << 20;
+/// Bytes of one update. As values in memory it may take fifty times as much.
+const MAX_UPDATE: usize = 4 << 20;
+
+/// Whether an update is passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UpdateVerdict {
+    Passes,
+    /// It is the first of the turn that is dropped.
+    FirstDropped,
+    Dropped,
+}
+
 /// What is being told.
 #[derive(Default)]
 pub(super) struct Talk {
@@ -104,6 +118,10 @@ pub(super) struct Talk {
     frame: Option<Arc<Frame>>,
     /// Calls that have begun and not ended.
     calls: BTreeMap<String, Begun>,
+    /// Bytes of the updates of this turn.
+    size: usize,
+    /// Updates were dropped in this turn.
+    dropped: bool,
 }
 
 struct Begun {
@@ -137,6 +155,28 @@ impl Talk {
         if !heard {
             self.notifier = None;
         }
+    }
+
+    /// Counts an update of this size against the limits of the turn.
+    pub(super) fn admit(&mut self, bytes: usize) -> UpdateVerdict {
+        let size = self.size.saturating_add(bytes);
+        if bytes <= MAX_UPDATE && size <= MAX_TURN {
+            self.size = size;
+            UpdateVerdict::Passes
+        } else if std::mem::replace(&mut self.dropped, true) {
+            UpdateVerdict::Dropped
+        } else {
+            UpdateVerdict::FirstDropped
+        }
+    }
+
+    /// The notice about dropped updates.
+    pub(super) fn drop_notice(agent: &str) -> String {
+        format!(
+            "`{agent}` sends more than Skein keeps ({} MiB in a turn, {} MiB in an update); the rest of it is dropped",
+            MAX_TURN >> 20,
+            MAX_UPDATE >> 20
+        )
     }
 
     pub(super) fn piece(&mut self, piece: Piece<'_>) {

@@ -40,6 +40,11 @@ fn inner_id(outer: &CallContext, id: &str) -> String {
 }
 
 impl Notifier for Relay {
+    fn backlog(&self) -> usize {
+        let of = |notifier: &Arc<dyn Notifier>| notifier.backlog();
+        self.apart.as_ref().map_or(0, of).max(self.parent().as_ref().map_or(0, of))
+    }
+
     fn log(&self, event: Event) {
         if let Some(apart) = &self.apart {
             apart.log(event.clone());

@@ -36,6 +36,10 @@ impl Notifier for Recorder {
     fn child(&self, child: &Child) -> Option<Arc<dyn Notifier>> {
         self.front.child(child)
     }
+
+    fn backlog(&self) -> usize {
+        self.front.backlog().max(self.store.backlog())
+    }
 }
 
 pub(super) fn row(event: &Event) -> NewEvent {

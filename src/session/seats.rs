@@ -234,6 +234,10 @@ impl Notifier for Heard {
     fn status(&self, status: Status) {
         self.inner.status(status);
     }
+
+    fn backlog(&self) -> usize {
+        self.inner.backlog()
+    }
 }
 
 /// What a session has that opens it again.

@@ -23,6 +23,7 @@ mod writer;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use rusqlite::{Connection, OpenFlags};
@@ -231,6 +232,8 @@ struct Shared {
     // In the order in which they must go: the writer is the last to close the file, and tidies it.
     reader: Option<Arc<Mutex<Connection>>>,
     queue: Option<mpsc::Sender<Job>>,
+    /// Bytes of events in the queue; the writer takes off what it has written.
+    unwritten: Arc<AtomicUsize>,
     writer: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -255,14 +258,15 @@ impl Sessions {
         let reader = Connection::open_with_flags(&file, flags).map_err(fails)?;
         reader.busy_timeout(PATIENCE).map_err(fails)?;
         let (queue, jobs) = mpsc::channel();
-        let writer = Writer::new(connection, jobs, file.clone());
+        let unwritten: Arc<AtomicUsize> = Arc::default();
+        let writer = Writer::new(connection, jobs, file.clone(), Arc::clone(&unwritten));
         let writer = std::thread::Builder::new().name("sessions".to_owned()).spawn(move || writer.run());
         let writer = writer.map_err(|error| StoreError::Unusable {
             file: file.display().to_string(),
             problem: format!("no thread can be started: {error}"),
         })?;
         let reader = Some(Arc::new(Mutex::new(reader)));
-        Ok(Self { shared: Arc::new(Shared { file, reader, queue: Some(queue), writer: Some(writer) }) })
+        Ok(Self { shared: Arc::new(Shared { file, reader, queue: Some(queue), unwritten, writer: Some(writer) }) })
     }
 
     /// Makes a session and returns its id, which is never given again.
@@ -275,6 +279,11 @@ impl Sessions {
     /// Queues an event behind all others; `flush` tells what became of it.
     pub fn append(&self, id: &str, event: NewEvent) {
         self.queue(id, Work::Append(event), None);
+    }
+
+    /// Bytes of events that wait to be written.
+    pub fn backlog(&self) -> usize {
+        self.shared.unwritten.load(Ordering::Relaxed)
     }
 
     /// Queues a change, in order with events.
@@ -368,6 +377,7 @@ impl Sessions {
 
     fn queue(&self, id: &str, work: Work, reply: Option<writer::Reply>) {
         let job = Job { session: id.to_owned(), at: id::now(), work, reply };
+        self.shared.unwritten.fetch_add(job.size(), Ordering::Relaxed);
         let sent = self.shared.queue.as_ref().map(|queue| queue.send(job));
         if !matches!(sent, Some(Ok(()))) {
             tracing::error!(session = id, "the writer of sessions is gone");

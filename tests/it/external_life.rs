@@ -215,3 +215,65 @@ fn its_health_is_told() {
     assert_eq!(of(&shown)["running"][0]["health"], "dead", "{shown}");
     assert!(of(&shown)["running"][0]["last_error"].as_str().unwrap().contains("exit status: 3"), "{shown}");
 }
+
+/// A number of kilobytes that the kernel has about a process.
+fn kilobytes(pid: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn database_bytes(sandbox: &Sandbox) -> u64 {
+    let files = crate::support::files_below(&sandbox.path("data"));
+    files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum()
+}
+
+/// Issue 16, point 17: a flood of an agent took as much memory and disk as the agent sent.
+#[test]
+fn a_flood_takes_a_bounded_amount_of_memory_and_disk() {
+    // Kilobytes, of a debug build. The store has two turns of 16 MiB, their search index and its write-ahead log.
+    const MEMORY: u64 = 300 << 10;
+    const DISK: u64 = 160 << 20;
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let (mut client, session) = in_echo(&sandbox);
+    let skein = client.pid();
+    let count = sandbox.path("count");
+    let name = count.display().to_string();
+    for what in ["stderr", "text", "calls"] {
+        let (reason, updates) = client.prompt(&session, &format!("flood 200 {what} {name}"));
+        assert_eq!(reason, "end_turn");
+        let heard = spoken(&updates).len() + said(&updates, "agent_thought_chunk").len();
+        assert!(heard < 20 << 20, "{what}: {heard}");
+        let dropped = |update: &&Value| update.to_string().contains("the rest of it is dropped");
+        let notices = updates.iter().filter(dropped).count();
+        assert_eq!(notices, usize::from(what != "stderr"), "{what}");
+        let peak = kilobytes(skein, "VmHWM");
+        assert!(peak < MEMORY, "{what}: {peak} kB");
+    }
+    assert!(database_bytes(&sandbox) < DISK, "{}", database_bytes(&sandbox));
+    // A client that does not read stops the agent, not Skein.
+    for what in ["text", "calls"] {
+        std::fs::write(&count, "0").unwrap();
+        let ears = client.ears();
+        let deaf = ears.lock().unwrap();
+        let id = client.begin(&session, &format!("flood 200 {what} {name}"));
+        let sent = || std::fs::read_to_string(&count).unwrap().parse::<u64>().unwrap_or_default();
+        let last = std::cell::Cell::new((0, std::time::Instant::now()));
+        client.until("the agent waits", |_| {
+            let (before, since) = last.get();
+            if sent() != before || before == 0 {
+                last.set((sent(), std::time::Instant::now()));
+            }
+            before > 0 && since.elapsed().as_millis() > 1_000
+        });
+        assert!(sent() < 32, "{what}: it has sent {} MiB", sent());
+        client.cancel(&session);
+        drop(deaf);
+        assert_eq!(client.ended(&id), "cancelled", "{what}");
+        let peak = kilobytes(skein, "VmHWM");
+        assert!(peak < MEMORY, "{what}: {peak} kB");
+    }
+    let (_, updates) = client.prompt(&session, "say all is well");
+    assert_eq!(spoken(&updates), "all is well");
+}

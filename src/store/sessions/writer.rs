@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, TransactionBehavior, params};
@@ -55,11 +56,18 @@ pub(super) struct Writer {
     waiting: Vec<Job>,
     /// What is not kept of a session; its next flush tells.
     lost: BTreeMap<String, StoreError>,
+    /// Bytes of events in the queue, counted up by those who append.
+    unwritten: Arc<AtomicUsize>,
 }
 
 impl Writer {
-    pub(super) fn new(connection: Connection, jobs: mpsc::Receiver<Job>, file: PathBuf) -> Self {
-        Self { connection, jobs, file, waiting: Vec::new(), lost: BTreeMap::new() }
+    pub(super) fn new(
+        connection: Connection,
+        jobs: mpsc::Receiver<Job>,
+        file: PathBuf,
+        unwritten: Arc<AtomicUsize>,
+    ) -> Self {
+        Self { connection, jobs, file, waiting: Vec::new(), lost: BTreeMap::new(), unwritten }
     }
 
     /// Until the last handle is gone and everything is written.
@@ -107,6 +115,7 @@ impl Writer {
 
     /// The transaction is committed; what this job alone met is told.
     fn settle(&mut self, job: Job, done: rusqlite::Result<bool>) {
+        self.unwritten.fetch_sub(job.size(), Ordering::Relaxed);
         let id = &job.session;
         let done = done.map_err(|error| StoreError::LeftOut { id: id.clone(), problem: error.to_string() });
         match (&job.work, done) {
@@ -157,6 +166,14 @@ impl Writer {
 }
 
 impl Job {
+    /// The bytes of its event.
+    pub(super) fn size(&self) -> usize {
+        match &self.work {
+            Work::Append(event) => event.body.len() + event.text.as_ref().map_or(0, String::len),
+            _ => 0,
+        }
+    }
+
     /// Whoever no longer listens is not told.
     fn answer(self, answer: Result<bool, StoreError>) {
         if let Some(reply) = self.reply {

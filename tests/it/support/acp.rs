@@ -281,6 +281,11 @@ impl Acp {
         self.child.kill().and_then(|()| self.child.wait()).expect("it has ended");
     }
 
+    /// The process of the agent.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The processes that came of the agent, itself included.
     pub(crate) fn processes(&self) -> Vec<u32> {
         processes_of(&self.home)
