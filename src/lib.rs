@@ -19,6 +19,10 @@ pub mod process;
 pub mod socket;
 /// Tasks that end with whoever started them.
 pub mod task;
+/// Files below a folder, opened without following links.
+pub mod root_files;
+/// Paths that are protected or hidden.
+pub mod sandbox;
 /// Whether a project's files may be used.
 pub mod trust;
 /// What is said between people, models and tools.

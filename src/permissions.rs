@@ -285,6 +285,17 @@ fn fitting<'a>(rules: &'a [Rule], call: Call<'_>, budget: &Budget) -> Vec<&'a Ru
     rules.iter().filter(|rule| rule.rule.then == Then::Allow && rule.fits_but_for_commands(call, budget)).collect()
 }
 
+/// True if a rule allows the call and spells out `name`, a name in one of its paths: `.git/*` names `.git`, and `*` names
+/// nothing.
+pub fn allow_by_name(rules: &[Rule], call: Call<'_>, name: &str) -> bool {
+    let is_path =
+        |argument: &str| matches!(call.arguments.get(argument), Some(Argument::Path { .. } | Argument::Folder { .. }));
+    let spells = |pattern: &str| pattern.split('/').any(|part| part.eq_ignore_ascii_case(name));
+    fitting(rules, call, &Budget::default())
+        .iter()
+        .any(|rule| rule.rule.arguments.iter().any(|(argument, pattern)| is_path(argument) && spells(pattern)))
+}
+
 /// What the rules say together, in whatever order they stand.
 pub fn judge<'a>(rules: &'a [Rule], call: Call<'_>) -> Ruling<'a> {
     judge_within(&Budget::default(), rules, call)

@@ -26,6 +26,7 @@ use crate::broker::{Asker, BindError, Broker};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{Approval, ServiceEntry};
+use crate::sandbox::HiddenPaths;
 use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
 use crate::tool::editor::Editor;
 
@@ -54,6 +55,8 @@ pub struct SessionOptions {
     pub limits: Limits,
     /// Each session has its own folder below this one.
     pub scratch: PathBuf,
+    /// What no session reads or writes with file tools.
+    pub hidden: Arc<HiddenPaths>,
     pub os: &'static str,
 }
 
@@ -200,6 +203,10 @@ impl Sessions {
             }));
         }
         Ok(deleted)
+    }
+
+    fn paths_to_hide(&self) -> Arc<HiddenPaths> {
+        Arc::clone(&self.options.hidden)
     }
 
     fn scratch(&self, id: &str) -> PathBuf {

@@ -11,14 +11,16 @@ mod limit;
 pub mod manage;
 mod plain;
 mod preview;
+mod target;
 
 pub use activity::{Activity, PlanStep, Progress, StepPriority, StepStatus};
 pub use plain::{head, is_hidden, plain, plain_line};
 pub use preview::{Preview, preview, subject};
+pub use target::{FileTarget, path_line};
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::conversation::{Content, Message};
 use crate::ids::{ServiceName, ToolName};
+use crate::sandbox::HiddenPaths;
 
 /// The key in `_meta` of an outcome under which a built-in tool reports a URL at another host instead of the page: each
 /// host is for the caller to decide about.
@@ -87,6 +90,8 @@ pub struct CallContext {
     /// As the model or the client named the call; what is said about it is said under this id.
     pub id: Option<Arc<str>>,
     pub view: ExchangeView,
+    /// The resolved paths that the call was allowed for; `None` if nothing was checked.
+    targets: Option<Arc<[PathBuf]>>,
     activity: Option<ActivitySink>,
     /// Whoever brings questions of the service to the user, if somebody does.
     elicitor: Option<Arc<dyn elicit::Elicitor>>,
@@ -113,7 +118,7 @@ impl ExchangeView {
 impl CallContext {
     pub fn new(session: Arc<Session>) -> Self {
         let (cancel, view) = (CancellationToken::new(), ExchangeView::default());
-        Self { session, cancel, id: None, view, activity: None, elicitor: None }
+        Self { session, cancel, id: None, view, targets: None, activity: None, elicitor: None }
     }
 
     #[must_use]
@@ -132,6 +137,17 @@ impl CallContext {
     pub fn with_view(mut self, view: ExchangeView) -> Self {
         self.view = view;
         self
+    }
+
+    /// A tool must not touch a file that resolves to another path than these.
+    #[must_use]
+    pub fn with_targets(mut self, targets: impl Into<Arc<[PathBuf]>>) -> Self {
+        self.targets = Some(targets.into());
+        self
+    }
+
+    pub fn targets(&self) -> Option<&[PathBuf]> {
+        self.targets.as_deref()
     }
 
     /// `listener` must not block: it is called from the task that reads the service.
@@ -190,6 +206,8 @@ pub struct Session {
     pub roots: Vec<PathBuf>,
     /// Where long output and other leavings of the session go.
     pub scratch: PathBuf,
+    /// What file tools neither read nor write, also below the roots.
+    hidden: Arc<HiddenPaths>,
     /// Whoever shows the session, if it lends files or terminals.
     pub editor: Option<Arc<dyn editor::Editor>>,
     /// Whoever hands work to others for it, if it may have that done.
@@ -207,7 +225,7 @@ pub struct Session {
 
 impl Session {
     pub fn new(id: impl Into<String>, cwd: PathBuf, additional_roots: Vec<PathBuf>, scratch: PathBuf) -> Arc<Self> {
-        Self::in_editor(id, cwd, additional_roots, scratch, None)
+        Self::in_editor(id, cwd, additional_roots, scratch, Arc::default(), None)
     }
 
     pub fn in_editor(
@@ -215,6 +233,7 @@ impl Session {
         cwd: PathBuf,
         additional_roots: Vec<PathBuf>,
         scratch: PathBuf,
+        hidden: Arc<HiddenPaths>,
         editor: Option<Arc<dyn editor::Editor>>,
     ) -> Arc<Self> {
         let mut roots = vec![cwd.clone(), scratch.clone()];
@@ -224,6 +243,7 @@ impl Session {
             cwd,
             roots,
             scratch,
+            hidden,
             editor,
             delegator: OnceLock::new(),
             manager: OnceLock::new(),
@@ -232,6 +252,13 @@ impl Session {
             warnings: Arc::default(),
             state: Mutex::default(),
         })
+    }
+
+    /// The hidden path that `path`, which is resolved, is or is in; the scratch folder is never hidden.
+    pub fn find_hidden(&self, path: &Path) -> Option<PathBuf> {
+        let hidden = self.hidden.covering(path)?;
+        let scratch = crate::root_files::resolve(&self.scratch).is_ok_and(|scratch| path.starts_with(scratch.path));
+        (!scratch).then_some(hidden)
     }
 
     /// The services that were enabled and disabled in it.

@@ -14,6 +14,7 @@ use super::updates::Abilities;
 use super::wire::Wire;
 use crate::broker::{Answer, Asker, Choosing, Question, RuleStore};
 use crate::conversation::ToolUse;
+use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::random_id;
 use crate::tool::elicit::{Elicitation, Elicited};
@@ -148,13 +149,18 @@ impl ClientAsker {
         let by = question.by.filter(|_| session == self.session);
         let id = call.unwrap_or_else(|| random_id("call").into());
         let arguments = Value::Object(question.arguments);
-        let preview = calls::preview(&question.tool, &arguments, &self.cwd);
+        let target = question.target.as_ref();
+        let mut preview = calls::preview(&question.tool, &arguments, target);
+        if let Some(protected) = &question.protected {
+            preview.insert(0, calls::text(&format!("{}.", printable(&protected.to_string()))));
+        }
+        let locations = target.map(|target| vec![acp::ToolCallLocation::new(target.path.clone())]);
         let call = ToolUse { id: id.to_string(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
         let said = calls::titled(&call.name, question.title, &self.plan);
         let title = match question.always.host() {
             Some(host) => calls::by_whom(by.as_deref(), format!("Fetch from {host}")),
-            None => calls::title(&call, by.as_deref(), said.as_ref(), kind),
+            None => calls::title(&call, by.as_deref(), said.as_ref(), kind, target),
         };
         let fields = acp::ToolCallUpdateFields::new()
             .title(title)
@@ -162,6 +168,7 @@ impl ClientAsker {
             .kind(kind)
             .status(acp::ToolCallStatus::Pending)
             .content((!preview.is_empty()).then_some(preview))
+            .locations(locations)
             .raw_input(call.arguments);
         let always = &question.always;
         let mut options = vec![
@@ -170,7 +177,10 @@ impl ClientAsker {
             (REFUSE, "Reject".to_owned(), acp::PermissionOptionKind::RejectOnce),
             (REFUSE_ALWAYS, format!("Reject {always} in this session"), acp::PermissionOptionKind::RejectAlways),
         ];
-        if question.rule.is_some() {
+        if question.protected.is_some() {
+            // Such a path is consented to for one call.
+            options.remove(1);
+        } else if question.rule.is_some() {
             let name = format!("Allow {always} in this project");
             options.insert(2, (ALLOW_IN_PROJECT, name, acp::PermissionOptionKind::AllowAlways));
         }

@@ -14,7 +14,7 @@ use crate::graph::Plan;
 use crate::ids::{ServiceName, ToolName};
 use crate::manifest::Transport;
 use crate::text::code_block;
-use crate::tool::{self, Activity, PlanStep, Preview, Progress, StepPriority, StepStatus, ToolOutcome};
+use crate::tool::{self, Activity, FileTarget, PlanStep, Preview, Progress, StepPriority, StepStatus, ToolOutcome};
 
 /// As much of a running command's output as is shown before it ends.
 const MAX_LIVE: usize = 8 << 10;
@@ -47,11 +47,12 @@ pub(super) fn begun(
     cwd: &Path,
 ) -> acp::ToolCall {
     let kind = hinted(&call.name, said, plan).unwrap_or_else(|| kind(&call.name, plan));
-    acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, by, said, kind))
+    let target = target(call, plan, cwd);
+    acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, by, said, kind, target.as_ref()))
         .name(call.name.clone())
         .kind(kind)
         .content(code(call).into_iter().chain(app(call, said)).collect::<Vec<_>>())
-        .locations(argument_place(&call.arguments, cwd).into_iter().collect::<Vec<_>>())
+        .locations(location(call, target.as_ref(), plan, cwd).into_iter().collect::<Vec<_>>())
         .raw_input(call.arguments.clone())
 }
 
@@ -197,7 +198,7 @@ impl Shown {
 }
 
 /// What a person is asked to consent to, as far as the arguments show it: the whole command, or the diff of an edit.
-pub(super) fn preview(tool: &str, arguments: &Value, cwd: &Path) -> Vec<acp::ToolCallContent> {
+pub(super) fn preview(tool: &str, arguments: &Value, target: Option<&FileTarget>) -> Vec<acp::ToolCallContent> {
     let shown = |preview: Preview| match preview {
         Preview::Command(command) => {
             let lines = command.lines().map(printable).collect::<Vec<_>>().join("\n");
@@ -207,7 +208,7 @@ pub(super) fn preview(tool: &str, arguments: &Value, cwd: &Path) -> Vec<acp::Too
             acp::ToolCallContent::Diff(acp::Diff::new(path, after).old_text(before))
         }
     };
-    tool::preview(tool, arguments, cwd).into_iter().map(shown).collect()
+    tool::preview(tool, arguments, target).into_iter().map(shown).collect()
 }
 
 pub(super) fn plan_update(steps: &[PlanStep]) -> acp::SessionUpdate {
@@ -253,8 +254,14 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
 
 /// `Run cargo test`, `Edit src/lib.rs`, `notes: add`; with `coding/backend: ` before it if that one makes the call for
 /// this session.
-pub(super) fn title(call: &ToolUse, by: Option<&str>, said: Option<&SaidOfTool>, kind: acp::ToolKind) -> String {
-    let title = said.and_then(|said| said_title(call, said)).unwrap_or_else(|| own_title(call, kind));
+pub(super) fn title(
+    call: &ToolUse,
+    by: Option<&str>,
+    said: Option<&SaidOfTool>,
+    kind: acp::ToolKind,
+    target: Option<&FileTarget>,
+) -> String {
+    let title = said.and_then(|said| said_title(call, said)).unwrap_or_else(|| own_title(call, kind, target));
     by_whom(by, title)
 }
 
@@ -273,13 +280,16 @@ fn said_title(call: &ToolUse, said: &SaidOfTool) -> Option<String> {
     Some(format!("{}: {title}{about}", said.service))
 }
 
-fn own_title(call: &ToolUse, kind: acp::ToolKind) -> String {
+fn own_title(call: &ToolUse, kind: acp::ToolKind, target: Option<&FileTarget>) -> String {
     if let (ROUTE, Some(to)) = (call.name.as_str(), call.arguments["to"].as_str()) {
         return format!("Route to {}", printable(to));
     }
     let (service, name) = call.name.split_once("__").unwrap_or(("", &call.name));
     let words = name.replace('_', " ");
-    let about = tool::subject(&call.arguments).map(one_line);
+    let about = match target.filter(|_| call.arguments.get("path").is_some()) {
+        Some(target) => Some(target.to_string()),
+        None => tool::subject(&call.arguments).map(one_line),
+    };
     match (kind, about) {
         _ if call.name == agents::EXECUTE => "Run code".to_owned(),
         (acp::ToolKind::Execute, Some(command)) if name == "shell" => format!("Run {command}"),
@@ -301,9 +311,17 @@ fn one_line(text: &str) -> String {
     if short.len() < line.len() { format!("{short}…") } else { short }
 }
 
-fn argument_place(arguments: &Value, cwd: &Path) -> Option<acp::ToolCallLocation> {
-    let path = arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
-    Some(acp::ToolCallLocation::new(if path == "." { PathBuf::from(cwd) } else { cwd.join(path) }))
+/// The file that a call of a built-in tool is about. `None` if its path cannot be resolved.
+fn target(call: &ToolUse, plan: &Plan, cwd: &Path) -> Option<FileTarget> {
+    let path = call.arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
+    (!is_foreign(&call.name, plan)).then(|| FileTarget::resolve(path, cwd, &[]).ok()).flatten()
+}
+
+/// What a path means to a service that is not ours only it knows: it is shown as it was written.
+fn location(call: &ToolUse, target: Option<&FileTarget>, plan: &Plan, cwd: &Path) -> Option<acp::ToolCallLocation> {
+    let path = call.arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
+    let written = || is_foreign(&call.name, plan).then(|| cwd.join(path));
+    target.map(|target| target.path.clone()).or_else(written).map(acp::ToolCallLocation::new)
 }
 
 fn raw_output(outcome: &ToolOutcome) -> Value {
@@ -313,7 +331,7 @@ fn raw_output(outcome: &ToolOutcome) -> Value {
     }
 }
 
-fn text(text: &str) -> acp::ToolCallContent {
+pub(super) fn text(text: &str) -> acp::ToolCallContent {
     acp::ContentBlock::Text(acp::TextContent::new(text)).into()
 }
 

@@ -128,8 +128,19 @@ mod tests {
     fn question(arguments: Value) -> Question {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         let (call, by, apart, title, rule) = (None, None, None, None, None);
-        let always = Subject::of("a", &Map::new(), false, std::path::Path::new("/"));
-        Question { call, by, apart, tool: "developer__shell".to_owned(), title, arguments, always, rule }
+        let always = Subject::of("a", &Map::new(), false, None);
+        Question {
+            call,
+            by,
+            apart,
+            tool: "developer__shell".to_owned(),
+            title,
+            arguments,
+            target: None,
+            protected: None,
+            always,
+            rule,
+        }
     }
 
     fn done(stop: ModelStop) -> Result<StreamEvent, LlmError> {

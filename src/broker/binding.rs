@@ -1,6 +1,7 @@
 //! A binding: what one session in one mode may use, frozen. It lists and it calls, and both ask the same
 //! predicate.
 
+mod admission;
 mod permit;
 mod redirect;
 mod whole;
@@ -12,18 +13,16 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+use admission::{AdmissionError, AdmittedCall};
 pub use whole::{Requester, ResourceOf};
 
-use super::files::Relative;
+use super::files::{CallPaths, Relative};
 use super::gate::{self, Judge, Verdict};
 use super::offered::Offered;
 use super::{Absent, Bounds, Terms, facts, files, foreign, idle, named_hosts, names, stricter};
 use crate::graph::{Plan, RuleKind, ToolScope};
-use crate::ids::{GroupName, ModeId, ServiceName, ToolName, nearest};
-use crate::manifest::{
-    Approval, CodeExecution, Layer, SchemaError, SchemaValidator, ServiceEntry, Transport, VALIDATION_TIME,
-    ValidationFailure,
-};
+use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
+use crate::manifest::{Approval, CodeExecution, Layer, SchemaError, SchemaValidator, ServiceEntry, Transport};
 use crate::permissions::{self, Call, PartRule, RemoteHost, Rule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
@@ -105,7 +104,7 @@ impl BoundTool {
     fn validator(&self, name: &str) -> Result<&SchemaValidator, AdmissionError> {
         let validator = self.validator.get_or_init(|| foreign::validator(&self.spec));
         let cannot = |error: &SchemaError| {
-            AdmissionError(format!("`{name}` cannot be called: its input schema cannot be used: {error}"))
+            AdmissionError::Call(format!("`{name}` cannot be called: its input schema cannot be used: {error}"))
         };
         validator.as_ref().map_err(cannot)
     }
@@ -126,33 +125,6 @@ impl BoundTool {
     pub fn reads_only(&self, arguments: &Map<String, Value>) -> bool {
         let given = |name: &String| arguments.get(name).is_some_and(|value| !value.is_null());
         self.read_only && !self.reaching.iter().any(given)
-    }
-}
-
-/// Waits for a validation on its own thread, and not longer than it may take.
-async fn validate(validator: &SchemaValidator, value: Value) -> Result<Vec<String>, ValidationFailure> {
-    let (done, wait) = tokio::sync::oneshot::channel();
-    let running = validator.start(value, move |complaints| drop(done.send(complaints)))?;
-    match tokio::time::timeout(VALIDATION_TIME, wait).await {
-        Ok(complaints) => complaints.map_err(|_| ValidationFailure::NoThread),
-        Err(_) => Err(running.abandon()),
-    }
-}
-
-/// Why a call does not come to be judged, in words for the model.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct AdmissionError(String);
-
-impl From<AdmissionError> for String {
-    fn from(error: AdmissionError) -> Self {
-        error.0
-    }
-}
-
-impl AdmissionError {
-    fn from_failure(name: &str, failure: ValidationFailure) -> Self {
-        Self(format!("`{name}` was not called: {failure}; give it smaller arguments, or use another tool"))
     }
 }
 
@@ -394,11 +366,14 @@ impl Binding {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
-        let (tool, service) = match self.permitted(name, &arguments, &context).await? {
-            Ok(permitted) => permitted,
+        let (tool, service, target) = match self.permitted(name, &arguments, &context).await? {
+            Ok(AdmittedCall { tool, service, target, .. }) => (tool, service, target),
             Err(outcome) => return Ok(outcome),
         };
-        let context = self.heard(context);
+        let mut context = self.heard(context);
+        if let Some(target) = target {
+            context = context.with_targets([target.real]);
+        }
         context.report(Activity::Running);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
         match service.call(call).await {
@@ -415,94 +390,46 @@ impl Binding {
 
     /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.
     pub fn would(&self, name: &str, arguments: &Map<String, Value>) -> Result<Verdict, String> {
-        let (tool, _) = self.find(name)?;
-        let validator = tool.validator(name)?;
-        let complaints = match tool.builtin {
-            true => validator.validate_here(&Value::Object(arguments.clone())),
-            false => validator
-                .validate(Value::Object(arguments.clone()))
-                .map_err(|failure| AdmissionError::from_failure(name, failure))?,
-        };
-        self.check_arguments(name, tool, arguments, &complaints)?;
-        Ok(self.judged(name, tool, arguments))
+        let admitted = self.admit_here(name, arguments).map_err(|error| error.to_string())?;
+        Ok(self.decide(name, &admitted, arguments))
     }
 
-    /// What rules and level say together.
-    fn judged(&self, name: &str, tool: &BoundTool, arguments: &Map<String, Value>) -> Verdict {
-        let (read_only, host, given) = (tool.reads_only(arguments), tool.host(arguments), arguments);
-        let arguments = facts::of_call(arguments, tool, &self.terms.session);
-        let call = Call { tool: name, arguments: &arguments, brought: tool.brought };
+    /// What rules and level say together, and whether a protected path is written.
+    fn decide(&self, name: &str, admitted: &AdmittedCall<'_>, arguments: &Map<String, Value>) -> Verdict {
+        let tool = admitted.tool;
+        let facts = facts::of_call(arguments, tool, &admitted.paths);
+        let call = Call { tool: name, arguments: &facts, brought: tool.brought };
         let ruling = permissions::judge(&self.policy.rules, call);
-        let ruling = match tool.resource(given) {
+        let ruling = match tool.resource(arguments) {
             Some((service, uri)) => ruling.and(self.tightening(&service, uri)),
             None => ruling,
         };
-        match host {
+        let verdict = match tool.host(arguments) {
             Some(host) => {
                 let user_named = named_hosts::of(self.user_session()).contains(&host);
                 let of_host = permissions::judge_host(&self.policy.rules, &host);
                 gate::judge_host(self.approval(), gate::HostCall { host, user_named, ruling: of_host }, ruling)
             }
-            None => gate::judge(self.approval(), read_only, &ruling),
+            None => gate::judge(self.approval(), tool.reads_only(arguments), &ruling),
+        };
+        let protected = self.list_protected(admitted, arguments).into_iter();
+        let rules = &self.policy.rules;
+        let mut unnamed = protected.filter(|(_, path)| !permissions::allow_by_name(rules, call, path.name));
+        match unnamed.next() {
+            Some((argument, path)) => {
+                let rule = format!("{name}: {{{argument}: {}}}", Value::from(path.shown.as_str()));
+                gate::guard(verdict, path, rule)
+            }
+            None => verdict,
         }
     }
 
     /// For each part of a call's command line, which rule allows it. Empty if there is no such tool or command line.
     pub fn allowing(&self, name: &str, arguments: &Map<String, Value>) -> Vec<PartRule<'_>> {
         let Some(tool) = self.tools.get(name) else { return Vec::new() };
-        let arguments = facts::of_call(arguments, tool, &self.terms.session);
+        let paths = CallPaths::new(&self.terms.session, tool.relative);
+        let arguments = facts::of_call(arguments, tool, &paths);
         permissions::allowing(&self.policy.rules, Call { tool: name, arguments: &arguments, brought: tool.brought })
-    }
-
-    /// In scope: the same predicate that made the list, asked again.
-    fn find(&self, name: &str) -> Result<(&BoundTool, &Arc<dyn ToolService>), AdmissionError> {
-        let unknown = || {
-            let near = nearest(name, self.tools.keys().map(String::as_str));
-            let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            AdmissionError(format!("there is no tool `{name}` in {}{near}", self.mode))
-        };
-        let tool = self.tools.get(name).ok_or_else(unknown)?;
-        let service = self.services.get(&tool.service).ok_or_else(unknown)?;
-        let entry = self.terms.service(&self.plan, tool.service.as_str()).ok_or_else(unknown)?;
-        self.scope.admits(entry, tool.spec.name.as_str()).map_err(|_| unknown())?;
-        Ok((tool, service))
-    }
-
-    /// Fails if the schema or a `files` rule does not admit the arguments.
-    fn check_arguments(
-        &self,
-        name: &str,
-        tool: &BoundTool,
-        arguments: &Map<String, Value>,
-        complaints: &[String],
-    ) -> Result<(), AdmissionError> {
-        if !complaints.is_empty() {
-            let complaints = complaints.join("; ");
-            return Err(AdmissionError(format!("the arguments of `{name}` do not fit its schema: {complaints}")));
-        }
-        if !tool.files.is_empty() {
-            files::check(arguments, &tool.files, &self.terms.session, tool.relative).map_err(AdmissionError)?;
-        }
-        Ok(())
-    }
-
-    /// In scope, with arguments that fit. Those of other services are validated elsewhere, and not for long.
-    async fn admit(
-        &self,
-        name: &str,
-        arguments: &Map<String, Value>,
-    ) -> Result<(&BoundTool, &Arc<dyn ToolService>), AdmissionError> {
-        let (tool, service) = self.find(name)?;
-        let validator = tool.validator(name)?;
-        let arguments_value = Value::Object(arguments.clone());
-        let complaints = match tool.builtin {
-            true => validator.validate_here(&arguments_value),
-            false => validate(validator, arguments_value)
-                .await
-                .map_err(|failure| AdmissionError::from_failure(name, failure))?,
-        };
-        self.check_arguments(name, tool, arguments, &complaints)?;
-        Ok((tool, service))
     }
 }
 

@@ -2,16 +2,15 @@
 //! switch of mode, and goes with it.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::files::{self, Relative};
 use crate::diagnostic::printable;
 use crate::manifest::{PermissionRule, Then};
 use crate::permissions::{self, RemoteHost};
-use crate::tool::Session;
+use crate::tool::{FileTarget, Session, path_line};
 
 /// What an "always" would cover: the narrowest thing that is still of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,17 +45,14 @@ impl Subject {
         }
     }
 
-    /// `builtin`: only of our own tools it is known what `command` and `path` mean.
-    pub(crate) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, cwd: &Path) -> Self {
+    /// `builtin`: only of built-in tools it is known what `command` means; `target` is the file they are called for.
+    pub(crate) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, target: Option<&FileTarget>) -> Self {
         let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
-        let what = match (text("command"), text("path")) {
+        let what = match (text("command"), target) {
             (Some(line), _) => {
                 What::Command { line, background: arguments.get("background") == Some(&Value::Bool(true)) }
             }
-            (None, Some(shown)) => {
-                let path = cwd.join(&shown);
-                What::File { real: path.canonicalize().unwrap_or(path), shown }
-            }
+            (None, Some(target)) => What::File { shown: target.shown.clone(), real: target.real.clone() },
             (None, None) => What::Exactly(Value::Object(arguments.clone()).to_string()),
         };
         Self { tool: tool.to_owned(), what }
@@ -67,9 +63,7 @@ impl Subject {
     pub(super) fn rule(&self, session: &Session) -> Option<PermissionRule> {
         let (argument, pattern) = match &self.what {
             What::Command { line, background: false } => ("command", permissions::narrowest(line)?),
-            What::File { shown, .. } => {
-                ("path", files::resolve(shown, &session.cwd, Relative::ToSession).ok()?.to_str()?.to_owned())
-            }
+            What::File { real, .. } => ("path", real.to_str()?.to_owned()),
             What::Command { background: true, .. } | What::Host(_) | What::Exactly(_) => return None,
         };
         let project = std::fs::canonicalize(&session.cwd).ok()?.to_str()?.to_owned();
@@ -89,7 +83,7 @@ impl std::fmt::Display for Subject {
         match &self.what {
             What::Command { line, background: false } => write!(f, "`{}`", short(line)),
             What::Command { line, background: true } => write!(f, "`{}` in the background", short(line)),
-            What::File { shown, .. } => write!(f, "{} of {}", self.tool, short(shown)),
+            What::File { shown, .. } => write!(f, "{} of {}", self.tool, path_line(shown)),
             What::Host(host) => f.write_str(&short(host)),
             What::Exactly(_) => write!(f, "this very call of {}", self.tool),
         }
@@ -120,10 +114,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use std::path::Path;
 
     fn subject(tool: &str, arguments: Value, builtin: bool) -> Subject {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-        Subject::of(tool, &arguments, builtin, Path::new("/nowhere"))
+        let given = arguments.get("path").and_then(Value::as_str).filter(|_| builtin);
+        let target = given.map(|given| FileTarget::resolve(given, Path::new("/nowhere"), &[]).expect("resolved"));
+        Subject::of(tool, &arguments, builtin, target.as_ref())
     }
 
     #[test]
@@ -155,13 +152,12 @@ mod tests {
         let rule = kept("developer__shell", json!({"command": "git  'status'"}), true).expect("a rule");
         assert_eq!(rule.to_string(), r#"developer__shell: {command: "git status"}"#);
         assert_eq!(rule.project.as_deref(), root.to_str());
-        let rule = kept("developer__edit_file", json!({"path": "src/../a.rs"}), true).expect("a rule");
-        assert_eq!(rule.arguments["path"], root.join("a.rs").to_str().expect("text"));
+        let rule = kept("developer__edit_file", json!({"path": "./a.rs"}), true).expect("a rule");
+        assert_eq!(rule.arguments["path"], "/nowhere/a.rs");
         for (tool, arguments, builtin) in [
             ("developer__shell", json!({"command": "ls && rm x"}), true),
             ("developer__shell", json!({"command": "ls *"}), true),
             ("developer__shell", json!({"command": "ls > x"}), true),
-            ("developer__edit_file", json!({"path": "~/a"}), true),
             ("developer__edit_file", json!({"path": "a*"}), true),
             ("notes__add", json!({"path": "a"}), false),
         ] {

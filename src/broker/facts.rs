@@ -5,30 +5,34 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::binding::BoundTool;
-use super::files::{self, Relative};
+use super::files::{self, CallPaths};
 use crate::permissions::{self, Argument};
-use crate::tool::Session;
 
 /// Those of a call. Our own tools take the session's folder for a path that is left out.
 pub(super) fn of_call(
     arguments: &Map<String, Value>,
     tool: &BoundTool,
-    session: &Session,
+    paths: &CallPaths<'_>,
 ) -> BTreeMap<String, Argument> {
-    let mut facts = of(arguments, session, tool.relative);
-    let properties = tool.spec.input_schema.get("properties").filter(|_| tool.builtin);
-    if properties.is_some_and(|properties| properties.get("path").is_some()) && !facts.contains_key("path") {
-        facts.insert("path".to_owned(), path(".", session, tool.relative));
+    let mut facts = of(arguments, paths);
+    if takes_path(tool) && !facts.contains_key("path") {
+        facts.insert("path".to_owned(), path(".", paths));
     }
     facts
 }
 
-fn of(arguments: &Map<String, Value>, session: &Session, relative: Relative) -> BTreeMap<String, Argument> {
+/// True for a built-in tool that works on a file or folder.
+pub(super) fn takes_path(tool: &BoundTool) -> bool {
+    let properties = tool.spec.input_schema.get("properties").filter(|_| tool.builtin);
+    properties.is_some_and(|properties| properties.get("path").is_some())
+}
+
+fn of(arguments: &Map<String, Value>, paths: &CallPaths<'_>) -> BTreeMap<String, Argument> {
     let seen = |(name, value): (&String, &Value)| {
         let (is_command, is_path) = (files::names_command(name), files::names_path(name));
         let text = |text: &str| match (is_command, is_path) {
             (true, _) => Argument::Command(text.to_owned()),
-            (false, true) => path(text, session, relative),
+            (false, true) => path(text, paths),
             (false, false) => Argument::Text(text.to_owned()),
         };
         let argument = match Argument::of(value, &text) {
@@ -47,10 +51,10 @@ pub fn unreadable(arguments: &Map<String, Value>) -> Option<&'static str> {
     commands.find_map(|(_, value)| permissions::read(value.as_str()?).unreadable)
 }
 
-fn path(given: &str, session: &Session, relative: Relative) -> Argument {
-    match files::resolve(given, &session.cwd, relative) {
+fn path(given: &str, paths: &CallPaths<'_>) -> Argument {
+    match paths.resolve(given) {
         Ok(real) => {
-            let (shown, absolute) = (files::below(&real, session), real.to_string_lossy().into_owned());
+            let (shown, absolute) = (files::below(&real, paths.session), real.to_string_lossy().into_owned());
             let given = given.to_owned();
             if real.is_dir() {
                 Argument::Folder { shown, absolute, given }
@@ -66,7 +70,9 @@ fn path(given: &str, session: &Session, relative: Relative) -> Argument {
 mod tests {
     use serde_json::json;
 
+    use super::super::files::Relative;
     use super::*;
+    use crate::tool::Session;
 
     #[test]
     fn paths_are_seen_where_they_lead_and_commands_as_commands() {
@@ -77,7 +83,9 @@ mod tests {
         let session = Session::new("s", root.clone(), Vec::new(), root.join("scratch"));
         let seen = |relative, name: &str, value: Value| {
             let arguments = json!({name: value});
-            of(arguments.as_object().expect("an object"), &session, relative).remove(name).expect("seen")
+            of(arguments.as_object().expect("an object"), &CallPaths::new(&session, relative))
+                .remove(name)
+                .expect("seen")
         };
         let shown = |given: &str| match seen(Relative::ToSession, "path", given.into()) {
             Argument::Path { shown, .. } => shown,

@@ -3,11 +3,14 @@
 //!
 //! Invariant: a call without a path, and a tool that takes a command line, is never admitted by such a rule.
 
-use std::path::{Component, Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use regex::Regex;
 use serde_json::{Map, Value};
 
+use crate::root_files::{self, ResolveError};
 use crate::tool::{Session, ToolSpec};
 
 /// Arguments with one of these words as their name, or as its last part, are paths.
@@ -82,27 +85,77 @@ fn declares_command(key: &str, value: &Value) -> bool {
     }
 }
 
+/// Why a call may not use a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PathError {
+    #[error("a path holds a NUL character")]
+    Nul,
+    #[error("`{0}` is relative, and the service may mean another folder: write it absolute")]
+    Relative(String),
+    /// What a service makes of these only it knows: `~` may be a home, `%2e` a dot.
+    #[error("`{0}` is not a plain path; write it absolute, or relative to the working directory")]
+    NotPlain(String),
+    #[error("`{0}` goes through a link that leads nowhere")]
+    Dangling(String),
+    #[error("`{0}` means something else to the service than to skein")]
+    OfProcess(String),
+    #[error("`{path}` cannot be resolved: {reason}")]
+    Unresolved { path: String, reason: String },
+    #[error("the path `{0}` has characters that do not show; write it without them")]
+    Invisible(String),
+    #[error(
+        "`{shown}` is not for file tools: `{hidden}` is a hidden path, because it holds credentials or private data. Ask \
+         the user for what you need to know"
+    )]
+    Hidden { shown: String, hidden: String },
+    /// A `files` rule does not admit it.
+    #[error("{0}")]
+    Excluded(String),
+}
+
+/// The paths of one call. Each spelling is resolved once, so that everything that is decided about the call is decided
+/// about the same files.
+#[derive(Debug)]
+pub(super) struct CallPaths<'a> {
+    pub(super) session: &'a Session,
+    relative: Relative,
+    resolved: Mutex<BTreeMap<String, Result<PathBuf, PathError>>>,
+}
+
+impl<'a> CallPaths<'a> {
+    pub(super) fn new(session: &'a Session, relative: Relative) -> Self {
+        Self { session, relative, resolved: Mutex::default() }
+    }
+
+    /// Where a path leads.
+    pub(super) fn resolve(&self, path: &str) -> Result<PathBuf, PathError> {
+        let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = resolved.entry(path.to_owned());
+        entry.or_insert_with(|| resolve(path, &self.session.cwd, self.relative)).clone()
+    }
+}
+
 /// `Err` says which path is not allowed, for the model.
 pub(super) fn check(
     arguments: &Map<String, Value>,
     patterns: &[Regex],
-    session: &Session,
-    relative: Relative,
-) -> Result<(), String> {
+    of_call: &CallPaths<'_>,
+) -> Result<(), PathError> {
     let mut paths = Vec::new();
-    collect(arguments, false, &mut paths)?;
+    collect(arguments, false, &mut paths).map_err(PathError::Excluded)?;
     if paths.is_empty() {
-        return Err("this mode may use the tool on certain files only, and the call names none".to_owned());
+        let reason = "this mode may use the tool on certain files only, and the call names none";
+        return Err(PathError::Excluded(reason.to_owned()));
     }
     for path in paths {
-        let real = resolve(path, &session.cwd, relative)?;
-        let shown = below(&real, session);
+        let real = of_call.resolve(path)?;
+        let shown = below(&real, of_call.session);
         if !patterns.iter().any(|pattern| pattern.is_match(&shown)) {
             let patterns: Vec<_> = patterns.iter().map(|pattern| format!("`{pattern}`")).collect();
-            return Err(format!(
+            return Err(PathError::Excluded(format!(
                 "`{shown}` is not among the files this mode may use the tool on: {}",
                 patterns.join(" or ")
-            ));
+            )));
         }
     }
     Ok(())
@@ -111,7 +164,7 @@ pub(super) fn check(
 /// Where a path really leads, if that is below one of the session's folders.
 pub fn within(path: &Path, session: &Session) -> Result<PathBuf, String> {
     let text = path.to_str().ok_or_else(|| format!("`{}` is not UTF-8", path.display()))?;
-    let real = resolve(text, &session.cwd, Relative::ToSession)?;
+    let real = resolve(text, &session.cwd, Relative::ToSession).map_err(|error| error.to_string())?;
     let below = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
     if session.roots.iter().any(below) {
         return Ok(real);
@@ -126,6 +179,30 @@ pub(super) fn named(arguments: &Map<String, Value>, session: &Session) -> Vec<Pa
         return Vec::new();
     }
     paths.into_iter().filter_map(|path| resolve(path, &session.cwd, Relative::ToSession).ok()).collect()
+}
+
+/// All that may be a path among a call's arguments, also where one of them is a command line.
+pub(super) fn all_named(arguments: &Map<String, Value>) -> Vec<&str> {
+    fn visit<'a>(value: &'a Value, is_path: bool, paths: &mut Vec<&'a str>) {
+        match value {
+            Value::String(text) if is_path => paths.push(text),
+            Value::Array(items) => items.iter().for_each(|item| visit(item, is_path, paths)),
+            Value::Object(object) => visit_all(object, is_path, paths),
+            Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    fn visit_all<'a>(arguments: &'a Map<String, Value>, inherited: bool, paths: &mut Vec<&'a str>) {
+        for (name, value) in arguments {
+            let is_path = names_path(name);
+            if inherited && !is_path {
+                paths.push(name);
+            }
+            visit(value, inherited || is_path, paths);
+        }
+    }
+    let mut paths = Vec::new();
+    visit_all(arguments, false, &mut paths);
+    paths
 }
 
 /// `inherited`: they stand below an argument that is a path.
@@ -175,39 +252,24 @@ fn ends_in(name: &str, words: &[&str]) -> bool {
 }
 
 /// Absolute, with `..` and links resolved as the system would; what does not exist yet is taken as written.
-pub(super) fn resolve(path: &str, cwd: &Path, relative: Relative) -> Result<PathBuf, String> {
+pub(super) fn resolve(path: &str, cwd: &Path, relative: Relative) -> Result<PathBuf, PathError> {
     if path.contains('\0') {
-        return Err("a path holds a NUL character".to_owned());
+        return Err(PathError::Nul);
     }
     if relative == Relative::Elsewhere && !Path::new(path).is_absolute() {
-        return Err(format!("`{path}` is relative, and the service may mean another folder: write it absolute"));
+        return Err(PathError::Relative(path.to_owned()));
     }
-    // What a service makes of these only it knows: `~` may be a home, `%2e` a dot.
     if path.starts_with('~') || path.contains("://") || path.to_ascii_lowercase().starts_with("file:") {
-        return Err(format!("`{path}` is not a plain path; write it absolute, or relative to the working directory"));
+        return Err(PathError::NotPlain(path.to_owned()));
     }
-    let mut real = PathBuf::from("/");
-    for component in cwd.join(path).components() {
-        match component {
-            Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
-            Component::ParentDir => {
-                real.pop();
-            }
-            Component::Normal(part) => {
-                real.push(part);
-                if relative == Relative::Elsewhere && OF_A_PROCESS.iter().any(|own| real == Path::new(own)) {
-                    return Err(format!("`{path}` means something else to the service than to skein"));
-                }
-                // One component at a time: `link/..` must leave where the link leads, not where it stands.
-                if let Ok(resolved) = std::fs::canonicalize(&real) {
-                    real = resolved;
-                } else if std::fs::symlink_metadata(&real).is_ok_and(|metadata| metadata.is_symlink()) {
-                    return Err(format!("`{path}` goes through a link that leads nowhere"));
-                }
-            }
-        }
+    let of_a_process = |prefix: &Path| OF_A_PROCESS.iter().any(|own| prefix == Path::new(own));
+    let admits = |prefix: &Path| relative == Relative::ToSession || !of_a_process(prefix);
+    match root_files::resolve_checked(&cwd.join(path), admits) {
+        Ok(resolved) if resolved.dangling => Err(PathError::Dangling(path.to_owned())),
+        Ok(resolved) => Ok(resolved.path),
+        Err(ResolveError::Excluded(_)) => Err(PathError::OfProcess(path.to_owned())),
+        Err(error) => Err(PathError::Unresolved { path: path.to_owned(), reason: error.to_string() }),
     }
-    Ok(real)
 }
 
 /// Relative to the session's root it lies in, so that the folders above a project decide nothing.
@@ -235,7 +297,7 @@ mod tests {
     fn allowed(session: &Session, pattern: &str, arguments: Value) -> bool {
         let pattern = Regex::new(pattern).expect("a pattern");
         let arguments = arguments.as_object().expect("an object");
-        check(arguments, &[pattern], session, Relative::ToSession).is_ok()
+        check(arguments, &[pattern], &CallPaths::new(session, Relative::ToSession)).is_ok()
     }
 
     #[test]

@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 use super::consent::Subject;
 use crate::manifest::{Approval, PermissionRule};
 use crate::permissions::{RemoteHost, Rule, Ruling};
+use crate::sandbox::ProtectedPath;
+use crate::tool::FileTarget;
 use crate::tool::elicit::{Elicitation, Elicited, Elicitor};
 
 /// Who can be asked. A front door with nobody behind it uses [`Nobody`].
@@ -85,6 +87,10 @@ pub struct Question {
     pub tool: String,
     pub title: Option<String>,
     pub arguments: Map<String, Value>,
+    /// The file that a built-in tool is called for, resolved.
+    pub target: Option<FileTarget>,
+    /// Set if the call writes a protected path: then consent is for this call only.
+    pub protected: Option<ProtectedPath>,
     /// What [`Answer::AllowAlways`] and [`Answer::RefuseAlways`] would cover, for this session.
     pub always: Subject,
     /// What could be kept for this project: the narrowest rule that is still of use, if there is one.
@@ -140,6 +146,8 @@ pub enum Because {
     UserNamed(String),
     /// A rule may speak of the call, and nobody can tell.
     Unsure(Rule),
+    /// The call writes a protected path, which every level asks about. With the rule that would allow it.
+    Protected { path: ProtectedPath, rule: String },
 }
 
 impl Because {
@@ -174,6 +182,7 @@ impl std::fmt::Display for Because {
             Because::Unsure(rule) => {
                 write!(f, "it cannot be told whether a rule speaks of it: {rule}")
             }
+            Because::Protected { path, .. } => path.fmt(f),
         }
     }
 }
@@ -225,6 +234,14 @@ pub(super) fn judge_host<'a>(approval: Approval, call: HostCall<'a>, of_tool: Ru
     }
 }
 
+/// What becomes of a verdict on a call that writes a protected path which no rule names. `rule` would.
+pub(super) fn guard(verdict: Verdict, path: ProtectedPath, rule: String) -> Verdict {
+    match verdict {
+        Verdict::Refuse(_) => verdict,
+        Verdict::Run(_) | Verdict::Ask(_) => Verdict::Ask(Because::Protected { path, rule }),
+    }
+}
+
 /// What is said when there is nobody to ask, with what would let the call run.
 pub(super) fn unheard(because: &Because) -> String {
     match because {
@@ -234,6 +251,10 @@ pub(super) fn unheard(because: &Because) -> String {
         Because::Host { host, .. } => {
             format!("{because}, and there is no one to ask; run skein with `--allow 'host: {host}'` to allow it")
         }
+        Because::Protected { path, rule } => format!(
+            "this call needs consent and no one can be asked; {path}. A rule that names the path allows it: run skein \
+             with `--allow '{rule}'`, or write the rule into your config"
+        ),
         Because::Level(_) | Because::ReadOnly(_) | Because::UserNamed(_) => UNHEARD.to_owned(),
     }
 }

@@ -4,7 +4,6 @@
 //! into a question.
 
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use crate::diagnostic::printable;
 use crate::manifest::PermissionRule;
 use crate::text::escape_json;
 use crate::tool::elicit::{Elicitation, Elicited};
-use crate::tool::{Preview, preview};
+use crate::tool::{FileTarget, Preview, preview};
 
 /// So many lines are shown unless all are asked for.
 const MAX_LINES: usize = 40;
@@ -67,7 +66,6 @@ pub(super) struct AtTerminal {
     keyboard: Arc<Keyboard>,
     floor: Arc<Floor>,
     rules: UserConfig,
-    cwd: PathBuf,
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -83,15 +81,15 @@ impl Drop for Awaited {
 impl AtTerminal {
     pub(super) fn new(keyboard: Arc<Keyboard>, floor: Arc<Floor>, folders: &Folders) -> Self {
         let rules = UserConfig { folder: folders.config.clone() };
-        Self { keyboard, floor, rules, cwd: folders.cwd.clone(), turn: tokio::sync::Mutex::default() }
+        Self { keyboard, floor, rules, turn: tokio::sync::Mutex::default() }
     }
 }
 
 impl Asker for AtTerminal {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
         Box::pin(async move {
-            let (cwd, rule) = (self.cwd.clone(), question.rule.clone());
-            let put = move |keyboard: &Keyboard, given_up: &AtomicBool| answer(&question, &cwd, keyboard, given_up);
+            let rule = question.rule.clone();
+            let put = move |keyboard: &Keyboard, given_up: &AtomicBool| answer(&question, keyboard, given_up);
             match self.alone(put).await {
                 Some(Said::Yes) => Answer::Allow,
                 Some(Said::Always) => Answer::AllowAlways,
@@ -199,15 +197,18 @@ enum Said {
     No,
 }
 
+/// For how long consent can be given beyond one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ConsentPeriod {
+    Never,
+    Session,
+    Project,
+}
+
 /// Shows what would happen and waits for a key that means something.
-fn answer(
-    question: &Question,
-    cwd: &std::path::Path,
-    keyboard: &Keyboard,
-    given_up: &AtomicBool,
-) -> std::io::Result<Said> {
+fn answer(question: &Question, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<Said> {
     let mut stderr = anstream::stderr();
-    let lines = described(&question.tool, &question.arguments, cwd);
+    let lines = describe(&question.tool, &question.arguments, question.target.as_ref());
     let folded = lines.len() > MAX_LINES;
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
@@ -222,9 +223,18 @@ fn answer(
     if folded {
         writeln!(stderr, "    {QUIET}… {} more lines{QUIET:#}", lines.len() - few)?;
     }
-    let always = format!("always would cover {}", shown(&question.always.to_string()));
-    write!(stderr, "{}", paragraph(&always, 2, QUIET, screen_width()))?;
-    let keys = keys(question.rule.is_some(), folded);
+    let once = question.protected.is_some();
+    let note = match &question.protected {
+        Some(protected) => shown(&protected.to_string()),
+        None => format!("always would cover {}", shown(&question.always.to_string())),
+    };
+    write!(stderr, "{}", paragraph(&note, 2, if once { yellow } else { QUIET }, screen_width()))?;
+    let period = match (once, question.rule.is_some()) {
+        (true, _) => ConsentPeriod::Never,
+        (false, false) => ConsentPeriod::Session,
+        (false, true) => ConsentPeriod::Project,
+    };
+    let keys = keys(period, folded);
     let mut again = false;
     let offer = || {
         // Behind what was no answer it is offered anew.
@@ -234,8 +244,8 @@ fn answer(
     let meaning = |key| {
         Ok(match key {
             Key::Letter('y' | 'Y') => Some((Said::Yes, "yes")),
-            Key::Letter('a' | 'A') => Some((Said::Always, "always")),
-            Key::Letter('p' | 'P') if question.rule.is_some() => Some((Said::InProject, "always")),
+            Key::Letter('a' | 'A') if period >= ConsentPeriod::Session => Some((Said::Always, "always")),
+            Key::Letter('p' | 'P') if period == ConsentPeriod::Project => Some((Said::InProject, "always")),
             Key::Letter('s' | 'S') if folded => {
                 let mut stderr = anstream::stderr();
                 lines.iter().try_for_each(|line| write!(stderr, "\n{line}"))?;
@@ -255,14 +265,14 @@ fn answer(
 }
 
 /// What can be pressed.
-fn keys(can_keep: bool, folded: bool) -> String {
+fn keys(period: ConsentPeriod, folded: bool) -> String {
     let (mut wrap, width, plain) = (Wrap::default(), screen_width(), Style::new());
     wrap.begin(Margin { first: "  ".to_owned(), next: "  ".to_owned(), width: 2 });
     let all = [
         ("y", "yes", true),
         ("n", "no", true),
-        ("a", "always in session", true),
-        ("p", "always in project", can_keep),
+        ("a", "always in session", period >= ConsentPeriod::Session),
+        ("p", "always in project", period == ConsentPeriod::Project),
         ("s", "show all", folded),
     ];
     for (at, (key, meaning, _)) in all.iter().filter(|(_, _, offered)| *offered).enumerate() {
@@ -278,25 +288,24 @@ fn keys(can_keep: bool, folded: bool) -> String {
 }
 
 /// What the call would do: the command as it is, the diff of an edit, or else its arguments.
-fn described(tool: &str, arguments: &Map<String, Value>, cwd: &std::path::Path) -> Vec<String> {
-    let mut lines = Vec::new();
+fn describe(tool: &str, arguments: &Map<String, Value>, target: Option<&FileTarget>) -> Vec<String> {
+    let mut lines: Vec<String> =
+        target.filter(|_| arguments.contains_key("path")).map(|target| format!("    {target}")).into_iter().collect();
     let mut rest = arguments.clone();
-    for preview in preview(tool, &Value::Object(arguments.clone()), cwd) {
+    for preview in preview(tool, &Value::Object(arguments.clone()), target) {
         match preview {
             Preview::Command(command) => {
                 rest.remove("command");
                 let cyan = AnsiColor::Cyan.on_default();
                 lines.extend(command.lines().map(|line| format!("    {cyan}{}{cyan:#}", printable(&verbatim(line)))));
             }
-            Preview::Change { path, before, after } => {
+            Preview::Change { before, after, .. } => {
                 // An edit that says more than its two texts is shown in its own words, too.
                 let says_more = |edit: &Value| edit.as_object().is_some_and(|edit| edit.len() > 2);
                 if !arguments.get("edits").and_then(Value::as_array).is_some_and(|edits| edits.iter().any(says_more)) {
                     rest.remove("edits");
                 }
                 ["path", "content"].iter().for_each(|key| drop(rest.remove(*key)));
-                let shown_path = path.strip_prefix(cwd).unwrap_or(&path).to_string_lossy().into_owned();
-                lines.push(format!("    {}", shown(&shown_path)));
                 lines.extend(
                     diff::lines(before.as_deref(), &after, usize::MAX).into_iter().map(|line| format!("    {line}")),
                 );

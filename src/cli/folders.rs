@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Uid, User};
 
 use super::output::{Failure, shown};
+use crate::sandbox::HiddenPaths;
 use crate::services::UserFolders;
 
 /// Everything the environment says about where things are. Tests point all of it at temporary folders.
@@ -93,6 +94,13 @@ impl Folders {
     /// What built-in services look into.
     pub(super) fn user(&self) -> UserFolders {
         UserFolders { home: self.home.clone(), config_home: self.config_home.clone(), config: self.config.clone() }
+    }
+
+    /// What file tools neither read nor write: credentials in the home, and what Skein keeps.
+    pub(super) fn paths_to_hide(&self) -> HiddenPaths {
+        let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = cache.unwrap_or_else(|| self.home.join(".cache")).join("skein");
+        HiddenPaths::new(&self.home, [self.config.clone(), self.data.clone(), self.state.clone(), cache])
     }
 
     /// A path as a person wants to read it: relative when it lies below the working directory.

@@ -207,7 +207,11 @@ fn told_json(tool: &str, id: &ModeId, verdict: &Verdict, command: &CommandLine<'
     let deciding: Vec<_> = match because {
         Because::Rules(rules) => rules.iter().map(rule_json).collect(),
         Because::Unsure(rule) => vec![rule_json(rule)],
-        Because::Level(_) | Because::ReadOnly(_) | Because::Host { .. } | Because::UserNamed(_) => Vec::new(),
+        Because::Level(_)
+        | Because::ReadOnly(_)
+        | Because::Host { .. }
+        | Because::UserNamed(_)
+        | Because::Protected { .. } => Vec::new(),
     };
     let part = |part: &PartRule<'_>| {
         let by = part.allowed_by.map(rule_json);

@@ -74,7 +74,15 @@ pub(super) fn block_on_until<T>(
         )
     })?;
     let scratch = folders.state.join("scratch").join(std::process::id().to_string());
-    let session = Session::new(format!("cli-{}", std::process::id()), folders.cwd.clone(), Vec::new(), scratch.clone());
+    let id = format!("cli-{}", std::process::id());
+    let session = Session::in_editor(
+        id,
+        folders.cwd.clone(),
+        Vec::new(),
+        scratch.clone(),
+        Arc::new(folders.paths_to_hide()),
+        None,
+    );
     let tokio = tokio::runtime::Runtime::new()
         .map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
     let result = tokio.block_on(async {
@@ -121,7 +129,8 @@ pub(super) fn sockets(folders: &Folders) -> PathBuf {
 
 /// Sessions over the store, with what they leave behind in the folders of this machine.
 pub(super) fn sessions(store: store::Sessions, limits: Limits, folders: &Folders) -> Sessions {
-    let options = SessionOptions { limits, scratch: folders.state.join("scratch"), os: std::env::consts::OS };
+    let hidden = Arc::new(folders.paths_to_hide());
+    let options = SessionOptions { limits, scratch: folders.state.join("scratch"), hidden, os: std::env::consts::OS };
     Sessions::new(store, options)
 }
 

@@ -18,7 +18,7 @@ use crate::agents::{Event, Status};
 use crate::broker::{self, Binding, Choosing, ChoosingOption, Verdict};
 use crate::conversation::ToolUse;
 use crate::manifest::Approval;
-use crate::tool::editor::{Command, Editor, EditorError, Exit, Terminal};
+use crate::tool::editor::{Command, EditorError, Exit, Terminal};
 use crate::tool::elicit::{Elicitation, Elicited, Wanted};
 use crate::tool::{CallContext, ToolOutcome, head, plain};
 
@@ -134,7 +134,7 @@ impl Asked<'_> {
         let lends = self.bound.session.editor.as_ref().filter(|editor| editor.abilities().read);
         let text = match lends {
             Some(editor) => editor.read(&path).await,
-            None => self.place.local().read(&real).await,
+            None => self.place.local().read_below(self.roots(), real.clone()).await,
         };
         let text = text.map_err(|error| told(&error, &path.to_string_lossy()))?;
         let text = part_of(&text, request.line, request.limit);
@@ -149,7 +149,7 @@ impl Asked<'_> {
         let lends = self.bound.session.editor.as_ref().filter(|editor| editor.abilities().write);
         let written = match lends {
             Some(editor) => editor.write(&path, request.content).await,
-            None => self.place.local().write(&real, request.content).await,
+            None => self.place.local().write_below(self.roots(), real.clone(), request.content).await,
         };
         written.map_err(|error| told(&error, &path.to_string_lossy()))?;
         Ok(json!({}))
@@ -246,6 +246,11 @@ impl Asked<'_> {
             Some(if below.as_os_str().is_empty() { root.clone() } else { root.join(below) })
         });
         Ok((named.unwrap_or_else(|| real.clone()), real))
+    }
+
+    /// The session's folders, resolved.
+    fn roots(&self) -> Vec<PathBuf> {
+        self.bound.session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect()
     }
 
     /// People take their time, and a link may lead elsewhere by now: then nobody consented to it.

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::io::Read as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
@@ -15,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::peer::lock;
 use crate::process::{Group, Launch, Pipes, ProcessScope, Reaper, Stdin};
+use crate::root_files::RootedPath;
 use crate::task::Scope;
-use crate::tool::editor::{Abilities, Command, Editor, EditorError, Exit, Output, Terminal};
+use crate::tool::editor::{Command, EditorError, Exit, Output, Terminal};
 
 /// Text beyond this is not read for anybody.
 const MAX_TEXT: u64 = 16 << 20;
@@ -35,52 +37,64 @@ pub(super) struct Local {
 impl Local {
     /// How the ids of its terminals begin.
     pub(super) const PREFIX: &str = "skein-terminal-";
+
+    /// A text file below one of `roots`; all paths are resolved, and no link is followed.
+    pub(super) async fn read_below(&self, roots: Vec<PathBuf>, path: PathBuf) -> Result<String, EditorError> {
+        let reading = move || {
+            let mut text = String::new();
+            let file = RootedPath::open(&roots, &path)?.read()?;
+            let length = file.take(MAX_TEXT + 1).read_to_string(&mut text)?;
+            if length as u64 > MAX_TEXT { Err(std::io::Error::other("it is too long")) } else { Ok(text) }
+        };
+        in_background(reading).await
+    }
+
+    /// The same for writing; the folder of the file must exist.
+    pub(super) async fn write_below(
+        &self,
+        roots: Vec<PathBuf>,
+        path: PathBuf,
+        text: String,
+    ) -> Result<(), EditorError> {
+        let writing = move || {
+            let file = RootedPath::open(&roots, &path)?;
+            // To write to a pipe or a device would be something else, and could take for ever.
+            match file.read() {
+                Ok(old) => {
+                    let permissions = old.metadata()?.permissions();
+                    if permissions.readonly() {
+                        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, "the file is read-only"));
+                    }
+                    file.replace(text.as_bytes(), &permissions)
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => file.create(text.as_bytes()),
+                Err(error) => Err(error),
+            }
+        };
+        in_background(writing).await
+    }
+
+    pub(super) async fn run(&self, command: Command) -> Result<Box<dyn Terminal>, EditorError> {
+        let mut env = self.environment.clone();
+        env.extend(command.env.into_iter().map(|(name, value)| (name.into(), value.into())));
+        let launch = Launch {
+            program: command.program.into(),
+            args: command.args.into_iter().map(Into::into).collect(),
+            env,
+            cwd: Some(command.cwd),
+            stdin: Stdin::Closed,
+        };
+        let started = Group::spawn_in(&self.processes, &launch, self.reaper.as_ref());
+        let (group, pipes) = started.map_err(|error| failed(&error))?;
+        Ok(Box::new(Running::watch(group, pipes, command.output_limit, &self.tasks)))
+    }
 }
 
-impl Editor for Local {
-    fn abilities(&self) -> Abilities {
-        Abilities { read: true, write: true, terminal: true }
-    }
-
-    fn read(&self, path: &Path) -> BoxFuture<'_, Result<String, EditorError>> {
-        let path = path.to_owned();
-        Box::pin(async move {
-            let metadata = tokio::fs::metadata(&path).await.map_err(|error| failed(&error))?;
-            if !metadata.is_file() || metadata.len() > MAX_TEXT {
-                return Err(EditorError::Failed("it is no file, or too long".to_owned()));
-            }
-            tokio::fs::read_to_string(&path).await.map_err(|error| failed(&error))
-        })
-    }
-
-    fn write(&self, path: &Path, text: String) -> BoxFuture<'_, Result<(), EditorError>> {
-        let path = path.to_owned();
-        Box::pin(async move {
-            // To write to a pipe or a device would be something else, and could take for ever.
-            match tokio::fs::metadata(&path).await {
-                Ok(metadata) if !metadata.is_file() => return Err(EditorError::Failed("it is no file".to_owned())),
-                Ok(_) | Err(_) => {}
-            }
-            tokio::fs::write(&path, text).await.map_err(|error| failed(&error))
-        })
-    }
-
-    fn run(&self, command: Command) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
-        Box::pin(async move {
-            let mut env = self.environment.clone();
-            env.extend(command.env.into_iter().map(|(name, value)| (name.into(), value.into())));
-            let launch = Launch {
-                program: command.program.into(),
-                args: command.args.into_iter().map(Into::into).collect(),
-                env,
-                cwd: Some(command.cwd),
-                stdin: Stdin::Closed,
-            };
-            let started = Group::spawn_in(&self.processes, &launch, self.reaper.as_ref());
-            let (group, pipes) = started.map_err(|error| failed(&error))?;
-            Ok(Box::new(Running::watch(group, pipes, command.output_limit, &self.tasks)) as Box<dyn Terminal>)
-        })
-    }
+async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, EditorError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| EditorError::Failed(error.to_string()))?.map_err(|error| failed(&error))
 }
 
 fn failed(error: &std::io::Error) -> EditorError {

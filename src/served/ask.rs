@@ -174,7 +174,9 @@ impl Asker for ByClient {
     fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
         Box::pin(async move {
             let mut options = vec![ALLOW, ALLOW_ALWAYS, REFUSE, REFUSE_ALWAYS];
-            if question.rule.is_some() {
+            if question.protected.is_some() {
+                options.retain(|option| *option != ALLOW_ALWAYS);
+            } else if question.rule.is_some() {
                 options.insert(2, ALLOW_IN_PROJECT);
             }
             match self.chosen(&in_words(&question), &options).await {
@@ -262,9 +264,12 @@ fn in_words(question: &Question) -> String {
     let tool = &question.tool;
     let always = &question.always;
     let host = always.host().map(|host| format!(" and fetch from {host}")).unwrap_or_default();
-    format!(
-        "{who} wants to call {tool}{title}{host}:\n{shown}{more}\nAn answer for the session or the project covers {always}."
-    )
+    let target = question.target.as_ref().map(|target| format!(" on {target}")).unwrap_or_default();
+    let covers = match &question.protected {
+        Some(protected) => format!("{protected}."),
+        None => format!("An answer for the session or the project covers {always}."),
+    };
+    format!("{who} wants to call {tool}{title}{target}{host}:\n{shown}{more}\n{covers}")
 }
 
 #[cfg(test)]

@@ -75,7 +75,8 @@ impl Live {
         stored: Option<&StoredSession>,
     ) -> Arc<Self> {
         let scratch = sessions.scratch(&id);
-        let session = Session::in_editor(id, place.cwd, place.roots, scratch, host.editor.clone());
+        let session =
+            Session::in_editor(id, place.cwd, place.roots, scratch, sessions.paths_to_hide(), host.editor.clone());
         let setup = Setup::new(choice, host, Arc::clone(&session));
         let spent = stored.map(|stored| stored.spent).unwrap_or_default();
         let live = Arc::new(Self {

@@ -61,7 +61,7 @@ impl Shown {
         let editor = Arc::new(Watched::default());
         let lent: Arc<dyn Editor> = Arc::clone(&editor) as _;
         let (cwd, scratch) = (wired.path("project"), wired.path("scratch"));
-        let session = Session::in_editor("session", cwd, Vec::new(), scratch, Some(lent));
+        let session = Session::in_editor("session", cwd, Vec::new(), scratch, Default::default(), Some(lent));
         let terms = Terms {
             session: Arc::clone(&session),
             approval: Some(Approval::Auto),

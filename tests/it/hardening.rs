@@ -29,7 +29,8 @@ impl Unprivileged {
     /// The service `echo` is started by a shell with this script; `$0` is the program.
     fn with_service(script: &str) -> Self {
         let sandbox = Sandbox::new();
-        let programs = [env!("CARGO_BIN_EXE_skein"), servers::mcp_echo()].map(|program| copy(Path::new(program), &sandbox));
+        let programs =
+            [env!("CARGO_BIN_EXE_skein"), servers::mcp_echo()].map(|program| copy(Path::new(program), &sandbox));
         let [_, echo] = &programs;
         let transport = json!({"stdio": {"command": "sh", "args": ["-c", script, echo]}});
         let service = json!({"version": 1, "kind": "service", "name": "echo", "description": "Echo.",

@@ -8,9 +8,18 @@ use serde_json::{Map, Value};
 use super::super::consent::{Consents, Subject};
 use super::super::gate::{self, Answer, Because, Question, Verdict};
 use super::super::{files, foreign};
-use super::{Binding, BoundTool};
+use super::{AdmittedCall, Binding, BoundTool};
 use crate::manifest::Approval;
-use crate::tool::{CallContext, ServiceError, Session, ToolOutcome, ToolService};
+use crate::tool::{CallContext, FileTarget, ServiceError, Session, ToolOutcome, ToolService, path_line};
+
+/// A call as the user sees it in a permission request.
+pub(super) struct ProposedCall<'a> {
+    pub(super) name: &'a str,
+    pub(super) title: Option<&'a str>,
+    /// The file that a built-in tool is called for.
+    pub(super) target: Option<&'a FileTarget>,
+    pub(super) arguments: &'a Map<String, Value>,
+}
 
 impl Binding {
     /// Whether somebody who does by other means what the tool does may do it: scope, arguments, rules and consent are
@@ -34,16 +43,12 @@ impl Binding {
         name: &str,
         arguments: &Map<String, Value>,
         context: &CallContext,
-    ) -> Result<Result<(&BoundTool, &Arc<dyn ToolService>), ToolOutcome>, ServiceError> {
-        let admitted = tokio::select! {
-            biased;
-            () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-            admitted = self.admit(name, arguments) => admitted,
-        };
-        let (tool, service) = match admitted {
+    ) -> Result<Result<AdmittedCall<'_>, ToolOutcome>, ServiceError> {
+        let mut admitted = match self.admit(name, arguments, context).await? {
             Ok(admitted) => admitted,
             Err(error) => return Ok(Err(ToolOutcome::error(error.to_string()))),
         };
+        let (tool, service) = (admitted.tool, admitted.service);
         if let Some(reason) = self.changed(tool, service, context).await? {
             return Ok(Err(ToolOutcome::error(reason)));
         }
@@ -58,34 +63,55 @@ impl Binding {
             if let Err(reason) = passed {
                 return Ok(Err(ToolOutcome::error(format!("`{name}` was not called: {reason}"))));
             }
+            admitted = match self.admit(name, arguments, context).await? {
+                Ok(admitted) => admitted,
+                Err(error) => return Ok(Err(ToolOutcome::error(error.to_string()))),
+            };
         }
         let subject = match tool.host(arguments) {
             Some(host) => Subject::of_host(name, &host),
-            None => Subject::of(name, arguments, tool.builtin, &context.session.cwd),
+            None => Subject::of(name, arguments, tool.builtin, admitted.target.as_ref()),
         };
         // A level that asks no more and a rule that allows do not take back what a person said.
         if self.consents(context).about(&subject) == Some(false) {
             return Ok(Err(refused(name, "the user refused such calls for this session")));
         }
-        match self.judged(name, tool, arguments) {
+        match self.decide(name, &admitted, arguments) {
             Verdict::Run(_) => {}
             Verdict::Refuse(because) => return Ok(Err(refused(name, &because.to_string()))),
             Verdict::Ask(because) => {
-                let title = tool.spec.title.as_deref();
-                if let Some(reason) = self.asked(name, title, arguments, subject, &because, context).await? {
+                let call = ProposedCall {
+                    name,
+                    title: tool.spec.title.as_deref(),
+                    target: admitted.target.as_ref(),
+                    arguments,
+                };
+                if let Some(reason) = self.asked(call, subject, &because, context).await? {
                     return Ok(Err(refused(name, &reason)));
                 }
                 // People take their time. What they consented to may have changed meanwhile, and so may the level, and
                 // where a path leads.
-                if let Verdict::Refuse(because) = self.judged(name, tool, arguments) {
-                    return Ok(Err(refused(name, &because.to_string())));
+                let now = match self.admit(name, arguments, context).await? {
+                    Ok(now) => now,
+                    Err(error) => return Ok(Err(refused(name, &error.to_string()))),
+                };
+                if let Some(reason) = find_redirect(&admitted, &now, arguments) {
+                    return Ok(Err(refused(name, &reason)));
+                }
+                match self.decide(name, &now, arguments) {
+                    Verdict::Refuse(because) => return Ok(Err(refused(name, &because.to_string()))),
+                    Verdict::Ask(Because::Protected { path, .. }) if !matches!(because, Because::Protected { .. }) => {
+                        let reason = format!("{path}, which it was not when you consented");
+                        return Ok(Err(refused(name, &reason)));
+                    }
+                    Verdict::Run(_) | Verdict::Ask(_) => {}
                 }
                 if let Some(reason) = self.changed(tool, service, context).await? {
                     return Ok(Err(ToolOutcome::error(reason)));
                 }
             }
         }
-        Ok(Ok((tool, service)))
+        Ok(Ok(admitted))
     }
 
     /// What the user said for the session. Those who work for another ask in its name, so what is said to one of them
@@ -146,25 +172,35 @@ impl Binding {
     /// `Some` with the reason if whoever was asked did not consent.
     pub(super) async fn asked(
         &self,
-        name: &str,
-        title: Option<&str>,
-        arguments: &Map<String, Value>,
+        call: ProposedCall<'_>,
         subject: Subject,
         because: &Because,
         context: &CallContext,
     ) -> Result<Option<String>, ServiceError> {
         let consents = self.consents(context);
-        if consents.about(&subject) == Some(true) {
+        let protected = match because {
+            Because::Protected { path, .. } => Some(path.clone()),
+            Because::Level(_)
+            | Because::ReadOnly(_)
+            | Because::Rules(_)
+            | Because::Unsure(_)
+            | Because::Host { .. }
+            | Because::UserNamed(_) => None,
+        };
+        if protected.is_none() && consents.about(&subject) == Some(true) {
             return Ok(None);
         }
         let question = Question {
             call: context.id.clone(),
             by: None,
             apart: None,
-            tool: name.to_owned(),
-            title: title.map(str::to_owned),
-            arguments: arguments.clone(),
-            rule: subject.rule(&self.terms.session),
+            tool: call.name.to_owned(),
+            title: call.title.map(str::to_owned),
+            arguments: call.arguments.clone(),
+            target: call.target.cloned(),
+            // A protected path is consented to for one call.
+            rule: subject.rule(&self.terms.session).filter(|_| protected.is_none()),
+            protected: protected.clone(),
             always: subject.clone(),
         };
         let answer = tokio::select! {
@@ -174,6 +210,7 @@ impl Binding {
         };
         Ok(match answer {
             Answer::Allow => None,
+            Answer::AllowAlways if protected.is_some() => None,
             Answer::AllowAlways => {
                 consents.remember(subject, true);
                 None
@@ -198,6 +235,14 @@ impl Binding {
         }
         self.terms.asker.ask(question).await
     }
+}
+
+/// Why a call is not what was consented to, if one of its paths leads elsewhere by now.
+fn find_redirect(asked: &AdmittedCall<'_>, now: &AdmittedCall<'_>, arguments: &Map<String, Value>) -> Option<String> {
+    let leads_elsewhere = |given: &&str| asked.paths.resolve(given) != now.paths.resolve(given);
+    let given = files::all_named(arguments).into_iter().chain(asked.target.as_ref().map(|_| "."));
+    let given = given.into_iter().find(leads_elsewhere)?;
+    Some(format!("`{}` leads elsewhere now than when the user was asked; nothing was done", path_line(given)))
 }
 
 fn refused(name: &str, reason: &str) -> ToolOutcome {

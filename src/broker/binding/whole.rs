@@ -11,6 +11,7 @@ use super::super::consent::Subject;
 use super::super::gate::{self, Because, Verdict};
 use super::super::manage::makes;
 use super::Binding;
+use super::permit::ProposedCall;
 use crate::ids::ServiceName;
 use crate::manifest::{Approval, Layer, Transport};
 use crate::permissions::{self, Argument, Call, Ruling};
@@ -167,7 +168,7 @@ impl Binding {
     ) -> Result<(), ServiceError> {
         let name = format!("{service}__{what}");
         let refused = |reason: String| Err(ServiceError::NotPermitted { what: name.clone(), reason });
-        let subject = Subject::of(&name, &arguments, false, &context.session.cwd);
+        let subject = Subject::of(&name, &arguments, false, None);
         if self.consents(context).about(&subject) == Some(false) {
             return refused("the user refused such calls for this session".to_owned());
         }
@@ -177,7 +178,8 @@ impl Binding {
             (Verdict::Refuse(Because::Level(Approval::ReadOnly)) | Verdict::Ask(_), Requester::User) => Ok(()),
             (Verdict::Refuse(because), _) => refused(because.to_string()),
             (Verdict::Ask(because), Requester::Model) => {
-                if let Some(reason) = self.asked(&name, None, &arguments, subject, &because, context).await? {
+                let call = ProposedCall { name: &name, title: None, target: None, arguments: &arguments };
+                if let Some(reason) = self.asked(call, subject, &because, context).await? {
                     return refused(reason);
                 }
                 // The level may have changed meanwhile.

@@ -13,7 +13,7 @@ use super::super::output::{BOLD, QUIET, cut, shown, verbatim};
 use super::super::wrap::{Margin, Wrap};
 use crate::agents::ROUTE;
 use crate::conversation::ToolUse;
-use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, subject};
+use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, path_line, subject};
 
 /// So many lines of a diff are shown before it is folded.
 const MAX_DIFF: usize = 16;
@@ -57,7 +57,7 @@ impl Ended {
             return self.route(width);
         }
         let by = self.by.as_ref().map(|by| format!("{}: ", shown(by))).unwrap_or_default();
-        let title = by + &title(&self.call);
+        let title = by + &self.title(cwd);
         let room = |about: &str| width.saturating_sub(2 + 2 + about.width());
         // Where there is no room for both, what was called counts more.
         let whole = about.join(" · ");
@@ -78,6 +78,22 @@ impl Ended {
             out.push_str(&set(change, width));
         }
         out
+    }
+
+    /// With the file that was worked on, which the call may have spelt otherwise.
+    fn title(&self, cwd: &Path) -> String {
+        let file = self.activity.iter().find_map(|activity| match activity {
+            Activity::Place { path, .. } | Activity::Changed { path, .. } => Some(path),
+            Activity::Running | Activity::Progress(_) | Activity::Plan(_) | Activity::Terminal { .. } => None,
+        });
+        match file.filter(|_| self.call.arguments.get("path").is_some()) {
+            Some(file) => {
+                let file = file.strip_prefix(cwd).unwrap_or(file).to_string_lossy().into_owned();
+                let file = if file.is_empty() { "." } else { &file };
+                format!("{} {}", shown(&self.call.name), path_line(file))
+            }
+            None => title(&self.call),
+        }
     }
 
     /// Who works on the prompt and why, or the parts of a plan.

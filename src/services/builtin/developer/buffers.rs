@@ -80,7 +80,7 @@ impl Written {
 }
 
 pub(super) fn load(call: &CallContext, place: &Path, shown: &str) -> Result<Contents, Refusal> {
-    let Loaded { bytes, permissions } = disk::load(place, shown)?;
+    let Loaded { bytes, permissions } = disk::load(&call.session, place, shown)?;
     let on_disk = |bytes, note, way| Ok(Contents { bytes, permissions: permissions.clone(), note, way });
     let Some(lender) = Lender::of(call, place).filter(|_| is_plain_text(place, &bytes)) else {
         return on_disk(bytes, None, Way::Disk);
@@ -115,7 +115,8 @@ pub(super) fn replace(
     bytes: Vec<u8>,
 ) -> Result<Written, Refusal> {
     let on_disk = |bytes: &[u8]| {
-        disk::replace(place, bytes, &loaded.permissions).map_err(|error| Refusal::io("write", shown, &error))
+        disk::replace(&call.session, place, bytes, &loaded.permissions)
+            .map_err(|error| Refusal::io("write", shown, &error))
     };
     disk::check_writable(&loaded.permissions).map_err(|error| Refusal::io("write", shown, &error))?;
     let lender = Lender::of(call, place).filter(|_| !matches!(loaded.way, Way::Disk));
@@ -154,13 +155,16 @@ pub(super) fn create(
         Some(lender) => lender.has_nothing_for(shown)? && lender.abilities.write,
     };
     let io = |error: std::io::Error| Refusal::io("write", shown, &error);
-    let folders = disk::create_folders(place).map_err(io)?;
+    let folders = disk::create_folders(&call.session, place).map_err(io)?;
     let written = match lender.filter(|_| trusted) {
         Some(lender) => lender.create(place, shown, text),
-        None => disk::create(place, text.as_bytes()).map_err(io).map(|()| Written::as_meant(text.into())),
+        None => {
+            let created = disk::create(&call.session, place, text.as_bytes()).map_err(io);
+            created.map(|()| Written::as_meant(text.into()))
+        }
     };
     if written.is_err() {
-        disk::remove_folders(&folders);
+        disk::remove_folders(&call.session, &folders);
     }
     Ok((folders, written?))
 }
@@ -239,7 +243,8 @@ impl<'a> Lender<'a> {
         if disk::is_there(place) {
             return Ok(self.look_again(b"", text.into()));
         }
-        disk::create(place, text.as_bytes()).map_err(|error| Refusal::io("write", shown, &error))?;
+        disk::create(&self.call.session, place, text.as_bytes())
+            .map_err(|error| Refusal::io("write", shown, &error))?;
         Ok(Written::as_meant(text.into()))
     }
 }

@@ -41,7 +41,7 @@ pub(in super::super) struct Replacement {
 }
 
 pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
-    let place = paths::resolve(&call.session, &request.path)?;
+    let place = paths::target(call, &request.path)?;
     let shown = paths::shown(&call.session, &place);
     let files = call.session.state::<Files>();
     let mut known = files.lock();

@@ -26,7 +26,7 @@ pub(super) struct FindFiles {
 
 pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> Answer {
     let glob = walk::glob(&request.glob)?;
-    let place = paths::resolve(&call.session, request.path.as_deref().unwrap_or("."))?;
+    let place = paths::target(call, request.path.as_deref().unwrap_or("."))?;
     let shown = paths::shown(&call.session, &place);
     if !place.is_dir() {
         return Err(Refusal::new(format!("`{shown}` is not a folder; give one that exists, or leave `path` out")));
@@ -34,7 +34,7 @@ pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> Answer {
     report::place(call, &place, None);
     let mut found = Vec::new();
     let mut looked_at = 0;
-    for entry in walk::below(&place).build() {
+    for entry in walk::below(&call.session, &place).build() {
         if call.cancel.is_cancelled() {
             return Err(Refusal::new("the call was cancelled"));
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -36,7 +36,7 @@ struct Folder {
 }
 
 pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> Answer {
-    let place = paths::resolve(&call.session, request.path.as_deref().unwrap_or("."))?;
+    let place = paths::target(call, request.path.as_deref().unwrap_or("."))?;
     let shown = paths::shown(&call.session, &place);
     let metadata = place.symlink_metadata().map_err(|error| Refusal::io("list", &shown, &error))?;
     if !metadata.is_dir() {
@@ -48,7 +48,8 @@ pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> Answer {
     let mut entries = 0;
     let mut budget = MAX_COUNTED;
     let mut complete = true;
-    for entry in walk::below(&place).max_depth(Some(depth)).build() {
+    let roots = paths::roots(&call.session);
+    for entry in walk::below(&call.session, &place).max_depth(Some(depth)).build() {
         if call.cancel.is_cancelled() {
             return Err(Refusal::new("the call was cancelled"));
         }
@@ -67,7 +68,7 @@ pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> Answer {
         if entry.file_type().is_some_and(|kind| kind.is_dir()) {
             folder.folders.entry(name.to_owned()).or_default();
         } else {
-            folder.files.insert(name.to_owned(), describe(entry.path(), &mut budget));
+            folder.files.insert(name.to_owned(), describe(&roots, entry.path(), &mut budget));
         }
     }
     let mut listing = format!("{shown}/\n");
@@ -93,7 +94,7 @@ fn draw(folder: &Folder, depth: usize, listing: &mut String) {
 }
 
 /// The number of lines of a text, the size of anything else, the target of a link.
-fn describe(path: &Path, budget: &mut u64) -> String {
+fn describe(roots: &[PathBuf], path: &Path, budget: &mut u64) -> String {
     let Ok(metadata) = path.symlink_metadata() else { return String::new() };
     if metadata.is_symlink() {
         let target = path.read_link().unwrap_or_default();
@@ -105,7 +106,7 @@ fn describe(path: &Path, budget: &mut u64) -> String {
     let length = metadata.len();
     if length <= MAX_FILE
         && let Some(rest) = budget.checked_sub(length)
-        && let Some(lines) = lines(path)
+        && let Some(lines) = lines(roots, path)
     {
         *budget = rest;
         return format!("  {}", count(lines, "line"));
@@ -113,9 +114,9 @@ fn describe(path: &Path, budget: &mut u64) -> String {
     format!("  {}", size(length))
 }
 
-fn lines(path: &Path) -> Option<usize> {
+fn lines(roots: &[PathBuf], path: &Path) -> Option<usize> {
     let mut bytes = Vec::new();
-    paths::open(path).ok()?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+    paths::open(roots, path).ok()?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
     let unfinished = bytes.last().is_some_and(|byte| *byte != b'\n');
     (!looks_binary(&bytes)).then(|| bytes.iter().filter(|byte| **byte == b'\n').count() + usize::from(unfinished))
 }

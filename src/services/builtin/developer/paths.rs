@@ -1,23 +1,31 @@
 //! Names given by a model to places in the session's roots.
 //!
-//! A name is walked component by component; every link is followed before the roots are compared, also where
-//! the rest of the name does not exist yet. What comes out has no link and no `..` in it, and files are opened
-//! so that a link put in place after the check is an error.
+//! Every link is followed before the roots are compared. What comes out has no link and no `..` in it, and files are
+//! opened so that a link put in place after the check is an error.
 
-use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use crate::tool::Session;
+use crate::root_files::{self, ResolveError, RootedPath};
+use crate::tool::{CallContext, Session};
 
 use crate::services::builtin::answer::Refusal;
 
-/// As many links in one name as Linux follows.
-const MAX_LINKS: usize = 40;
+/// The place that `name` means in a call: as [`resolve`], and only if that is what the call was allowed for.
+pub(super) fn target(call: &CallContext, name: &str) -> Result<PathBuf, Refusal> {
+    let place = resolve(&call.session, name)?;
+    if call.targets().is_none_or(|targets| targets.contains(&place)) {
+        return Ok(place);
+    }
+    Err(Refusal::new(format!(
+        "`{}` leads to `{}` now, and the call was allowed for another file; nothing was done",
+        printable(name),
+        printable(&place.to_string_lossy()),
+    )))
+}
 
-/// The place that `name` means in this session, if it lies in one of the session's roots.
+/// The place that `name` means in this session, if it is below one of the session's roots and not hidden.
 pub(super) fn resolve(session: &Session, name: &str) -> Result<PathBuf, Refusal> {
     if name.is_empty() {
         return Err(Refusal::new("the path is empty; `.` means the working directory"));
@@ -25,8 +33,18 @@ pub(super) fn resolve(session: &Session, name: &str) -> Result<PathBuf, Refusal>
     if name.contains('\0') {
         return Err(Refusal::new("a path cannot contain a NUL character"));
     }
-    let place =
-        follow(&session.cwd.join(name)).map_err(|error| Refusal::io("resolve the path", &printable(name), &error))?;
+    let place = follow(&session.cwd.join(name)).map_err(|error| match error {
+        ResolveError::Io(error) => Refusal::io("resolve the path", &printable(name), &error),
+        error => Refusal::new(format!("could not resolve the path `{}`: {error}", printable(name))),
+    })?;
+    if let Some(hidden) = session.find_hidden(&place) {
+        return Err(Refusal::new(format!(
+            "`{}` is not for file tools: `{}` is a hidden path, because it holds credentials or private data. Ask the \
+             user for what you need to know",
+            printable(name),
+            printable(&hidden.to_string_lossy()),
+        )));
+    }
     if roots(session).iter().any(|root| place.starts_with(root)) {
         return Ok(place);
     }
@@ -62,36 +80,18 @@ pub(super) fn printable(name: &str) -> String {
     name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
-/// Opens a regular file that [`resolve`] gave.
-pub(super) fn open(place: &Path) -> io::Result<File> {
-    let file = open_without_links(place)?;
-    let metadata = file.metadata()?;
-    if metadata.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder"));
-    }
-    if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    Ok(file)
+/// A place that [`resolve`] gave, to be opened without following links.
+pub(super) fn anchor(session: &Session, place: &Path) -> io::Result<RootedPath> {
+    RootedPath::open(&roots(session), place)
 }
 
-/// Non-blocking, because opening a FIFO would otherwise wait for a writer.
-fn open_without_links(place: &Path) -> io::Result<File> {
-    use rustix::fs::{CWD, Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::{ResolveFlags, openat2};
-        match openat2(CWD, place, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-            // Old kernels and some sandboxes do not know the call.
-            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {}
-            result => return Ok(File::from(result?)),
-        }
-    }
-    Ok(File::from(rustix::fs::openat(CWD, place, flags, Mode::empty())?))
+/// Opens a regular file below one of these resolved roots.
+pub(super) fn open(roots: &[PathBuf], place: &Path) -> io::Result<File> {
+    RootedPath::open(roots, place)?.read()
 }
 
-fn roots(session: &Session) -> Vec<PathBuf> {
+/// The session's roots, resolved.
+pub(super) fn roots(session: &Session) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     for root in &session.roots {
         // A root that cannot be resolved is no root.
@@ -105,44 +105,8 @@ fn roots(session: &Session) -> Vec<PathBuf> {
 }
 
 /// Follows every link of an absolute path. Parts that do not exist are kept as they are named.
-fn follow(path: &Path) -> io::Result<PathBuf> {
-    let mut left: VecDeque<OsString> = parts(path).collect();
-    let mut place = PathBuf::from("/");
-    let mut links = 0;
-    while let Some(part) = left.pop_front() {
-        if part == ".." {
-            place.pop();
-            continue;
-        }
-        let next = place.join(&part);
-        match next.symlink_metadata() {
-            Ok(metadata) if metadata.is_symlink() => {
-                links += 1;
-                if links > MAX_LINKS {
-                    return Err(io::Error::other("too many links"));
-                }
-                let target = next.read_link()?;
-                if target.is_absolute() {
-                    place = PathBuf::from("/");
-                }
-                for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
-                    left.push_front(part);
-                }
-            }
-            Ok(_) => place = next,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => place = next,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(place)
-}
-
-fn parts(path: &Path) -> impl Iterator<Item = OsString> + '_ {
-    path.components().filter_map(|component| match component {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some(OsString::from("..")),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    })
+fn follow(path: &Path) -> Result<PathBuf, ResolveError> {
+    Ok(root_files::resolve(path)?.path)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub(super) struct ReadFile {
 
 pub(super) fn read_file(call: &CallContext, request: &ReadFile) -> Answer {
     let session = &call.session;
-    let place = paths::resolve(session, &request.path)?;
+    let place = paths::target(call, &request.path)?;
     let shown = paths::shown(session, &place);
     let Contents { bytes, note, .. } = buffers::load(call, &place, &shown)?;
     let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");

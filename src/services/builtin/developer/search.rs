@@ -44,7 +44,7 @@ pub(super) struct Search {
 pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
     let matcher = matcher(request)?;
     let glob = request.glob.as_deref().map(walk::glob).transpose()?;
-    let place = paths::resolve(&call.session, request.path.as_deref().unwrap_or("."))?;
+    let place = paths::target(call, request.path.as_deref().unwrap_or("."))?;
     let shown = paths::shown(&call.session, &place);
     place.symlink_metadata().map_err(|error| Refusal::io("search", &shown, &error))?;
     report::place(call, &place, None);
@@ -58,7 +58,8 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
         .heap_limit(Some(MAX_HEAP))
         .build();
     let mut found = Found::new(&call.session, request.max.unwrap_or(DEFAULT_MAX).clamp(1, 1000));
-    for entry in walk::below(&place).build() {
+    let roots = paths::roots(&call.session);
+    for entry in walk::below(&call.session, &place).build() {
         if call.cancel.is_cancelled() {
             return Err(Refusal::new("the call was cancelled"));
         }
@@ -72,7 +73,7 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
         if glob.as_ref().is_some_and(|glob| !glob.is_match(relative)) {
             continue;
         }
-        let Ok(file) = paths::open(entry.path()) else { continue };
+        let Ok(file) = paths::open(&roots, entry.path()) else { continue };
         found.files += 1;
         found.heading = Some(entry.path().to_owned());
         if let Err(error) = searcher.search_file(&matcher, &file, &mut found) {

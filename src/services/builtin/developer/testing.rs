@@ -13,6 +13,7 @@ use rmcp::{RoleServer, ServerHandler as _};
 use serde_json::{Map, Value};
 
 use crate::process::minimal_environment;
+use crate::sandbox::HiddenPaths;
 use crate::tool::editor::Editor;
 use crate::tool::{Activity, CallContext, Session};
 
@@ -48,7 +49,8 @@ impl Workshop {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         let (cwd, scratch) = (folder.path().join("project"), folder.path().join("scratch"));
-        let session = Session::in_editor("s1", cwd, Vec::new(), scratch, editor);
+        let hidden = Arc::new(HiddenPaths::new(&cwd.join("home"), []));
+        let session = Session::in_editor("s1", cwd, Vec::new(), scratch, hidden, editor);
         let (client, requests) = mpsc::channel(8);
         let (answers, from_server) = mpsc::channel(8);
         let environment = minimal_environment([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]);

@@ -18,7 +18,7 @@ pub(super) struct UndoEdit {
 }
 
 pub(super) fn undo_edit(call: &CallContext, request: &UndoEdit) -> Answer {
-    let place = paths::resolve(&call.session, &request.path)?;
+    let place = paths::target(call, &request.path)?;
     let shown = paths::shown(&call.session, &place);
     let files = call.session.state::<Files>();
     let mut known = files.lock();
@@ -43,8 +43,8 @@ pub(super) fn undo_edit(call: &CallContext, request: &UndoEdit) -> Answer {
             structured(written.noted(said), diff.data())
         }
         Before::Nothing { folders } => {
-            std::fs::remove_file(&place).map_err(|error| Refusal::io("remove", &shown, &error))?;
-            disk::remove_folders(folders);
+            disk::remove(&call.session, &place).map_err(|error| Refusal::io("remove", &shown, &error))?;
+            disk::remove_folders(&call.session, folders);
             report::changed(call, &place, Some(&text_now), "");
             text(format!("removed `{shown}`, which this session had created"))
         }

@@ -1,16 +1,19 @@
 //! The files below a folder, as `search`, `find_files` and `list_dir` see them: what `.gitignore` names and
-//! what git keeps for itself is left out, links are not followed.
+//! what git keeps for itself is left out, and so are hidden paths; links are not followed.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use globset::{GlobBuilder, GlobMatcher};
 use ignore::WalkBuilder;
 
 use super::paths::printable;
 use crate::services::builtin::answer::Refusal;
+use crate::tool::Session;
 
 /// In the order of names.
-pub(super) fn below(folder: &Path) -> WalkBuilder {
+pub(super) fn below(session: &Arc<Session>, folder: &Path) -> WalkBuilder {
+    let session = Arc::clone(session);
     let mut walk = WalkBuilder::new(folder);
     walk.hidden(false)
         // The same everywhere: neither the user's settings nor the lack of a repository change what is seen.
@@ -18,7 +21,7 @@ pub(super) fn below(folder: &Path) -> WalkBuilder {
         .require_git(false)
         .follow_links(false)
         .sort_by_file_name(Ord::cmp)
-        .filter_entry(|entry| entry.file_name() != ".git");
+        .filter_entry(move |entry| entry.file_name() != ".git" && session.find_hidden(entry.path()).is_none());
     walk
 }
 

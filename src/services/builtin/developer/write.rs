@@ -30,7 +30,7 @@ pub(super) fn write_file(call: &CallContext, request: &WriteFile) -> Answer {
     if request.content.len() as u64 > MAX_TEXT {
         return Err(Refusal::new("the content is too long to be written at once; write it with `shell` in parts"));
     }
-    let place = paths::resolve(&call.session, &request.path)?;
+    let place = paths::target(call, &request.path)?;
     let shown = paths::shown(&call.session, &place);
     if request.path.ends_with('/') || place.is_dir() {
         return Err(Refusal::new(format!("`{shown}` is a folder; name the file in it")));

@@ -1,0 +1,182 @@
+//! Whether a call is in scope with arguments that fit, and which files it is about: which one, whether it may be touched
+//! at all, and whether it is protected.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::super::files::{CallPaths, PathError};
+use super::super::{facts, files};
+use super::{Binding, BoundTool};
+use crate::ids::nearest;
+use crate::manifest::{SchemaValidator, VALIDATION_TIME, ValidationFailure};
+use crate::sandbox::{self, ProtectedPath};
+use crate::tool::{CallContext, FileTarget, ServiceError, ToolService, is_hidden};
+
+/// Why a call is not admitted, for the model.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AdmissionError {
+    #[error("{0}")]
+    Call(String),
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+impl AdmissionError {
+    pub(super) fn from_failure(name: &str, failure: ValidationFailure) -> Self {
+        Self::Call(format!("`{name}` was not called: {failure}; give it smaller arguments, or use another tool"))
+    }
+}
+
+/// A call in scope whose arguments fit.
+pub(super) struct AdmittedCall<'a> {
+    pub(super) tool: &'a BoundTool,
+    pub(super) service: &'a Arc<dyn ToolService>,
+    /// All decisions about the call use these.
+    pub(super) paths: CallPaths<'a>,
+    /// The file that a built-in tool is called for.
+    pub(super) target: Option<FileTarget>,
+}
+
+impl Binding {
+    /// In scope: the same predicate that made the list, asked again.
+    fn find(&self, name: &str) -> Result<(&BoundTool, &Arc<dyn ToolService>), AdmissionError> {
+        let unknown = || {
+            let near = nearest(name, self.tools.keys().map(String::as_str));
+            let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            AdmissionError::Call(format!("there is no tool `{name}` in {}{near}", self.mode))
+        };
+        let tool = self.tools.get(name).ok_or_else(unknown)?;
+        let service = self.services.get(&tool.service).ok_or_else(unknown)?;
+        let entry = self.terms.service(&self.plan, tool.service.as_str()).ok_or_else(unknown)?;
+        self.scope.admits(entry, tool.spec.name.as_str()).map_err(|_| unknown())?;
+        Ok((tool, service))
+    }
+
+    /// Fails if the schema, a `files` rule or a hidden path does not admit the arguments.
+    fn check_arguments<'a>(
+        &'a self,
+        name: &str,
+        (tool, service): (&'a BoundTool, &'a Arc<dyn ToolService>),
+        arguments: &Map<String, Value>,
+        complaints: &[String],
+    ) -> Result<AdmittedCall<'a>, AdmissionError> {
+        if !complaints.is_empty() {
+            let complaints = complaints.join("; ");
+            let reason = format!("the arguments of `{name}` do not fit its schema: {complaints}");
+            return Err(AdmissionError::Call(reason));
+        }
+        let paths = CallPaths::new(&self.terms.session, tool.relative);
+        if !tool.files.is_empty() {
+            files::check(arguments, &tool.files, &paths)?;
+        }
+        let target = self.target(tool, arguments, &paths)?;
+        Ok(AdmittedCall { tool, service, paths, target })
+    }
+
+    /// In scope, with arguments that fit. Arguments of third-party tools are validated on another thread, with a deadline.
+    pub(super) async fn admit(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+        context: &CallContext,
+    ) -> Result<Result<AdmittedCall<'_>, AdmissionError>, ServiceError> {
+        let admit = async {
+            let found = self.find(name)?;
+            let validator = found.0.validator(name)?;
+            let value = Value::Object(arguments.clone());
+            let complaints = match found.0.builtin {
+                true => validator.validate_here(&value),
+                false => {
+                    validate(validator, value).await.map_err(|failure| AdmissionError::from_failure(name, failure))?
+                }
+            };
+            self.check_arguments(name, found, arguments, &complaints)
+        };
+        tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => Err(ServiceError::Cancelled),
+            admitted = admit => Ok(admitted),
+        }
+    }
+
+    /// The same without a deadline that can be cancelled, for a preview of the decision.
+    pub(super) fn admit_here(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<AdmittedCall<'_>, AdmissionError> {
+        let found = self.find(name)?;
+        let validator = found.0.validator(name)?;
+        let value = Value::Object(arguments.clone());
+        let complaints = match found.0.builtin {
+            true => validator.validate_here(&value),
+            false => validator.validate(value).map_err(|failure| AdmissionError::from_failure(name, failure))?,
+        };
+        self.check_arguments(name, found, arguments, &complaints)
+    }
+
+    /// The protected paths that a call may write, with the argument that names each.
+    pub(super) fn list_protected<'a>(
+        &self,
+        admitted: &AdmittedCall<'_>,
+        arguments: &'a Map<String, Value>,
+    ) -> Vec<(&'a str, ProtectedPath)> {
+        if admitted.tool.read_only {
+            return Vec::new();
+        }
+        let session = &self.terms.session;
+        let one = |given: &str| {
+            let (listed, shown) = match admitted.paths.resolve(given) {
+                Ok(real) => {
+                    let roots = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok());
+                    let root = roots.into_iter().find(|root| real.starts_with(root));
+                    (sandbox::find_protected(&real, root.as_deref())?, files::below(&real, session))
+                }
+                // Only the service knows where it leads, but the name can be read.
+                Err(_) => (sandbox::find_protected_name(given)?, given.to_owned()),
+            };
+            let argument = arguments.iter().find(|(_, value)| value.as_str() == Some(given));
+            let argument = argument.map_or("path", |(argument, _)| argument.as_str());
+            Some((argument, ProtectedPath { shown, name: listed.0, reason: listed.1 }))
+        };
+        files::all_named(arguments).into_iter().filter_map(one).collect()
+    }
+
+    /// The file that a call of a built-in tool is about. Fails if its path cannot be resolved or is hidden.
+    pub(super) fn target(
+        &self,
+        tool: &BoundTool,
+        arguments: &Map<String, Value>,
+        paths: &CallPaths<'_>,
+    ) -> Result<Option<FileTarget>, PathError> {
+        if !facts::takes_path(tool) {
+            return Ok(None);
+        }
+        let given = arguments.get("path").and_then(Value::as_str).unwrap_or(".");
+        let odd = |c: char| c.is_control() || is_hidden(c);
+        let visible = |c: char| if odd(c) { c.escape_unicode().to_string() } else { c.to_string() };
+        if !tool.read_only && given.contains(odd) {
+            return Err(PathError::Invisible(given.chars().map(visible).collect()));
+        }
+        let real = paths.resolve(given)?;
+        let session = &self.terms.session;
+        let target = FileTarget::of_resolved(given, real, &session.cwd, &session.roots);
+        match session.find_hidden(&target.real) {
+            Some(hidden) => {
+                Err(PathError::Hidden { shown: target.shown, hidden: hidden.to_string_lossy().into_owned() })
+            }
+            None => Ok(Some(target)),
+        }
+    }
+}
+
+/// Waits for a validation on its own thread, and not longer than it may take.
+async fn validate(validator: &SchemaValidator, value: Value) -> Result<Vec<String>, ValidationFailure> {
+    let (done, wait) = tokio::sync::oneshot::channel();
+    let running = validator.start(value, move |complaints| drop(done.send(complaints)))?;
+    match tokio::time::timeout(VALIDATION_TIME, wait).await {
+        Ok(complaints) => complaints.map_err(|_| ValidationFailure::NoThread),
+        Err(_) => Err(running.abandon()),
+    }
+}

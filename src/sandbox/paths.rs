@@ -1,0 +1,313 @@
+//! Protected paths, which are written only with consent, and hidden paths, which are neither read nor written.
+//!
+//! Names are compared without regard to case, because some file systems do the same.
+
+use std::path::{Component, Path, PathBuf};
+
+const RUNS_PROGRAMS_OF_GIT: &str = "git runs programs that it names";
+const READ_BY_SKEIN: &str = "it sets which agents, services and rules Skein uses in this project";
+const READ_BY_AGENTS: &str = "coding agents take settings, tools and commands from it";
+const READ_BY_EDITORS: &str = "editors run tasks and programs that it names";
+const READ_BY_SHELLS: &str = "the shell runs it when the folder is entered";
+const STARTS_SERVERS: &str = "it names programs that are started as MCP servers";
+const INSTRUCTS_AGENTS: &str = "agents follow the instructions in it";
+const RUNS_IN_CI: &str = "it runs programs when the project is pushed";
+
+/// Names that are protected wherever they are below a root, with all that is in them, and why.
+pub const PROTECTED: [(&str, &str); 12] = [
+    (".skein", READ_BY_SKEIN),
+    (".mcp.json", STARTS_SERVERS),
+    (".agents", READ_BY_AGENTS),
+    (".claude", READ_BY_AGENTS),
+    (".codex", READ_BY_AGENTS),
+    (".gemini", READ_BY_AGENTS),
+    (".vscode", READ_BY_EDITORS),
+    (".zed", READ_BY_EDITORS),
+    (".idea", READ_BY_EDITORS),
+    (".husky", RUNS_PROGRAMS_OF_GIT),
+    (".envrc", READ_BY_SHELLS),
+    (GIT, RUNS_PROGRAMS_OF_GIT),
+];
+
+/// Names that only file tools ask about.
+const ASKED_BY_FILE_TOOLS: [(&str, &str); 2] = [("AGENTS.md", INSTRUCTS_AGENTS), ("CLAUDE.md", INSTRUCTS_AGENTS)];
+
+const GIT: &str = ".git";
+/// The parts of a git folder that make git run programs. The rest of it changes with every commit.
+const OF_GIT: [&str; 4] = ["hooks", "config", "config.worktree", "commondir"];
+/// Folders in a git folder that hold further git folders.
+const INNER_GIT: [&str; 2] = ["modules", "worktrees"];
+const GITHUB: &str = ".github";
+const WORKFLOWS: &str = "workflows";
+
+/// A path that is not written without consent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProtectedPath {
+    /// The path, as it is shown.
+    pub shown: String,
+    /// The name in it that is on the list.
+    pub name: &'static str,
+    pub reason: &'static str,
+}
+
+impl std::fmt::Display for ProtectedPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` is a protected path: {}", self.shown, self.reason)
+    }
+}
+
+/// The name on the list that protects `path`, and why. `path` is resolved; `root` is the root that it is below. The
+/// folders above the root do not count, except for the root's own name and for what belongs to a git folder.
+pub fn find_protected(path: &Path, root: Option<&Path>) -> Option<(&'static str, &'static str)> {
+    let from = root.and_then(Path::parent).unwrap_or(Path::new("/"));
+    let below: Vec<_> = names(path.strip_prefix(from).unwrap_or(path)).collect();
+    let all: Vec<_> = names(path).collect();
+    match_protected(&below).or_else(|| match_protected(&all).filter(|(name, _)| *name == GIT))
+}
+
+/// The same for a path that cannot be resolved, such as one that is relative to an unknown folder.
+pub fn find_protected_name(path: &str) -> Option<(&'static str, &'static str)> {
+    match_protected(&names(Path::new(path)).collect::<Vec<_>>())
+}
+
+fn names(path: &Path) -> impl Iterator<Item = &str> {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_str().unwrap_or("\u{fffd}")),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => None,
+    })
+}
+
+fn match_protected(names: &[&str]) -> Option<(&'static str, &'static str)> {
+    (0..names.len()).find_map(|at| {
+        let (name, rest) = (names[at], &names[at + 1..]);
+        let listed = PROTECTED.iter().chain(&ASKED_BY_FILE_TOOLS).find(|(listed, _)| same(listed, name));
+        match listed {
+            Some((listed, _)) if *listed == GIT && !runs_programs(rest) => None,
+            Some(listed) => Some(*listed),
+            // The folder itself can be moved or replaced with all that is in it.
+            None if same(GITHUB, name) && rest.first().is_none_or(|inner| same(WORKFLOWS, inner)) => {
+                Some((GITHUB, RUNS_IN_CI))
+            }
+            None => None,
+        }
+    })
+}
+
+/// `rest`: the names below `.git`. The folder itself counts, because a file of this name leads to another git folder.
+fn runs_programs(rest: &[&str]) -> bool {
+    let is_listed = |name: &&str| OF_GIT.iter().any(|listed| same(listed, name));
+    match rest {
+        [] => true,
+        [first, inner @ ..] if INNER_GIT.iter().any(|listed| same(listed, first)) => inner.iter().any(is_listed),
+        [first, ..] => is_listed(first),
+    }
+}
+
+fn same(listed: &str, name: &str) -> bool {
+    listed.eq_ignore_ascii_case(name)
+}
+
+/// Below the user's home. A `*` at the end stands for any characters.
+const HIDDEN: [&str; 58] = [
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".netrc",
+    ".authinfo*",
+    ".pypirc",
+    ".git-credentials",
+    ".vault-token",
+    ".terraform.d",
+    ".pgpass",
+    ".my.cnf",
+    ".password-store",
+    ".claude*",
+    ".codex",
+    ".gemini",
+    ".thunderbird",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/glab-cli",
+    ".config/hub",
+    ".config/op",
+    ".config/rclone",
+    ".config/doctl",
+    ".config/containers",
+    ".config/goose",
+    ".cargo/credentials*",
+    ".local/share/keyrings",
+    ".local/share/opencode",
+    ".m2/settings.xml",
+    ".gradle/gradle.properties",
+    // These hold credentials among other settings.
+    ".npmrc",
+    ".docker/config.json",
+    // Browser profiles.
+    ".mozilla",
+    ".librewolf",
+    ".config/google-chrome*",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".config/microsoft-edge*",
+    ".config/vivaldi*",
+    ".config/opera*",
+    ".var/app/org.mozilla.firefox",
+    "snap/firefox",
+    "snap/chromium",
+    "Library/Keychains",
+    "Library/Cookies",
+    "Library/Application Support/Google",
+    "Library/Application Support/Firefox",
+    // Shell histories.
+    ".bash_history",
+    ".zsh_history",
+    ".zsh_sessions",
+    ".histfile",
+    ".history",
+    ".python_history",
+    ".psql_history",
+    ".mysql_history",
+    ".local/share/fish",
+];
+
+const HIDDEN_OF_SYSTEM: [&str; 4] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
+
+/// Says which servers were reached, and no secret.
+const SHOWN: &str = ".ssh/known_hosts";
+
+/// Paths that file tools neither read nor write. The default hides nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HiddenPaths {
+    /// As it is named and as it resolves.
+    homes: Vec<PathBuf>,
+    /// Whole folders and files, resolved.
+    paths: Vec<PathBuf>,
+}
+
+impl HiddenPaths {
+    /// `home` is the user's; `folders` are those in which Skein keeps its config, data, state and cache.
+    pub fn new(home: &Path, folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        let mut hidden = Self::default();
+        if home.is_absolute() {
+            hidden.homes.push(home.to_owned());
+            hidden.homes.extend(home.canonicalize().ok().filter(|real| real != home));
+        }
+        // A hidden folder may be a link to where it is kept.
+        let listed = HIDDEN.iter().filter(|name| !name.ends_with('*')).map(|name| home.join(name));
+        hidden.paths.extend(listed.filter(|path| path.is_symlink()).filter_map(|path| path.canonicalize().ok()));
+        for folder in folders.into_iter().chain(HIDDEN_OF_SYSTEM.map(PathBuf::from)) {
+            hidden.paths.extend(folder.canonicalize().ok().filter(|real| *real != folder));
+            hidden.paths.extend(Some(folder).filter(|folder| folder.is_absolute()));
+        }
+        hidden
+    }
+
+    /// The hidden folder or file that `path`, which is resolved, is or is in. `None` if it is not hidden.
+    pub fn covering(&self, path: &Path) -> Option<PathBuf> {
+        let in_home = self.homes.iter().find_map(|home| {
+            let below = path.strip_prefix(home).ok()?;
+            if below == Path::new(SHOWN) {
+                return None;
+            }
+            let below: Vec<_> = names(below).collect();
+            let listed = HIDDEN.iter().find(|listed| begins_with(&below, listed))?;
+            Some(home.join(below[..listed.split('/').count()].join("/")))
+        });
+        in_home.or_else(|| self.paths.iter().find(|hidden| path.starts_with(hidden)).cloned())
+    }
+}
+
+fn begins_with(names: &[&str], listed: &str) -> bool {
+    let listed: Vec<_> = listed.split('/').collect();
+    names.len() >= listed.len()
+        && listed.iter().zip(names).all(|(listed, name)| match listed.strip_suffix('*') {
+            Some(beginning) => name.get(..beginning.len()).is_some_and(|start| same(beginning, start)),
+            None => same(listed, name),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_protected(path: &str) -> bool {
+        find_protected(Path::new(path), Some(Path::new("/work/project"))).is_some()
+    }
+
+    #[test]
+    fn protected_paths_are_found_at_any_depth_and_in_any_case() {
+        for path in [
+            ".git/config",
+            ".GIT/Config",
+            ".git/hooks/pre-commit",
+            ".git/config.worktree",
+            ".git/commondir",
+            ".git",
+            "vendor/lib/.git/hooks/post-checkout",
+            ".git/modules/lib/config",
+            ".git/modules/deep/lib/hooks/x",
+            ".git/worktrees/w/config.worktree",
+            ".skein/config.yaml",
+            "sub/.mcp.json",
+            ".agents/skills/x/SKILL.md",
+            ".claude/settings.json",
+            ".codex/config.toml",
+            ".gemini/settings.json",
+            ".vscode/tasks.json",
+            ".zed/tasks.json",
+            ".idea/workspace.xml",
+            ".husky/pre-commit",
+            ".envrc",
+            "AGENTS.md",
+            "docs/claude.md",
+            ".github/workflows/ci.yml",
+            ".github",
+        ] {
+            assert!(is_protected(&format!("/work/project/{path}")), "{path}");
+            assert!(find_protected_name(path).is_some(), "{path}");
+        }
+        for path in ["src/main.rs", ".git/HEAD", ".git/refs/heads/main", ".gitignore", ".github/CODEOWNERS", "agents"] {
+            assert!(!is_protected(&format!("/work/project/{path}")), "{path}");
+        }
+    }
+
+    #[test]
+    fn folders_above_the_root_do_not_count_except_for_git() {
+        let below = |path: &str, root: &str| find_protected(Path::new(path), Some(Path::new(root))).is_some();
+        assert!(!below("/work/.claude/worktrees/a/src/x.rs", "/work/.claude/worktrees/a"));
+        assert!(below("/work/.skein/config.yaml", "/work/.skein"));
+        assert!(below("/work/.git/hooks/x", "/work/.git/hooks"));
+    }
+
+    #[test]
+    fn hidden_paths_are_those_of_the_home_and_of_skein() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = folder.path().canonicalize().expect("a folder");
+        std::fs::create_dir(home.join("kept")).expect("created");
+        std::os::unix::fs::symlink(home.join("kept"), home.join(".gnupg")).expect("linked");
+        let hidden = HiddenPaths::new(&home, [home.join("data/skein")]);
+        for path in [
+            ".ssh/id_ed25519",
+            ".ssh",
+            ".SSH/id_rsa",
+            ".aws/credentials",
+            ".authinfo.gpg",
+            ".claude.json",
+            ".claude/projects/x",
+            ".config/gh/hosts.yml",
+            ".cargo/credentials.toml",
+            ".bash_history",
+            "kept/private.key",
+            "data/skein/sessions.db",
+        ] {
+            assert!(hidden.covering(&home.join(path)).is_some(), "{path}");
+        }
+        for path in [".ssh/known_hosts", ".config/other", ".cargo/config.toml", "data", "project/.ssh/x", "src"] {
+            assert_eq!(hidden.covering(&home.join(path)), None, "{path}");
+        }
+        assert!(hidden.covering(Path::new("/etc/shadow")).is_some());
+        assert_eq!(HiddenPaths::default().covering(&home.join(".ssh/id_rsa")), None);
+    }
+}
