@@ -2,4 +2,4 @@
 
 mod paths;
 
-pub use paths::{HiddenPaths, PROTECTED, ProtectedPath, find_protected, find_protected_name};
+pub use paths::{HiddenPaths, PROTECTED, PROTECTED_EXAMPLES, ProtectedPath, find_protected, find_protected_name};

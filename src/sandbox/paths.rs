@@ -29,6 +29,26 @@ pub const PROTECTED: [(&str, &str); 12] = [
     (GIT, RUNS_PROGRAMS_OF_GIT),
 ];
 
+/// Paths that are protected, the most powerful first, for checks of patterns.
+pub const PROTECTED_EXAMPLES: [&str; 16] = [
+    ".git/config",
+    ".git/hooks/pre-commit",
+    ".skein/config.yaml",
+    ".mcp.json",
+    ".envrc",
+    ".husky/pre-commit",
+    ".vscode/tasks.json",
+    ".zed/tasks.json",
+    ".idea/workspace.xml",
+    ".claude/settings.json",
+    ".codex/config.toml",
+    ".gemini/settings.json",
+    ".github/workflows/ci.yml",
+    ".agents/skills/example/SKILL.md",
+    "AGENTS.md",
+    "CLAUDE.md",
+];
+
 /// Names that only file tools ask about.
 const ASKED_BY_FILE_TOOLS: [(&str, &str); 2] = [("AGENTS.md", INSTRUCTS_AGENTS), ("CLAUDE.md", INSTRUCTS_AGENTS)];
 
@@ -270,6 +290,13 @@ mod tests {
         }
         for path in ["src/main.rs", ".git/HEAD", ".git/refs/heads/main", ".gitignore", ".github/CODEOWNERS", "agents"] {
             assert!(!is_protected(&format!("/work/project/{path}")), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_examples_are_protected() {
+        for path in PROTECTED_EXAMPLES {
+            assert!(find_protected_name(path).is_some(), "{path}");
         }
     }
 

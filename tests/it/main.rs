@@ -90,6 +90,8 @@ mod knowledge;
 mod model;
 /// Who works on a prompt, and what they know.
 mod orchestrator;
+/// Files of calls: what is shown and written; protected and hidden paths.
+mod paths;
 /// Agents of others, each by itself: what they say before Skein is between.
 mod peers;
 /// Rules about calls, and what bash really runs.

@@ -13,6 +13,7 @@ use crate::manifest::{
     AcpRuntime, AgentEntry, Dependency, DependencyKind, GroupEntry, Layer, ModeEntry, Path, Runtime, ServiceEntry,
     Source, Transport, VariableName,
 };
+use crate::sandbox::{self, PROTECTED_EXAMPLES};
 
 /// A pattern for file names needs no more; a larger one is a mistake or an attack.
 const MAX_REGEX: usize = 256 * 1024;
@@ -223,6 +224,7 @@ impl<'a> Checks<'a> {
         }
         self.command_power(id, mode);
         self.read_and_fetch(id, mode);
+        self.edit_power(id, mode);
         if understood {
             self.admits_something(id, mode, &scope);
         }
@@ -317,6 +319,28 @@ impl<'a> Checks<'a> {
             format!("mode `{}` has `read` and `fetch`: file contents can leave in a URL to an allowed host", id.mode),
             "Skein asks per host; narrow it with host rules, as `{host: \"*.example.com\", then: deny}`",
         ));
+    }
+
+    /// An edit of a protected path can run programs in a mode without a shell. With one there is nothing to add.
+    fn edit_power(&mut self, id: &ModeId, mode: &'a ModeEntry) {
+        let groups = &mode.mode.tool_groups;
+        if groups.iter().any(|entry| entry.group().as_str() == "command") {
+            return;
+        }
+        for (position, entry) in groups.iter().enumerate().filter(|(_, entry)| entry.group().as_str() == "edit") {
+            let pattern = entry.files().map(|files| RegexBuilder::new(files).size_limit(MAX_REGEX).build());
+            // A pattern that is wrong is reported elsewhere.
+            let Ok(pattern) = pattern.transpose() else { continue };
+            let reaches = |path: &&&str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(path));
+            let Some(path) = PROTECTED_EXAMPLES.iter().find(reaches) else { continue };
+            let reason = sandbox::find_protected_name(path).map_or("", |(_, reason)| reason);
+            self.found.push(Diagnostic::note(
+                "N305",
+                mode.source.place(&mode.path.key("tool_groups").index(position)),
+                format!("`edit` of mode `{}` reaches protected paths such as `{path}`: {reason}", id.mode),
+                "Skein asks before each write of such a path; narrow `files` to leave them out",
+            ));
+        }
     }
 
     /// A service that is started and of which no tool can be used was probably meant otherwise.

@@ -1,0 +1,269 @@
+//! The files that calls are about: what the user is shown, what is written after an answer, and which paths are
+//! protected or hidden.
+#![allow(clippy::expect_used, reason = "helpers of tests fail the test")]
+
+use std::os::unix::fs::symlink;
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use skein::broker::{Answer as UserAnswer, Asker, Nobody, Question, Terms};
+use skein::manifest::Approval;
+
+use crate::model::{Answer, Model, calls, says};
+use crate::support::acp::{Acp, of_kind, selected};
+use crate::support::outside::{manifest, mode as outside_mode};
+use crate::support::peers;
+use crate::support::{Sandbox, Wired, agent, echo, mode};
+
+fn write_file(path: &str) -> String {
+    format!("/developer.write_file {}", json!({"path": path, "content": "new\n", "overwrite": true}))
+}
+
+/// A repository with a folder beside the git folder.
+fn repository() -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.git/config", "[core]\n");
+    sandbox.write("project/documentation/notes.md", "old\n");
+    sandbox.write("project/src/main.rs", "fn main() {}\n");
+    sandbox
+}
+
+fn text(sandbox: &Sandbox, path: &str) -> String {
+    std::fs::read_to_string(sandbox.path(path)).unwrap_or_default()
+}
+
+fn question(client: &mut Acp, mark: usize) -> Value {
+    let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+    asked["params"].clone()
+}
+
+#[test]
+fn a_question_shows_where_a_path_leads() {
+    let sandbox = repository();
+    let mut client = Acp::start(&sandbox);
+    client.on_permission("reject");
+    let session = client.session();
+    let mark = client.mark();
+    client.prompt(&session, &write_file("documentation/../.git/config"));
+    let asked = question(&mut client, mark);
+    let call = &asked["toolCall"];
+    assert_eq!(call["title"], "Write file: .git/config (given as documentation/../.git/config)");
+    let path = sandbox.path("project/.git/config").to_string_lossy().into_owned();
+    assert_eq!(call["locations"], json!([{"path": path}]), "{asked}");
+    let reason = call["content"][0]["content"]["text"].as_str().expect("a reason");
+    assert!(reason.contains("`.git/config` is a protected path: git runs programs"), "{asked}");
+    assert_eq!((&call["content"][1]["type"], &call["content"][1]["path"]), (&json!("diff"), &json!(path)), "{asked}");
+    let names: Vec<_> = asked["options"].as_array().expect("options").iter().map(|option| &option["name"]).collect();
+    assert_eq!(names, ["Allow", "Reject", "Reject developer__write_file of .git/config in this session"]);
+    let begun = of_kind(&client.updates(mark, &session), "tool_call")[0].clone();
+    assert_eq!((&begun["title"], &begun["locations"]), (&call["title"], &call["locations"]));
+    assert_eq!(text(&sandbox, "project/.git/config"), "[core]\n");
+}
+
+#[test]
+fn a_path_that_means_two_things_is_not_asked_about() {
+    let sandbox = repository();
+    let mut client = Acp::start(&sandbox);
+    let session = client.session();
+    for (path, reason) in [
+        ("documentation/notes.md                                   /../../.git/config", "does not exist"),
+        ("documentation/notes.md/../../.git/config", "not a folder"),
+        ("documentation/new                                        /../../.git/config", "does not exist"),
+        ("documentation/no\u{200b}tes.md", "characters that do not show"),
+        ("documentation/\u{202e}dm.eton", "characters that do not show"),
+        ("documentation/notes.md\u{7f}", "characters that do not show"),
+    ] {
+        let mark = client.mark();
+        let (_, updates) = client.prompt(&session, &write_file(path));
+        let ended = of_kind(&updates, "tool_call_update").last().expect("an end").clone();
+        assert!(ended["status"] == "failed" && ended.to_string().contains(reason), "{path}: {ended}");
+        let asked = client.heard()[mark..].iter().any(|message| message["method"] == "session/request_permission");
+        assert!(!asked, "{path}");
+    }
+    assert_eq!(text(&sandbox, "project/.git/config"), "[core]\n");
+}
+
+/// The link is exchanged while the question is open.
+#[test]
+fn a_path_that_leads_elsewhere_after_the_answer_is_refused() {
+    for mode in ["coding/architect", "coding/backend"] {
+        let sandbox = repository();
+        let mut client = Acp::start(&sandbox);
+        let session = client.session();
+        client.set_mode(&session, mode);
+        let notes = sandbox.path("project/documentation/notes.md");
+        client.on("session/request_permission", move |_| {
+            std::fs::remove_file(&notes).expect("removed");
+            symlink("../src/main.rs", &notes).expect("linked");
+            Some(selected("allow"))
+        });
+        let (_, updates) = client.prompt(&session, &write_file("documentation/notes.md"));
+        let ended = of_kind(&updates, "tool_call_update").last().expect("an end").clone();
+        assert_eq!(ended["status"], "failed", "{mode}: {ended}");
+        assert_eq!(text(&sandbox, "project/src/main.rs"), "fn main() {}\n", "{mode}");
+        // Nor is the folder on the way exchanged.
+        let sandbox = repository();
+        sandbox.write("project/other/notes.md", "other\n");
+        let mut client = Acp::start(&sandbox);
+        let session = client.session();
+        client.set_mode(&session, mode);
+        let folder = sandbox.path("project/documentation");
+        client.on("session/request_permission", move |_| {
+            std::fs::remove_dir_all(&folder).expect("removed");
+            symlink("other", &folder).expect("linked");
+            Some(selected("allow"))
+        });
+        let (_, updates) = client.prompt(&session, &write_file("documentation/notes.md"));
+        let ended = of_kind(&updates, "tool_call_update").last().expect("an end").clone();
+        assert!(ended.to_string().contains("leads elsewhere now"), "{mode}: {ended}");
+        assert_eq!(text(&sandbox, "project/other/notes.md"), "other\n", "{mode}");
+    }
+}
+
+#[test]
+fn consent_to_a_protected_path_is_for_one_call() {
+    let sandbox = repository();
+    let mut client = Acp::able(&sandbox, &["--approval", "auto"], &json!({}));
+    // A client that answers what it was not offered.
+    client.on_permission("allow-always");
+    let session = client.session();
+    for count in 1..=2 {
+        let mark = client.mark();
+        client.prompt(&session, &write_file(".git/hooks/pre-commit"));
+        question(&mut client, mark);
+        assert_eq!(text(&sandbox, "project/.git/hooks/pre-commit"), "new\n", "{count}");
+    }
+    let mark = client.mark();
+    client.prompt(&session, &write_file("src/new.rs"));
+    assert_eq!(text(&sandbox, "project/src/new.rs"), "new\n");
+    assert!(client.heard()[mark..].iter().all(|message| message["method"] != "session/request_permission"));
+}
+
+#[test]
+fn every_level_asks_for_protected_paths_without_a_rule() {
+    let sandbox = repository();
+    sandbox.write("project/lib/.git/HEAD", "");
+    let outcome = |flags: &[&str], path: &str| {
+        let call = format!("developer__write_file {}", json!({"path": path, "content": "x"}));
+        let run = sandbox
+            .skein(&[&["permissions", "test", "-a", "coding", "-m", "backend", "--json"], flags, &[&call]].concat());
+        assert_eq!(run.code, 0, "{}", run.whole());
+        (run.json()["outcome"].as_str().expect("an outcome").to_owned(), run.json()["because"].to_string())
+    };
+    for path in
+        [".git/config", "lib/.git/hooks/x", ".GIT/config", ".envrc", "docs/AGENTS.md", ".github/workflows/ci.yml"]
+    {
+        let (verdict, because) = outcome(&["--approval", "auto"], path);
+        assert!(verdict == "ask" && because.contains("protected path"), "{path}: {because}");
+        assert_eq!(outcome(&["--approval", "read-only"], path).0, "refuse", "{path}");
+    }
+    let auto = |rule: &str, path: &str| outcome(&["--approval", "auto", "--allow", rule], path).0;
+    for rule in ["developer__write_file", "developer__*: {path: \"*\"}", "developer__*: {path: \"*config\"}"] {
+        assert_eq!(auto(rule, ".git/config"), "ask", "{rule}");
+    }
+    for rule in ["developer__write_file: {path: \".git/config\"}", "developer__*: {path: \".git/*\"}"] {
+        assert_eq!(auto(rule, ".git/config"), "run", "{rule}");
+        assert_eq!(auto(rule, ".vscode/tasks.json"), "ask", "{rule}");
+    }
+    assert_eq!(outcome(&["--approval", "auto"], "src/main.rs").0, "run");
+}
+
+#[test]
+fn without_a_user_a_protected_path_needs_the_rule_that_is_named() {
+    let wish = || calls("developer__write_file", &json!({"path": ".git/hooks/post-checkout", "content": "x"}));
+    let sandbox = repository();
+    let model = Model::new([wish(), says("done")].map(Answer::Stream).into());
+    let run = model.run(&sandbox, &["-a", "coding", "-m", "backend", "--approval", "auto", "go"]);
+    assert_eq!(run.code, 5, "{}", run.whole());
+    let rule = r#"developer__write_file: {path: ".git/hooks/post-checkout"}"#;
+    let result = model.request(1)["messages"].to_string();
+    assert!(result.contains(&rule.replace('"', r#"\""#)), "the rule is named: {result}");
+    assert!(!sandbox.path("project/.git/hooks").exists());
+    let model = Model::new([wish(), says("done")].map(Answer::Stream).into());
+    let run = model.run(&sandbox, &["-a", "coding", "-m", "backend", "--approval", "auto", "--allow", rule, "go"]);
+    assert_eq!((run.code, text(&sandbox, "project/.git/hooks/post-checkout").as_str()), (0, "x"), "{}", run.whole());
+}
+
+#[test]
+fn hidden_paths_are_refused_in_a_session_of_the_home() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/.ssh/id_ed25519", "PRIVATE KEY\n");
+    sandbox.write("home/.ssh/known_hosts", "example.org ssh-ed25519\n");
+    let mut client = Acp::able(&sandbox, &["--approval", "auto"], &json!({}));
+    for folder in ["home", "home/.ssh"] {
+        let cwd = sandbox.path(folder).to_string_lossy().into_owned();
+        let session = client.ask("session/new", json!({"cwd": cwd, "mcpServers": []}))["sessionId"].clone();
+        let session = session.as_str().expect("an id");
+        let key = sandbox.path("home/.ssh/id_ed25519").to_string_lossy().into_owned();
+        let read = |path: &str| format!("/developer.read_file {}", json!({"path": path}));
+        let (_, updates) = client.prompt(session, &read(&key));
+        let said = of_kind(&updates, "tool_call_update").last().expect("an end").to_string();
+        assert!(said.contains("hidden path") && !said.contains("PRIVATE"), "{folder}: {said}");
+        let (_, updates) = client.prompt(session, &read(&key.replace("id_ed25519", "known_hosts")));
+        let said = of_kind(&updates, "tool_call_update").last().expect("an end").to_string();
+        assert!(said.contains("example.org"), "{folder}: {said}");
+        let (_, updates) = client.prompt(session, r#"/developer.search {"pattern": "PRIVATE"}"#);
+        let said = of_kind(&updates, "tool_call_update").last().expect("an end").to_string();
+        assert!(!said.contains("PRIVATE KEY"), "{folder}: {said}");
+    }
+}
+
+#[test]
+fn external_agents_ask_for_protected_and_read_no_hidden_paths() {
+    let sandbox = repository();
+    let modes = [outside_mode("runner", json!(["read", "edit"]), json!(["developer"]))];
+    sandbox.install(&manifest("echo", &peers::echo(&[]), &modes));
+    sandbox.write("home/.ssh/id_ed25519", "PRIVATE KEY\n");
+    let mut client = Acp::able(&sandbox, &["--approval", "auto"], &json!({}));
+    client.on_permission("reject");
+    let session = client.session();
+    client.set_mode(&session, "echo/runner");
+    let config = sandbox.path("project/.git/config").to_string_lossy().into_owned();
+    let mark = client.mark();
+    let (_, updates) = client.prompt(&session, &format!("write {config} x"));
+    assert!(crate::support::acp::spoken(&updates).contains("the user refused"), "{updates:?}");
+    assert!(question(&mut client, mark)["toolCall"].to_string().contains("protected path"));
+    assert_eq!(text(&sandbox, "project/.git/config"), "[core]\n");
+    let home = sandbox.path("home").to_string_lossy().into_owned();
+    let session = client.ask("session/new", json!({"cwd": home, "mcpServers": []}))["sessionId"].clone();
+    let session = session.as_str().expect("an id").to_owned();
+    client.set_mode(&session, "echo/runner");
+    let (_, updates) = client.prompt(&session, &format!("read {home}/.ssh/id_ed25519"));
+    let said = crate::support::acp::spoken(&updates);
+    assert!(said.contains("hidden path") && !said.contains("PRIVATE"), "{said}");
+}
+
+/// Remembers the protected paths it was asked about, and refuses.
+#[derive(Default)]
+struct Refusing(Mutex<Vec<String>>);
+
+impl Asker for Refusing {
+    fn ask(&self, question: Question) -> BoxFuture<'_, UserAnswer> {
+        let protected = question.protected.map(|protected| protected.shown).unwrap_or_default();
+        self.0.lock().expect("the questions").push(protected);
+        Box::pin(async { UserAnswer::Refuse })
+    }
+}
+
+#[tokio::test]
+async fn third_party_tools_ask_for_protected_paths_too() {
+    let wired = Wired::with_manifests(&[echo("echo", &[]), agent(&[mode("work", json!(["echo"]), json!(["echo"]))])]);
+    let asker = Arc::new(Refusing::default());
+    let terms =
+        |asker| Terms { session: wired.session("s"), approval: Some(Approval::Auto), asker, brought: Vec::new() };
+    let binding = wired.bind_terms("work", terms(Arc::clone(&asker) as _)).await.expect("bound");
+    let absolute = wired.path("project/.git/config").display().to_string();
+    for path in [absolute.as_str(), ".git/config"] {
+        let said = wired.refused(&binding, "echo__write", json!({"path": path, "content": "x"})).await;
+        assert!(said.contains("the user refused"), "{path}: {said}");
+    }
+    let asked = std::mem::take(&mut *asker.0.lock().expect("the questions"));
+    assert_eq!(asked, [".git/config", ".git/config"]);
+    let fine = wired.path("project/notes.md").display().to_string();
+    wired.said(&binding, "echo__write", json!({"path": fine, "content": "x"})).await;
+    let binding = wired.bind_terms("work", terms(Arc::new(Nobody))).await.expect("bound");
+    let said = wired.refused(&binding, "echo__write", json!({"path": absolute, "content": "x"})).await;
+    assert!(said.contains(r#"echo__write: {path: ".git/config"}"#), "{said}");
+    wired.stop().await;
+}
