@@ -93,7 +93,7 @@ impl Inline {
             Mark::Strong => format!("**{inner}**"),
             Mark::Emphasis => format!("*{inner}*"),
             Mark::Struck => format!("~~{inner}~~"),
-            Mark::Code => code_span(&inner),
+            Mark::Code => code_span(inner),
             // The sign beside a heading that links to itself.
             Mark::Link(_) if inner == "¶" || inner == "#" => String::new(),
             Mark::Link(target) => format!("[{inner}]({target})"),
