@@ -422,10 +422,10 @@ fn poisoned() -> Vec<Value> {
     ]
 }
 
-/// A schema of 4 kB that has two to the power of forty parts when its references are followed.
+/// A schema of 2 kB that has two to the power of 28 parts when its references are followed.
 fn exploding() -> Value {
-    let mut definitions = json!({"d40": {"type": "string"}});
-    for nth in 0..40 {
+    let mut definitions = json!({"d28": {"type": "string"}});
+    for nth in 0..28 {
         let next = json!({"$ref": format!("#/$defs/d{}", nth + 1)});
         definitions[format!("d{nth}")] = json!({"allOf": [next.clone(), next]});
     }
