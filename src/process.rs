@@ -135,10 +135,14 @@ impl Group {
 
     /// Ends everything in the group at once, and while its first process lives all descendants of that.
     pub fn kill(&self) {
-        if self.child.id().is_some() {
-            ProcessTable::read().descendants(self.pid).iter().for_each(Process::kill);
-        }
+        // Read before the first of them ends, as orphans are no descendants any more; killed after the group, all of which
+        // ends at once, so that no shell reports the end of its children.
+        let descendants = match self.child.id() {
+            Some(_) => ProcessTable::read().descendants(self.pid),
+            None => Vec::new(),
+        };
         self.signal(Signal::KILL);
+        descendants.iter().for_each(Process::kill);
     }
 
     /// True while any process of the group lives.
