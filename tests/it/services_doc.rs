@@ -128,8 +128,9 @@ async fn the_page_on_services_is_what_they_say() {
          gets the tools of the groups it lists, see [manifests](manifests.md); a service that no mode of a session asks\n\
          for is not started. This page is made from what the services say; a test keeps it true.\n\n\
          File tools reach the session's working directory, its additional directories and its scratch folder, after links\n\
-         are resolved. A failed call changes nothing and says what to do. Services that are planned are in\n\
-         `skein services`.\n\n\
+         are resolved. [Protected paths](cli.md#protected-and-hidden-paths) are written only with consent,\n\
+         and hidden paths are refused. A failed call changes nothing and says what to do. Services that are\n\
+         planned are in `skein services`.\n\n\
          In a session that is shown in an editor which lends its files, `read_file`, `write_file`, `edit_file` and `undo_edit`\n\
          see UTF-8 text as the user does, unsaved changes included, and write through the editor; `search`, `find_files` and\n\
          `list_dir` see the disk. Where it lends terminals, `shell` runs in one, except in the background. What the editor\n\
