@@ -29,6 +29,8 @@ mod permissions;
 mod private_files;
 mod progress;
 mod recipe;
+#[cfg(test)]
+mod reference_tests;
 mod route;
 mod run;
 mod services;
@@ -69,7 +71,7 @@ struct Global {
     /// Read manifests from this folder or file too; they override all others
     #[arg(long, value_name = "DIR", global = true)]
     manifests: Vec<PathBuf>,
-    /// When a tool call needs consent, whatever the manifests say
+    /// When a tool call needs consent, for every mode
     #[arg(long, value_name = "LEVEL", global = true, env = "SKEIN_APPROVAL")]
     approval: Option<ApprovalLevel>,
     /// Write everything that services are asked and say to this file

@@ -33,7 +33,7 @@ use crate::trust::Project as ProjectFiles;
 pub(super) struct AcpArgs {
     #[command(flatten)]
     speaker: SpeakerArgs,
-    /// Offer session/fork, which the protocol does not have for good yet
+    /// Offer the unstable session/fork method
     #[arg(long)]
     unstable_fork: bool,
     /// Run `skein configure` instead

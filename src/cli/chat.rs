@@ -45,8 +45,7 @@ const PROMPT: &str = "› ";
 pub(super) struct ChatArgs {
     #[command(flatten)]
     talk: TalkArgs,
-    /// Go on with a stored session of this folder: the one with this id, or with this beginning of one; without
-    /// an id, choose one
+    /// Continue a session of this folder; without an id, choose one
     #[arg(long, value_name = "ID", num_args = 0..=1)]
     resume: Option<Option<String>>,
     /// What to begin with, with files as @path

@@ -56,7 +56,7 @@ pub(super) struct TalkArgs {
     /// Write what the model says to a file that `--model replay:FILE` plays
     #[arg(long, value_name = "FILE")]
     record_model: Option<PathBuf>,
-    /// Go on with the newest session of this folder
+    /// Continue the newest session in this folder
     #[arg(long = "continue", short, conflicts_with = "resume")]
     pub(super) continues: bool,
     #[command(flatten)]

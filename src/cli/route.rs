@@ -38,7 +38,7 @@ pub(super) struct RouteArgs {
     /// the agents that are named take part
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "remember"])]
     eval: Option<PathBuf>,
-    /// Let all agents take part in --eval, whichever the cases name
+    /// Let all agents take part in --eval
     #[arg(long, requires = "eval")]
     all: bool,
     /// The prompt, as it would be given to `run`; @agent/mode at its beginning decides. Read from stdin if left out

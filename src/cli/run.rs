@@ -30,7 +30,7 @@ use crate::session::Live;
 pub(super) struct RunArgs {
     #[command(flatten)]
     talk: TalkArgs,
-    /// Go on with this session; the beginning of its id is enough
+    /// Continue this session; the start of its id is enough
     #[arg(long, value_name = "ID")]
     resume: Option<String>,
     /// How to print the answer

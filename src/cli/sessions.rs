@@ -38,11 +38,11 @@ enum SessionsCommand {
         /// Those that worked for this one; its id, or the beginning of it
         #[arg(long, value_name = "ID", conflicts_with = "all")]
         of: Option<String>,
-        /// At most so many
+        /// The maximum number of results
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
     },
-    /// Show what was said and done
+    /// Show messages and calls of a session
     Show {
         /// Its id, or the beginning of it
         id: String,
@@ -57,13 +57,13 @@ enum SessionsCommand {
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Remove sessions for good
+    /// Delete sessions permanently
     Delete {
         /// Their ids, or the beginnings of them
         #[arg(required = true)]
         ids: Vec<String>,
     },
-    /// Find what was said in this project, by words
+    /// Find messages of this project by words
     Search {
         /// All of them must stand in one message
         #[arg(required = true)]
@@ -71,7 +71,7 @@ enum SessionsCommand {
         /// In every folder
         #[arg(long)]
         all: bool,
-        /// At most so many
+        /// The maximum number of results
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
     },

@@ -22,7 +22,7 @@ pub(super) struct TrustArgs {
     /// Take the trust back
     #[arg(long, conflicts_with = "yes")]
     revoke: bool,
-    /// Only say whether the project is trusted
+    /// Only print whether the project is trusted
     #[arg(long, conflicts_with_all = ["yes", "revoke"])]
     status: bool,
     /// Print the result as JSON

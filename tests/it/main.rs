@@ -104,6 +104,8 @@ mod real_servers;
 mod recipe;
 /// What was recorded is what is played.
 mod recordings;
+/// docs/reference.md against the source.
+mod reference;
 /// `skein route`: who takes a prompt on, and how well that is known.
 mod route;
 /// Skein while it runs: processes, signals, sockets, probes.
