@@ -13,11 +13,11 @@ use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::CallToolRequestParams;
 use rmcp::{ServerHandler, ServiceExt as _, tool, tool_handler, tool_router};
 use serde_json::{Map, Value, json};
-use skein::broker::{Binding, Nobody, Terms};
-use skein::manifest::{Approval, Layer, Root};
+use skein::broker::{BindRequest, Binding, NoAsker};
+use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
-use skein::services::{PoolOptions, Registry};
-use skein::tool::{CallContext, Session};
+use skein::services::{BuiltinRegistry, PoolOptions};
+use skein::tool::{CallContext, SessionContext};
 
 #[derive(Clone)]
 struct Echo {
@@ -60,19 +60,19 @@ runtime: {acp: {command: none}}
 modes: [{slug: only, description: One tool., tool_groups: [read], dependencies: [echo]}]
 ";
 
-async fn bind() -> (Runtime, Arc<Session>, Binding) {
+async fn bind() -> (Runtime, Arc<SessionContext>, Binding) {
     let files = [("services/echo.yaml", SERVICE), ("agents/bench.yaml", AGENT)];
     let files = files.into_iter().map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec())).collect();
     let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Snapshot { files, shown: String::new() })]);
     let plan = skein::graph::resolve(manifests, found).plan.expect("the manifests are right");
-    let registry = Registry::empty().with("echo", |_| Echo::new());
+    let registry = BuiltinRegistry::empty().with("echo", |_| Echo::new());
     let runtime = Runtime::start(Arc::new(plan), registry, PoolOptions::default(), None);
-    let session = Session::new("bench", "/".into(), Vec::new(), "/".into());
-    let terms = Terms {
+    let session = SessionContext::new("bench", "/".into(), Vec::new(), "/".into());
+    let terms = BindRequest {
         session: Arc::clone(&session),
-        approval: Some(Approval::Auto),
-        asker: Arc::new(Nobody),
-        brought: Vec::new(),
+        approval: Some(ApprovalLevel::Auto),
+        asker: Arc::new(NoAsker),
+        client_services: Vec::new(),
     };
     let binding = runtime.broker().bind(&"bench/only".parse().expect("a mode"), terms).await.expect("bound");
     (runtime, session, binding)

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
-use skein::agents::{Ending, Event, Exchange, History, Limits, Notifier, Status};
-use skein::broker::{Nobody, Terms};
+use skein::agents::{Event, Exchange, History, Notifier, StatusUpdate, StopReason, TurnLimits};
+use skein::broker::{BindRequest, NoAsker};
 use skein::conversation::{Content, ToolUse, Usage};
-use skein::llm::{LlmError, ModelStop, Provider, Request, StreamEvent};
-use skein::manifest::{Approval, Layer, Root};
+use skein::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
+use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
-use skein::services::{PoolOptions, Registry};
-use skein::tool::Session;
+use skein::services::{BuiltinRegistry, PoolOptions};
+use skein::tool::SessionContext;
 use tokio_util::sync::CancellationToken;
 
 const FILES: usize = 10;
@@ -50,7 +50,7 @@ impl Provider for Script {
         "script"
     }
 
-    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+    fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let tool = |tool: &skein::llm::OfferedTool| json!({"name": tool.name, "description": tool.description, "input_schema": *tool.schema});
         let tools: Vec<_> = request.tools.iter().map(tool).collect();
         let whole = json!({"system": &*request.system, "tools": tools, "messages": request.messages});
@@ -65,7 +65,7 @@ struct Ear;
 impl Notifier for Ear {
     fn log(&self, _: Event) {}
 
-    fn status(&self, _: Status) {}
+    fn status(&self, _: StatusUpdate) {}
 }
 
 fn calls(calls: &[(&str, Value)]) -> Vec<StreamEvent> {
@@ -84,7 +84,7 @@ fn says() -> Vec<StreamEvent> {
 
 struct Bench {
     runtime: Runtime,
-    session: Arc<Session>,
+    session: Arc<SessionContext>,
 }
 
 impl Bench {
@@ -97,18 +97,18 @@ impl Bench {
         let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, own)]);
         let plan = skein::graph::resolve(manifests, found).plan.expect("the manifests are right");
         let options = PoolOptions { data: folder.join("data"), ..PoolOptions::default() };
-        let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, None);
-        let session = Session::new("bench", folder.to_owned(), Vec::new(), folder.join("scratch"));
+        let runtime = Runtime::start(Arc::new(plan), BuiltinRegistry::builtin(), options, None);
+        let session = SessionContext::new("bench", folder.to_owned(), Vec::new(), folder.join("scratch"));
         Self { runtime, session }
     }
 
     /// One turn: how long it took, and how many bytes each request had.
     async fn turn(&self, mode: &str, turns: Vec<Vec<StreamEvent>>) -> (Duration, Vec<usize>) {
-        let terms = Terms {
+        let terms = BindRequest {
             session: Arc::clone(&self.session),
-            approval: Some(Approval::Auto),
-            asker: Arc::new(Nobody),
-            brought: Vec::new(),
+            approval: Some(ApprovalLevel::Auto),
+            asker: Arc::new(NoAsker),
+            client_services: Vec::new(),
         };
         let mode = format!("bench/{mode}").parse().expect("a mode");
         let binding = Arc::new(self.runtime.broker().bind(&mode, terms).await.expect("the mode can be entered"));
@@ -119,7 +119,7 @@ impl Bench {
             binding,
             Arc::clone(&self.session),
             Arc::new(Ear),
-            Limits::default(),
+            TurnLimits::default(),
             "You count words.",
         );
         let mut history = History::default();
@@ -127,7 +127,7 @@ impl Bench {
         let begun = Instant::now();
         let end = exchange.turn(&mut history, prompt, &CancellationToken::new()).await;
         let took = begun.elapsed();
-        assert_eq!(end.ending, Ending::EndTurn);
+        assert_eq!(end.ending, StopReason::EndTurn);
         let whole = json!(history.messages()).to_string();
         assert!(!whole.contains("\"is_error\":true"), "{whole}");
         let bytes = script.bytes.lock().expect("the sizes").clone();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion};
 use skein::diagnostic::has_errors;
-use skein::graph::{Plan, Resolved, resolve};
+use skein::graph::{Plan, Resolution, resolve};
 use skein::ids::ModeId;
 use skein::manifest::{Layer, Root, load};
 
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 
 /// The work that is counted. Kept as a function of its own, under this name, for `scripts/scale`.
 #[inline(never)]
-fn load_and_resolve(roots: &[(Layer, Root)]) -> Resolved {
+fn load_and_resolve(roots: &[(Layer, Root)]) -> Resolution {
     let (manifests, found) = load(roots);
     resolve(manifests, found)
 }
@@ -76,7 +76,7 @@ fn measure(criterion: &mut Criterion) {
 
 /// The plan of a generated set, which must be what its size promises: a set with an error would be dropped
 /// half way, and the measurement would flatter.
-fn plan_of(size: Size, resolved: Resolved) -> Plan {
+fn plan_of(size: Size, resolved: Resolution) -> Plan {
     let errors = has_errors(&resolved.diagnostics);
     assert!(!errors, "the generated set is wrong: {:?}", resolved.diagnostics.first());
     let Some(plan) = resolved.plan else { panic!("a set without errors has a plan") };

@@ -17,11 +17,13 @@ fn routes(criterion: &mut Criterion) {
     let (manifests, _) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
     let candidates = candidates(&manifests);
     let folder = tempfile::tempdir().expect("a folder");
-    let router = Router::learned_in(folder.path(), &candidates);
+    let router = Router::load_or_learn(folder.path(), &candidates);
     let mut group = criterion.benchmark_group("route");
     group.sample_size(10);
     group.bench_function("learn", |bencher| bencher.iter(|| Router::learn(black_box(&candidates))));
-    group.bench_function("load", |bencher| bencher.iter(|| Router::learned_in(folder.path(), black_box(&candidates))));
+    group.bench_function("load", |bencher| {
+        bencher.iter(|| Router::load_or_learn(folder.path(), black_box(&candidates)))
+    });
     group.sample_size(100);
     group.bench_function("rank", |bencher| bencher.iter(|| router.rank(black_box(PROMPT))));
     group.bench_function("split", |bencher| {

@@ -12,10 +12,10 @@ mod dispatch;
 mod editor;
 mod elicit;
 mod errors;
-mod found;
+mod tool_output;
 mod initialize;
 mod options;
-mod outside;
+mod external;
 mod prompt;
 mod sessions;
 mod subagent;
@@ -32,52 +32,52 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use crate::manifest::Approval;
+use crate::manifest::ApprovalLevel;
 use crate::orchestrator::Orchestrator;
-use crate::project::{Broken, Project, Projects};
+use crate::project::{Project, ProjectError, ProjectLoader};
 use crate::session::Sessions;
-use connection::Connection;
-use wire::Wire;
+use connection::ClientConnection;
+use wire::ClientWriter;
 
 /// How long a client that has closed its side may take to read what it was told.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the door opens to.
-pub struct Front {
+pub struct AcpServer {
     /// Opens the store of sessions, or says why it cannot be used.
     pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, String>> + Send + Sync>,
-    pub projects: Arc<dyn Projects>,
+    pub projects: Arc<dyn ProjectLoader>,
     pub orchestrator: Orchestrator,
     pub version: &'static str,
     /// Where the program was started.
     pub cwd: PathBuf,
-    pub approval: Option<Approval>,
+    pub approval: Option<ApprovalLevel>,
     /// Offers `session/fork`, which the protocol does not have for good yet.
     pub fork: bool,
 }
 
-impl std::fmt::Debug for Front {
+impl std::fmt::Debug for AcpServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Front").field("cwd", &self.cwd).finish_non_exhaustive()
+        f.debug_struct("AcpServer").field("cwd", &self.cwd).finish_non_exhaustive()
     }
 }
 
 /// Serves one client until it closes its side, or `stop` does. When this returns, no turn runs, and all that was
 /// said is written.
 pub async fn serve(
-    front: Front,
+    front: AcpServer,
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let (wire, writer) = Wire::start(output)?;
+    let (wire, writer) = ClientWriter::start(output)?;
     let transport = Lines::new(wire.sink(), wire::lines(input)?.take_until(stop.cancelled_owned()));
-    let connection = Connection::new(front, wire);
+    let connection = ClientConnection::new(front, wire);
     let served = dispatch::speak(&connection, transport).await;
     connection.end().await;
     drop(connection);
     let written = tokio::task::spawn_blocking(move || drop(writer.join()));
     // A client that has gone without reading what it was told keeps nobody here.
-    drop(tokio::time::timeout(LAST_WORDS, written).await);
+    drop(tokio::time::timeout(FLUSH_TIMEOUT, written).await);
     served.map_err(|error| std::io::Error::other(error.to_string()))
 }

@@ -12,20 +12,23 @@ mod history;
 mod join;
 mod judge;
 mod models;
-mod once;
-mod outside;
+mod ask_once;
+mod external;
 mod shorten;
 
-pub use ask::Patience;
+pub use ask::RetryPolicy;
+pub use ask_once::ask_once;
 pub use code::{Code, EXECUTE, is_own};
-pub use compaction::Upkeep;
-pub use context::{Setting, between, memories, system_prompt};
-pub use exchange::{Ending, Exchange, Limits, Opening, TurnEnd, told};
-pub use history::{History, standing};
+pub use compaction::RecoveryPolicy;
+pub use context::{SystemPromptInputs, between, memories, system_prompt};
+pub use exchange::{Exchange, StopReason, TurnEnd, TurnInput, TurnLimits, emit_completed_call};
+pub use external::{
+    ChunkTemplate, ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalSession, ExternalSessionRequest,
+    ResumePolicy, notify_native,
+};
+pub use history::{History, active_events};
 pub use judge::ModelJudge;
 pub use models::models;
-pub use once::asked_once;
-pub use outside::{Before, Entering, Frame, Outside, Outsider, Seat, Unreachable, tell_in_our_words};
 
 use std::sync::Arc;
 
@@ -44,11 +47,11 @@ pub trait Notifier: Send + Sync {
     fn log(&self, event: Event);
 
     /// Something for the moment: whoever misses it misses nothing that lasts.
-    fn status(&self, status: Status);
+    fn status(&self, status: StatusUpdate);
 
     /// Another session begins to work for this one. Whoever wants to hear of it apart gives a notifier for it; whoever
     /// does not hears of its calls as calls of this one.
-    fn child(&self, _child: &Child) -> Option<Arc<dyn Notifier>> {
+    fn child(&self, _child: &ChildSession) -> Option<Arc<dyn Notifier>> {
         None
     }
 
@@ -60,7 +63,7 @@ pub trait Notifier: Send + Sync {
 
 /// A session that works for another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Child {
+pub struct ChildSession {
     pub session: String,
     /// As `agent/mode`.
     pub mode: String,
@@ -98,7 +101,8 @@ pub enum Event {
     },
     /// An agent outside told this about the turn, in ACP's JSON as it came but for the session's id; and what that means
     /// in our words.
-    Relayed {
+    #[serde(rename = "relayed")]
+    External {
         told: Value,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         means: Vec<Event>,
@@ -107,7 +111,8 @@ pub enum Event {
         heard: bool,
     },
     /// From here on an agent outside works on the session, which it calls by an id of its own.
-    Seated {
+    #[serde(rename = "seated")]
+    ExternalSessionOpened {
         /// As `agent/mode`.
         mode: String,
         agent: String,
@@ -123,23 +128,23 @@ pub enum Event {
 
 impl Event {
     /// The event in our words.
-    pub fn in_our_words(&self) -> &[Event] {
+    pub fn native_events(&self) -> &[Event] {
         match self {
-            Event::Relayed { means, .. } => means,
+            Event::External { means, .. } => means,
             other => std::slice::from_ref(other),
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Status {
+pub enum StatusUpdate {
     Text(String),
     Thought(String),
     /// A piece of what an agent outside says or thinks, with what it said around it.
-    Piece {
+    ExternalChunk {
         text: String,
         thought: bool,
-        frame: Arc<Frame>,
+        frame: Arc<ChunkTemplate>,
     },
     ToolActivity {
         id: String,

@@ -5,38 +5,41 @@
 
 mod binding;
 mod consent;
-mod facts;
+mod rule_arguments;
 mod files;
-mod foreign;
+mod sanitize;
 mod gate;
-mod idle;
+mod unmatched_rules;
 mod manage;
 mod named_hosts;
 mod names;
-mod offered;
+mod pinned_specs;
 mod template;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use binding::Policy;
-pub use binding::{Binding, BoundTool, Requester, ResourceOf, Unoffered};
-pub use consent::Subject;
-pub use facts::unreadable;
+use binding::CallPolicy;
+pub use binding::{Binding, BoundTool, ExcludedTool, Requester, ServiceResource};
+pub use consent::ConsentSubject;
 pub use files::within;
 use futures::future::BoxFuture;
-pub use gate::{Answer, Asker, Because, Choosing, ChoosingOption, Judge, Nobody, Question, RuleStore, Verdict};
+pub use gate::{
+    Asker, DecisionReason, ExternalPermissionRequest, GateDecision, Judge, NoAsker, PermissionOption,
+    PermissionRequest, PermissionResponse, RuleStore,
+};
 use manage::DISABLED;
-pub use manage::harmless;
+pub use manage::sanitize_text;
 pub use named_hosts::note_user_text;
-pub use offered::{SaidOfTool, said_of_tool, ui_of};
+pub use pinned_specs::{ToolClaims, tool_claims, ui_of};
+pub use rule_arguments::unreadable;
 
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{Approval, Layer, ModeEntry, ServiceEntry, ServiceManifest, Status};
-use crate::permissions::{self, Rule};
+use crate::manifest::{ApprovalLevel, Layer, ModeEntry, Readiness, ServiceEntry, ServiceManifest};
+use crate::permissions::{self, SourcedRule};
 use crate::services::{Lease, Pool};
-use crate::tool::{Catalog, ServiceError, Session};
+use crate::tool::{Catalog, ServiceError, SessionContext};
 
 /// Turns a mode into a binding.
 #[derive(Debug, Clone)]
@@ -44,57 +47,57 @@ pub struct Broker {
     plan: Arc<Plan>,
     pool: Pool,
     /// Beside those of the plan.
-    rules: Arc<[Rule]>,
+    rules: Arc<[SourcedRule]>,
     judge: Option<Arc<dyn Judge>>,
-    bounds: Bounds,
+    limits: ParentLimits,
 }
 
 /// Whose binding it is and what it may do.
 #[derive(Clone)]
-pub struct Terms {
-    pub session: Arc<Session>,
+pub struct BindRequest {
+    pub session: Arc<SessionContext>,
     /// Overrides what the mode's manifest says.
-    pub approval: Option<Approval>,
+    pub approval: Option<ApprovalLevel>,
     pub asker: Arc<dyn Asker>,
     /// Services that came with the session, from its editor: what the group `mcp` speaks of.
-    pub brought: Vec<Arc<ServiceEntry>>,
+    pub client_services: Vec<Arc<ServiceEntry>>,
 }
 
 /// What holds a session that works for another, beside its mode.
 #[derive(Clone, Default)]
-pub struct Bounds {
+pub struct ParentLimits {
     /// What the other one may do: consent is never easier to have than there, and what was refused there is refused.
     pub parent: Option<Arc<Binding>>,
     /// Passed by calls that write.
-    pub turnstile: Option<Arc<dyn Turnstile>>,
+    pub write_lock: Option<Arc<dyn WriteLock>>,
 }
 
 /// Keeps those who work side by side from writing one file at once.
-pub trait Turnstile: Send + Sync {
+pub trait WriteLock: Send + Sync {
     /// Returns when the caller may write to these files, or why it cannot.
-    fn pass(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), String>>;
+    fn acquire(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), String>>;
 }
 
-impl Terms {
+impl BindRequest {
     /// A service by name, of the session or of the plan. The two share no name.
     fn service<'a>(&'a self, plan: &'a Plan, name: &str) -> Option<&'a ServiceEntry> {
-        let brought = self.brought.iter().find(|entry| entry.manifest.name.as_str() == name);
+        let brought = self.client_services.iter().find(|entry| entry.manifest.name.as_str() == name);
         brought.map(Arc::as_ref).or_else(|| plan.service(name))
     }
 }
 
 /// A service that the mode names and the session does not have.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Absent {
+pub struct MissingService {
     pub service: ServiceName,
     pub optional: bool,
     pub planned: bool,
     pub reason: String,
 }
 
-impl Absent {
+impl MissingService {
     /// True unless nobody expects it: optional, and not built yet.
-    pub fn is_missed(&self) -> bool {
+    pub fn is_expected(&self) -> bool {
         !(self.optional && self.planned)
     }
 }
@@ -109,7 +112,7 @@ pub enum BindError {
 
 impl Broker {
     pub fn new(plan: Arc<Plan>, pool: Pool) -> Self {
-        Self { plan, pool, rules: Arc::default(), judge: None, bounds: Bounds::default() }
+        Self { plan, pool, rules: Arc::default(), judge: None, limits: ParentLimits::default() }
     }
 
     /// A broker for another plan over the same pool.
@@ -120,7 +123,7 @@ impl Broker {
 
     /// The same broker with rules that are in no file.
     #[must_use]
-    pub fn with_rules(&self, rules: Vec<Rule>) -> Self {
+    pub fn with_rules(&self, rules: Vec<SourcedRule>) -> Self {
         Self { rules: rules.into(), ..self.clone() }
     }
 
@@ -132,14 +135,14 @@ impl Broker {
 
     /// The same broker for sessions that work for another.
     #[must_use]
-    pub fn with_bounds(&self, bounds: Bounds) -> Self {
-        Self { bounds, ..self.clone() }
+    pub fn with_limits(&self, bounds: ParentLimits) -> Self {
+        Self { limits: bounds, ..self.clone() }
     }
 
     /// The rules for a session in this folder: those of the configs, and those given for this launch.
-    pub fn rules(&self, cwd: &Path) -> Vec<Rule> {
+    pub fn rules(&self, cwd: &Path) -> Vec<SourcedRule> {
         let real = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
-        let mut rules = permissions::configured(self.plan.manifests());
+        let mut rules = permissions::config_rules(self.plan.manifests());
         rules.extend(self.rules.iter().cloned());
         rules.retain(|rule| rule.is_for(cwd, &real));
         rules
@@ -151,16 +154,16 @@ impl Broker {
 
     /// How much consent a mode's calls need when nobody says otherwise: what the user's config says, or else the
     /// mode. A project can ask for more, in its config and in its modes, never for less.
-    pub fn approval(&self, mode: &ModeEntry) -> Approval {
+    pub fn approval(&self, mode: &ModeEntry) -> ApprovalLevel {
         let configured = |layer| {
             let configs = self.plan.manifests().configs.iter().filter(move |entry| entry.layer == layer);
             configs.filter_map(|entry| entry.config.approval).next()
         };
-        let of_mode = mode.mode.approval.unwrap_or(Approval::Ask);
+        let of_mode = mode.mode.approval.unwrap_or(ApprovalLevel::Ask);
         let of_project = [configured(Layer::Project), (mode.layer == Layer::Project).then_some(of_mode)];
         let base = match (configured(Layer::User), mode.layer) {
             (Some(user), _) => user,
-            (None, Layer::Project) => Approval::Ask,
+            (None, Layer::Project) => ApprovalLevel::Ask,
             (None, Layer::Builtin | Layer::User | Layer::Extra | Layer::Editor) => of_mode,
         };
         of_project.into_iter().flatten().fold(base, stricter)
@@ -170,7 +173,7 @@ impl Broker {
     fn lease(
         &self,
         entry: &ServiceEntry,
-        session: &Session,
+        session: &SessionContext,
         find: &dyn Fn(&ServiceName) -> Option<ServiceManifest>,
     ) -> Lease {
         match entry.layer {
@@ -183,14 +186,14 @@ impl Broker {
 
     /// Starts what the mode needs, level by level, each level in parallel, and freezes what it may use. The
     /// binding is complete or there is none: a session that switches keeps its old one until then.
-    pub async fn bind(&self, id: &ModeId, mut terms: Terms) -> Result<Binding, BindError> {
+    pub async fn bind(&self, id: &ModeId, mut terms: BindRequest) -> Result<Binding, BindError> {
         let (mode, scope) = self.plan.mode(id).ok_or_else(|| BindError::UnknownMode(id.clone()))?;
-        terms.take_up(&self.plan);
+        terms.add_enabled_services(&self.plan);
         let find = |name: &ServiceName| -> Option<ServiceManifest> {
             terms.service(&self.plan, name.as_str()).map(|entry| entry.manifest.clone())
         };
         let mut levels = self.plan.start_levels(id);
-        let brought = terms.brought_needs(&levels);
+        let brought = terms.client_requirements(&levels);
         if scope.lists_mcp() && !brought.is_empty() {
             match levels.first_mut() {
                 Some(first) => first.extend(brought),
@@ -203,9 +206,14 @@ impl Broker {
             let mut starting = Vec::new();
             for need in level {
                 let Some(entry) = terms.service(&self.plan, need.service.as_str()) else { continue };
-                if entry.manifest.status == Status::Planned {
+                if entry.manifest.status == Readiness::Planned {
                     let reason = "it is planned".to_owned();
-                    absent.push(Absent { service: need.service, optional: need.optional, planned: true, reason });
+                    absent.push(MissingService {
+                        service: need.service,
+                        optional: need.optional,
+                        planned: true,
+                        reason,
+                    });
                     continue;
                 }
                 if terms.disables(entry) {
@@ -216,7 +224,7 @@ impl Broker {
                             error: ServiceError::NotStarted { service, reason },
                         });
                     }
-                    absent.push(Absent { service, optional: true, planned: false, reason });
+                    absent.push(MissingService { service, optional: true, planned: false, reason });
                     continue;
                 }
                 let lease = self.lease(entry, &terms.session, &find);
@@ -230,7 +238,7 @@ impl Broker {
                     Ok(catalog) => bound.push((lease, catalog)),
                     Err(error) if need.optional => {
                         tracing::warn!(service = %need.service, %error, "an optional service is absent");
-                        absent.push(Absent {
+                        absent.push(MissingService {
                             service: need.service,
                             optional: true,
                             planned: false,
@@ -242,47 +250,47 @@ impl Broker {
             }
         }
         let approval = terms.approval.unwrap_or_else(|| self.approval(mode));
-        let policy = Policy {
+        let policy = CallPolicy {
             approval: Mutex::new(approval),
             rules: self.rules(&terms.session.cwd),
             judge: self.judge.clone(),
-            bounds: self.bounds.clone(),
+            limits: self.limits.clone(),
         };
         let plan = Arc::clone(&self.plan);
         let binding = Binding::freeze(plan, id.clone(), scope.clone(), bound, absent, policy, terms);
-        for problem in binding.idle_rules() {
+        for problem in binding.rules_without_match() {
             tracing::warn!("{problem}");
         }
         Ok(binding)
     }
 }
 
-impl std::fmt::Debug for Bounds {
+impl std::fmt::Debug for ParentLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bounds").field("parent", &self.parent).finish_non_exhaustive()
+        f.debug_struct("ParentLimits").field("parent", &self.parent).finish_non_exhaustive()
     }
 }
 
-impl std::fmt::Debug for Terms {
+impl std::fmt::Debug for BindRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Terms")
+        f.debug_struct("BindRequest")
             .field("session", &self.session)
             .field("approval", &self.approval)
             .finish_non_exhaustive()
     }
 }
 
-fn stricter(one: Approval, other: Approval) -> Approval {
+fn stricter(one: ApprovalLevel, other: ApprovalLevel) -> ApprovalLevel {
     if strictness(one) >= strictness(other) { one } else { other }
 }
 
 /// From the loosest to the strictest.
-fn strictness(approval: Approval) -> u8 {
+fn strictness(approval: ApprovalLevel) -> u8 {
     match approval {
-        Approval::Auto => 0,
-        Approval::Smart => 1,
-        Approval::Ask => 2,
-        Approval::ReadOnly => 3,
-        Approval::Deny => 4,
+        ApprovalLevel::Auto => 0,
+        ApprovalLevel::Smart => 1,
+        ApprovalLevel::Ask => 2,
+        ApprovalLevel::ReadOnly => 3,
+        ApprovalLevel::Deny => 4,
     }
 }

@@ -16,14 +16,14 @@ mod elicit;
 mod folders;
 mod graph;
 mod import;
-mod kept_rules;
+mod rule_store;
 mod keyboard;
 mod keys;
 mod logging;
 mod mcp;
 mod models;
 mod new;
-mod opening;
+mod session_flags;
 mod output;
 mod permissions;
 mod private_files;
@@ -36,7 +36,7 @@ mod run;
 mod services;
 mod sessions;
 mod settings_file;
-mod started;
+mod runtime;
 mod tools;
 mod top_of_mind;
 mod trust;
@@ -51,10 +51,10 @@ use std::process::ExitCode;
 use clap::error::ContextKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::manifest::Approval;
-use crate::services::Registry;
+use crate::manifest::ApprovalLevel;
+use crate::services::BuiltinRegistry;
 use folders::Folders;
-use output::{Failure, Output};
+use output::{CommandError, CommandOutput};
 
 /// One server in front of many agents: each mode gets exactly the services its manifest asks for.
 #[derive(Debug, Parser)]
@@ -73,7 +73,7 @@ struct Global {
     manifests: Vec<PathBuf>,
     /// When a tool call needs consent, for every mode
     #[arg(long, value_name = "LEVEL", global = true, env = "SKEIN_APPROVAL")]
-    approval: Option<ApprovalLevel>,
+    approval: Option<ApprovalFlag>,
     /// Write everything that services are asked and say to this file
     #[arg(long, value_name = "FILE", global = true)]
     record: Option<PathBuf>,
@@ -81,24 +81,24 @@ struct Global {
     #[arg(long, value_name = "FILE", global = true, conflicts_with = "record")]
     replay: Option<PathBuf>,
     #[arg(skip)]
-    built_in: BuiltIn,
+    built_in: BuiltinServices,
 }
 
 /// What is compiled in: the services, and the manifests of those that do not ship with Skein.
 #[derive(Debug, Clone)]
-struct BuiltIn {
-    registry: Registry,
+struct BuiltinServices {
+    registry: BuiltinRegistry,
     manifests: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-impl Default for BuiltIn {
+impl Default for BuiltinServices {
     fn default() -> Self {
-        Self { registry: Registry::builtin(), manifests: BTreeMap::new() }
+        Self { registry: BuiltinRegistry::builtin(), manifests: BTreeMap::new() }
     }
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum ApprovalLevel {
+enum ApprovalFlag {
     /// Run every call
     Auto,
     /// Ask for what is not read-only
@@ -111,14 +111,14 @@ enum ApprovalLevel {
     Deny,
 }
 
-impl From<ApprovalLevel> for Approval {
-    fn from(level: ApprovalLevel) -> Self {
+impl From<ApprovalFlag> for ApprovalLevel {
+    fn from(level: ApprovalFlag) -> Self {
         match level {
-            ApprovalLevel::Auto => Approval::Auto,
-            ApprovalLevel::Ask => Approval::Ask,
-            ApprovalLevel::Smart => Approval::Smart,
-            ApprovalLevel::ReadOnly => Approval::ReadOnly,
-            ApprovalLevel::Deny => Approval::Deny,
+            ApprovalFlag::Auto => ApprovalLevel::Auto,
+            ApprovalFlag::Ask => ApprovalLevel::Ask,
+            ApprovalFlag::Smart => ApprovalLevel::Smart,
+            ApprovalFlag::ReadOnly => ApprovalLevel::ReadOnly,
+            ApprovalFlag::Deny => ApprovalLevel::Deny,
         }
     }
 }
@@ -195,20 +195,20 @@ impl Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    main_with(Registry::builtin(), &[])
+    main_with(BuiltinRegistry::builtin(), &[])
 }
 
 /// Runs the program with these built-in services. `manifests` are those of services that do not ship with Skein: the
 /// path that is shown for each, and its text.
-pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
+pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitCode {
     if let Err(error) = crate::process::harden() {
         let problem = format!("skein cannot protect its own memory: {error}");
-        return end_with(&Failure::work(problem, "check the limits and the security policy it runs under"));
+        return end_with(&CommandError::work(problem, "check the limits and the security policy it runs under"));
     }
     let manifests = manifests.iter().map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec())).collect();
     let cli = match Cli::try_parse() {
         Ok(mut cli) => {
-            cli.global.built_in = BuiltIn { registry, manifests };
+            cli.global.built_in = BuiltinServices { registry, manifests };
             cli
         }
         Err(error) => {
@@ -219,7 +219,7 @@ pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
             let is_flag = |arg: std::ffi::OsString| arg.to_string_lossy().starts_with("--approval");
             let value = error.get(ContextKind::InvalidValue).map(ToString::to_string);
             if value.is_some() && value == std::env::var("SKEIN_APPROVAL").ok() && !std::env::args_os().any(is_flag) {
-                Output::default().note("this value comes from the environment variable SKEIN_APPROVAL");
+                CommandOutput::default().note("this value comes from the environment variable SKEIN_APPROVAL");
             }
             return match printed {
                 Err(problem) if problem.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
@@ -242,7 +242,7 @@ pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
         Ok(folders) => folders,
         Err(error) => return end_with(&error.failure()),
     };
-    let mut output = Output::default();
+    let mut output = CommandOutput::default();
     // `doctor` changes nothing: it says what is open to others.
     let protected = if let Command::Doctor(_) = cli.command { Ok(()) } else { private_files::protect(&folders) };
     let warning = logging::start(&folders);
@@ -266,13 +266,13 @@ pub fn main_with(registry: Registry, manifests: &[(&str, &str)]) -> ExitCode {
 }
 
 /// For what fails before a command has begun.
-fn end_with(failure: &Failure) -> ExitCode {
-    let mut output = Output::default();
+fn end_with(failure: &CommandError) -> ExitCode {
+    let mut output = CommandOutput::default();
     failure.print(&mut output);
     ExitCode::from(output.finish(failure.code()))
 }
 
-fn run(cli: Cli, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     let global = &cli.global;
     match cli.command {
         Command::Acp(args) => acp::run(&args, global, folders, output),

@@ -41,14 +41,14 @@ impl fmt::Display for Severity {
 
 /// A file, and where in it when that can be told.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct SourceLocation {
     pub file: String,
-    pub span: Option<Span>,
+    pub span: Option<SourceSpan>,
 }
 
 /// A stretch of one source line. Lines and columns count from 1, columns in characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span {
+pub struct SourceSpan {
     pub line: usize,
     pub column: usize,
     pub width: usize,
@@ -56,7 +56,7 @@ pub struct Span {
     pub text: String,
 }
 
-impl Place {
+impl SourceLocation {
     pub fn file(file: impl Into<String>) -> Self {
         Self { file: file.into(), span: None }
     }
@@ -70,11 +70,11 @@ impl Place {
         let length = source.chars().count();
         let column = column.min(length + 1);
         let width = width.clamp(1, (length + 1 - column).max(1));
-        Self { file: file.into(), span: Some(Span { line, column, width, text: source.to_owned() }) }
+        Self { file: file.into(), span: Some(SourceSpan { line, column, width, text: source.to_owned() }) }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         match &self.span {
@@ -89,31 +89,36 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// Stable: documented in docs/diagnostics.md and never given another meaning.
     pub code: &'static str,
-    pub at: Place,
+    pub at: SourceLocation,
     pub problem: String,
     pub help: String,
     /// Other places that belong to the problem, each with what it contributes: the edges of a cycle, the
     /// first of two duplicates.
-    pub related: Vec<(Place, String)>,
+    pub related: Vec<(SourceLocation, String)>,
 }
 
 impl Diagnostic {
-    pub fn error(code: &'static str, at: Place, problem: impl Into<String>, help: impl Into<String>) -> Self {
+    pub fn error(code: &'static str, at: SourceLocation, problem: impl Into<String>, help: impl Into<String>) -> Self {
         Self::new(Severity::Error, code, at, problem, help)
     }
 
-    pub fn warning(code: &'static str, at: Place, problem: impl Into<String>, help: impl Into<String>) -> Self {
+    pub fn warning(
+        code: &'static str,
+        at: SourceLocation,
+        problem: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
         Self::new(Severity::Warning, code, at, problem, help)
     }
 
-    pub fn note(code: &'static str, at: Place, problem: impl Into<String>, help: impl Into<String>) -> Self {
+    pub fn note(code: &'static str, at: SourceLocation, problem: impl Into<String>, help: impl Into<String>) -> Self {
         Self::new(Severity::Note, code, at, problem, help)
     }
 
     fn new(
         severity: Severity,
         code: &'static str,
-        at: Place,
+        at: SourceLocation,
         problem: impl Into<String>,
         help: impl Into<String>,
     ) -> Self {
@@ -121,7 +126,7 @@ impl Diagnostic {
     }
 
     #[must_use]
-    pub fn with_related(mut self, at: Place, what: impl Into<String>) -> Self {
+    pub fn with_related(mut self, at: SourceLocation, what: impl Into<String>) -> Self {
         self.related.push((at, what.into()));
         self
     }
@@ -159,7 +164,7 @@ impl Diagnostic {
     }
 
     pub fn to_json(&self) -> serde_json::Value {
-        let place = |place: &Place| {
+        let place = |place: &SourceLocation| {
             serde_json::json!({
                 "file": place.file,
                 "line": place.span.as_ref().map(|span| span.line),
@@ -184,7 +189,7 @@ impl Diagnostic {
     }
 }
 
-fn render_source(out: &mut String, at: &Place, style: Style) {
+fn render_source(out: &mut String, at: &SourceLocation, style: Style) {
     let Some(span) = &at.span else { return };
     // A long line is shown around the place: a minified JSON file must not fill the screen.
     const SHOWN: usize = 160;
@@ -227,8 +232,12 @@ mod tests {
     #[test]
     fn shows_the_line_with_a_caret_and_the_help() {
         let text = "modes:\n  - dependencies: [develper]\n";
-        let found =
-            Diagnostic::error("E103", Place::at("a.yaml", text, 2, 20, 8), "no such service", "write developer");
+        let found = Diagnostic::error(
+            "E103",
+            SourceLocation::at("a.yaml", text, 2, 20, 8),
+            "no such service",
+            "write developer",
+        );
         expect![[r"
             a.yaml:2:20: error[E103]: no such service
               2 |   - dependencies: [develper]
@@ -241,7 +250,7 @@ mod tests {
     #[test]
     fn the_caret_stands_under_wide_characters() {
         let text = "名前: おかしい";
-        let found = Diagnostic::error("E013", Place::at("a.yaml", text, 1, 5, 4), "bad", "better");
+        let found = Diagnostic::error("E013", SourceLocation::at("a.yaml", text, 1, 5, 4), "bad", "better");
         expect![[r"
             a.yaml:1:5: error[E013]: bad
               1 | 名前: おかしい
@@ -253,15 +262,19 @@ mod tests {
 
     #[test]
     fn escape_sequences_in_a_file_do_not_reach_the_terminal() {
-        let found =
-            Diagnostic::error("E013", Place::at("a.yaml", "x: \u{1b}[2J\u{202e}y", 1, 1, 1), "bad \u{7}", "help");
+        let found = Diagnostic::error(
+            "E013",
+            SourceLocation::at("a.yaml", "x: \u{1b}[2J\u{202e}y", 1, 1, 1),
+            "bad \u{7}",
+            "help",
+        );
         assert!(!plain(&found).contains(['\u{1b}', '\u{7}', '\u{202e}']));
     }
 
     #[test]
     fn a_long_line_is_shown_around_the_place() {
         let text = format!("{}HERE{}", "a".repeat(5000), "b".repeat(5000));
-        let shown = plain(&Diagnostic::error("E013", Place::at("a.json", &text, 1, 5001, 4), "bad", "help"));
+        let shown = plain(&Diagnostic::error("E013", SourceLocation::at("a.json", &text, 1, 5001, 4), "bad", "help"));
         assert!(shown.contains("HERE") && shown.len() < 600, "{shown}");
     }
 }

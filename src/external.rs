@@ -4,16 +4,16 @@
 //! it asks; it dies with Skein, however Skein dies. What its process does by itself is not held here.
 
 mod call_ids;
-mod child;
-mod face;
+mod process;
+mod advertised_options;
 mod health;
-mod host;
+mod client_methods;
 mod local;
 mod model;
-mod peer;
-mod place;
+mod connection;
+mod session;
 mod prompt;
-mod relay;
+mod updates;
 mod services;
 mod valid;
 
@@ -26,30 +26,32 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub use health::Health;
+pub use health::AgentHealth;
 
 use crate::adapter::attach::Attachments;
-use crate::agents::{Before, Entering, Outside, Outsider, Seat, Unreachable};
+use crate::agents::{
+    ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalSession, ExternalSessionRequest, ResumePolicy,
+};
 use crate::ids::AgentName;
 use crate::llm::Provider;
 use crate::manifest::StdioTransport;
 use crate::process::{ProcessScope, Reaper, minimal_environment};
-use crate::services::{Circuit, Environment, Permission, Secrets, literal_secrets, spawn};
-use crate::task::Scope;
-use host::Admitted;
-use local::Local;
-use peer::{Peer, RpcError, lock};
-use place::{Bound, Place, Taken};
+use crate::services::{Circuit, Environment, SecretValues, StartPermit, literal_secrets, spawn};
+use crate::task::TaskScope;
+use client_methods::GrantedCapabilities;
+use connection::{AgentConnection, RpcError, lock};
+use local::LocalEditor;
+use session::{AcpSession, AcpSessionHandle, SessionBinding};
 
 /// How long a program that nobody needs goes on.
-const IDLE: Duration = Duration::from_secs(300);
-const LOOKS: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// How long an agent may take to open a session.
-const OPENING: Duration = Duration::from_secs(120);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What agents outside need of this program.
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct LaunchContext {
     pub environment: Environment,
     pub reaper: Option<Reaper>,
     /// Where they attach to what they are handed.
@@ -62,14 +64,14 @@ pub struct Surroundings {
 
 /// All agents outside that run. A cheap handle.
 #[derive(Clone)]
-pub struct Agents {
+pub struct ExternalAgentPool {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    around: Surroundings,
-    slots: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<Slot>>>>,
-    scope: Scope,
+    launch: LaunchContext,
+    slots: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<AgentSlot>>>>,
+    scope: TaskScope,
 }
 
 /// One program serves all sessions that offer it the same.
@@ -78,11 +80,11 @@ struct Key {
     agent: AgentName,
     /// Its manifest says the same.
     runtime: String,
-    admitted: Admitted,
+    granted: GrantedCapabilities,
 }
 
-struct Slot {
-    peer: Option<Arc<Peer>>,
+struct AgentSlot {
+    connection: Option<Arc<AgentConnection>>,
     circuit: Circuit,
     /// Why it failed the last time.
     last: String,
@@ -94,20 +96,20 @@ struct Slot {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AgentStatus {
     pub name: String,
-    pub health: Health,
+    pub health: AgentHealth,
     pub pid: Option<u32>,
     pub last_error: Option<String>,
 }
 
-impl Agents {
-    pub fn new(around: Surroundings) -> Self {
-        let inner = Arc::new(Inner { around, slots: Mutex::default(), scope: Scope::new() });
+impl ExternalAgentPool {
+    pub fn new(around: LaunchContext) -> Self {
+        let inner = Arc::new(Inner { launch: around, slots: Mutex::default(), scope: TaskScope::new() });
         let (watched, ending) = (Arc::downgrade(&inner), inner.scope.cancelled().clone());
         inner.scope.spawn(async move {
             loop {
                 tokio::select! {
                     () = ending.cancelled() => return,
-                    () = tokio::time::sleep(LOOKS) => {}
+                    () = tokio::time::sleep(SWEEP_INTERVAL) => {}
                 }
                 let Some(inner) = Weak::upgrade(&watched) else { return };
                 inner.sweep().await;
@@ -123,13 +125,13 @@ impl Agents {
         for (key, slot) in slots {
             // One that is being started is waited for by whoever starts it.
             let Ok(slot) = slot.try_lock() else { continue };
-            let ended = slot.peer.as_ref().and_then(|peer| peer.closed());
-            let running = slot.peer.as_ref().filter(|_| ended.is_none());
+            let ended = slot.connection.as_ref().and_then(|peer| peer.closed());
+            let running = slot.connection.as_ref().filter(|_| ended.is_none());
             let last = ended.unwrap_or_else(|| slot.last.clone());
             if running.is_none() && last.is_empty() {
                 continue;
             }
-            let health = running.map_or(Health::Dead, |peer| peer.pulse().health(Instant::now(), slot.stale));
+            let health = running.map_or(AgentHealth::Dead, |peer| peer.health().health(Instant::now(), slot.stale));
             all.push(AgentStatus {
                 name: key.agent.to_string(),
                 health,
@@ -155,21 +157,25 @@ impl Inner {
         let slots: Vec<_> = lock(&self.slots).values().cloned().collect();
         for slot in slots {
             let Ok(mut slot) = slot.try_lock() else { continue };
-            let idle =
-                slot.used.elapsed() >= IDLE && slot.peer.as_ref().is_some_and(|peer| Arc::strong_count(peer) == 1);
-            if idle && let Some(peer) = slot.peer.take() {
-                peer.stopped().await;
+            let idle = slot.used.elapsed() >= IDLE_TIMEOUT
+                && slot.connection.as_ref().is_some_and(|peer| Arc::strong_count(peer) == 1);
+            if idle && let Some(peer) = slot.connection.take() {
+                peer.stop_and_wait().await;
             }
         }
     }
 
     /// The program, started unless it runs.
-    async fn peer(&self, who: &Outsider, admitted: Admitted) -> Result<Arc<Peer>, Unreachable> {
+    async fn connection(
+        &self,
+        who: &ExternalAgentSpec,
+        admitted: GrantedCapabilities,
+    ) -> Result<Arc<AgentConnection>, ExternalAgentError> {
         let runtime = json!(who.runtime).to_string();
-        let key = Key { agent: who.name.clone(), runtime, admitted };
+        let key = Key { agent: who.name.clone(), runtime, granted: admitted };
         let new = || {
-            Arc::new(tokio::sync::Mutex::new(Slot {
-                peer: None,
+            Arc::new(tokio::sync::Mutex::new(AgentSlot {
+                connection: None,
                 circuit: Circuit::new(&who.runtime.restart),
                 last: String::new(),
                 used: Instant::now(),
@@ -180,49 +186,57 @@ impl Inner {
         // Whoever else needs it waits here, and finds it running.
         let mut slot = slot.lock().await;
         slot.used = Instant::now();
-        if let Some(peer) = slot.peer.take() {
+        if let Some(peer) = slot.connection.take() {
             // Others may be in the middle of their work with it.
             let dead = {
-                let pulse = peer.pulse();
-                pulse.health(Instant::now(), slot.stale) == Health::Dead && !pulse.is_busy()
+                let pulse = peer.health();
+                pulse.health(Instant::now(), slot.stale) == AgentHealth::Dead && !pulse.is_busy()
             };
             match peer.closed() {
                 None if !dead => {
-                    slot.peer = Some(Arc::clone(&peer));
+                    slot.connection = Some(Arc::clone(&peer));
                     return Ok(peer);
                 }
                 None => {
-                    peer.stopped().await;
+                    peer.stop_and_wait().await;
                     slot.last = "it failed again and again".to_owned();
                 }
                 Some(reason) => slot.last = reason,
             }
-            slot.circuit.failed(Instant::now());
+            slot.circuit.record_failure(Instant::now());
         }
         match slot.circuit.may_start(Instant::now()) {
-            Permission::After(pause) => tokio::time::sleep(pause).await,
-            Permission::NotFor(retry_in) => {
-                return Err(Unreachable::LeftAlone { agent: who.name.clone(), reason: slot.last.clone(), retry_in });
+            StartPermit::After(pause) => tokio::time::sleep(pause).await,
+            StartPermit::NotFor(retry_in) => {
+                return Err(ExternalAgentError::LeftAlone {
+                    agent: who.name.clone(),
+                    reason: slot.last.clone(),
+                    retry_in,
+                });
             }
         }
         match self.start(who, admitted).await {
             Ok(peer) => {
-                slot.circuit.started();
-                slot.peer = Some(Arc::clone(&peer));
+                slot.circuit.record_start();
+                slot.connection = Some(Arc::clone(&peer));
                 Ok(peer)
             }
             Err(reason) => {
-                slot.circuit.failed(Instant::now());
+                slot.circuit.record_failure(Instant::now());
                 slot.last.clone_from(&reason);
-                Err(Unreachable::NotStarted { agent: who.name.clone(), reason })
+                Err(ExternalAgentError::NotStarted { agent: who.name.clone(), reason })
             }
         }
     }
 
     /// Starts the program and shakes hands.
-    async fn start(&self, who: &Outsider, admitted: Admitted) -> Result<Arc<Peer>, String> {
+    async fn start(
+        &self,
+        who: &ExternalAgentSpec,
+        admitted: GrantedCapabilities,
+    ) -> Result<Arc<AgentConnection>, String> {
         let program = who.runtime.program();
-        let environment = &self.around.environment;
+        let environment = &self.launch.environment;
         let mut env = program.env;
         for name in environment.variables().filter_map(|(name, _)| name.into_string().ok()) {
             if who.runtime.inherit.iter().any(|inherited| inherited.0 == name) {
@@ -234,12 +248,12 @@ impl Inner {
         let transport =
             StdioTransport { command: program.command, args: program.args, env, cwd: who.runtime.cwd.clone() };
         let secrets = self.secrets(&transport);
-        let spawned = spawn(&transport, environment, self.around.reaper.as_ref());
+        let spawned = spawn(&transport, environment, self.launch.reaper.as_ref());
         let (group, pipes) = spawned.map_err(|reason| match reason.starts_with("there is no program") {
             true => format!("{reason}; {}", who.runtime.missing_help()),
             false => reason,
         })?;
-        let peer = Peer::start(who.name.clone(), group, pipes, secrets, &self.scope);
+        let peer = AgentConnection::start(who.name.clone(), group, pipes, secrets, &self.scope);
         let peer = peer.map_err(|error| format!("it cannot be watched: {error}"))?;
         let limit = who.runtime.timeouts.start.duration();
         let greeted = tokio::time::timeout(limit, peer.request("initialize", greeting(admitted))).await;
@@ -250,34 +264,34 @@ impl Inner {
                 return Ok(peer);
             }
             Ok(Ok(about)) => format!("it speaks version {} of ACP, and skein speaks 1", about["protocolVersion"]),
-            Ok(Err(error)) if error.is_gone() => format!("it ended before it answered: {}", error.message),
+            Ok(Err(error)) if error.is_process_exit() => format!("it ended before it answered: {}", error.message),
             Ok(Err(error)) => error.message,
             Err(_) => format!("it did not answer the handshake within {} s", limit.as_secs()),
         };
-        peer.stopped().await;
+        peer.stop_and_wait().await;
         Err(problem)
     }
 
-    fn secrets(&self, transport: &StdioTransport) -> Secrets {
+    fn secrets(&self, transport: &StdioTransport) -> SecretValues {
         let text = json!(transport).to_string();
         let literal = literal_secrets(&crate::manifest::Transport::Stdio(transport.clone()));
-        self.around.environment.secrets_in(&text).and(literal)
+        self.launch.environment.secrets_in(&text).and(literal)
     }
 
-    fn local(&self) -> Local {
-        let environment = minimal_environment(self.around.environment.variables());
+    fn local(&self) -> LocalEditor {
+        let environment = minimal_environment(self.launch.environment.variables());
         let processes = ProcessScope::default();
-        Local { reaper: self.around.reaper.clone(), environment, tasks: self.scope.clone(), processes }
+        LocalEditor { reaper: self.launch.reaper.clone(), environment, tasks: self.scope.clone(), processes }
     }
 
-    async fn enter(&self, entering: Entering) -> Result<Arc<dyn Seat>, Unreachable> {
-        let Entering { who, session, binding, asker, before } = entering;
-        let peer = self.peer(&who, Admitted::of(&binding)).await?;
+    async fn enter(&self, entering: ExternalSessionRequest) -> Result<Arc<dyn ExternalSession>, ExternalAgentError> {
+        let ExternalSessionRequest { agent: who, session, binding, asker, resume: before } = entering;
+        let peer = self.connection(&who, GrantedCapabilities::of(&binding)).await?;
         let about = peer.about.get().cloned().unwrap_or_default();
-        let bound = Bound { binding, asker, session };
-        let place = Place::new(who.clone(), Arc::clone(&peer), self.local(), Some(bound.clone()));
-        let handed = services::hand(&self.around, &who, &place, &bound, &about);
-        let not_handed = |reason| Unreachable::NotStarted { agent: who.name.clone(), reason };
+        let bound = SessionBinding { binding, asker, session };
+        let place = AcpSession::new(who.clone(), Arc::clone(&peer), self.local(), Some(bound.clone()));
+        let handed = services::offer_server(&self.launch, &who, &place, &bound, &about);
+        let not_handed = |reason| ExternalAgentError::NotStarted { agent: who.name.clone(), reason };
         let (handed, servers) = handed.map_err(not_handed)?;
         place.keep(handed);
         let mut params = json!({"cwd": bound.session.cwd, "mcpServers": servers});
@@ -285,30 +299,30 @@ impl Inner {
             // The first two are its own working directory and scratch folder.
             params["additionalDirectories"] = json!(bound.session.roots.iter().skip(2).collect::<Vec<_>>());
         }
-        if let Some(seat) = reopened(&who, &place, &before, &about, &params).await? {
+        if let Some(seat) = try_reopen(&who, &place, &before, &about, &params).await? {
             return Ok(seat);
         }
-        let opening = peer.opening();
-        let answer = tokio::time::timeout(OPENING, peer.request("session/new", params)).await;
+        let opening = peer.begin_opening();
+        let answer = tokio::time::timeout(OPEN_TIMEOUT, peer.request("session/new", params)).await;
         let answer = answer.unwrap_or_else(|_| Err(RpcError::new(-32603, "it did not answer")));
         let answer = answer.map_err(|error| not_opened(&who, error, &about))?;
         let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
-        let id = id.ok_or_else(|| refused(&who, "it gave the session no id".to_owned()))?;
-        place.opened(id, &answer, false).map_err(|reason| refused(&who, reason))?;
+        let id = id.ok_or_else(|| refusal(&who, "it gave the session no id".to_owned()))?;
+        place.complete_opening(id, &answer, false).map_err(|reason| refusal(&who, reason))?;
         drop(opening);
-        Ok(Arc::new(Taken(place)))
+        Ok(Arc::new(AcpSessionHandle(place)))
     }
 }
 
 /// The session as the agent knew it before, if it can go on with it.
-async fn reopened(
-    who: &Outsider,
-    place: &Arc<Place>,
-    before: &Before,
+async fn try_reopen(
+    who: &ExternalAgentSpec,
+    place: &Arc<AcpSession>,
+    before: &ResumePolicy,
     about: &Value,
     params: &Value,
-) -> Result<Option<Arc<dyn Seat>>, Unreachable> {
-    let (Before::IfItCan(id) | Before::Must(id)) = before else { return Ok(None) };
+) -> Result<Option<Arc<dyn ExternalSession>>, ExternalAgentError> {
+    let (ResumePolicy::IfSupported(id) | ResumePolicy::Required(id)) = before else { return Ok(None) };
     let method = if can(about, "resume") {
         Some("session/resume")
     } else {
@@ -319,19 +333,19 @@ async fn reopened(
         Some(method) => {
             let mut params = params.clone();
             params["sessionId"] = json!(id);
-            let answer = tokio::time::timeout(OPENING, place.reopen(method, id, params)).await;
+            let answer = tokio::time::timeout(OPEN_TIMEOUT, place.reopen(method, id, params)).await;
             match answer {
                 Ok(Ok(answer)) => {
-                    place.opened(id, &answer, true).map_err(|reason| refused(who, reason))?;
-                    return Ok(Some(Arc::new(Taken(Arc::clone(place)))));
+                    place.complete_opening(id, &answer, true).map_err(|reason| refusal(who, reason))?;
+                    return Ok(Some(Arc::new(AcpSessionHandle(Arc::clone(place)))));
                 }
                 Ok(Err(error)) => error.message,
                 Err(_) => "it did not answer".to_owned(),
             }
         }
     };
-    if matches!(before, Before::Must(_)) {
-        return Err(Unreachable::Forgotten { agent: who.name.clone(), reason });
+    if matches!(before, ResumePolicy::Required(_)) {
+        return Err(ExternalAgentError::Forgotten { agent: who.name.clone(), reason });
     }
     tracing::info!(agent = %who.name, reason, "it begins anew");
     Ok(None)
@@ -343,13 +357,13 @@ fn can(about: &Value, what: &str) -> bool {
     !said.is_null() && *said != false
 }
 
-fn refused(who: &Outsider, reason: String) -> Unreachable {
-    Unreachable::Refused { agent: who.name.clone(), reason }
+fn refusal(who: &ExternalAgentSpec, reason: String) -> ExternalAgentError {
+    ExternalAgentError::Refused { agent: who.name.clone(), reason }
 }
 
-fn not_opened(who: &Outsider, error: RpcError, about: &Value) -> Unreachable {
+fn not_opened(who: &ExternalAgentSpec, error: RpcError, about: &Value) -> ExternalAgentError {
     if error.code != -32000 {
-        return refused(who, error.message);
+        return refusal(who, error.message);
     }
     let methods = about["authMethods"].as_array().map(Vec::as_slice).unwrap_or_default();
     let words = |method: &Value| {
@@ -360,10 +374,10 @@ fn not_opened(who: &Outsider, error: RpcError, about: &Value) -> Unreachable {
     let how: Vec<_> = methods.iter().map(words).collect();
     let how = if how.is_empty() { error.message } else { format!("it offers {}", how.join(", ")) };
     let how = format!("{how}; do that with the agent's own program, or give it its key by `inherit` in its manifest");
-    Unreachable::LoginNeeded { agent: who.name.clone(), how }
+    ExternalAgentError::LoginNeeded { agent: who.name.clone(), how }
 }
 
-fn greeting(admitted: Admitted) -> Value {
+fn greeting(admitted: GrantedCapabilities) -> Value {
     json!({
         "protocolVersion": 1,
         "clientInfo": {"name": "skein", "title": "Skein", "version": env!("CARGO_PKG_VERSION")},
@@ -376,32 +390,35 @@ fn greeting(admitted: Admitted) -> Value {
     })
 }
 
-impl Outside for Agents {
-    fn enter(&self, entering: Entering) -> BoxFuture<'_, Result<Arc<dyn Seat>, Unreachable>> {
+impl ExternalAgents for ExternalAgentPool {
+    fn enter(
+        &self,
+        entering: ExternalSessionRequest,
+    ) -> BoxFuture<'_, Result<Arc<dyn ExternalSession>, ExternalAgentError>> {
         Box::pin(self.inner.enter(entering))
     }
 
-    fn model(&self, who: Outsider) -> Arc<dyn Provider> {
-        Arc::new(model::AsModel::new(Arc::clone(&self.inner), who))
+    fn model(&self, who: ExternalAgentSpec) -> Arc<dyn Provider> {
+        Arc::new(model::ExternalModel::new(Arc::clone(&self.inner), who))
     }
 }
 
 /// Where no agents outside are run.
 #[derive(Debug, Clone, Copy)]
-pub struct Nobody;
+pub struct NoExternalAgents;
 
-impl Outside for Nobody {
-    fn enter(&self, _: Entering) -> BoxFuture<'_, Result<Arc<dyn Seat>, Unreachable>> {
-        Box::pin(async { Err(Unreachable::Nobody) })
+impl ExternalAgents for NoExternalAgents {
+    fn enter(&self, _: ExternalSessionRequest) -> BoxFuture<'_, Result<Arc<dyn ExternalSession>, ExternalAgentError>> {
+        Box::pin(async { Err(ExternalAgentError::Disabled) })
     }
 
-    fn model(&self, who: Outsider) -> Arc<dyn Provider> {
-        Arc::new(model::Absent::new(&who))
+    fn model(&self, who: ExternalAgentSpec) -> Arc<dyn Provider> {
+        Arc::new(model::UnavailableModel::new(&who))
     }
 }
 
-impl std::fmt::Debug for Agents {
+impl std::fmt::Debug for ExternalAgentPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agents").finish_non_exhaustive()
+        f.debug_struct("ExternalAgentPool").finish_non_exhaustive()
     }
 }

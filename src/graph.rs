@@ -13,25 +13,25 @@ use crate::diagnostic::{self, Diagnostic};
 use crate::manifest::Manifests;
 
 pub use nodes::{Edge, EdgeKind, Node, ServiceGraph};
-pub use plan::{Need, Plan};
+pub use plan::{Plan, RequiredService};
 pub use render::{Format, render};
-pub use scope::{Admission, Refusal, Rule, RuleKind, ToolScope};
+pub use scope::{Admission, GroupRule, GroupRuleKind, ScopeRefusal, ToolScope};
 
 /// What was found, and the plan if none of it is an error.
 #[derive(Debug)]
-pub struct Resolved {
+pub struct Resolution {
     pub plan: Option<Plan>,
     /// Sorted by place.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 /// Resolves manifests; `found` is what loading them had to say.
-pub fn resolve(manifests: Manifests, found: Vec<Diagnostic>) -> Resolved {
+pub fn resolve(manifests: Manifests, found: Vec<Diagnostic>) -> Resolution {
     let mut diagnostics = found;
     let scopes = checks::check(&manifests, &mut diagnostics);
     let graph = ServiceGraph::build(&manifests);
     cycles::check(&graph, &mut diagnostics);
     diagnostic::sort(&mut diagnostics);
     let plan = if diagnostic::has_errors(&diagnostics) { None } else { Some(Plan::new(manifests, graph, scopes)) };
-    Resolved { plan, diagnostics }
+    Resolution { plan, diagnostics }
 }

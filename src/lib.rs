@@ -58,7 +58,7 @@ pub mod orchestrator;
 /// The front door for editors.
 pub mod acp;
 /// The front door for MCP clients that ask agents.
-pub mod served;
+pub mod mcp_server;
 /// A binding offered outward.
 pub mod adapter;
 /// Agents that are programs of their own.

@@ -3,7 +3,7 @@
 //! Invariant: knows what tools look like, never calls one.
 
 pub mod offline;
-mod failed;
+mod failure;
 mod overflow;
 pub mod remote;
 pub mod replay;
@@ -31,7 +31,7 @@ pub trait Provider: Send + Sync {
     ///
     /// It asks once: whoever asks decides whether to ask again after [`LlmError::Passing`], or after a stream that
     /// ends without `Done`, which was cut off.
-    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>>;
+    fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>>;
 
     /// How many tokens it can be shown and answer in all, if that is known.
     fn window(&self) -> Option<u64> {
@@ -69,7 +69,7 @@ impl Price {
 
 /// What a model is shown.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct ModelRequest {
     /// The same bytes throughout a session in one mode, so that providers' caches hold.
     pub system: Arc<str>,
     pub tools: Arc<[OfferedTool]>,
@@ -132,7 +132,7 @@ pub enum LlmError {
     Failed { model: String, reason: String },
     /// It may go better if it is asked again, after `retry_after` if it said so.
     #[error("the model `{model}` failed: {reason}")]
-    Passing { model: String, reason: String, retry_after: Option<Duration> },
+    Transient { model: String, reason: String, retry_after: Option<Duration> },
     /// Its answer is longer than [`MAX_ANSWER`], and was stopped.
     #[error("the answer of the model `{model}` was stopped because it is longer than {} MiB", MAX_ANSWER >> 20)]
     AnswerTooLong { model: String },
@@ -143,16 +143,16 @@ pub enum LlmError {
 
 /// What the user says about models and providers.
 #[derive(Debug, Clone, Default)]
-pub struct Models {
+pub struct ModelRegistry {
     /// Further providers, and other addresses for known ones.
-    pub providers: BTreeMap<String, Address>,
+    pub providers: BTreeMap<String, ProviderEndpoint>,
     /// By `provider:model`.
-    pub facts: BTreeMap<String, Facts>,
+    pub facts: BTreeMap<String, ModelInfo>,
 }
 
 /// Where a provider is. A new one speaks the OpenAI dialect, a known one its own.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Address {
+pub struct ProviderEndpoint {
     pub base_url: String,
     /// The name of the environment variable that holds the key.
     pub key: Option<String>,
@@ -160,31 +160,31 @@ pub struct Address {
 
 /// What is known about a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Facts {
+pub struct ModelInfo {
     pub window: Option<u64>,
     pub price: Option<Price>,
 }
 
 /// What somebody who chooses a provider has to know.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ProviderFacts {
+pub struct ProviderInfo {
     pub name: String,
     pub base: String,
     /// The environment variable that holds its key, if it needs one.
     pub key: Option<String>,
 }
 
-impl Models {
+impl ModelRegistry {
     /// Every provider that a model can be named with: ours, and the user's.
-    pub fn known(&self) -> Vec<ProviderFacts> {
-        let mut known = remote::known();
+    pub fn providers(&self) -> Vec<ProviderInfo> {
+        let mut known = remote::builtin_providers();
         for (name, address) in &self.providers {
             match known.iter_mut().find(|facts| facts.name == *name) {
                 Some(facts) => {
                     facts.base.clone_from(&address.base_url);
                     facts.key = address.key.clone().or(facts.key.take());
                 }
-                None => known.push(ProviderFacts {
+                None => known.push(ProviderInfo {
                     name: name.clone(),
                     base: address.base_url.clone(),
                     key: address.key.clone(),
@@ -202,11 +202,11 @@ impl Models {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Arc<dyn Provider>, LlmError> {
         if name == "offline" {
-            return Ok(Arc::new(offline::Offline));
+            return Ok(Arc::new(offline::OfflineProvider));
         }
         match name.strip_prefix("replay:") {
-            Some(file) => Ok(Arc::new(replay::Replay::new(Path::new(file))?)),
-            None => Ok(Arc::new(remote::Remote::new(name, self, variable)?)),
+            Some(file) => Ok(Arc::new(replay::ReplayProvider::new(Path::new(file))?)),
+            None => Ok(Arc::new(remote::HttpProvider::new(name, self, variable)?)),
         }
     }
 }

@@ -11,7 +11,7 @@ mod duration;
 mod edit;
 mod examples;
 mod files;
-mod foreign;
+mod import;
 mod json;
 mod json_schema;
 mod layers;
@@ -36,35 +36,35 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use approval::Approval;
+pub use approval::ApprovalLevel;
 pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress};
-pub use duration::Span;
-pub use edit::{edited, with_first};
-pub use files::{Found, LinkedFile, LinkedFileError, Root, read_named};
-pub use foreign::goose_provider;
-pub use foreign::{LeftOut, Moved, RegistryAgent, read_foreign, read_registry, written_service};
+pub use duration::ManifestDuration;
+pub use edit::{apply_edits, with_first};
+pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
+pub use import::goose_provider;
+pub use import::{ImportedConfig, RegistryAgent, SkippedItem, read_foreign, read_registry, service_text};
 pub use json_schema::{
     RunningValidation, SchemaError, SchemaValidator, VALIDATION_TIME, ValidationFailure, check_schema,
 };
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
-pub use mcp_servers::{brought_service, own_service, recipe_service};
+pub use mcp_servers::{client_service, recipe_service, session_service};
 pub use model::{
     AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport, LOADERS, Metadata,
-    Mode, Requires, Restart, Scope, ServiceManifest, Status, StdioTransport, Timeouts, Transport, VERSION,
+    Mode, Readiness, Requires, Restart, ServiceManifest, ServiceSharing, StdioTransport, Timeouts, Transport, VERSION,
 };
-pub use permission::{PermissionRule, Then};
+pub use permission::{PermissionRule, RuleEffect};
 pub use placeholder::Placeholder;
 pub use prompt::{Prompt, PromptValues, Rendering, VARIABLES, fill_in, place_in_tags, variables_of};
 pub use recipe::{
-    Check, Extension, ExtensionKind, InputType, Parameter, RecipeFile, RecipeSettings, Requirement, Retry, Scalar,
-    SubRecipe,
+    Check, Extension, ExtensionKind, InputType, RecipeFile, RecipeParameter, RecipeSettings, Requirement, Retry,
+    Scalar, SubRecipe,
 };
-pub use runtime::{AcpRuntime, AcpTimeouts, Crate, Handover, Package, Program, Runtime, VariableName};
-pub use schema::{Kind, generate as generate_schema};
+pub use runtime::{AcpRuntime, AcpTimeouts, AgentProgram, AgentRuntime, Crate, Handover, Package, VariableName};
+pub use schema::{DocumentKind, generate as generate_schema};
 pub use settings::Settings;
-pub use yaml::{Path, Source, parse};
+pub use yaml::{DocumentPath, SourceFile, parse};
 
-use crate::diagnostic::{Diagnostic, Place};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::nearest;
 
 /// Where a manifest came from. Later layers override earlier ones.
@@ -108,8 +108,8 @@ pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
                     continue;
                 }
             };
-            let source = Source::new(found.file, text);
-            let mut reader = Reader { layer: *layer, root, path: &found.path, diagnostics: &mut diagnostics };
+            let source = SourceFile::new(found.file, text);
+            let mut reader = ManifestReader { layer: *layer, root, path: &found.path, diagnostics: &mut diagnostics };
             for document in reader.read(role, &source) {
                 manifests.add(document, *layer, &source, &mut diagnostics);
             }
@@ -145,7 +145,7 @@ fn role_of(layer: Layer, path: &FilePath) -> FileRole {
 }
 
 /// A document that passed its schema.
-pub(crate) enum Document {
+pub(crate) enum ManifestDocument {
     /// `mode_files` has one entry per mode, in the same order.
     Agent {
         manifest: Box<AgentManifest>,
@@ -153,7 +153,7 @@ pub(crate) enum Document {
     },
     Service {
         manifest: Box<ServiceManifest>,
-        path: Path,
+        path: DocumentPath,
     },
     Config(Box<Config>),
 }
@@ -166,15 +166,15 @@ pub(crate) struct ModeFiles {
     pub(crate) examples: Vec<String>,
 }
 
-struct Reader<'a> {
+struct ManifestReader<'a> {
     layer: Layer,
     root: &'a Root,
     path: &'a FilePath,
     diagnostics: &'a mut Vec<Diagnostic>,
 }
 
-impl Reader<'_> {
-    fn read(&mut self, role: FileRole, source: &Arc<Source>) -> Vec<Document> {
+impl ManifestReader<'_> {
+    fn read(&mut self, role: FileRole, source: &Arc<SourceFile>) -> Vec<ManifestDocument> {
         let value = match yaml::parse(source) {
             Ok(value) => value,
             Err(diagnostic) => {
@@ -185,18 +185,22 @@ impl Reader<'_> {
         match role {
             FileRole::McpServers => mcp_servers::read(&value, source, self.diagnostics)
                 .into_iter()
-                .map(|(manifest, path)| Document::Service { manifest: Box::new(manifest), path })
+                .map(|(manifest, path)| ManifestDocument::Service { manifest: Box::new(manifest), path })
                 .collect(),
-            FileRole::Config => self.typed(Kind::Config, value, source).map(Document::Config).into_iter().collect(),
+            FileRole::Config => self
+                .deserialize(DocumentKind::Config, value, source)
+                .map(ManifestDocument::Config)
+                .into_iter()
+                .collect(),
             FileRole::Manifest | FileRole::NotOurs => self.manifest(value, source).into_iter().collect(),
         }
     }
 
-    fn manifest(&mut self, mut value: Value, source: &Arc<Source>) -> Option<Document> {
+    fn manifest(&mut self, mut value: Value, source: &Arc<SourceFile>) -> Option<ManifestDocument> {
         if !value.is_object() {
             self.diagnostics.push(Diagnostic::error(
                 "E010",
-                source.place(&Path::root()),
+                source.place(&DocumentPath::root()),
                 "a manifest must be a mapping",
                 "start with `version: 1` and `kind: agent` or `kind: service`",
             ));
@@ -204,14 +208,14 @@ impl Reader<'_> {
         }
         migrate::migrate(&mut value, source, self.diagnostics).ok()?;
         match kind_of(&value, source) {
-            Ok(Kind::Service) => {
-                let manifest = self.typed(Kind::Service, value, source)?;
-                Some(Document::Service { manifest, path: Path::root() })
+            Ok(DocumentKind::Service) => {
+                let manifest = self.deserialize(DocumentKind::Service, value, source)?;
+                Some(ManifestDocument::Service { manifest, path: DocumentPath::root() })
             }
             Ok(_) => {
-                let manifest: Box<AgentManifest> = self.typed(Kind::Agent, value, source)?;
+                let manifest: Box<AgentManifest> = self.deserialize(DocumentKind::Agent, value, source)?;
                 let mode_files = self.mode_files(&manifest, source);
-                Some(Document::Agent { manifest, mode_files })
+                Some(ManifestDocument::Agent { manifest, mode_files })
             }
             Err(diagnostic) => {
                 self.diagnostics.push(*diagnostic);
@@ -220,9 +224,14 @@ impl Reader<'_> {
         }
     }
 
-    fn typed<T: DeserializeOwned>(&mut self, kind: Kind, value: Value, source: &Source) -> Option<Box<T>> {
+    fn deserialize<T: DeserializeOwned>(
+        &mut self,
+        kind: DocumentKind,
+        value: Value,
+        source: &SourceFile,
+    ) -> Option<Box<T>> {
         let before = self.diagnostics.len();
-        if kind == Kind::Config {
+        if kind == DocumentKind::Config {
             migrate::check_version(&value, source, self.diagnostics);
         }
         // What is compiled in is held to its schema by a test; to do so at every start would be half of its time.
@@ -232,14 +241,14 @@ impl Reader<'_> {
         if crate::diagnostic::has_errors(&self.diagnostics[before..]) {
             return None;
         }
-        typed(value, source, self.diagnostics).map(Box::new)
+        deserialize(value, source, self.diagnostics).map(Box::new)
     }
 
     /// Reads the files of each mode. Reports those that are missing or broken and continues without them.
-    fn mode_files(&mut self, manifest: &AgentManifest, source: &Source) -> Vec<ModeFiles> {
+    fn mode_files(&mut self, manifest: &AgentManifest, source: &SourceFile) -> Vec<ModeFiles> {
         let mut files = Vec::with_capacity(manifest.modes.len());
         for (index, mode) in manifest.modes.iter().enumerate() {
-            let at = Path::root().key("modes").index(index);
+            let at = DocumentPath::root().key("modes").index(index);
             let prompt = self.prompt(manifest, mode, &at, source);
             let examples = self.examples(mode, &at, source);
             files.push(ModeFiles { prompt, examples });
@@ -247,7 +256,13 @@ impl Reader<'_> {
         files
     }
 
-    fn prompt(&mut self, manifest: &AgentManifest, mode: &Mode, at: &Path, source: &Source) -> Option<Prompt> {
+    fn prompt(
+        &mut self,
+        manifest: &AgentManifest,
+        mode: &Mode,
+        at: &DocumentPath,
+        source: &SourceFile,
+    ) -> Option<Prompt> {
         let Some(file) = &mode.prompt else {
             if manifest.runtime.is_none() {
                 self.diagnostics.push(Diagnostic::error(
@@ -283,7 +298,7 @@ impl Reader<'_> {
     }
 
     /// Returns the lines of the mode's examples file; empty if the mode names none or the file is unusable.
-    fn examples(&mut self, mode: &Mode, at: &Path, source: &Source) -> Vec<String> {
+    fn examples(&mut self, mode: &Mode, at: &DocumentPath, source: &SourceFile) -> Vec<String> {
         let Some(file) = &mode.examples_file else { return Vec::new() };
         let (problem, help) = match self.root.read_linked_file(self.path, file) {
             Ok(LinkedFile { file, text }) => {
@@ -306,26 +321,26 @@ impl Reader<'_> {
 
 /// A document of a kind that stands for itself, held to its schema; nothing if something is wrong with it.
 pub fn read_as<T: DeserializeOwned>(
-    kind: Kind,
+    kind: DocumentKind,
     value: Value,
-    source: &Source,
+    source: &SourceFile,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Option<T> {
     let found = schema::validate(kind, &value, source);
     if found.is_empty() {
-        return typed(value, source, diagnostics);
+        return deserialize(value, source, diagnostics);
     }
     diagnostics.extend(found);
     None
 }
 
-fn typed<T: DeserializeOwned>(value: Value, source: &Source, diagnostics: &mut Vec<Diagnostic>) -> Option<T> {
+fn deserialize<T: DeserializeOwned>(value: Value, source: &SourceFile, diagnostics: &mut Vec<Diagnostic>) -> Option<T> {
     let read = serde_json::from_value(value);
     read.map_err(|error| {
         // The schema is generated from the type, so this is a rule that only the type knows.
         diagnostics.push(Diagnostic::error(
             "E013",
-            Place::file(&source.file),
+            SourceLocation::file(&source.file),
             error.to_string(),
             "change the value so that it fits",
         ));
@@ -333,13 +348,13 @@ fn typed<T: DeserializeOwned>(value: Value, source: &Source, diagnostics: &mut V
     .ok()
 }
 
-fn kind_of(value: &Value, source: &Source) -> Result<Kind, Box<Diagnostic>> {
-    let at = Path::root().key("kind");
+fn kind_of(value: &Value, source: &SourceFile) -> Result<DocumentKind, Box<Diagnostic>> {
+    let at = DocumentPath::root().key("kind");
     let wrong =
         |problem: String, help: String| Err(Box::new(Diagnostic::error("E007", source.place(&at), problem, help)));
     match value.get("kind").map(Value::as_str) {
-        Some(Some("agent")) => Ok(Kind::Agent),
-        Some(Some("service")) => Ok(Kind::Service),
+        Some(Some("agent")) => Ok(DocumentKind::Agent),
+        Some(Some("service")) => Ok(DocumentKind::Service),
         Some(Some(other)) => {
             let near = nearest(other, ["agent", "service"]).map(|near| format!("did you mean `{near}`?"));
             wrong(

@@ -4,25 +4,25 @@
 
 mod adviser;
 mod decide;
-mod desk;
-mod known;
-pub mod manager;
+mod task_runner;
+mod router_cache;
+pub mod session_services;
 mod preface;
 mod recall;
-mod relay;
+mod child;
 pub mod route;
 mod tasks;
 pub mod tom;
 mod turn;
 mod verify;
-mod writers;
+mod file_locks;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{Notifier, Status, TurnEnd};
+use crate::agents::{Notifier, StatusUpdate, TurnEnd};
 use crate::broker::note_user_text;
 use crate::conversation::Content;
 use crate::graph::Plan;
@@ -30,71 +30,74 @@ use crate::ids::ModeId;
 use crate::llm::Provider;
 use crate::manifest::AgentEntry;
 use crate::router::THRESHOLD;
-use crate::session::{Begun, Live, PromptError};
-use desk::Desk;
-use known::Known;
-use manager::Manager;
-use route::{Decision, NoSuchMode};
-use tom::{Read, TopOfMind};
-pub use turn::Wish;
-pub use verify::{Finding, Verdict};
+use crate::session::{PendingTurn, PromptError, Session};
+use route::{RoutingDecision, UnknownModeError};
+use router_cache::RouterCache;
+use session_services::SessionServices;
+use task_runner::TaskRunner;
+use tom::{TopOfMind, TopOfMindText};
+pub use turn::PromptOptions;
+pub use verify::{Verification, VerificationResult};
 
 /// The agent that routes and hands over.
-const OWN: &str = "orchestrator";
+const ORCHESTRATOR: &str = "orchestrator";
 /// Who does a task that fits nobody for sure.
-const ANYBODY: &str = "goose/specialist";
+const FALLBACK_MODE: &str = "goose/specialist";
 
 /// See the module. A cheap handle.
 #[derive(Debug, Clone)]
 pub struct Orchestrator {
-    known: Arc<Known>,
+    router_cache: Arc<RouterCache>,
     top_of_mind: Arc<TopOfMind>,
 }
 
 /// What a prompt is told beside its words.
-struct Found {
+struct PromptContext {
     top: Option<String>,
-    pieces: Vec<recall::Piece>,
+    excerpts: Vec<recall::RecallExcerpt>,
 }
 
-impl Found {
+impl PromptContext {
     /// What of it the talk does not show yet.
-    fn preface(&self, begun: &Begun) -> Option<Content> {
-        preface::preface(&begun.history().shown(), self.top.as_deref(), &self.pieces)
+    fn preface(&self, begun: &PendingTurn) -> Option<Content> {
+        preface::preface(&begun.history().visible_messages(), self.top.as_deref(), &self.excerpts)
     }
 }
 
 impl Orchestrator {
     /// What is learned and corrected is kept below the data folder.
     pub fn new(data: PathBuf, top_of_mind: TopOfMind) -> Self {
-        Self { known: Arc::new(Known::new(data)), top_of_mind: Arc::new(top_of_mind) }
+        Self { router_cache: Arc::new(RouterCache::new(data)), top_of_mind: Arc::new(top_of_mind) }
     }
 
     /// Runs a turn that the front end has started: chooses the mode that works on the prompt and hands the turn to it.
     /// `front` receives its events, the end of the turn last.
     pub async fn prompt(
         &self,
-        mut begun: Begun,
+        mut begun: PendingTurn,
         prompt: Vec<Content>,
-        wish: Wish,
+        wish: PromptOptions,
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let live = Arc::clone(begun.live());
+        let live = Arc::clone(begun.session());
         let text = turn::words(&prompt);
-        if wish.typed {
-            prompt.iter().filter_map(Content::as_text).for_each(|text| note_user_text(live.session(), text));
+        if wish.from_user {
+            prompt.iter().filter_map(Content::as_text).for_each(|text| note_user_text(live.context(), text));
         }
-        let named = if wish.typed { route::explicit(&text, &live.plan()).map_err(turn::misdirected)? } else { None };
+        let named =
+            if wish.from_user { route::explicit(&text, &live.plan()).map_err(turn::misdirection_error)? } else { None };
         if let Some(title) = begun.name_after(&prompt) {
-            front.status(Status::Title(title));
+            front.status(StatusUpdate::Title(title));
         }
-        if begun.choice().mode.agent.as_str() == OWN {
-            live.session().delegator.get_or_init(|| Desk::of(self, &live));
-            live.session().manager.get_or_init(|| Arc::new(Manager::new(live.broker(), live.brought())));
+        if begun.choice().mode.agent.as_str() == ORCHESTRATOR {
+            live.context().delegator.get_or_init(|| TaskRunner::of(self, &live));
+            live.context()
+                .manager
+                .get_or_init(|| Arc::new(SessionServices::new(live.broker(), live.client_services())));
         }
         let open = async {
-            let (current, found) = tokio::join!(begun.catch_up(), self.found(&live, &prompt, &front));
+            let (current, found) = tokio::join!(begun.catch_up(), self.gather_context(&live, &prompt, &front));
             current?;
             let preface = found.preface(&begun);
             let mut opening = self.open(&mut begun, prompt.clone(), named, wish, &front).await?;
@@ -110,19 +113,19 @@ impl Orchestrator {
     }
 
     /// What is to be kept in mind, and what earlier sessions said that has to do with the prompt.
-    async fn found(&self, live: &Live, prompt: &[Content], front: &Arc<dyn Notifier>) -> Found {
-        let Read { text: top, problem } = self.top_of_mind.read();
+    async fn gather_context(&self, live: &Session, prompt: &[Content], front: &Arc<dyn Notifier>) -> PromptContext {
+        let TopOfMindText { text: top, problem } = self.top_of_mind.read();
         if let Some(problem) = problem {
-            front.status(Status::Notice(problem));
+            front.status(StatusUpdate::Notice(problem));
         }
         let about = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
         let family = live.family().await;
-        let pieces = recall::extract(live.sessions().store(), &about, &live.session().cwd, &family).await;
-        Found { top, pieces }
+        let pieces = recall::extract(live.sessions().store(), &about, &live.context().cwd, &family).await;
+        PromptContext { top, excerpts: pieces }
     }
 
-    fn known(&self) -> &Arc<Known> {
-        &self.known
+    fn router_cache(&self) -> &Arc<RouterCache> {
+        &self.router_cache
     }
 
     /// Where a prompt would go, without sending it there; and what the user should know about that. `adviser` is asked
@@ -133,35 +136,35 @@ impl Orchestrator {
         cwd: &Path,
         prompt: &str,
         adviser: Option<&dyn Provider>,
-    ) -> Result<(Decision, Option<String>), NoSuchMode> {
+    ) -> Result<(RoutingDecision, Option<String>), UnknownModeError> {
         if let Some((mode, task)) = route::explicit(prompt, plan)? {
-            return Ok((Decision::explicit(mode, task.to_owned()), None));
+            return Ok((RoutingDecision::explicit(mode, task.to_owned()), None));
         }
-        let own = plan.agent(OWN).and_then(AgentEntry::default_mode);
-        let own =
-            own.ok_or_else(|| NoSuchMode { problem: "there is no orchestrator".to_owned(), help: String::new() })?;
+        let own = plan.agent(ORCHESTRATOR).and_then(AgentEntry::default_mode);
+        let own = own
+            .ok_or_else(|| UnknownModeError { problem: "there is no orchestrator".to_owned(), help: String::new() })?;
         // A command is for the mode it is typed in.
         if prompt.trim_start().starts_with('/') {
-            return Ok((Decision::explicit(own, prompt.trim().to_owned()), None));
+            return Ok((RoutingDecision::explicit(own, prompt.trim().to_owned()), None));
         }
-        let router = self.known.router(plan, &own, cwd).await;
-        let router = router.map_err(|problem| NoSuchMode { problem, help: "try again".to_owned() })?;
-        let decided = decide::decided(plan, &own, prompt.trim(), &router, adviser).await;
+        let router = self.router_cache.router(plan, &own, cwd).await;
+        let router = router.map_err(|problem| UnknownModeError { problem, help: "try again".to_owned() })?;
+        let decided = decide::route_prompt(plan, &own, prompt.trim(), &router, adviser).await;
         Ok((decided.decision, decided.problem))
     }
 
     /// Remembers for this project whom a prompt is for.
     pub async fn remember(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), String> {
-        self.known.correct(cwd, prompt, mode).await
+        self.router_cache.correct(cwd, prompt, mode).await
     }
 
     /// Who of the granted ones fits a task best.
-    async fn fitting(&self, live: &Live, granted: &[ModeId], task: &str) -> Result<ModeId, String> {
+    async fn best_mode(&self, live: &Session, granted: &[ModeId], task: &str) -> Result<ModeId, String> {
         let plan = live.plan();
-        let router = self.known.router(&plan, &live.choice().mode, &live.session().cwd).await?;
+        let router = self.router_cache.router(&plan, &live.choice().mode, &live.context().cwd).await?;
         let best = router.rank(task).into_iter().find(|ranked| granted.contains(&ranked.mode));
         let sure = best.filter(|best| best.confidence >= THRESHOLD).map(|best| best.mode);
-        let anybody = || ANYBODY.parse::<ModeId>().ok().filter(|mode| granted.contains(mode));
+        let anybody = || FALLBACK_MODE.parse::<ModeId>().ok().filter(|mode| granted.contains(mode));
         sure.or_else(anybody).ok_or_else(|| "say who should do it: `agent` and `mode`".to_owned())
     }
 }

@@ -20,42 +20,42 @@ use command::covers;
 pub use command::narrowest;
 use glob::UNKNOWN;
 pub use host::{HostPattern, HostPatternError, RemoteHost, judge_host};
-pub use shell::{Part, Script, read};
+pub use shell::{Script, SimpleCommand, read};
 
-use crate::diagnostic::Place;
-use crate::manifest::{Layer, Manifests, Path, PermissionRule, Then};
+use crate::diagnostic::SourceLocation;
+use crate::manifest::{DocumentPath, Layer, Manifests, PermissionRule, RuleEffect};
 
 /// A rule, and where it is written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rule {
+pub struct SourcedRule {
     pub rule: PermissionRule,
-    pub origin: Origin,
+    pub origin: RuleOrigin,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Origin {
+pub enum RuleOrigin {
     Config {
         layer: Layer,
-        place: Place,
+        place: SourceLocation,
     },
     /// A flag of the command line, for this launch.
     Flag,
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for RuleOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Origin::Config { place, .. } => match &place.span {
+            RuleOrigin::Config { place, .. } => match &place.span {
                 Some(span) => write!(f, "{}:{}", place.file, span.line),
                 None => f.write_str(&place.file),
             },
-            Origin::Flag => f.write_str("command line"),
+            RuleOrigin::Flag => f.write_str("command line"),
         }
     }
 }
 
 /// `developer__shell: {command: "rm *"} → deny (config.yaml:3)`
-impl std::fmt::Display for Rule {
+impl std::fmt::Display for SourcedRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} → {} ({})", self.rule, self.rule.then.as_str(), self.origin)
     }
@@ -105,13 +105,14 @@ impl Argument {
     }
 
     /// Whether the pattern of a rule that denies or asks matches. `Maybe` if the budget does not suffice to tell.
-    fn match_restricting(&self, pattern: &str, budget: &Budget) -> Match {
+    fn match_restricting(&self, pattern: &str, budget: &Budget) -> ArgumentMatch {
         let found = self.compare(pattern, budget);
-        if budget.is_spent() { found.max(Match::Maybe) } else { found }
+        if budget.is_spent() { found.max(ArgumentMatch::Maybe) } else { found }
     }
 
-    fn compare(&self, pattern: &str, budget: &Budget) -> Match {
-        let any = |texts: &[&String]| Match::from(texts.iter().any(|text| glob::matches(pattern, text, budget)));
+    fn compare(&self, pattern: &str, budget: &Budget) -> ArgumentMatch {
+        let any =
+            |texts: &[&String]| ArgumentMatch::from(texts.iter().any(|text| glob::matches(pattern, text, budget)));
         match self {
             Self::Command(command) => command::match_restricting(pattern, command, budget),
             Self::Path { shown, absolute, given } => any(&[shown, absolute, given]),
@@ -120,14 +121,14 @@ impl Argument {
                     "" => !pattern.starts_with('/') && glob::may_match(pattern, &UNKNOWN.to_string(), budget),
                     folder => glob::may_match(pattern, &format!("{}/{UNKNOWN}", folder.trim_end_matches('/')), budget),
                 };
-                let reached = if below(shown) || below(absolute) { Match::Maybe } else { Match::No };
+                let reached = if below(shown) || below(absolute) { ArgumentMatch::Maybe } else { ArgumentMatch::No };
                 any(&[shown, absolute, given]).max(reached)
             }
-            Self::Unresolved(given) => any(&[given]).max(Match::Maybe),
+            Self::Unresolved(given) => any(&[given]).max(ArgumentMatch::Maybe),
             Self::Text(text) => any(&[text]),
             Self::Other(inner) => {
                 let inner = inner.iter().map(|inner| inner.match_restricting(pattern, budget)).max();
-                inner.unwrap_or(Match::No).max(Match::Maybe)
+                inner.unwrap_or(ArgumentMatch::No).max(ArgumentMatch::Maybe)
             }
         }
     }
@@ -161,15 +162,15 @@ fn plain_number(number: &serde_json::Number) -> String {
 
 /// From "certainly not" to "certainly".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Match {
+enum ArgumentMatch {
     No,
     Maybe,
     Yes,
 }
 
-impl From<bool> for Match {
+impl From<bool> for ArgumentMatch {
     fn from(yes: bool) -> Self {
-        if yes { Match::Yes } else { Match::No }
+        if yes { ArgumentMatch::Yes } else { ArgumentMatch::No }
     }
 }
 
@@ -185,44 +186,44 @@ pub struct Call<'a> {
 
 /// What the rules say about a call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ruling<'a> {
+pub enum RuleDecision<'a> {
     /// No rule speaks of it: the approval level decides.
     Silent,
     /// What would be asked is allowed; more than one rule if a command line has several parts.
-    Allow(Vec<&'a Rule>),
+    Allow(Vec<&'a SourcedRule>),
     /// `certain`: the rule speaks of the call. Otherwise nobody can tell.
     Ask {
-        rule: &'a Rule,
+        rule: &'a SourcedRule,
         certain: bool,
     },
-    Deny(&'a Rule),
+    Deny(&'a SourcedRule),
 }
 
 /// The rules of the user's config, of a trusted project's, and of a `--manifests` folder.
-pub fn configured(manifests: &Manifests) -> Vec<Rule> {
+pub fn config_rules(manifests: &Manifests) -> Vec<SourcedRule> {
     let mut rules = Vec::new();
     for entry in &manifests.configs {
         for (index, rule) in entry.config.permissions.iter().enumerate() {
             // An error reports it, so there is no plan with such a rule; this is the second lock.
-            if entry.layer == Layer::Project && rule.then == Then::Allow {
+            if entry.layer == Layer::Project && rule.then == RuleEffect::Allow {
                 continue;
             }
-            let place = entry.source.place(&Path::root().key("permissions").index(index));
-            let origin = Origin::Config { layer: entry.layer, place };
-            rules.push(Rule { rule: rule.clone(), origin });
+            let place = entry.source.place(&DocumentPath::root().key("permissions").index(index));
+            let origin = RuleOrigin::Config { layer: entry.layer, place };
+            rules.push(SourcedRule { rule: rule.clone(), origin });
         }
     }
     rules
 }
 
-impl Rule {
+impl SourcedRule {
     /// True unless it is for sessions in another folder. A rule that allows is for its very folder, with links resolved:
     /// what lies below may be someone else's. The others hold below it, too, and however the folder is called.
     pub fn is_for(&self, given: &FilePath, real: &FilePath) -> bool {
         let Some(project) = self.rule.project.as_ref().map(FilePath::new) else { return true };
         match self.rule.then {
-            Then::Allow => real == project,
-            Then::Ask | Then::Deny => real.starts_with(project) || given.starts_with(project),
+            RuleEffect::Allow => real == project,
+            RuleEffect::Ask | RuleEffect::Deny => real.starts_with(project) || given.starts_with(project),
         }
     }
 
@@ -234,21 +235,21 @@ impl Rule {
     /// A service that a project or an editor brings may have the name of one of the user's. It is not what the user had in mind
     /// when they allowed something everywhere.
     fn counts_for(&self, call: Call<'_>) -> bool {
-        let meant = self.rule.project.is_some() || matches!(self.origin, Origin::Flag);
-        self.rule.then != Then::Allow || !call.brought || meant
+        let meant = self.rule.project.is_some() || matches!(self.origin, RuleOrigin::Flag);
+        self.rule.then != RuleEffect::Allow || !call.brought || meant
     }
 
     /// For a rule that denies or asks.
-    fn match_call(&self, call: Call<'_>, budget: &Budget) -> Match {
+    fn match_call(&self, call: Call<'_>, budget: &Budget) -> ArgumentMatch {
         if !self.names_tool(call.tool) {
-            return Match::No;
+            return ArgumentMatch::No;
         }
         let matched = self.rule.arguments.iter().map(|(name, pattern)| match call.arguments.get(name) {
             Some(argument) => argument.match_restricting(pattern, budget),
-            None if call.arguments.values().any(|argument| argument.holds(name)) => Match::Maybe,
-            None => Match::No,
+            None if call.arguments.values().any(|argument| argument.holds(name)) => ArgumentMatch::Maybe,
+            None => ArgumentMatch::No,
         });
-        matched.min().unwrap_or(Match::Yes)
+        matched.min().unwrap_or(ArgumentMatch::Yes)
     }
 
     /// For a rule that allows: everything it names fits, but for command lines, which are looked at later.
@@ -265,29 +266,33 @@ impl Rule {
 
 /// A part of a command line, and the rule that allows it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PartRule<'a> {
+pub struct CommandRule<'a> {
     pub argument: String,
     pub command: String,
-    pub allowed_by: Option<&'a Rule>,
+    pub allowed_by: Option<&'a SourcedRule>,
 }
 
 /// For each part of the call's command line the rule that allows it.
-pub fn allowing<'a>(rules: &'a [Rule], call: Call<'_>) -> Vec<PartRule<'a>> {
+pub fn allowing<'a>(rules: &'a [SourcedRule], call: Call<'_>) -> Vec<CommandRule<'a>> {
     let budget = &Budget::default();
     let fitting = fitting(rules, call, budget);
     let Some((name, command)) = command_line(call) else { return Vec::new() };
     let script = shell::read(command);
-    let told = script.parts.iter().zip(by_parts(&fitting, call, name, &script, budget));
-    told.map(|(part, allowed_by)| PartRule { argument: name.clone(), command: part.to_string(), allowed_by }).collect()
+    let told = script.parts.iter().zip(rules_by_command(&fitting, call, name, &script, budget));
+    told.map(|(part, allowed_by)| CommandRule { argument: name.clone(), command: part.to_string(), allowed_by })
+        .collect()
 }
 
-fn fitting<'a>(rules: &'a [Rule], call: Call<'_>, budget: &Budget) -> Vec<&'a Rule> {
-    rules.iter().filter(|rule| rule.rule.then == Then::Allow && rule.fits_but_for_commands(call, budget)).collect()
+fn fitting<'a>(rules: &'a [SourcedRule], call: Call<'_>, budget: &Budget) -> Vec<&'a SourcedRule> {
+    rules
+        .iter()
+        .filter(|rule| rule.rule.then == RuleEffect::Allow && rule.fits_but_for_commands(call, budget))
+        .collect()
 }
 
 /// True if a rule allows the call and spells out `name`, a name in one of its paths: `.git/*` names `.git`, and `*` names
 /// nothing.
-pub fn allow_by_name(rules: &[Rule], call: Call<'_>, name: &str) -> bool {
+pub fn allow_by_name(rules: &[SourcedRule], call: Call<'_>, name: &str) -> bool {
     let is_path =
         |argument: &str| matches!(call.arguments.get(argument), Some(Argument::Path { .. } | Argument::Folder { .. }));
     let spells = |pattern: &str| pattern.split('/').any(|part| part.eq_ignore_ascii_case(name));
@@ -297,34 +302,39 @@ pub fn allow_by_name(rules: &[Rule], call: Call<'_>, name: &str) -> bool {
 }
 
 /// What the rules say together, in whatever order they stand.
-pub fn judge<'a>(rules: &'a [Rule], call: Call<'_>) -> Ruling<'a> {
+pub fn evaluate<'a>(rules: &'a [SourcedRule], call: Call<'_>) -> RuleDecision<'a> {
     judge_within(&Budget::default(), rules, call)
 }
 
-fn judge_within<'a>(budget: &Budget, rules: &'a [Rule], call: Call<'_>) -> Ruling<'a> {
-    let (denying, denied) = strongest(rules, Then::Deny, call, budget);
-    if let (Some(rule), Match::Yes) = (denying, denied) {
-        return Ruling::Deny(rule);
+fn judge_within<'a>(budget: &Budget, rules: &'a [SourcedRule], call: Call<'_>) -> RuleDecision<'a> {
+    let (denying, denied) = strongest(rules, RuleEffect::Deny, call, budget);
+    if let (Some(rule), ArgumentMatch::Yes) = (denying, denied) {
+        return RuleDecision::Deny(rule);
     }
-    let (asking, asked) = strongest(rules, Then::Ask, call, budget);
-    if let (Some(rule), Match::Yes) = (asking, asked) {
-        return Ruling::Ask { rule, certain: true };
+    let (asking, asked) = strongest(rules, RuleEffect::Ask, call, budget);
+    if let (Some(rule), ArgumentMatch::Yes) = (asking, asked) {
+        return RuleDecision::Ask { rule, certain: true };
     }
     if let Some(rule) = denying.or(asking) {
-        return Ruling::Ask { rule, certain: false };
+        return RuleDecision::Ask { rule, certain: false };
     }
-    allow(&fitting(rules, call, budget), call, budget).map_or(Ruling::Silent, Ruling::Allow)
+    allow(&fitting(rules, call, budget), call, budget).map_or(RuleDecision::Silent, RuleDecision::Allow)
 }
 
 /// The first of the rules with this effect that match a call most certainly. `None` if none matches.
-fn strongest<'a>(rules: &'a [Rule], then: Then, call: Call<'_>, budget: &Budget) -> (Option<&'a Rule>, Match) {
-    let mut strongest = (None, Match::No);
+fn strongest<'a>(
+    rules: &'a [SourcedRule],
+    then: RuleEffect,
+    call: Call<'_>,
+    budget: &Budget,
+) -> (Option<&'a SourcedRule>, ArgumentMatch) {
+    let mut strongest = (None, ArgumentMatch::No);
     for rule in rules.iter().filter(|rule| rule.rule.then == then) {
         let concerned = rule.match_call(call, budget);
         if concerned > strongest.1 {
             strongest = (Some(rule), concerned);
         }
-        if concerned == Match::Yes {
+        if concerned == ArgumentMatch::Yes {
             break;
         }
     }
@@ -342,7 +352,7 @@ fn command_line(call: Call<'_>) -> Option<(&String, &String)> {
 }
 
 /// The rules that together allow a call, one for each part of its command line.
-fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>, budget: &Budget) -> Option<Vec<&'a Rule>> {
+fn allow<'a>(fitting: &[&'a SourcedRule], call: Call<'_>, budget: &Budget) -> Option<Vec<&'a SourcedRule>> {
     let is_command = |name: &String| matches!(call.arguments.get(name), Some(Argument::Command(_)));
     if let Some(whole) = fitting.iter().find(|rule| !rule.rule.arguments.keys().any(is_command)) {
         return Some(vec![*whole]);
@@ -352,8 +362,8 @@ fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>, budget: &Budget) -> Option<Ve
     if script.unreadable.is_some() || script.parts.is_empty() {
         return None;
     }
-    let mut deciding: Vec<&Rule> = Vec::new();
-    for rule in by_parts(fitting, call, name, &script, budget) {
+    let mut deciding: Vec<&SourcedRule> = Vec::new();
+    for rule in rules_by_command(fitting, call, name, &script, budget) {
         let rule = rule?;
         if !deciding.contains(&rule) {
             deciding.push(rule);
@@ -366,20 +376,20 @@ fn allow<'a>(fitting: &[&'a Rule], call: Call<'_>, budget: &Budget) -> Option<Ve
 const BESIDE_A_COMMAND: [&str; 8] =
     ["args", "arguments", "parameters", "params", "stdin", "input", "env", "environment"];
 
-fn by_parts<'a>(
-    fitting: &[&'a Rule],
+fn rules_by_command<'a>(
+    fitting: &[&'a SourcedRule],
     call: Call<'_>,
     name: &str,
     script: &Script,
     budget: &Budget,
-) -> Vec<Option<&'a Rule>> {
+) -> Vec<Option<&'a SourcedRule>> {
     let matters = |(name, argument): &(&String, &Argument)| match name.as_str() {
         "background" => **argument != Argument::Text("false".to_owned()),
         name => BESIDE_A_COMMAND.contains(&name),
     };
     let beside: Vec<_> = call.arguments.iter().filter(matters).map(|(name, _)| name).collect();
     let alone = script.parts.len() == 1;
-    let allows = |rule: &Rule, part: &Part| {
+    let allows = |rule: &SourcedRule, part: &SimpleCommand| {
         let arguments = &rule.rule.arguments;
         let names_all = beside.iter().all(|name| arguments.contains_key(*name));
         arguments.get(name).is_none_or(|pattern| names_all && covers(part, pattern, alone, budget))

@@ -52,7 +52,7 @@ pub fn minimal_environment(ours: impl IntoIterator<Item = (OsString, OsString)>)
 
 /// A running child and everything in its process group. Dropping it kills the group.
 #[derive(Debug)]
-pub struct Group {
+pub struct ProcessGroup {
     child: Child,
     pid: Pid,
     reaper: Option<Reaper>,
@@ -68,7 +68,7 @@ pub struct Pipes {
     pub stderr: ChildStderr,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Starts a program. With a reaper, its group dies with Skein, however Skein dies. Processes that leave the group
     /// end with it.
     pub fn spawn(launch: &Launch, reaper: Option<&Reaper>) -> std::io::Result<(Self, Pipes)> {
@@ -156,7 +156,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
         if let Some(reaper) = &self.reaper {

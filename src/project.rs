@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::agents::Outside;
+use crate::agents::ExternalAgents;
 use crate::broker::{Broker, RuleStore};
 use crate::diagnostic::Diagnostic;
 use crate::session::ModelSource;
 
 /// Opens folders.
-pub trait Projects: Send + Sync {
-    fn open(&self, cwd: &Path) -> Result<Project, Broken>;
+pub trait ProjectLoader: Send + Sync {
+    fn open(&self, cwd: &Path) -> Result<Project, ProjectError>;
 }
 
 /// A folder whose manifests are right.
@@ -20,7 +20,7 @@ pub struct Project {
     pub broker: Broker,
     pub models: Arc<dyn ModelSource>,
     /// Runs agents that are programs of their own.
-    pub outside: Arc<dyn Outside>,
+    pub external_agents: Arc<dyn ExternalAgents>,
     /// The agent and the mode new sessions begin in, if somebody has chosen.
     pub agent: Option<String>,
     pub mode: Option<String>,
@@ -35,7 +35,7 @@ pub struct Project {
 
 /// A folder whose manifests are wrong, or whose settings are.
 #[derive(Debug, Clone)]
-pub struct Broken {
+pub struct ProjectError {
     pub problem: String,
     pub diagnostics: Vec<Diagnostic>,
 }

@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use response::Form;
+pub use response::ResponseSchema;
 pub use values::{FOLDER, file_below, file_named};
 
-use crate::diagnostic::{Diagnostic, Place};
-use crate::manifest::{self, Kind, Path, RecipeFile, Source};
+use crate::diagnostic::{Diagnostic, SourceLocation};
+use crate::manifest::{self, DocumentKind, DocumentPath, RecipeFile, SourceFile};
 
 /// How deep recipes may lie in recipes.
 const MAX_DEPTH: usize = 2;
@@ -30,7 +30,7 @@ pub struct Recipe {
     /// Its own file, links resolved.
     pub path: PathBuf,
     /// As it was read.
-    pub text: Arc<Source>,
+    pub text: Arc<SourceFile>,
     value: Value,
     /// In the order of `sub_recipes`.
     pub subs: Vec<Recipe>,
@@ -45,20 +45,20 @@ pub fn is_recipe(value: &Value) -> bool {
 
 /// Reads a recipe and the recipes it names, and says all that is wrong with them. `shown` is how the file is called.
 pub fn read(path: &FilePath, shown: &str) -> (Option<Recipe>, Vec<Diagnostic>) {
-    let mut reader = Reader { above: Vec::new(), found: Vec::new() };
+    let mut reader = RecipeReader { above: Vec::new(), found: Vec::new() };
     let recipe = reader.read(path, shown);
     let mut found = reader.found;
     crate::diagnostic::sort(&mut found);
     (recipe.filter(|_| !crate::diagnostic::has_errors(&found)), found)
 }
 
-struct Reader {
+struct RecipeReader {
     /// The recipes that lead to the one that is read, and where each names the next.
-    above: Vec<(PathBuf, String, Place)>,
+    above: Vec<(PathBuf, String, SourceLocation)>,
     found: Vec<Diagnostic>,
 }
 
-impl Reader {
+impl RecipeReader {
     fn read(&mut self, path: &FilePath, shown: &str) -> Option<Recipe> {
         let text = match manifest::read_named(path, shown) {
             Ok(text) => text,
@@ -67,7 +67,7 @@ impl Reader {
                 return None;
             }
         };
-        let source = Source::new(shown, text);
+        let source = SourceFile::new(shown, text);
         let mut value = match manifest::parse(&source) {
             Ok(value) => value,
             Err(diagnostic) => {
@@ -76,7 +76,7 @@ impl Reader {
             }
         };
         without_nulls(&mut value);
-        let file: RecipeFile = manifest::read_as(Kind::Recipe, value.clone(), &source, &mut self.found)?;
+        let file: RecipeFile = manifest::read_as(DocumentKind::Recipe, value.clone(), &source, &mut self.found)?;
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut recipe = Recipe { file, path, text: source, value, subs: Vec::new() };
         check::check(&recipe, &mut self.found);
@@ -87,7 +87,7 @@ impl Reader {
     fn subs(&mut self, recipe: &Recipe) -> Vec<Recipe> {
         let mut subs = Vec::new();
         for (index, sub) in recipe.file.sub_recipes.iter().enumerate() {
-            let at = recipe.text.place(&Path::root().key("sub_recipes").index(index).key("path"));
+            let at = recipe.text.place(&DocumentPath::root().key("sub_recipes").index(index).key("path"));
             let Some(path) = self.sub_path(recipe, &sub.path, &at) else { continue };
             let shown = FilePath::new(&recipe.text.file).with_file_name("").join(sub.path.replace(IN_FOLDER, ""));
             let shown = if path.is_absolute() && sub.path.starts_with('/') { path.clone() } else { shown };
@@ -107,7 +107,7 @@ impl Reader {
     }
 
     /// Where a sub-recipe lies. Which file it is must be plain before anything runs.
-    fn sub_path(&mut self, recipe: &Recipe, written: &str, at: &Place) -> Option<PathBuf> {
+    fn sub_path(&mut self, recipe: &Recipe, written: &str, at: &SourceLocation) -> Option<PathBuf> {
         let folder = BTreeMap::from([(FOLDER.to_owned(), recipe.folder().display().to_string())]);
         let filled = manifest::fill_in(written, &folder);
         let path = filled.map(|path| recipe.folder().join(path)).ok().filter(|path| path.exists());
@@ -120,7 +120,7 @@ impl Reader {
         path
     }
 
-    fn may_follow(&mut self, recipe: &Recipe, path: &FilePath, at: &Place) -> bool {
+    fn may_follow(&mut self, recipe: &Recipe, path: &FilePath, at: &SourceLocation) -> bool {
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let here = (recipe.path.clone(), recipe.text.file.clone(), at.clone());
         let chain: Vec<_> = self.above.iter().chain([&here]).collect();
@@ -160,7 +160,7 @@ impl Recipe {
     }
 
     /// With these values in the place of its parameters.
-    pub fn filled(&self, values: &BTreeMap<String, String>) -> Result<RecipeFile, String> {
+    pub fn fill(&self, values: &BTreeMap<String, String>) -> Result<RecipeFile, String> {
         let mut value = self.value.clone();
         for (field, part) in value.as_object_mut().into_iter().flatten() {
             if is_template(field) {
@@ -171,10 +171,10 @@ impl Recipe {
     }
 
     /// Every text of it in which a parameter can stand.
-    fn templates(&self) -> Vec<(Path, &str)> {
+    fn templates(&self) -> Vec<(DocumentPath, &str)> {
         let mut texts = Vec::new();
         for (field, part) in self.value.as_object().into_iter().flatten().filter(|(field, _)| is_template(field)) {
-            collect(part, Path::root().key(field), &mut texts);
+            collect(part, DocumentPath::root().key(field), &mut texts);
         }
         texts
     }
@@ -207,7 +207,7 @@ fn fill(value: &mut Value, values: &BTreeMap<String, String>) -> Result<(), Stri
     Ok(())
 }
 
-fn collect<'a>(value: &'a Value, at: Path, texts: &mut Vec<(Path, &'a str)>) {
+fn collect<'a>(value: &'a Value, at: DocumentPath, texts: &mut Vec<(DocumentPath, &'a str)>) {
     match value {
         Value::String(text) => texts.push((at, text)),
         Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| collect(item, at.index(index), texts)),

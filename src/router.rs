@@ -20,7 +20,7 @@ use calibrate::Curve;
 use train::{Example, Weights, train};
 use vocabulary::Vocabulary;
 
-pub use split::{MAX_TASKS, Task, split};
+pub use split::{MAX_TASKS, RoutedTask, split};
 
 /// Below this the router is unsure, and somebody else should decide.
 pub const THRESHOLD: f64 = 0.5;
@@ -108,7 +108,7 @@ fn positive(text: &str) -> String {
 
 /// A mode, how sure it is, and why.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ranked {
+pub struct RankedMode {
     pub mode: ModeId,
     /// How often such a route is right, 0 to 1.
     pub confidence: f64,
@@ -117,7 +117,7 @@ pub struct Ranked {
 
 /// A prompt that a user has sent to another mode than the router would have.
 #[derive(Debug, Clone, PartialEq)]
-struct Corrected {
+struct CorrectedPrompt {
     normal: String,
     vector: Vec<(u32, f32)>,
     mode: usize,
@@ -131,7 +131,7 @@ pub struct Router {
     vocabulary: Vocabulary,
     weights: Weights,
     curve: Curve,
-    corrected: Vec<Corrected>,
+    corrected: Vec<CorrectedPrompt>,
 }
 
 impl Router {
@@ -141,7 +141,7 @@ impl Router {
         let mut pulls = Vec::new();
         for (mode, candidate) in candidates.iter().enumerate() {
             for example in &candidate.examples {
-                texts.push((features::count(capped(example).as_ref()), mode));
+                texts.push((features::count(truncate_middle(example).as_ref()), mode));
                 pulls.push(1.0);
             }
         }
@@ -172,8 +172,8 @@ impl Router {
             let Ok(mode) = self.modes.binary_search(mode) else { continue };
             let normal = normal(prompt);
             self.corrected.retain(|known| known.normal != normal);
-            let vector = self.vocabulary.vector(&features::count(&capped(prompt)));
-            self.corrected.push(Corrected { normal, vector, mode });
+            let vector = self.vocabulary.vector(&features::count(&truncate_middle(prompt)));
+            self.corrected.push(CorrectedPrompt { normal, vector, mode });
         }
         self
     }
@@ -184,18 +184,18 @@ impl Router {
     }
 
     /// Every mode, the best first.
-    pub fn rank(&self, prompt: &str) -> Vec<Ranked> {
-        let prompt = capped(prompt);
+    pub fn rank(&self, prompt: &str) -> Vec<RankedMode> {
+        let prompt = truncate_middle(prompt);
         let counts = features::count(&prompt);
         let vector = self.vocabulary.vector(&counts);
         let mut scores = self.weights.scores(&vector);
-        let drawn = self.drawn(&vector, &mut scores);
+        let drawn = self.apply_corrections(&vector, &mut scores);
         let mut order: Vec<usize> = (0..scores.len()).collect();
         order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
         let highest = order.first().map_or(0.0, |mode| scores[*mode]);
         let second = order.get(1).map_or(highest, |mode| scores[*mode]);
-        let says = self.says(&counts.plain, &vector);
-        let ranked = |(place, mode): (usize, &usize)| Ranked {
+        let says = self.word_scores(&counts.plain, &vector);
+        let ranked = |(place, mode): (usize, &usize)| RankedMode {
             mode: self.modes[*mode].clone(),
             confidence: self.curve.confidence(scores[*mode], scores[*mode] - if place == 0 { second } else { highest }),
             reason: match drawn.contains(mode) {
@@ -203,7 +203,7 @@ impl Router {
                 false => reason(&says, *mode),
             },
         };
-        let mut ranked: Vec<Ranked> = order.iter().enumerate().map(ranked).collect();
+        let mut ranked: Vec<RankedMode> = order.iter().enumerate().map(ranked).collect();
         let same = normal(&prompt);
         if let Some(known) = self.corrected.iter().find(|known| known.normal == same) {
             let at = ranked.iter().position(|ranked| ranked.mode == self.modes[known.mode]).unwrap_or_default();
@@ -216,7 +216,7 @@ impl Router {
     }
 
     /// Lets corrected prompts draw the scores of those that are like them; tells which modes were drawn.
-    fn drawn(&self, vector: &[(u32, f32)], scores: &mut [f32]) -> Vec<usize> {
+    fn apply_corrections(&self, vector: &[(u32, f32)], scores: &mut [f32]) -> Vec<usize> {
         let mut drawn = Vec::new();
         for (mode, score) in scores.iter_mut().enumerate() {
             let of_mode = self.corrected.iter().filter(|known| known.mode == mode);
@@ -230,14 +230,15 @@ impl Router {
     }
 
     /// How much each word speaks for each mode, compared with the others.
-    fn says<'a>(&self, plain: &'a [String], vector: &[(u32, f32)]) -> Vec<(&'a str, Vec<f32>)> {
+    fn word_scores<'a>(&self, plain: &'a [String], vector: &[(u32, f32)]) -> Vec<(&'a str, Vec<f32>)> {
         let mut says: Vec<(&str, Vec<f32>)> = Vec::new();
         for word in plain.iter().filter(|word| word.as_str() != "0" && !features::is_joining(word)).take(MOST_WORDS) {
             if says.iter().any(|(known, _)| known == word) {
                 continue;
             }
             let value = |feature: &u32| vector.binary_search_by_key(feature, |(known, _)| *known).ok();
-            let own: Vec<_> = self.vocabulary.of_word(word).iter().filter_map(value).map(|at| vector[at]).collect();
+            let own: Vec<_> =
+                self.vocabulary.word_features(word).iter().filter_map(value).map(|at| vector[at]).collect();
             let mut scores = self.weights.scores(&own);
             let mean = scores.iter().sum::<f32>() / scores.len().max(1) as f32;
             scores.iter_mut().for_each(|score| *score -= mean);
@@ -298,7 +299,7 @@ fn normal(prompt: &str) -> String {
     joined.trim_end_matches(['.', '!', '?', ' ']).to_owned()
 }
 
-fn capped(prompt: &str) -> std::borrow::Cow<'_, str> {
+fn truncate_middle(prompt: &str) -> std::borrow::Cow<'_, str> {
     if prompt.len() <= HEAD + TAIL {
         return prompt.into();
     }

@@ -4,20 +4,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::adapter::attach::Attachments;
-use crate::agents::Outside;
+use crate::agents::ExternalAgents;
 use crate::broker::Broker;
-use crate::external::{Agents, Nobody, Surroundings};
+use crate::external::{ExternalAgentPool, LaunchContext, NoExternalAgents};
 use crate::graph::Plan;
-use crate::services::{Pool, PoolOptions, Registry};
-use crate::task::Scope;
+use crate::services::{BuiltinRegistry, Pool, PoolOptions};
+use crate::task::TaskScope;
 
 mod status;
 
-pub use status::{Report, reports};
+pub use status::{StatusReport, reports};
 
 /// Where a running Skein is at home on this machine.
 #[derive(Debug, Clone)]
-pub struct Home {
+pub struct RuntimePaths {
     /// The folder of its sockets.
     pub sockets: PathBuf,
     /// The program itself, which others start to attach to it.
@@ -32,20 +32,20 @@ pub struct Runtime {
     broker: Broker,
     pool: Pool,
     /// Without a home there are none.
-    agents: Option<Agents>,
-    scope: Scope,
+    agents: Option<ExternalAgentPool>,
+    scope: TaskScope,
 }
 
 impl Runtime {
     /// Nothing is started yet but the status socket, at `home` if there is one.
-    pub fn start(plan: Arc<Plan>, registry: Registry, options: PoolOptions, home: Option<Home>) -> Self {
-        let scope = Scope::new();
+    pub fn start(plan: Arc<Plan>, registry: BuiltinRegistry, options: PoolOptions, home: Option<RuntimePaths>) -> Self {
+        let scope = TaskScope::new();
         let (environment, reaper) = (options.environment.clone(), options.reaper.clone());
         let pool = Pool::new(registry, options);
         let agents = home.map(|home| {
             let attachments = Attachments::new(home.sockets.clone(), &scope);
             let (program, scratch) = (home.program, home.scratch);
-            let agents = Agents::new(Surroundings { environment, reaper, attachments, program, scratch });
+            let agents = ExternalAgentPool::new(LaunchContext { environment, reaper, attachments, program, scratch });
             status::serve(&home.sockets, pool.clone(), agents.clone(), &scope);
             agents
         });
@@ -53,10 +53,10 @@ impl Runtime {
     }
 
     /// Whoever runs agents that are programs of their own.
-    pub fn outside(&self) -> Arc<dyn Outside> {
+    pub fn external_agents(&self) -> Arc<dyn ExternalAgents> {
         match &self.agents {
             Some(agents) => Arc::new(agents.clone()),
-            None => Arc::new(Nobody),
+            None => Arc::new(NoExternalAgents),
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 /// Words that random characters do not make; longer runs are judged by their entropy.
-const LONG: usize = 20;
-const ENTROPY: f64 = 3.9;
+const MIN_RANDOM_LENGTH: usize = 20;
+const MIN_ENTROPY: f64 = 3.9;
 
 static KNOWN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let patterns = [
@@ -28,7 +28,7 @@ static KNOWN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
 });
 
 /// What kind of secret the text seems to hold.
-pub fn found_in(text: &str) -> Option<&'static str> {
+pub fn find_secret(text: &str) -> Option<&'static str> {
     let known = KNOWN.iter().find(|(pattern, _)| pattern.is_match(text)).map(|(_, what)| *what);
     known.or_else(|| {
         text.split(|c: char| c.is_whitespace() || "\"'`,;()<>".contains(c)).any(random).then_some("a random key")
@@ -42,7 +42,7 @@ fn random(word: &str) -> bool {
     let part = word.rsplit(['/', ':', '=', '@', '.']).max_by_key(|part| part.len()).unwrap_or(word);
     let has = |test: fn(&char) -> bool| part.chars().any(|c| test(&c));
     let mixed = has(char::is_ascii_digit) && has(char::is_ascii_lowercase) && has(char::is_ascii_uppercase);
-    part.len() >= LONG && mixed && entropy(part) > ENTROPY && restless(part)
+    part.len() >= MIN_RANDOM_LENGTH && mixed && entropy(part) > MIN_ENTROPY && restless(part)
 }
 
 /// Words keep to one kind of character for a while, even in `CamelCase2`; chance changes it with every second one.
@@ -80,7 +80,7 @@ mod tests {
             "deploy with Zx8Qp2Lm9Rt4Vw7Yb1Nc6Kd3",
             "API_KEY=abcd1234efgh",
         ] {
-            assert!(found_in(text).is_some(), "{text}");
+            assert!(find_secret(text).is_some(), "{text}");
         }
     }
 
@@ -95,7 +95,7 @@ mod tests {
             "Class AbstractSingletonProxyFactoryBean2 is deprecated",
             "Der Benutzer heißt Jürgen und mag keine Semikolons; 東京で働いています。",
         ] {
-            assert_eq!(found_in(text), None, "{text}");
+            assert_eq!(find_secret(text), None, "{text}");
         }
     }
 }

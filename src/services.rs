@@ -8,7 +8,7 @@ pub mod builtin;
 mod circuit;
 mod connection;
 mod content;
-mod entry;
+mod service;
 mod environment;
 mod http;
 mod record;
@@ -21,20 +21,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest as _, Sha256};
 
-pub use builtin::{Registry, Surroundings, Tools};
-pub use circuit::{Circuit, Permission};
-pub use environment::{Environment, Secrets, literal_secrets};
+pub use builtin::{BuiltinContext, BuiltinRegistry, InlineTools};
+pub use circuit::{Circuit, StartPermit};
+pub use environment::{Environment, SecretValues, literal_secrets};
 pub use record::{Cassette, RecordError};
-pub use stdio::{Lines, spawn};
+pub use stdio::{LineReader, spawn};
 
 use crate::ids::{RoleName, ServiceName};
-use crate::manifest::{Scope as Sharing, ServiceManifest, Transport};
+use crate::manifest::{ServiceManifest, ServiceSharing as Sharing, Transport};
 use crate::process::{Reaper, minimal_environment};
-use crate::task::Scope;
-use crate::tool::{ServiceError, ServiceStatus, Session, ToolService};
-use connection::Connection;
-use entry::Entry;
-use remote::{Client, Era, Owner, Remote, Unconnected};
+use crate::task::TaskScope;
+use crate::tool::{ServiceError, ServiceStatus, SessionContext, ToolService};
+use connection::ServiceConnection;
+use remote::{ConnectError, Era, McpClient, McpConnection, Owner};
+use service::Service;
 
 /// What every service of a pool has around it.
 #[derive(Debug, Default)]
@@ -68,10 +68,10 @@ pub struct Pool {
 }
 
 pub(crate) struct Inner {
-    entries: Mutex<HashMap<Key, Arc<Entry>>>,
-    registry: Registry,
+    entries: Mutex<HashMap<Key, Arc<Service>>>,
+    registry: BuiltinRegistry,
     options: PoolOptions,
-    scope: Scope,
+    scope: TaskScope,
 }
 
 /// A pool that nobody holds any more was not stopped; its services go all the same.
@@ -94,30 +94,36 @@ struct Key {
 }
 
 impl Pool {
-    pub fn new(registry: Registry, options: PoolOptions) -> Self {
-        let inner = Inner { entries: Mutex::default(), registry, options, scope: Scope::new() };
+    pub fn new(registry: BuiltinRegistry, options: PoolOptions) -> Self {
+        let inner = Inner { entries: Mutex::default(), registry, options, scope: TaskScope::new() };
         Self { inner: Arc::new(inner) }
     }
 
     /// A share in a service for a session. Nothing is started yet. `find` gives the services that it requires;
     /// the manifests have no cycles, so it ends.
-    pub fn lease(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>) -> Lease {
-        let alone = of_session(manifest, find).then(|| session.id.clone());
+    pub fn lease(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
+        let alone = is_session_scoped(manifest, find).then(|| session.id.clone());
         self.share(manifest, session, find, alone)
     }
 
     /// The same for a service that came with the session: those who work for it have it, too, and nobody else has.
-    pub fn lease_brought(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>) -> Lease {
+    pub fn lease_brought(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
         let alone = if manifest.scope == Sharing::Session { &session.id } else { session.family() };
         self.share(manifest, session, find, Some(alone.to_owned()))
     }
 
     /// `alone` is the session that it is for, if it is not for all.
-    fn share(&self, manifest: &ServiceManifest, session: &Session, find: Find<'_>, alone: Option<String>) -> Lease {
+    fn share(
+        &self,
+        manifest: &ServiceManifest,
+        session: &SessionContext,
+        find: Find<'_>,
+        alone: Option<String>,
+    ) -> Lease {
         let key = self.inner.key(manifest, alone);
         // Counted under the lock, so that an idle timer never removes what was just handed out.
-        let leased = |entry: &Arc<Entry>| {
-            entry.leased();
+        let leased = |entry: &Arc<Service>| {
+            entry.add_lease();
             Arc::clone(entry)
         };
         let known = self.inner.entries().get(&key).map(leased);
@@ -130,11 +136,11 @@ impl Pool {
                 .session
                 .is_some()
                 .then(|| Arc::new(Owner { cwd: session.cwd.clone(), roots: roots(), warnings: Mutex::default() }));
-            let entry = Arc::new(Entry::new(manifest.clone(), required, owner, &self.inner));
+            let entry = Arc::new(Service::new(manifest.clone(), required, owner, &self.inner));
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
         if key.session.as_ref() == Some(&session.id) {
-            entry.shown_in(session);
+            entry.show_warnings_in(session);
         }
         Lease { entry, key, pool: Arc::downgrade(&self.inner) }
     }
@@ -163,7 +169,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Inner {
-    fn entries(&self) -> MutexGuard<'_, HashMap<Key, Arc<Entry>>> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<Key, Arc<Service>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,24 +188,24 @@ impl Inner {
         manifest: &ServiceManifest,
         era: Era,
         owner: Option<&Arc<Owner>>,
-        secrets: &Secrets,
-    ) -> Result<Remote, Unconnected> {
+        secrets: &SecretValues,
+    ) -> Result<McpConnection, ConnectError> {
         let environment = &self.options.environment;
         let name = manifest.name.clone();
-        let client = Client::new(name.clone(), secrets.clone(), owner.cloned());
+        let client = McpClient::new(name.clone(), secrets.clone(), owner.cloned());
         match &manifest.transport {
-            Transport::Builtin(_) => Err(Unconnected::Failed("it is in this process".to_owned())),
+            Transport::Builtin(_) => Err(ConnectError::Failed("it is in this process".to_owned())),
             Transport::Stdio(transport) => {
                 let started = stdio::start(transport, environment, self.options.reaper.as_ref());
-                let (wire, stderr, group) = started.map_err(Unconnected::Failed)?;
+                let (wire, stderr, group) = started.map_err(ConnectError::Failed)?;
                 self.scope.spawn(stdio::log(name, stderr, secrets.clone()));
                 let failure = wire.failure();
-                Remote::connect(client, wire, era, Some((group, failure)), &self.scope).await
+                McpConnection::connect(client, wire, era, Some((group, failure)), &self.scope).await
             }
             Transport::Http(transport) => {
                 let wire =
-                    http::start(transport, environment).map_err(|error| Unconnected::Failed(error.to_string()))?;
-                Remote::connect(client, wire, era, None, &self.scope).await
+                    http::start(transport, environment).map_err(|error| ConnectError::Failed(error.to_string()))?;
+                McpConnection::connect(client, wire, era, None, &self.scope).await
             }
         }
     }
@@ -209,8 +215,8 @@ impl Inner {
         manifest: &ServiceManifest,
         required: &[(RoleName, Lease)],
         owner: Option<&Arc<Owner>>,
-        secrets: &Secrets,
-    ) -> Result<Arc<dyn Connection>, String> {
+        secrets: &SecretValues,
+    ) -> Result<Arc<dyn ServiceConnection>, String> {
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
             return cassette.play(&manifest.name);
         }
@@ -218,10 +224,10 @@ impl Inner {
             return Err("`settings` are for built-in services; give it `env`, `args` or `headers`".to_owned());
         }
         let environment = &self.options.environment;
-        let connection: Arc<dyn Connection> = match &manifest.transport {
+        let connection: Arc<dyn ServiceConnection> = match &manifest.transport {
             Transport::Builtin(name) => {
                 let roles = required.iter().map(|(role, lease)| (role.clone(), lease.service())).collect();
-                let surroundings = Surroundings {
+                let surroundings = BuiltinContext {
                     roles,
                     reaper: self.options.reaper.clone(),
                     environment: minimal_environment(environment.variables()),
@@ -234,13 +240,13 @@ impl Inner {
             }
             Transport::Stdio(_) | Transport::Http(_) => {
                 let connected = match self.reach(manifest, Era::Unknown, owner, secrets).await {
-                    Err(Unconnected::OlderEra) => self.reach(manifest, Era::Handshake, owner, secrets).await,
+                    Err(ConnectError::OlderEra) => self.reach(manifest, Era::Handshake, owner, secrets).await,
                     connected => connected,
                 };
                 match connected {
                     Ok(remote) => Arc::new(remote),
-                    Err(Unconnected::Failed(reason)) => return Err(reason),
-                    Err(Unconnected::OlderEra) => {
+                    Err(ConnectError::Failed(reason)) => return Err(reason),
+                    Err(ConnectError::OlderEra) => {
                         return Err("it speaks no version of MCP that skein speaks".to_owned());
                     }
                 }
@@ -254,14 +260,14 @@ impl Inner {
 }
 
 /// True if each session has its own. What stands on something of one session cannot be shared with others.
-fn of_session(manifest: &ServiceManifest, find: Find<'_>) -> bool {
+fn is_session_scoped(manifest: &ServiceManifest, find: Find<'_>) -> bool {
     let mut required = manifest.requires.roles().into_iter().filter_map(|(_, service)| find(service));
-    manifest.scope == Sharing::Session || required.any(|required| of_session(&required, find))
+    manifest.scope == Sharing::Session || required.any(|required| is_session_scoped(&required, find))
 }
 
 /// A share in a service. The last one to go starts its idle time.
 pub struct Lease {
-    entry: Arc<Entry>,
+    entry: Arc<Service>,
     key: Key,
     /// Weak, because services hold leases on what they require, and the pool holds the services.
     pool: Weak<Inner>,
@@ -286,7 +292,7 @@ impl std::fmt::Debug for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(uses) = self.entry.released() else { return };
+        let Some(uses) = self.entry.remove_lease() else { return };
         let Some(scope) = self.pool.upgrade().map(|pool| pool.scope.clone()) else { return };
         let (entry, key, pool) = (Arc::clone(&self.entry), self.key.clone(), Weak::clone(&self.pool));
         let idle = entry.manifest.timeouts.idle.duration();

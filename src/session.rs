@@ -3,29 +3,29 @@
 //! Invariant: knows no protocol and no terminal. What happened in a turn is in the store before anybody is told
 //! that the turn has ended.
 
-pub mod attached;
+pub mod attachments;
 mod child;
 mod live;
 mod outside;
 mod recorder;
-mod seats;
+mod external;
 mod setup;
 pub mod slash;
 mod turn;
 mod undo;
 
-pub use live::{Live, PromptError};
-pub use turn::Begun;
-pub use undo::{Changed, Undone};
+pub use live::{PromptError, Session};
+pub use turn::PendingTurn;
+pub use undo::{ChangedFile, UndoneTurn};
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::agents::{Event, History, Limits, Outside, Unreachable, Upkeep};
+use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{Asker, BindError, Broker};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{Approval, ServiceEntry};
+use crate::manifest::{ApprovalLevel, ServiceEntry};
 use crate::sandbox::HiddenPaths;
 use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
 use crate::tool::editor::Editor;
@@ -33,7 +33,7 @@ use crate::tool::editor::Editor;
 /// Opens sessions, new ones and stored ones. A cheap handle.
 #[derive(Clone)]
 pub struct Sessions {
-    store: store::Sessions,
+    store: store::SessionStore,
     options: Arc<SessionOptions>,
 }
 
@@ -43,7 +43,7 @@ pub trait ModelSource: Send + Sync {
     fn provider(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError>;
 
     /// What keeps a talk going when the model's window is full, or it fails.
-    fn upkeep(&self) -> Result<Upkeep, LlmError>;
+    fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError>;
 
     /// Who judges calls at the level `smart` of a session with this model: only ever a model that the user chose. None
     /// if there is no such model, or it cannot be used.
@@ -52,7 +52,7 @@ pub trait ModelSource: Send + Sync {
 
 #[derive(Debug)]
 pub struct SessionOptions {
-    pub limits: Limits,
+    pub limits: TurnLimits,
     /// Each session has its own folder below this one.
     pub scratch: PathBuf,
     /// What no session reads or writes with file tools.
@@ -62,7 +62,7 @@ pub struct SessionOptions {
 
 /// Where a session works.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Place {
+pub struct SessionRoots {
     pub cwd: PathBuf,
     /// Folders beside it that it may reach.
     pub roots: Vec<PathBuf>,
@@ -70,25 +70,25 @@ pub struct Place {
 
 /// What a user can choose, and change while the session lasts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub struct SessionSettings {
     pub mode: ModeId,
     /// As `provider:model`.
     pub model: String,
     /// Overrides what the mode and the config say.
-    pub approval: Option<Approval>,
+    pub approval: Option<ApprovalLevel>,
 }
 
 /// What the front door supplies to a session.
 #[derive(Clone)]
-pub struct Host {
+pub struct SessionPorts {
     pub broker: Broker,
     pub models: Arc<dyn ModelSource>,
     /// Runs agents that are programs of their own.
-    pub outside: Arc<dyn Outside>,
+    pub external_agents: Arc<dyn ExternalAgents>,
     pub asker: Arc<dyn Asker>,
     pub editor: Option<Arc<dyn Editor>>,
     /// MCP servers that came with the session.
-    pub brought: Vec<Arc<ServiceEntry>>,
+    pub client_services: Vec<Arc<ServiceEntry>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -102,25 +102,25 @@ pub enum SessionError {
     #[error(transparent)]
     Model(#[from] LlmError),
     #[error(transparent)]
-    Outside(#[from] Unreachable),
+    External(#[from] ExternalAgentError),
     #[error("the record of session `{id}` cannot be read: {reason}")]
     Record { id: String, reason: String },
 }
 
 /// A stored session, opened again.
-pub struct Opened {
-    pub live: Arc<Live>,
+pub struct ReopenedSession {
+    pub session: Arc<Session>,
     pub stored: StoredSession,
     /// All that happened in it, in order.
     pub events: Vec<Event>,
 }
 
 impl Sessions {
-    pub fn new(store: store::Sessions, options: SessionOptions) -> Self {
+    pub fn new(store: store::SessionStore, options: SessionOptions) -> Self {
         Self { store, options: Arc::new(options) }
     }
 
-    pub fn store(&self) -> &store::Sessions {
+    pub fn store(&self) -> &store::SessionStore {
         &self.store
     }
 
@@ -128,20 +128,20 @@ impl Sessions {
     /// told the session's id.
     pub async fn create(
         &self,
-        place: Place,
-        choice: Choice,
-        host: impl FnOnce(&str) -> Host,
-    ) -> Result<Arc<Live>, SessionError> {
+        place: SessionRoots,
+        choice: SessionSettings,
+        host: impl FnOnce(&str) -> SessionPorts,
+    ) -> Result<Arc<Session>, SessionError> {
         self.create_for(None, place, choice, host).await
     }
 
     async fn create_for(
         &self,
         parent: Option<&str>,
-        place: Place,
-        choice: Choice,
-        host: impl FnOnce(&str) -> Host,
-    ) -> Result<Arc<Live>, SessionError> {
+        place: SessionRoots,
+        choice: SessionSettings,
+        host: impl FnOnce(&str) -> SessionPorts,
+    ) -> Result<Arc<Session>, SessionError> {
         let new = NewSession {
             cwd: place.cwd.clone(),
             roots: place.roots.clone(),
@@ -154,7 +154,7 @@ impl Sessions {
         };
         let id = self.store.create(new).await?;
         let host = host(&id);
-        Ok(Live::new(self.clone(), id, place, choice, host, History::default(), None))
+        Ok(Session::new(self.clone(), id, place, choice, host, History::default(), None))
     }
 
     /// A stored session with its history, in its own folder. `roots` and `host` are given anew.
@@ -162,18 +162,18 @@ impl Sessions {
         &self,
         id: &str,
         roots: Vec<PathBuf>,
-        fallback: Choice,
-        host: impl FnOnce(&StoredSession) -> Host,
-    ) -> Result<Opened, SessionError> {
+        fallback: SessionSettings,
+        host: impl FnOnce(&StoredSession) -> SessionPorts,
+    ) -> Result<ReopenedSession, SessionError> {
         let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
         let events = self.events(id).await?;
         let host = host(&stored);
         let choice = choice_of(&stored, fallback, &host.broker);
-        let place = Place { cwd: stored.cwd.clone(), roots };
-        let history = History::replayed(&events);
-        let live = Live::new(self.clone(), stored.id.clone(), place, choice, host, history, Some(&stored));
-        live.recall_seats(&events);
-        Ok(Opened { live, stored, events })
+        let place = SessionRoots { cwd: stored.cwd.clone(), roots };
+        let history = History::from_events(&events);
+        let live = Session::new(self.clone(), stored.id.clone(), place, choice, host, history, Some(&stored));
+        live.restore_external_sessions(&events);
+        Ok(ReopenedSession { session: live, stored, events })
     }
 
     /// All that happened in a session.
@@ -220,27 +220,27 @@ impl std::fmt::Debug for Sessions {
     }
 }
 
-impl std::fmt::Debug for Host {
+impl std::fmt::Debug for SessionPorts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Host").field("brought", &self.brought).finish_non_exhaustive()
+        f.debug_struct("SessionPorts").field("brought", &self.client_services).finish_non_exhaustive()
     }
 }
 
-impl std::fmt::Debug for Opened {
+impl std::fmt::Debug for ReopenedSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opened").field("live", &self.live).finish_non_exhaustive()
+        f.debug_struct("ReopenedSession").field("live", &self.session).finish_non_exhaustive()
     }
 }
 
 /// What was chosen when the session was last used. A mode that is gone meanwhile is replaced.
-fn choice_of(stored: &StoredSession, fallback: Choice, broker: &Broker) -> Choice {
+fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker) -> SessionSettings {
     let mode = format!("{}/{}", stored.agent, stored.mode).parse::<ModeId>().ok();
     let plan = broker.plan();
     let offered = |mode: &ModeId| plan.mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
-    Choice {
+    SessionSettings {
         mode: mode.filter(offered).unwrap_or(fallback.mode),
         model: stored.model.clone(),
         // What this launch says counts more than what was chosen once.
-        approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(Approval::named)),
+        approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(ApprovalLevel::from_name)),
     }
 }

@@ -6,11 +6,12 @@ mod memories;
 mod routes;
 mod sessions;
 
-pub use memories::{Filter, Memories, Memory, NewMemory, Reach};
-pub use routes::{Correction, Routes};
+pub use memories::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory};
+pub use routes::{Correction, CorrectionStore};
 pub use sessions::{
-    COUNTED, Change, Cursor, Hit, InCommon, Kindred, ListFilter, NewEvent, NewSession, Recall, Recalled, Said,
-    Sessions, Spent, StoredEvent, StoredSession, Weigh, Within,
+    COUNTED, Cursor, FolderFilter, ListFilter, NewEvent, NewSession, RecallMatch, RecallQuery, RecallResults,
+    SearchHit, SessionChange, SessionStore, StoredEvent, StoredMessage, StoredSession, TermStats, TermWeights,
+    UsageTotals,
 };
 
 use std::path::{Path, PathBuf};
@@ -68,7 +69,7 @@ struct Schema {
 }
 
 impl Schema {
-    fn known(&self) -> i64 {
+    fn latest_version(&self) -> i64 {
         i64::try_from(self.migrations.len()).unwrap_or(i64::MAX)
     }
 }
@@ -92,7 +93,7 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
             State::Blank => 0,
             State::Version(found) => found,
         };
-        let known = schema.known();
+        let known = schema.latest_version();
         if found > known {
             return Ok(Err(StoreError::Newer { file: file(), found, known }));
         }
@@ -144,8 +145,8 @@ fn examine_one(path: &Path, schema: &Schema) -> Result<(), StoreError> {
     };
     match looked().map_err(|error| failure(path, &error))? {
         (State::Foreign, _) => Err(StoreError::Foreign { file: file() }),
-        (State::Version(found), _) if found > schema.known() => {
-            Err(StoreError::Newer { file: file(), found, known: schema.known() })
+        (State::Version(found), _) if found > schema.latest_version() => {
+            Err(StoreError::Newer { file: file(), found, known: schema.latest_version() })
         }
         (_, whole) if whole != "ok" => Err(StoreError::Damaged { file: file(), problem: whole }),
         _ => Ok(()),
@@ -223,7 +224,7 @@ pub fn project_root(folder: &Path) -> PathBuf {
 }
 
 /// The sessions of a project: those that work in its repository, or in this very folder if it is in none.
-pub fn sessions_of_project(folder: &Path) -> Within {
+pub fn sessions_of_project(folder: &Path) -> FolderFilter {
     let root = project_root(folder);
-    if root.join(".git").exists() { Within::Below(root) } else { Within::Folder(root) }
+    if root.join(".git").exists() { FolderFilter::Below(root) } else { FolderFilter::Folder(root) }
 }

@@ -7,12 +7,12 @@ use tokio_util::task::TaskTracker;
 
 /// The one place that spawns. A scope that was stopped has no task left.
 #[derive(Debug, Clone, Default)]
-pub struct Scope {
+pub struct TaskScope {
     cancel: CancellationToken,
     tasks: TaskTracker,
 }
 
-impl Scope {
+impl TaskScope {
     pub fn new() -> Self {
         Self::default()
     }

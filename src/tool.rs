@@ -9,14 +9,14 @@ pub mod editor;
 pub mod elicit;
 mod limit;
 pub mod manage;
-mod plain;
+mod text;
 mod preview;
 mod target;
 
-pub use activity::{Activity, PlanStep, Progress, StepPriority, StepStatus};
-pub use plain::{head, is_hidden, plain, plain_line};
+pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use preview::{Preview, preview, subject};
 pub use target::{FileTarget, path_line};
+pub use text::{is_hidden, strip_invisible, strip_to_line, truncate};
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
@@ -45,14 +45,14 @@ pub struct ToolSpec {
     pub description: String,
     pub input_schema: Arc<Map<String, Value>>,
     pub output_schema: Option<Arc<Map<String, Value>>>,
-    pub hints: Hints,
+    pub hints: ToolHints,
     /// MCP's `_meta`, passed on as it is.
     pub meta: Option<Value>,
 }
 
 /// What a tool says about itself. Only a built-in service is believed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hints {
+pub struct ToolHints {
     pub read_only: Option<bool>,
     pub destructive: Option<bool>,
     pub idempotent: Option<bool>,
@@ -84,7 +84,7 @@ pub struct ToolCall {
 /// What comes with a call: whose it is, how it is stopped, who hears of what it does.
 #[derive(Clone)]
 pub struct CallContext {
-    pub session: Arc<Session>,
+    pub session: Arc<SessionContext>,
     /// Cancelled when nobody waits for the answer any more.
     pub cancel: CancellationToken,
     /// As the model or the client named the call; what is said about it is said under this id.
@@ -116,7 +116,7 @@ impl ExchangeView {
 }
 
 impl CallContext {
-    pub fn new(session: Arc<Session>) -> Self {
+    pub fn new(session: Arc<SessionContext>) -> Self {
         let (cancel, view) = (CancellationToken::new(), ExchangeView::default());
         Self { session, cancel, id: None, view, targets: None, activity: None, elicitor: None }
     }
@@ -159,7 +159,7 @@ impl CallContext {
 
     /// The same for one who wants to know no more than how far it is.
     #[must_use]
-    pub fn with_progress(self, listener: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+    pub fn with_progress(self, listener: impl Fn(CallProgress) + Send + Sync + 'static) -> Self {
         self.with_activity(move |activity| {
             if let Activity::Progress(progress) = activity {
                 listener(progress);
@@ -179,7 +179,7 @@ impl CallContext {
 
     /// The same for work that outlasts the call: nobody hears of it, and nobody cancels it with the call.
     #[must_use]
-    pub fn detached(&self) -> Self {
+    pub fn detach(&self) -> Self {
         Self { cancel: CancellationToken::new(), activity: None, elicitor: None, ..self.clone() }
     }
 
@@ -198,7 +198,7 @@ impl std::fmt::Debug for CallContext {
 
 /// The session a call belongs to. Services keep nothing of it for themselves: what a service must remember
 /// about a session lies in the session, and goes with it.
-pub struct Session {
+pub struct SessionContext {
     pub id: String,
     /// Relative paths mean this folder.
     pub cwd: PathBuf,
@@ -214,7 +214,7 @@ pub struct Session {
     pub delegator: OnceLock<Arc<dyn delegate::Delegator>>,
     /// Whoever manages its services, if somebody does.
     pub manager: OnceLock<Arc<dyn manage::ServiceManager>>,
-    enabled: Mutex<manage::Enabled>,
+    enabled: Mutex<manage::EnabledServices>,
     /// The session that it works for in the end, if it works for one.
     family: OnceLock<String>,
     /// Where services that are its own warn the user.
@@ -223,7 +223,7 @@ pub struct Session {
     state: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
-impl Session {
+impl SessionContext {
     pub fn new(id: impl Into<String>, cwd: PathBuf, additional_roots: Vec<PathBuf>, scratch: PathBuf) -> Arc<Self> {
         Self::in_editor(id, cwd, additional_roots, scratch, Arc::default(), None)
     }
@@ -262,7 +262,7 @@ impl Session {
     }
 
     /// The services that were enabled and disabled in it.
-    pub fn enabled(&self) -> manage::Enabled {
+    pub fn service_overrides(&self) -> manage::EnabledServices {
         self.enabled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -272,9 +272,9 @@ impl Session {
     }
 
     /// From now on it has the services that `parent` has, for which it works.
-    pub fn share_services(&self, parent: &Session) {
+    pub fn share_services(&self, parent: &SessionContext) {
         self.family.get_or_init(|| parent.family().to_owned());
-        let of_parent = parent.enabled();
+        let of_parent = parent.service_overrides();
         *self.enabled.lock().unwrap_or_else(PoisonError::into_inner) = of_parent;
     }
 
@@ -309,9 +309,9 @@ impl std::fmt::Debug for Warnings {
     }
 }
 
-impl std::fmt::Debug for Session {
+impl std::fmt::Debug for SessionContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).field("cwd", &self.cwd).finish_non_exhaustive()
+        f.debug_struct("CallContext").field("id", &self.id).field("cwd", &self.cwd).finish_non_exhaustive()
     }
 }
 
@@ -397,7 +397,7 @@ pub trait ToolService: Send + Sync {
     fn catalog(&self) -> BoxFuture<'_, Result<Arc<Catalog>, ServiceError>>;
 
     /// The same if it runs and can be asked; nothing is started for it.
-    fn listed(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
+    fn running_catalog(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
         Box::pin(async { None })
     }
 
@@ -423,7 +423,7 @@ pub trait ToolService: Send + Sync {
 /// How a service is, for people and programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServiceStatus {
-    pub health: Health,
+    pub health: ServiceHealth,
     pub leases: usize,
     pub restarts: u32,
     pub last_error: Option<String>,
@@ -438,7 +438,7 @@ pub struct ServiceStatus {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Health {
+pub enum ServiceHealth {
     /// Not running, and nothing is wrong with that.
     Stopped,
     Starting,

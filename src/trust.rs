@@ -18,7 +18,7 @@ const MAX_FILES: usize = 2_000;
 
 /// What a project asks Skein to use.
 #[derive(Debug, Clone)]
-pub struct Project {
+pub struct ProjectFiles {
     /// The folder that holds `.skein/` or `.mcp.json`, links resolved.
     pub root: PathBuf,
     /// By path relative to the root.
@@ -36,7 +36,7 @@ pub enum TrustError {
     Store { path: String, problem: String },
 }
 
-impl Project {
+impl ProjectFiles {
     /// The project that `folder` lies in: the nearest folder upwards with `.skein/` or `.mcp.json`, not past
     /// the root of its repository.
     pub fn find(folder: &Path) -> Result<Option<Self>, TrustError> {
@@ -110,7 +110,7 @@ fn hash(files: &BTreeMap<PathBuf, Vec<u8>>) -> String {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Trust {
+pub enum TrustState {
     Trusted,
     /// Trusted once, but the content is another one now.
     Changed,
@@ -135,7 +135,7 @@ struct Entries {
 /// What became of a file since its project was trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Since {
+pub enum FileChange {
     Added,
     Changed,
     Removed,
@@ -157,40 +157,40 @@ impl TrustStore {
         Ok(Self { path, entries })
     }
 
-    pub fn trust_of(&self, project: &Project) -> Trust {
+    pub fn trust_of(&self, project: &ProjectFiles) -> TrustState {
         match self.entries.projects.get(&key(project)) {
-            Some(hash) if *hash == project.hash => Trust::Trusted,
-            Some(_) => Trust::Changed,
-            None => Trust::Unknown,
+            Some(hash) if *hash == project.hash => TrustState::Trusted,
+            Some(_) => TrustState::Changed,
+            None => TrustState::Unknown,
         }
     }
 
-    pub fn trust(&mut self, project: &Project) -> Result<(), TrustError> {
+    pub fn trust(&mut self, project: &ProjectFiles) -> Result<(), TrustError> {
         self.entries.projects.insert(key(project), project.hash.clone());
         self.entries.files.insert(key(project), hashes(project));
         self.save()
     }
 
     /// The files that are others than when the project was trusted; nothing if it never was.
-    pub fn changes(&self, project: &Project) -> Vec<(String, Since)> {
+    pub fn changes(&self, project: &ProjectFiles) -> Vec<(String, FileChange)> {
         let Some(before) = self.entries.files.get(&key(project)) else { return Vec::new() };
         let now = hashes(project);
         let mut changes: Vec<_> = now
             .iter()
             .filter_map(|(path, hash)| match before.get(path) {
-                None => Some((path.clone(), Since::Added)),
-                Some(known) if known != hash => Some((path.clone(), Since::Changed)),
+                None => Some((path.clone(), FileChange::Added)),
+                Some(known) if known != hash => Some((path.clone(), FileChange::Changed)),
                 Some(_) => None,
             })
             .collect();
         let removed = before.keys().filter(|path| !now.contains_key(*path));
-        changes.extend(removed.map(|path| (path.clone(), Since::Removed)));
+        changes.extend(removed.map(|path| (path.clone(), FileChange::Removed)));
         changes.sort_by(|one, other| one.0.cmp(&other.0));
         changes
     }
 
     /// True if there was something to take back.
-    pub fn revoke(&mut self, project: &Project) -> Result<bool, TrustError> {
+    pub fn revoke(&mut self, project: &ProjectFiles) -> Result<bool, TrustError> {
         let known = self.entries.projects.remove(&key(project)).is_some();
         self.entries.files.remove(&key(project));
         if known {
@@ -214,7 +214,7 @@ impl TrustStore {
     }
 }
 
-fn hashes(project: &Project) -> BTreeMap<String, String> {
+fn hashes(project: &ProjectFiles) -> BTreeMap<String, String> {
     let of = |(path, content): (&PathBuf, &Vec<u8>)| {
         let one = BTreeMap::from([(PathBuf::new(), content.clone())]);
         (path.to_string_lossy().into_owned(), hash(&one))
@@ -222,7 +222,7 @@ fn hashes(project: &Project) -> BTreeMap<String, String> {
     project.files.iter().map(of).collect()
 }
 
-fn key(project: &Project) -> String {
+fn key(project: &ProjectFiles) -> String {
     project.root.to_string_lossy().into_owned()
 }
 
@@ -230,11 +230,11 @@ fn key(project: &Project) -> String {
 mod tests {
     use super::*;
 
-    fn project(manifest: &str) -> (tempfile::TempDir, Project) {
+    fn project(manifest: &str) -> (tempfile::TempDir, ProjectFiles) {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(folder.path().join(".skein/agents")).expect("created");
         fs::write(folder.path().join(".skein/agents/a.yaml"), manifest).expect("written");
-        let project = Project::find(folder.path()).expect("readable").expect("found");
+        let project = ProjectFiles::find(folder.path()).expect("readable").expect("found");
         (folder, project)
     }
 
@@ -243,20 +243,21 @@ mod tests {
         let (folder, before) = project("one");
         let data = tempfile::tempdir().expect("a folder");
         let mut store = TrustStore::open(data.path()).expect("opens");
-        assert_eq!(store.trust_of(&before), Trust::Unknown);
+        assert_eq!(store.trust_of(&before), TrustState::Unknown);
         store.trust(&before).expect("saved");
         let store = TrustStore::open(data.path()).expect("opens again");
-        assert_eq!(store.trust_of(&before), Trust::Trusted);
+        assert_eq!(store.trust_of(&before), TrustState::Trusted);
         fs::write(folder.path().join(".skein/agents/a.yaml"), "two").expect("written");
-        let after = Project::find(folder.path()).expect("readable").expect("found");
-        assert_eq!(store.trust_of(&after), Trust::Changed);
+        let after = ProjectFiles::find(folder.path()).expect("readable").expect("found");
+        assert_eq!(store.trust_of(&after), TrustState::Changed);
         fs::write(folder.path().join(".mcp.json"), "{}").expect("written");
-        let after = Project::find(folder.path()).expect("readable").expect("found");
-        let changes = [(".mcp.json".to_owned(), Since::Added), (".skein/agents/a.yaml".to_owned(), Since::Changed)];
+        let after = ProjectFiles::find(folder.path()).expect("readable").expect("found");
+        let changes =
+            [(".mcp.json".to_owned(), FileChange::Added), (".skein/agents/a.yaml".to_owned(), FileChange::Changed)];
         assert_eq!(store.changes(&after), changes);
         fs::remove_file(folder.path().join(".skein/agents/a.yaml")).expect("removed");
-        let after = Project::find(folder.path()).expect("readable").expect("found");
-        assert_eq!(store.changes(&after)[1].1, Since::Removed);
+        let after = ProjectFiles::find(folder.path()).expect("readable").expect("found");
+        assert_eq!(store.changes(&after)[1].1, FileChange::Removed);
     }
 
     #[test]
@@ -271,6 +272,6 @@ mod tests {
     fn a_link_in_a_project_is_not_followed() {
         let (folder, _) = project("one");
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join(".skein/agents/b.yaml")).expect("linked");
-        assert!(Project::find(folder.path()).is_err());
+        assert!(ProjectFiles::find(folder.path()).is_err());
     }
 }

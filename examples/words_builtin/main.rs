@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
-use skein::services::Registry;
+use skein::services::BuiltinRegistry;
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Count {
@@ -29,6 +29,6 @@ impl Words {
 }
 
 fn main() -> ExitCode {
-    let registry = Registry::builtin().with("words", |_| Words);
+    let registry = BuiltinRegistry::builtin().with("words", |_| Words);
     skein::cli::main_with(registry, &[("services/words.yaml", include_str!("words.yaml"))])
 }

@@ -10,14 +10,14 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::calls;
-use super::updates::Abilities;
-use super::wire::Wire;
-use crate::broker::{Answer, Asker, Choosing, Question, RuleStore};
+use super::updates::ClientFeatures;
+use super::wire::ClientWriter;
+use crate::broker::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse, RuleStore};
 use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::random_id;
-use crate::tool::elicit::{Elicitation, Elicited};
+use crate::tool::elicit::{Elicitation, ElicitationResponse};
 
 const ALLOW: &str = "allow";
 const ALLOW_ALWAYS: &str = "allow-always";
@@ -26,80 +26,80 @@ const REFUSE: &str = "reject";
 const REFUSE_ALWAYS: &str = "reject-always";
 
 /// Asks through `session/request_permission`.
-pub(super) struct ClientAsker {
+pub(super) struct AcpAsker {
     pub(super) client: ConnectionTo<Client>,
     pub(super) session: acp::SessionId,
-    pub(super) wire: Wire,
+    pub(super) wire: ClientWriter,
     pub(super) plan: Arc<Plan>,
     pub(super) cwd: PathBuf,
     pub(super) rules: Arc<dyn RuleStore>,
     /// Whether it shows notices; otherwise it is told as a thought. And whether it sees apart who works for the session.
-    pub(super) abilities: Abilities,
+    pub(super) features: ClientFeatures,
 }
 
-impl Asker for ClientAsker {
-    fn ask(&self, mut question: Question) -> BoxFuture<'_, Answer> {
+impl Asker for AcpAsker {
+    fn ask(&self, mut question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
         let rule = question.rule.clone();
-        let unannounced = question.call.is_none().then(|| self.announced(&mut question));
+        let unannounced = question.call.is_none().then(|| self.announce_call(&mut question));
         let request = self.request(question);
         Box::pin(async move {
-            let _told = unannounced.map(|call| Announced { asker: self, call });
+            let _told = unannounced.map(|call| AnnouncedCall { asker: self, call });
             // Dropped when the turn is cancelled, which takes the question back.
             match self.client.send_request(request).block_task().await.map(|said| said.outcome) {
                 Ok(acp::RequestPermissionOutcome::Selected(selected)) => match &*selected.option_id.0 {
-                    ALLOW => Answer::Allow,
-                    ALLOW_ALWAYS => Answer::AllowAlways,
+                    ALLOW => PermissionResponse::Allow,
+                    ALLOW_ALWAYS => PermissionResponse::AllowAlways,
                     ALLOW_IN_PROJECT => {
                         // What was consented to runs, whether or not the rule can be kept.
                         if let Some(Err(problem)) = rule.map(|rule| self.rules.keep(&rule)) {
                             tracing::warn!(problem, "a rule was not kept");
                             self.tell(format!("Allowed in this session, but not kept for this project: {problem}"));
                         }
-                        Answer::AllowAlways
+                        PermissionResponse::AllowAlways
                     }
-                    REFUSE_ALWAYS => Answer::RefuseAlways,
-                    _ => Answer::Refuse,
+                    REFUSE_ALWAYS => PermissionResponse::RefuseAlways,
+                    _ => PermissionResponse::Refuse,
                 },
-                Ok(_) => Answer::Refuse,
+                Ok(_) => PermissionResponse::Refuse,
                 Err(error) => {
                     tracing::warn!(%error, "the client did not answer a question");
-                    Answer::Unheard
+                    PermissionResponse::Unavailable
                 }
             }
         })
     }
 
-    fn choose(&self, choosing: Choosing) -> BoxFuture<'_, Option<String>> {
+    fn choose(&self, choosing: ExternalPermissionRequest) -> BoxFuture<'_, Option<String>> {
         Box::pin(self.put_choice(choosing))
     }
 
-    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
         Box::pin(self.put(question))
     }
 
     fn page_done(&self, by: &str, id: &str) {
-        self.told_done(by, id);
+        self.notify_page_done(by, id);
     }
 }
 
 /// A call that is shown because it is asked about.
-struct Announced<'a> {
-    asker: &'a ClientAsker,
+struct AnnouncedCall<'a> {
+    asker: &'a AcpAsker,
     call: acp::ToolCallId,
 }
 
-impl Drop for Announced<'_> {
+impl Drop for AnnouncedCall<'_> {
     fn drop(&mut self) {
         let fields = acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::Completed);
         let update = acp::ToolCallUpdate::new(self.call.clone(), fields);
-        self.asker.wire.update(&self.asker.session.0, acp::SessionUpdate::ToolCallUpdate(update));
+        self.asker.wire.send_update(&self.asker.session.0, acp::SessionUpdate::ToolCallUpdate(update));
     }
 }
 
-impl ClientAsker {
+impl AcpAsker {
     /// Puts the question of an agent outside as it is.
-    async fn put_choice(&self, choosing: Choosing) -> Option<String> {
-        let apart = choosing.apart.filter(|_| self.abilities.subagents);
+    async fn put_choice(&self, choosing: ExternalPermissionRequest) -> Option<String> {
+        let apart = choosing.apart.filter(|_| self.features.subagents);
         let mut params = choosing.request;
         if let (None, Some(call), Some(shown)) = (&apart, choosing.call, params.get_mut("toolCall")) {
             shown["toolCallId"] = Value::String(call);
@@ -120,28 +120,28 @@ impl ClientAsker {
     }
 
     /// A call that somebody else makes, whom the client does not see: it is shown as long as it is asked about.
-    fn announced(&self, question: &mut Question) -> acp::ToolCallId {
+    fn announce_call(&self, question: &mut PermissionRequest) -> acp::ToolCallId {
         let id: Arc<str> = random_id("asked").into();
         question.call = Some(Arc::clone(&id));
         let arguments = Value::Object(question.arguments.clone());
         let call = ToolUse { id: id.to_string(), name: question.tool.clone(), arguments };
-        let begun = calls::begun(&call, question.by.as_deref(), None, &self.plan, &self.cwd);
-        self.wire.update(&self.session.0, acp::SessionUpdate::ToolCall(begun));
+        let begun = calls::tool_call(&call, question.by.as_deref(), None, &self.plan, &self.cwd);
+        self.wire.send_update(&self.session.0, acp::SessionUpdate::ToolCall(begun));
         acp::ToolCallId::new(id)
     }
 
     pub(super) fn tell(&self, text: String) {
-        let update = if self.abilities.notices {
+        let update = if self.features.notices {
             acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text))
         } else {
             acp::SessionUpdate::AgentThoughtChunk(acp::ContentChunk::new(format!("{text}\n").into()))
         };
-        self.wire.update(&self.session.0, update);
+        self.wire.send_update(&self.session.0, update);
     }
 
-    fn request(&self, question: Question) -> acp::RequestPermissionRequest {
+    fn request(&self, question: PermissionRequest) -> acp::RequestPermissionRequest {
         // Where the client knows the call from.
-        let apart = question.apart.filter(|_| self.abilities.subagents);
+        let apart = question.apart.filter(|_| self.features.subagents);
         let (session, call) = match apart {
             Some((session, call)) => (acp::SessionId::new(session), Some(call)),
             None => (self.session.clone(), question.call),
@@ -157,7 +157,7 @@ impl ClientAsker {
         let locations = target.map(|target| vec![acp::ToolCallLocation::new(target.path.clone())]);
         let call = ToolUse { id: id.to_string(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
-        let said = calls::titled(&call.name, question.title, &self.plan);
+        let said = calls::claims_with_title(&call.name, question.title, &self.plan);
         let title = match question.always.host() {
             Some(host) => calls::by_whom(by.as_deref(), format!("Fetch from {host}")),
             None => calls::title(&call, by.as_deref(), said.as_ref(), kind, target),

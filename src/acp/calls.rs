@@ -5,23 +5,23 @@ use std::path::{Path, PathBuf};
 use agent_client_protocol::v1::schema as acp;
 use serde_json::{Value, json};
 
-use super::{content, found};
+use super::{content, tool_output};
 use crate::agents::{self, ROUTE};
-use crate::broker::{SaidOfTool, ui_of};
+use crate::broker::{ToolClaims, ui_of};
 use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::{ServiceName, ToolName};
 use crate::manifest::Transport;
 use crate::text::code_block;
-use crate::tool::{self, Activity, FileTarget, PlanStep, Preview, Progress, StepPriority, StepStatus, ToolOutcome};
+use crate::tool::{self, Activity, CallProgress, FileTarget, Preview, StepPriority, StepStatus, TodoStep, ToolOutcome};
 
 /// As much of a running command's output as is shown before it ends.
 const MAX_LIVE: usize = 8 << 10;
 
 /// What is shown of one call so far.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct CallDisplay {
     /// What the call runs, if that is code.
     code: Option<acp::ToolCallContent>,
     /// Diffs and terminals, which stay.
@@ -39,14 +39,14 @@ pub(super) struct Shown {
 }
 
 /// The call as it begins. `cwd` makes its paths absolute; `said` is what its tool says about itself.
-pub(super) fn begun(
+pub(super) fn tool_call(
     call: &ToolUse,
     by: Option<&str>,
-    said: Option<&SaidOfTool>,
+    said: Option<&ToolClaims>,
     plan: &Plan,
     cwd: &Path,
 ) -> acp::ToolCall {
-    let kind = hinted(&call.name, said, plan).unwrap_or_else(|| kind(&call.name, plan));
+    let kind = kind_from_hints(&call.name, said, plan).unwrap_or_else(|| kind(&call.name, plan));
     let target = target(call, plan, cwd);
     acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, by, said, kind, target.as_ref()))
         .name(call.name.clone())
@@ -63,13 +63,13 @@ fn code(call: &ToolUse) -> Option<acp::ToolCallContent> {
 }
 
 /// The page of an MCP app in which a client can show what the tool answers.
-fn app(call: &ToolUse, said: Option<&SaidOfTool>) -> Option<acp::ToolCallContent> {
-    said.and_then(|said| said.ui.as_deref()).map(|uri| found::app(uri, &call.name))
+fn app(call: &ToolUse, said: Option<&ToolClaims>) -> Option<acp::ToolCallContent> {
+    said.and_then(|said| said.ui.as_deref()).map(|uri| tool_output::app(uri, &call.name))
 }
 
 /// From what a tool of others says about itself, where the groups of its service say nothing. To be shown only: a
 /// question for consent never repeats it, because a client may ask less about what calls itself harmless.
-fn hinted(name: &str, said: Option<&SaidOfTool>, plan: &Plan) -> Option<acp::ToolKind> {
+fn kind_from_hints(name: &str, said: Option<&ToolClaims>, plan: &Plan) -> Option<acp::ToolKind> {
     let hints = said.filter(|_| kind(name, plan) == acp::ToolKind::Other)?.hints;
     match (hints.read_only, hints.destructive, hints.open_world) {
         (Some(true), _, Some(true)) => Some(acp::ToolKind::Fetch),
@@ -88,16 +88,16 @@ fn is_foreign(name: &str, plan: &Plan) -> bool {
 }
 
 /// A tool of others by its own title, for a question.
-pub(super) fn titled(name: &str, title: Option<String>, plan: &Plan) -> Option<SaidOfTool> {
+pub(super) fn claims_with_title(name: &str, title: Option<String>, plan: &Plan) -> Option<ToolClaims> {
     let (service, _) = name.split_once("__").filter(|_| is_foreign(name, plan))?;
-    Some(SaidOfTool { service: service.to_owned(), title, ..SaidOfTool::default() })
+    Some(ToolClaims { service: service.to_owned(), title, ..ToolClaims::default() })
 }
 
 /// How far a call is, as a line of text; nothing if that says nothing.
-fn line_of(progress: &Progress) -> Option<String> {
+fn line_of(progress: &CallProgress) -> Option<String> {
     let share = progress.total.filter(|total| *total > 0.0).map(|total| (progress.progress / total).clamp(0.0, 1.0));
     let share = share.map(|share| format!("{:.0} %", share * 100.0));
-    let message = progress.message.as_deref().map(tool::plain_line).filter(|message| !message.is_empty());
+    let message = progress.message.as_deref().map(tool::strip_to_line).filter(|message| !message.is_empty());
     match (share, message) {
         (Some(share), Some(message)) => Some(format!("{share} · {message}\n")),
         (Some(said), None) | (None, Some(said)) => Some(format!("{said}\n")),
@@ -105,9 +105,9 @@ fn line_of(progress: &Progress) -> Option<String> {
     }
 }
 
-impl Shown {
-    pub(super) fn of(call: &ToolUse, said: Option<&SaidOfTool>, plan: &Plan) -> Self {
-        let (foreign, hinted) = (is_foreign(&call.name, plan), hinted(&call.name, said, plan));
+impl CallDisplay {
+    pub(super) fn of(call: &ToolUse, said: Option<&ToolClaims>, plan: &Plan) -> Self {
+        let (foreign, hinted) = (is_foreign(&call.name, plan), kind_from_hints(&call.name, said, plan));
         Self { code: code(call), foreign, hinted, app: app(call, said), name: call.name.clone(), ..Self::default() }
     }
 
@@ -117,14 +117,14 @@ impl Shown {
         let fields = match activity {
             // A question may have been asked under what is certain about the call; from here on it is shown as before.
             Activity::Running => fields.status(acp::ToolCallStatus::InProgress).kind(self.hinted),
-            Activity::Plan(steps) => return Some(plan_update(steps)),
+            Activity::TodoList(steps) => return Some(plan_update(steps)),
             Activity::Progress(progress) => {
                 let said = if self.foreign { line_of(progress) } else { progress.message.clone() };
                 self.live.push_str(&said?);
                 keep_tail(&mut self.live, MAX_LIVE);
                 fields.content(self.content(None))
             }
-            Activity::Place { .. } => {
+            Activity::Location { .. } => {
                 self.note(activity);
                 fields.locations(self.places.clone())
             }
@@ -138,7 +138,7 @@ impl Shown {
 
     fn note(&mut self, activity: &Activity) {
         match activity {
-            Activity::Place { path, line } => {
+            Activity::Location { path, line } => {
                 let place = acp::ToolCallLocation::new(path.clone()).line(*line);
                 if !self.places.contains(&place) {
                     self.places.push(place);
@@ -151,13 +151,13 @@ impl Shown {
             Activity::Terminal { id } => {
                 self.kept.push(acp::ToolCallContent::Terminal(acp::Terminal::new(acp::TerminalId::new(id.as_str()))));
             }
-            Activity::Running | Activity::Progress(_) | Activity::Plan(_) => {}
+            Activity::Running | Activity::Progress(_) | Activity::TodoList(_) => {}
         }
     }
 
     /// The call as it ended. What lasts of its activity is in `activity`, whether or not it was shown before. `cwd` and
     /// `roots` are the session's folders.
-    pub(super) fn ended(
+    pub(super) fn finish(
         self,
         id: &str,
         outcome: &ToolOutcome,
@@ -167,9 +167,9 @@ impl Shown {
         let mut shown = Self { live: String::new(), kept: Vec::new(), places: Vec::new(), ..self };
         activity.iter().for_each(|activity| shown.note(activity));
         if shown.foreign {
-            shown.places.extend(found::places(outcome, roots));
-            shown.kept.extend(found::diffs(outcome, cwd, roots));
-            shown.app = ui_of(outcome.meta.as_ref()).map(|uri| found::app(&uri, &shown.name)).or(shown.app);
+            shown.places.extend(tool_output::places(outcome, roots));
+            shown.kept.extend(tool_output::diffs(outcome, cwd, roots));
+            shown.app = ui_of(outcome.meta.as_ref()).map(|uri| tool_output::app(&uri, &shown.name)).or(shown.app);
         }
         let status = if outcome.is_error { acp::ToolCallStatus::Failed } else { acp::ToolCallStatus::Completed };
         let fields = acp::ToolCallUpdateFields::new()
@@ -187,7 +187,7 @@ impl Shown {
             Some(outcome) if self.kept.is_empty() || outcome.is_error || self.foreign => {
                 let annotations = |at: usize| outcome.annotations.get(&at);
                 let pieces = outcome.content.iter().enumerate();
-                content.extend(pieces.map(|(at, piece)| content::annotated(piece, annotations(at)).into()));
+                content.extend(pieces.map(|(at, piece)| content::with_annotations(piece, annotations(at)).into()));
             }
             None if !self.live.is_empty() => content.push(text(&self.live)),
             Some(_) | None => {}
@@ -211,8 +211,8 @@ pub(super) fn preview(tool: &str, arguments: &Value, target: Option<&FileTarget>
     tool::preview(tool, arguments, target).into_iter().map(shown).collect()
 }
 
-pub(super) fn plan_update(steps: &[PlanStep]) -> acp::SessionUpdate {
-    let entry = |step: &PlanStep| {
+pub(super) fn plan_update(steps: &[TodoStep]) -> acp::SessionUpdate {
+    let entry = |step: &TodoStep| {
         let priority = match step.priority {
             Some(StepPriority::High) => acp::PlanEntryPriority::High,
             Some(StepPriority::Medium) | None => acp::PlanEntryPriority::Medium,
@@ -257,11 +257,11 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
 pub(super) fn title(
     call: &ToolUse,
     by: Option<&str>,
-    said: Option<&SaidOfTool>,
+    said: Option<&ToolClaims>,
     kind: acp::ToolKind,
     target: Option<&FileTarget>,
 ) -> String {
-    let title = said.and_then(|said| said_title(call, said)).unwrap_or_else(|| own_title(call, kind, target));
+    let title = said.and_then(|said| title_from_claims(call, said)).unwrap_or_else(|| own_title(call, kind, target));
     by_whom(by, title)
 }
 
@@ -274,7 +274,7 @@ pub(super) fn by_whom(by: Option<&str>, title: String) -> String {
 }
 
 /// A tool of others by the title it gives itself, behind the name of its service: it cannot pose as another's.
-fn said_title(call: &ToolUse, said: &SaidOfTool) -> Option<String> {
+fn title_from_claims(call: &ToolUse, said: &ToolClaims) -> Option<String> {
     let title = one_line(said.title.as_deref().filter(|title| !title.trim().is_empty())?);
     let about = tool::subject(&call.arguments).map(|about| format!(": {}", one_line(about))).unwrap_or_default();
     Some(format!("{}: {title}{about}", said.service))

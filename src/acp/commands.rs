@@ -7,60 +7,60 @@ use futures::FutureExt as _;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Open;
+use super::connection::ClientSession;
 use super::updates::Updates;
-use super::{errors, outside};
+use super::{errors, external};
 use crate::conversation::Content;
-use crate::session::attached;
-use crate::session::slash::{self, Misused};
+use crate::session::attachments;
+use crate::session::slash::{self, SlashCommandError};
 
 const ATTACH: &str = "A link to one of these in a prompt attaches what it holds:\n";
 const NO_RESOURCES: &str = "The services of this mode list nothing to attach.";
 const TOOLS: &str = "tools";
 const COMPACT: &str = "compact";
 const RESOURCES: &str = "resources";
-const OURS: [&str; 3] = [TOOLS, COMPACT, RESOURCES];
+const BUILTIN_COMMANDS: [&str; 3] = [TOOLS, COMPACT, RESOURCES];
 
 /// Every command of the mode the session is in.
-pub(super) async fn update(open: &Open) -> acp::SessionUpdate {
+pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
     let mut commands = vec![acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without")];
     // A mode that cannot be entered has no commands of its own; the next prompt will say why.
     let entered = open.enter().await;
-    if open.live.seat().is_none() {
+    if open.session.external_session().is_none() {
         let about = "Show the model the older part of this talk as a summary from now on";
         commands.push(acp::AvailableCommand::new(COMPACT, about));
     }
     if let Ok(binding) = entered {
-        if !attached::links(&binding).await.is_empty() {
+        if !attachments::links(&binding).await.is_empty() {
             let what = "List what the services of this mode have to read, as links to attach to a prompt";
             commands.push(acp::AvailableCommand::new(RESOURCES, what));
         }
-        let prompts = slash::prompts(&binding, &OURS).await;
+        let prompts = slash::prompts(&binding, &BUILTIN_COMMANDS).await;
         commands.extend(prompts.iter().map(|(name, of)| command(name, of.service.as_str(), &of.prompt)));
     }
-    commands.extend(outside::commands_of(open, &commands));
+    commands.extend(external::commands_of(open, &commands));
     let update = acp::AvailableCommandsUpdate::new(commands);
-    open.told_commands(&update);
+    open.set_commands(&update);
     acp::SessionUpdate::AvailableCommandsUpdate(update)
 }
 
 /// The same if it is no longer what the client was told: prompts may come from files, which change.
-pub(super) async fn changed(open: &Open) -> Option<acp::SessionUpdate> {
-    let told = open.commands_told()?;
+pub(super) async fn update_if_changed(open: &ClientSession) -> Option<acp::SessionUpdate> {
+    let told = open.commands()?;
     let now = update(open).await;
     (now != acp::SessionUpdate::AvailableCommandsUpdate(told)).then_some(now)
 }
 
 /// Tells the client of other commands also between turns, when a service says that its lists have changed; as long as
 /// the session is open.
-pub(super) async fn watch(open: Weak<Open>, updates: Updates) {
-    let signs = open.upgrade().map(|open| (open.closed.clone(), Arc::clone(&open.retold)));
+pub(super) async fn watch(open: Weak<ClientSession>, updates: Updates) {
+    let signs = open.upgrade().map(|open| (open.closed.clone(), Arc::clone(&open.commands_changed)));
     let Some((closed, retold)) = signs else { return };
     loop {
         let Some(now) = open.upgrade() else { return };
-        let binding = now.live.binding().await;
+        let binding = now.session.binding().await;
         let mut changes = binding.map(|binding| binding.list_changes()).unwrap_or_default();
-        if let Some(update) = changed(&now).await {
+        if let Some(update) = update_if_changed(&now).await {
             updates.send(update);
         }
         // Whoever waits keeps nothing open.
@@ -94,57 +94,57 @@ fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {
     }
 }
 
-fn misused(misused: Misused) -> acp::Error {
+fn command_error(misused: SlashCommandError) -> acp::Error {
     match misused {
-        Misused::Arguments(problem) => errors::invalid_params(problem),
-        Misused::Service(problem) => errors::failed(problem),
+        SlashCommandError::Arguments(problem) => errors::invalid_params(problem),
+        SlashCommandError::Service(problem) => errors::internal_error(problem),
     }
 }
 
 /// What a prompt turned out to be.
-pub(super) enum Meant {
+pub(super) enum ParsedPrompt {
     /// For the model, as the user typed it.
     Prompt(Vec<Content>),
     /// For the model, as a service filled it in.
-    Said(Vec<Content>),
+    ServicePrompt(Vec<Content>),
     /// Answered without it.
     Answer(String),
     /// The same with these behind it.
-    Listed(String, Vec<Content>),
+    AnswerWithContent(String, Vec<Content>),
     /// The talk is to be made shorter.
     Compact,
 }
 
 /// Looks for a command at the beginning of a prompt. What is none of ours goes to the model as it is.
-pub(super) async fn understand(
-    open: &Open,
+pub(super) async fn parse_prompt(
+    open: &ClientSession,
     prompt: Vec<Content>,
     cancel: &CancellationToken,
-) -> Result<Meant, acp::Error> {
-    let binding = open.live.binding().await.map_err(|error| errors::failed(error.to_string()))?;
-    let session = open.live.session();
-    let prompt = attached::attached(&binding, session, prompt, cancel).await.map_err(misused)?;
+) -> Result<ParsedPrompt, acp::Error> {
+    let binding = open.session.binding().await.map_err(|error| errors::internal_error(error.to_string()))?;
+    let session = open.session.context();
+    let prompt = attachments::attach_resources(&binding, session, prompt, cancel).await.map_err(command_error)?;
     let Some(line) = prompt.first().and_then(Content::as_text).and_then(|text| text.trim_start().strip_prefix('/'))
     else {
-        return Ok(Meant::Prompt(prompt));
+        return Ok(ParsedPrompt::Prompt(prompt));
     };
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     match name {
-        TOOLS => return Ok(Meant::Answer(slash::tools(&binding))),
+        TOOLS => return Ok(ParsedPrompt::Answer(slash::tools(&binding))),
         // An agent outside may have a command of that name, and looks after itself.
-        COMPACT if open.live.seat().is_none() => return Ok(Meant::Compact),
+        COMPACT if open.session.external_session().is_none() => return Ok(ParsedPrompt::Compact),
         RESOURCES => {
-            let links = attached::links(&binding).await;
+            let links = attachments::links(&binding).await;
             let said = if links.is_empty() { NO_RESOURCES } else { ATTACH };
-            return Ok(Meant::Listed(said.to_owned(), links));
+            return Ok(ParsedPrompt::AnswerWithContent(said.to_owned(), links));
         }
         _ => {}
     }
-    let said = slash::prompt(&binding, session, &OURS, name, rest.trim(), cancel).await;
-    let mut content = match said.map_err(misused)? {
+    let said = slash::prompt(&binding, session, &BUILTIN_COMMANDS, name, rest.trim(), cancel).await;
+    let mut content = match said.map_err(command_error)? {
         Some(content) => content,
-        None => return Ok(Meant::Prompt(prompt)),
+        None => return Ok(ParsedPrompt::Prompt(prompt)),
     };
     content.extend(prompt.into_iter().skip(1));
-    Ok(Meant::Said(content))
+    Ok(ParsedPrompt::ServicePrompt(content))
 }

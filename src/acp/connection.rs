@@ -10,64 +10,64 @@ use agent_client_protocol::v1::schema as acp;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::updates::{Abilities, MessageIds, Updates};
-use super::wire::Wire;
-use super::{Front, Project, errors};
+use super::updates::{ClientFeatures, MessageIds, Updates};
+use super::wire::ClientWriter;
+use super::{AcpServer, Project, errors};
 use crate::broker::Binding;
 use crate::graph::Plan;
-use crate::session::{Live, SessionError, Sessions};
-use crate::task::Scope;
+use crate::session::{Session, SessionError, Sessions};
+use crate::task::TaskScope;
 
 /// See the module.
-pub(super) struct Connection {
-    pub(super) front: Front,
-    pub(super) wire: Wire,
+pub(super) struct ClientConnection {
+    pub(super) server: AcpServer,
+    pub(super) wire: ClientWriter,
     client: OnceLock<acp::ClientCapabilities>,
     sessions: tokio::sync::OnceCell<Sessions>,
-    open: Mutex<HashMap<String, Arc<Open>>>,
+    open: Mutex<HashMap<String, Arc<ClientSession>>>,
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    pub(super) tasks: Scope,
+    pub(super) tasks: TaskScope,
 }
 
 /// A session that was created, loaded or resumed here, and not closed.
-pub(super) struct Open {
-    pub(super) live: Arc<Live>,
+pub(super) struct ClientSession {
+    pub(super) session: Arc<Session>,
     pub(super) project: Project,
     pub(super) messages: Arc<MessageIds>,
     /// The client shows options that are on or off.
     pub(super) knows_booleans: bool,
     /// What the user should hear and has not.
-    untold: Mutex<Vec<String>>,
+    pending_notices: Mutex<Vec<String>>,
     /// What was noted about services, told or not.
-    noted: Mutex<HashSet<String>>,
+    seen_notices: Mutex<HashSet<String>>,
     /// The commands that the client was told last.
     commands: Mutex<Option<acp::AvailableCommandsUpdate>>,
     /// What agents outside call the session whose changes the client is told.
-    attended: Mutex<HashSet<String>>,
+    forwarded_sessions: Mutex<HashSet<String>>,
     /// Told when those have changed.
-    pub(super) retold: Arc<Notify>,
+    pub(super) commands_changed: Arc<Notify>,
     /// The session is no longer open here.
     pub(super) closed: CancellationToken,
-    turn: Mutex<Option<Turn>>,
+    turn: Mutex<Option<TurnTokens>>,
     /// Whoever changes a session or prompts it does so in the order of the requests.
     order: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A turn that runs.
 #[derive(Clone, Default)]
-struct Turn {
+struct TurnTokens {
     cancel: CancellationToken,
     ended: CancellationToken,
 }
 
 /// A place in the order of a session's requests. Taken in the dispatch loop, waited for outside of it.
-pub(super) struct Place {
+pub(super) struct RequestTicket {
     waiting: futures::future::BoxFuture<'static, OwnedMutexGuard<()>>,
     taken: Option<OwnedMutexGuard<()>>,
 }
 
-impl Place {
-    pub(super) async fn reached(self) -> OwnedMutexGuard<()> {
+impl RequestTicket {
+    pub(super) async fn wait(self) -> OwnedMutexGuard<()> {
         match self.taken {
             Some(guard) => guard,
             None => self.waiting.await,
@@ -75,21 +75,21 @@ impl Place {
     }
 }
 
-impl Connection {
-    pub(super) fn new(front: Front, wire: Wire) -> Arc<Self> {
+impl ClientConnection {
+    pub(super) fn new(front: AcpServer, wire: ClientWriter) -> Arc<Self> {
         Arc::new(Self {
-            front,
+            server: front,
             wire,
             client: OnceLock::new(),
             sessions: tokio::sync::OnceCell::new(),
             open: Mutex::default(),
             locks: Mutex::default(),
-            tasks: Scope::new(),
+            tasks: TaskScope::new(),
         })
     }
 
     /// What the client said about itself counts from its first word.
-    pub(super) fn introduced(&self, client: acp::ClientCapabilities) {
+    pub(super) fn set_client(&self, client: acp::ClientCapabilities) {
         drop(self.client.set(client));
     }
 
@@ -100,21 +100,21 @@ impl Connection {
     /// The store of sessions; a client is greeted before it is open, and even if it cannot be. What is mended
     /// meanwhile is found the next time.
     pub(super) async fn sessions(&self) -> Result<&Sessions, acp::Error> {
-        self.sessions.get_or_try_init(|| (self.front.sessions)()).await.map_err(errors::failed)
+        self.sessions.get_or_try_init(|| (self.server.sessions)()).await.map_err(errors::internal_error)
     }
 
     /// Held by whoever opens or closes the session of this id, so that one session is one thing.
-    pub(super) async fn alone_with(&self, id: &acp::SessionId) -> OwnedMutexGuard<()> {
+    pub(super) async fn lock_session(&self, id: &acp::SessionId) -> OwnedMutexGuard<()> {
         let lock = Arc::clone(lock(&self.locks).entry(id.0.to_string()).or_default());
         lock.lock_owned().await
     }
 
     /// What holds in a folder. The same words as `skein check` if that is nothing good.
     pub(super) async fn project(&self, cwd: &Path) -> Result<Project, acp::Error> {
-        let (projects, cwd) = (Arc::clone(&self.front.projects), cwd.to_owned());
+        let (projects, cwd) = (Arc::clone(&self.server.projects), cwd.to_owned());
         let opened = tokio::task::spawn_blocking(move || projects.open(&cwd)).await;
-        let opened = opened.map_err(|error| errors::failed(error.to_string()))?;
-        opened.map_err(|broken| errors::broken(&broken))
+        let opened = opened.map_err(|error| errors::internal_error(error.to_string()))?;
+        opened.map_err(|broken| errors::project_error(&broken))
     }
 
     /// Runs until done, apart from the dispatch loop. What is not done when the client has gone and every turn has
@@ -129,23 +129,29 @@ impl Connection {
         });
     }
 
-    pub(super) fn session(&self, id: &acp::SessionId) -> Result<Arc<Open>, acp::Error> {
-        self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::unknown_session(&id.0))
+    pub(super) fn session(&self, id: &acp::SessionId) -> Result<Arc<ClientSession>, acp::Error> {
+        self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::session_not_open(&id.0))
     }
 
     /// `events`: how many the session has had so far.
-    pub(super) fn add(&self, live: Arc<Live>, project: Project, untold: Vec<String>, events: usize) -> Arc<Open> {
+    pub(super) fn add(
+        &self,
+        live: Arc<Session>,
+        project: Project,
+        untold: Vec<String>,
+        events: usize,
+    ) -> Arc<ClientSession> {
         let id = live.id().to_owned();
-        let open = Arc::new(Open {
-            live,
+        let open = Arc::new(ClientSession {
+            session: live,
             project,
             messages: Arc::new(MessageIds::after(events)),
             knows_booleans: knows_booleans(&self.client()),
-            untold: Mutex::new(untold),
-            noted: Mutex::default(),
+            pending_notices: Mutex::new(untold),
+            seen_notices: Mutex::default(),
             commands: Mutex::default(),
-            attended: Mutex::default(),
-            retold: Arc::default(),
+            forwarded_sessions: Mutex::default(),
+            commands_changed: Arc::default(),
             closed: CancellationToken::new(),
             turn: Mutex::default(),
             order: Arc::default(),
@@ -155,39 +161,39 @@ impl Connection {
     }
 
     /// Cancels what the session does, waits for its end, and lets go of it.
-    pub(super) async fn close(&self, id: &acp::SessionId) -> Option<Arc<Open>> {
+    pub(super) async fn close(&self, id: &acp::SessionId) -> Option<Arc<ClientSession>> {
         let open = self.all_open().remove(&*id.0)?;
         open.stop().await;
         Some(open)
     }
 
-    pub(super) fn updates(&self, open: &Open) -> Updates {
+    pub(super) fn updates(&self, open: &ClientSession) -> Updates {
         Updates::new(
             self.wire.clone(),
-            &open.live,
+            &open.session,
             Arc::clone(open.plan()),
-            Abilities::of(&self.client()),
+            ClientFeatures::of(&self.client()),
             Arc::clone(&open.messages),
         )
     }
 
     /// Tells what is still untold, behind whatever was answered before. Only a client with notices hears it outside
     /// a turn; others do when the next one begins.
-    pub(super) fn tell_untold(&self, client: &ConnectionTo<Client>, open: &Open) {
-        if !Abilities::of(&self.client()).notices {
+    pub(super) fn send_pending_notices(&self, client: &ConnectionTo<Client>, open: &ClientSession) {
+        if !ClientFeatures::of(&self.client()).notices {
             return;
         }
-        for text in open.untold() {
+        for text in open.take_pending_notices() {
             let notice = acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text));
-            let id = acp::SessionId::new(open.live.id());
+            let id = acp::SessionId::new(open.session.id());
             // A client that went away hears nothing more.
             drop(client.send_notification(acp::SessionNotification::new(id, notice)));
         }
     }
 
     /// The same at the beginning of a turn.
-    pub(super) fn tell(&self, open: &Open) {
-        let untold = open.untold();
+    pub(super) fn show_pending_notices(&self, open: &ClientSession) {
+        let untold = open.take_pending_notices();
         if untold.is_empty() {
             return;
         }
@@ -204,70 +210,70 @@ impl Connection {
         self.tasks.stop().await;
     }
 
-    fn all_open(&self) -> MutexGuard<'_, HashMap<String, Arc<Open>>> {
+    fn all_open(&self) -> MutexGuard<'_, HashMap<String, Arc<ClientSession>>> {
         lock(&self.open)
     }
 }
 
-impl Open {
+impl ClientSession {
     pub(super) fn plan(&self) -> &Arc<Plan> {
         self.project.broker.plan()
     }
 
     /// Enters the mode, and notes what it does without; each is told once.
     pub(super) async fn enter(&self) -> Result<Arc<Binding>, SessionError> {
-        let binding = self.live.binding().await?;
-        self.live.be_seated().await?;
-        let missed = binding.absent().iter().filter(|absent| absent.is_missed());
+        let binding = self.session.binding().await?;
+        self.session.open_external_session().await?;
+        let missed = binding.missing_services().iter().filter(|absent| absent.is_expected());
         let notes = missed.map(|absent| format!("the service {} is not there: {}", absent.service, absent.reason));
-        let mut noted = lock(&self.noted);
-        lock(&self.untold).extend(notes.filter(|note| noted.insert(note.clone())));
+        let mut noted = lock(&self.seen_notices);
+        lock(&self.pending_notices).extend(notes.filter(|note| noted.insert(note.clone())));
         drop(noted);
         Ok(binding)
     }
 
     /// For the first who asks about an agent's session: whether it is the first of all.
-    pub(super) fn attends(&self, seat: &str) -> Option<bool> {
-        let mut attended = lock(&self.attended);
+    pub(super) fn register_external_session(&self, seat: &str) -> Option<bool> {
+        let mut attended = lock(&self.forwarded_sessions);
         let first = attended.is_empty();
         attended.insert(seat.to_owned()).then_some(first)
     }
 
-    pub(super) fn told_commands(&self, update: &acp::AvailableCommandsUpdate) {
+    pub(super) fn set_commands(&self, update: &acp::AvailableCommandsUpdate) {
         let before = lock(&self.commands).replace(update.clone());
         if before.as_ref() != Some(update) {
-            self.retold.notify_one();
+            self.commands_changed.notify_one();
         }
     }
 
-    pub(super) fn commands_told(&self) -> Option<acp::AvailableCommandsUpdate> {
+    pub(super) fn commands(&self) -> Option<acp::AvailableCommandsUpdate> {
         lock(&self.commands).clone()
     }
 
-    fn untold(&self) -> Vec<String> {
-        std::mem::take(&mut *lock(&self.untold))
+    fn take_pending_notices(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.pending_notices))
     }
 
     /// A place behind all requests for this session that came before.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn ticket(&self) -> RequestTicket {
         use futures::FutureExt as _;
         let mut waiting: futures::future::BoxFuture<'static, _> = Box::pin(Arc::clone(&self.order).lock_owned());
         // The first look is what takes the place in the queue.
         let taken = (&mut waiting).now_or_never();
-        Place { waiting, taken }
+        RequestTicket { waiting, taken }
     }
 
     /// Marks the session as busy, from the moment its prompt is read: a cancel that follows at once finds it.
-    pub(super) fn begin(self: &Arc<Self>) -> Result<Running, acp::Error> {
+    pub(super) fn begin(self: &Arc<Self>) -> Result<RunningTurn, acp::Error> {
         let mut turn = lock(&self.turn);
         if turn.is_some() {
             return Err(errors::invalid_request(
                 "the session is still busy with the prompt before; cancel it, or wait",
             ));
         }
-        let begun = turn.insert(Turn::default()).clone();
+        let begun = turn.insert(TurnTokens::default()).clone();
         let ended = Some(begun.ended.clone().drop_guard());
-        Ok(Running { open: Arc::clone(self), turn: begun, ended })
+        Ok(RunningTurn { open: Arc::clone(self), turn: begun, ended })
     }
 
     pub(super) fn cancel(&self) {
@@ -283,20 +289,20 @@ impl Open {
             turn.cancel.cancel();
             turn.ended.cancelled().await;
         }
-        if let Some(delegator) = self.live.session().delegator.get() {
+        if let Some(delegator) = self.session.context().delegator.get() {
             delegator.stop();
         }
     }
 }
 
 /// The right to run a turn; it ends with this.
-pub(super) struct Running {
-    open: Arc<Open>,
-    turn: Turn,
+pub(super) struct RunningTurn {
+    open: Arc<ClientSession>,
+    turn: TurnTokens,
     ended: Option<DropGuard>,
 }
 
-impl Running {
+impl RunningTurn {
     pub(super) fn cancel(&self) -> &CancellationToken {
         &self.turn.cancel
     }
@@ -307,7 +313,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningTurn {
     fn drop(&mut self) {
         *lock(&self.open.turn) = None;
     }

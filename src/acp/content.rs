@@ -27,17 +27,17 @@ fn content(block: acp::ContentBlock) -> Result<Content, acp::Error> {
 /// A piece of a message or of a tool's answer as a client shows it.
 pub(super) fn block(content: &Content) -> acp::ContentBlock {
     match content {
-        Content::Text(text) | Content::Aside(text) => acp::ContentBlock::Text(acp::TextContent::new(text.clone())),
+        Content::Text(text) | Content::Injected(text) => acp::ContentBlock::Text(acp::TextContent::new(text.clone())),
         Content::Image { mime, data } => acp::ContentBlock::Image(acp::ImageContent::new(data.clone(), mime.clone())),
         Content::Audio { mime, data } => acp::ContentBlock::Audio(acp::AudioContent::new(data.clone(), mime.clone())),
-        Content::Resource(value) if value.get("resource").is_some() => typed("resource", value),
-        Content::Resource(value) => typed("resource", &json!({"resource": value})),
-        Content::Link(value) => typed("resource_link", value),
+        Content::Resource(value) if value.get("resource").is_some() => block_of_kind("resource", value),
+        Content::Resource(value) => block_of_kind("resource", &json!({"resource": value})),
+        Content::Link(value) => block_of_kind("resource_link", value),
     }
 }
 
 /// The same with what MCP says about whom it is for and how much it matters.
-pub(super) fn annotated(content: &Content, annotations: Option<&Value>) -> acp::ContentBlock {
+pub(super) fn with_annotations(content: &Content, annotations: Option<&Value>) -> acp::ContentBlock {
     let mut block = block(content);
     let annotations = annotations.and_then(|said| serde_json::from_value::<acp::Annotations>(said.clone()).ok());
     match &mut block {
@@ -51,7 +51,7 @@ pub(super) fn annotated(content: &Content, annotations: Option<&Value>) -> acp::
 }
 
 /// MCP's and ACP's shapes are the same; what does not fit is shown as it is.
-fn typed(kind: &str, value: &Value) -> acp::ContentBlock {
+fn block_of_kind(kind: &str, value: &Value) -> acp::ContentBlock {
     let mut object = value.clone();
     if let Some(fields) = object.as_object_mut() {
         fields.insert("type".to_owned(), json!(kind));

@@ -6,8 +6,8 @@ use agent_client_protocol::v1::schema as acp;
 use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Agent, Client, on_receive_notification, on_receive_request};
 
-use super::connection::{Connection, Open};
-use super::{errors, initialize, options, outside, prompt, sessions};
+use super::connection::{ClientConnection, ClientSession};
+use super::{errors, external, initialize, options, prompt, sessions};
 
 /// Answers a request in a task of its own.
 macro_rules! answered {
@@ -38,7 +38,7 @@ macro_rules! set_up {
                 };
                 let answer: $response = $answer;
                 if responder.respond(answer).is_ok() {
-                    sessions::settled(&c, &client, &$open).await;
+                    sessions::finish_setup(&c, &client, &$open).await;
                 }
             });
             Ok(())
@@ -48,7 +48,7 @@ macro_rules! set_up {
 
 /// Serves the connection until it ends.
 pub(super) async fn speak(
-    connection: &Arc<Connection>,
+    connection: &Arc<ClientConnection>,
     transport: impl agent_client_protocol::ConnectTo<Agent> + 'static,
 ) -> Result<(), agent_client_protocol::Error> {
     let (c, greeting) = (connection, Arc::clone(connection));
@@ -79,7 +79,7 @@ pub(super) async fn speak(
         )
         .on_receive_request(
             set_up!(c, acp::NewSessionRequest => acp::NewSessionResponse, sessions::new, |open| {
-                acp::NewSessionResponse::new(open.live.id().to_owned())
+                acp::NewSessionResponse::new(open.session.id().to_owned())
                     .modes(options::modes(&open))
                     .config_options(options::options(&open))
             }),
@@ -111,9 +111,9 @@ pub(super) async fn speak(
         )
         .on_receive_request(
             answered!(c, acp::CloseSessionRequest => acp::CloseSessionResponse, |c, request, _client| {
-                let _alone = c.alone_with(&request.session_id).await;
+                let _alone = c.lock_session(&request.session_id).await;
                 let closed = c.close(&request.session_id).await;
-                closed.map(|_| acp::CloseSessionResponse::new()).ok_or_else(|| errors::unknown_session(&request.session_id.0))
+                closed.map(|_| acp::CloseSessionResponse::new()).ok_or_else(|| errors::session_not_open(&request.session_id.0))
             }),
             on_receive_request!(),
         );
@@ -124,12 +124,12 @@ pub(super) async fn speak(
                         responder: Responder<acp::SetSessionModeResponse>,
                         client: ConnectionTo<Client>| {
                 let open = changing.session(&request.session_id)?;
-                let (place, connection) = (open.place(), Arc::clone(&changing));
+                let (place, connection) = (open.ticket(), Arc::clone(&changing));
                 changing.spawn(async move {
-                    let _order = place.reached().await;
+                    let _order = place.wait().await;
                     let set = options::set_mode(&open, &request).await;
                     let answer = set.map(|()| acp::SetSessionModeResponse::new());
-                    changed(&connection, &client, &open, responder, answer).await;
+                    respond_to_change(&connection, &client, &open, responder, answer).await;
                 });
                 Ok(())
             },
@@ -140,12 +140,12 @@ pub(super) async fn speak(
                         responder: Responder<acp::SetSessionConfigOptionResponse>,
                         client: ConnectionTo<Client>| {
                 let open = choosing.session(&request.session_id)?;
-                let (place, connection) = (open.place(), Arc::clone(&choosing));
+                let (place, connection) = (open.ticket(), Arc::clone(&choosing));
                 choosing.spawn(async move {
-                    let _order = place.reached().await;
+                    let _order = place.wait().await;
                     let set = options::set_option(&open, &request).await;
                     let answer = set.map(|()| acp::SetSessionConfigOptionResponse::new(options::options(&open)));
-                    changed(&connection, &client, &open, responder, answer).await;
+                    respond_to_change(&connection, &client, &open, responder, answer).await;
                 });
                 Ok(())
             },
@@ -157,7 +157,7 @@ pub(super) async fn speak(
                         _: ConnectionTo<Client>| {
                 let open = prompting.session(&request.session_id)?;
                 let running = open.begin()?;
-                let (place, connection) = (open.place(), Arc::clone(&prompting));
+                let (place, connection) = (open.ticket(), Arc::clone(&prompting));
                 prompting.spawn(async move {
                     let cancelled = responder.cancellation();
                     let both = async {
@@ -188,12 +188,12 @@ pub(super) async fn speak(
             },
             on_receive_notification!(),
         );
-    if !connection.front.fork {
+    if !connection.server.fork {
         return agent.connect_to(transport).await;
     }
     let agent = agent.on_receive_request(
         set_up!(c, acp::ForkSessionRequest => acp::ForkSessionResponse, sessions::fork, |open| {
-            acp::ForkSessionResponse::new(open.live.id().to_owned())
+            acp::ForkSessionResponse::new(open.session.id().to_owned())
                 .modes(options::modes(&open))
                 .config_options(options::options(&open))
         }),
@@ -203,10 +203,10 @@ pub(super) async fn speak(
 }
 
 /// Answers a change, and then tells the client what else is different now.
-async fn changed<T: agent_client_protocol::JsonRpcResponse>(
-    connection: &Connection,
+async fn respond_to_change<T: agent_client_protocol::JsonRpcResponse>(
+    connection: &ClientConnection,
     client: &ConnectionTo<Client>,
-    open: &Arc<Open>,
+    open: &Arc<ClientSession>,
     responder: Responder<T>,
     answer: Result<T, acp::Error>,
 ) {
@@ -214,10 +214,10 @@ async fn changed<T: agent_client_protocol::JsonRpcResponse>(
     if responder.respond_with_result(answer.map_err(Into::into)).is_err() || !done {
         return;
     }
-    for update in options::refreshed(open).await {
-        let id = acp::SessionId::new(open.live.id());
+    for update in options::refresh_updates(open).await {
+        let id = acp::SessionId::new(open.session.id());
         drop(client.send_notification(acp::SessionNotification::new(id, update)));
     }
-    outside::attend(connection, open);
-    connection.tell_untold(client, open);
+    external::watch_options(connection, open);
+    connection.send_pending_notices(client, open);
 }

@@ -8,44 +8,49 @@ use agent_client_protocol::v1::schema as acp;
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use crate::task::Scope;
-use crate::tool::editor::{Abilities, Command, Editor, EditorError, Exit, Output, Terminal};
+use crate::task::TaskScope;
+use crate::tool::editor::{
+    Editor, EditorCapabilities, EditorError, Terminal, TerminalCommand, TerminalExit, TerminalOutput,
+};
 
 /// One session's view of its client.
 pub(super) struct ClientEditor {
     pub(super) client: ConnectionTo<Client>,
     pub(super) session: acp::SessionId,
-    pub(super) abilities: Abilities,
+    pub(super) abilities: EditorCapabilities,
     /// For what must go on when nobody waits for it any more.
-    pub(super) tasks: Scope,
+    pub(super) tasks: TaskScope,
 }
 
 /// What a client lends; nothing if it lends nothing.
-pub(super) fn abilities(client: &acp::ClientCapabilities) -> Option<Abilities> {
-    let abilities =
-        Abilities { read: client.fs.read_text_file, write: client.fs.write_text_file, terminal: client.terminal };
-    (abilities != Abilities::default()).then_some(abilities)
+pub(super) fn abilities(client: &acp::ClientCapabilities) -> Option<EditorCapabilities> {
+    let abilities = EditorCapabilities {
+        read: client.fs.read_text_file,
+        write: client.fs.write_text_file,
+        terminal: client.terminal,
+    };
+    (abilities != EditorCapabilities::default()).then_some(abilities)
 }
 
 impl Editor for ClientEditor {
-    fn abilities(&self) -> Abilities {
+    fn abilities(&self) -> EditorCapabilities {
         self.abilities
     }
 
     fn read(&self, path: &Path) -> BoxFuture<'_, Result<String, EditorError>> {
         let request = acp::ReadTextFileRequest::new(self.session.clone(), path);
-        Box::pin(async move { Ok(self.client.send_request(request).block_task().await.map_err(told)?.content) })
+        Box::pin(async move { Ok(self.client.send_request(request).block_task().await.map_err(editor_error)?.content) })
     }
 
     fn write(&self, path: &Path, text: String) -> BoxFuture<'_, Result<(), EditorError>> {
         let request = acp::WriteTextFileRequest::new(self.session.clone(), path, text);
         Box::pin(async move {
-            self.client.send_request(request).block_task().await.map_err(told)?;
+            self.client.send_request(request).block_task().await.map_err(editor_error)?;
             Ok(())
         })
     }
 
-    fn run(&self, command: Command) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
+    fn run(&self, command: TerminalCommand) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
         let env = command.env.into_iter().map(|(name, value)| acp::EnvVariable::new(name, value)).collect::<Vec<_>>();
         let request = acp::CreateTerminalRequest::new(self.session.clone(), command.program)
             .args(command.args)
@@ -56,7 +61,7 @@ impl Editor for ClientEditor {
         let (tell, told_later) = oneshot::channel();
         // Nobody may be waiting when the terminal comes; then it is dropped, and so given back.
         self.tasks.spawn(async move {
-            let created = client.send_request(request).block_task().await.map_err(told);
+            let created = client.send_request(request).block_task().await.map_err(editor_error);
             let terminal =
                 created.map(|created| ClientTerminal { client, session, tasks, id: Some(created.terminal_id) });
             drop(tell.send(terminal));
@@ -71,7 +76,7 @@ impl Editor for ClientEditor {
 struct ClientTerminal {
     client: ConnectionTo<Client>,
     session: acp::SessionId,
-    tasks: Scope,
+    tasks: TaskScope,
     /// Gone when it was given back.
     id: Option<acp::TerminalId>,
 }
@@ -102,25 +107,25 @@ impl Terminal for ClientTerminal {
         self.id.as_ref().map_or("", |id| &id.0)
     }
 
-    fn output(&self) -> BoxFuture<'_, Result<Output, EditorError>> {
+    fn output(&self) -> BoxFuture<'_, Result<TerminalOutput, EditorError>> {
         let request = acp::TerminalOutputRequest::new(self.session.clone(), self.name());
         Box::pin(async move {
-            let said = self.client.send_request(request).block_task().await.map_err(told)?;
-            Ok(Output { text: said.output, truncated: said.truncated, exit: said.exit_status.map(exit) })
+            let said = self.client.send_request(request).block_task().await.map_err(editor_error)?;
+            Ok(TerminalOutput { text: said.output, truncated: said.truncated, exit: said.exit_status.map(exit) })
         })
     }
 
-    fn wait(&self) -> BoxFuture<'_, Result<Exit, EditorError>> {
+    fn wait(&self) -> BoxFuture<'_, Result<TerminalExit, EditorError>> {
         let request = acp::WaitForTerminalExitRequest::new(self.session.clone(), self.name());
-        Box::pin(
-            async move { Ok(exit(self.client.send_request(request).block_task().await.map_err(told)?.exit_status)) },
-        )
+        Box::pin(async move {
+            Ok(exit(self.client.send_request(request).block_task().await.map_err(editor_error)?.exit_status))
+        })
     }
 
     fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>> {
         let request = acp::KillTerminalRequest::new(self.session.clone(), self.name());
         Box::pin(async move {
-            self.client.send_request(request).block_task().await.map_err(told)?;
+            self.client.send_request(request).block_task().await.map_err(editor_error)?;
             Ok(())
         })
     }
@@ -136,11 +141,11 @@ impl Drop for ClientTerminal {
     }
 }
 
-fn exit(status: acp::TerminalExitStatus) -> Exit {
-    Exit { code: status.exit_code, signal: status.signal }
+fn exit(status: acp::TerminalExitStatus) -> TerminalExit {
+    TerminalExit { code: status.exit_code, signal: status.signal }
 }
 
-fn told(error: agent_client_protocol::Error) -> EditorError {
+fn editor_error(error: agent_client_protocol::Error) -> EditorError {
     if error.code == acp::ErrorCode::ResourceNotFound {
         return EditorError::NotFound;
     }

@@ -6,56 +6,58 @@
 use agent_client_protocol::v1::schema as acp;
 use serde_json::{Map, Value, json};
 
-use super::ask::ClientAsker;
-use super::wire::Wire;
+use super::ask::AcpAsker;
+use super::wire::ClientWriter;
 use crate::diagnostic::printable;
 use crate::ids::random_id;
-use crate::tool::elicit::{Elicitation, Elicited, Wanted, host};
+use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse, host};
 
 /// More values than this are no list to choose from.
 const MAX_CHOICES: usize = 12;
 const DECLINE: &str = "decline";
 
-impl ClientAsker {
-    pub(super) async fn put(&self, question: Elicitation) -> Elicited {
+impl AcpAsker {
+    pub(super) async fn put(&self, question: Elicitation) -> ElicitationResponse {
         if let Some(reason) = question.refusal() {
-            self.declined(&question, &reason);
-            return Elicited::Declined;
+            self.report_declined(&question, &reason);
+            return ElicitationResponse::Declined;
         }
-        let mode = match &question.wanted {
-            Wanted::Fields(schema) if self.abilities.forms => self.form(&question, schema),
-            Wanted::Page { id, url } if self.abilities.pages => {
+        let mode = match &question.kind {
+            ElicitationKind::Fields(schema) if self.features.forms => self.form(&question, schema),
+            ElicitationKind::Page { id, url } if self.features.pages => {
                 Some(acp::ElicitationUrlMode::new(self.scope(&question), page_id(&question.by, id), url.clone()).into())
             }
-            Wanted::Fields(_) | Wanted::Page { .. } => None,
+            ElicitationKind::Fields(_) | ElicitationKind::Page { .. } => None,
         };
-        match (mode, choices(&question.wanted)) {
-            (Some(mode), _) => self.created(acp::CreateElicitationRequest::new(mode, said(&question))).await,
-            (None, Some(choices)) => self.chosen(&question, choices).await,
+        match (mode, choices(&question.kind)) {
+            (Some(mode), _) => {
+                self.create_elicitation(acp::CreateElicitationRequest::new(mode, question_text(&question))).await
+            }
+            (None, Some(choices)) => self.ask_as_permission(&question, choices).await,
             (None, None) => {
-                self.declined(&question, "this client cannot show its form");
-                Elicited::Declined
+                self.report_declined(&question, "this client cannot show its form");
+                ElicitationResponse::Declined
             }
         }
     }
 
     /// The page is done with; a client that shows it need not any more.
-    pub(super) fn told_done(&self, by: &str, id: &str) {
-        if self.abilities.pages {
+    pub(super) fn notify_page_done(&self, by: &str, id: &str) {
+        if self.features.pages {
             let done = acp::CompleteElicitationNotification::new(page_id(by, id));
             // A client that went away hears nothing more.
             drop(self.client.send_notification(done));
         }
     }
 
-    fn declined(&self, question: &Elicitation, reason: &str) {
+    fn report_declined(&self, question: &Elicitation, reason: &str) {
         tracing::warn!(by = question.by, reason, "a question was declined");
         self.tell(format!("A question of {} was declined: {reason}. It said: {}", question.by, question.message));
     }
 
     /// A client that sees apart who works for the session does not know their calls in this one: they have a dot.
     fn scope(&self, question: &Elicitation) -> acp::ElicitationSessionScope {
-        let known = |id: &&str| !(self.abilities.subagents && id.contains('.'));
+        let known = |id: &&str| !(self.features.subagents && id.contains('.'));
         let call = question.call.as_deref().filter(known).map(acp::ToolCallId::new);
         acp::ElicitationSessionScope::new(self.session.clone()).tool_call_id(call)
     }
@@ -66,63 +68,63 @@ impl ClientAsker {
         Some(acp::ElicitationFormMode::new(self.scope(question), schema).into())
     }
 
-    async fn created(&self, request: acp::CreateElicitationRequest) -> Elicited {
+    async fn create_elicitation(&self, request: acp::CreateElicitationRequest) -> ElicitationResponse {
         // Dropped when the turn is cancelled, which takes the question back.
         match self.client.send_request(request).block_task().await.map(|said| said.action) {
             Ok(acp::ElicitationAction::Accept(accepted)) => {
                 let fields = accepted.content.unwrap_or_default();
                 match json!(fields) {
-                    Value::Object(fields) => Elicited::Accepted(fields),
-                    _ => Elicited::Accepted(Map::new()),
+                    Value::Object(fields) => ElicitationResponse::Accepted(fields),
+                    _ => ElicitationResponse::Accepted(Map::new()),
                 }
             }
-            Ok(acp::ElicitationAction::Decline) => Elicited::Declined,
-            Ok(_) => Elicited::Dismissed,
+            Ok(acp::ElicitationAction::Decline) => ElicitationResponse::Declined,
+            Ok(_) => ElicitationResponse::Dismissed,
             Err(error) => {
                 tracing::warn!(%error, "the client did not answer a question");
-                Elicited::Unheard
+                ElicitationResponse::Unavailable
             }
         }
     }
 
     /// Asks for permission, each answer an option. The question is a call of its own on the screen, which ends with it.
-    async fn chosen(&self, question: &Elicitation, choices: Vec<Choice>) -> Elicited {
-        let mut text = said(question);
-        if let Wanted::Page { url, .. } = &question.wanted {
+    async fn ask_as_permission(&self, question: &Elicitation, choices: Vec<AnswerOption>) -> ElicitationResponse {
+        let mut text = question_text(question);
+        if let ElicitationKind::Page { url, .. } = &question.kind {
             text = format!("{text}\n\n{url}");
         }
-        let standing = Standing::begun(self, &question.by, text);
+        let standing = QuestionCall::start(self, &question.by, text);
         let ids = (0..choices.len()).map(|at| format!("answer-{at}")).collect::<Vec<_>>();
-        let option = |(id, choice): (&String, &Choice)| {
+        let option = |(id, choice): (&String, &AnswerOption)| {
             acp::PermissionOption::new(id.clone(), choice.name.clone(), acp::PermissionOptionKind::AllowOnce)
         };
         let mut options: Vec<_> = ids.iter().zip(&choices).map(option).collect();
         options.push(acp::PermissionOption::new(DECLINE, "Decline", acp::PermissionOptionKind::RejectOnce));
-        let request = acp::RequestPermissionRequest::new(self.session.clone(), standing.shown(), options);
+        let request = acp::RequestPermissionRequest::new(self.session.clone(), standing.pending_update(), options);
         let outcome = self.client.send_request(request).block_task().await.map(|said| said.outcome);
         match outcome {
             Ok(acp::RequestPermissionOutcome::Selected(selected)) => {
                 let chosen = ids.iter().position(|id| **id == *selected.option_id.0);
                 match chosen.and_then(|at| choices.into_iter().nth(at)) {
                     Some(choice) => {
-                        standing.answered();
-                        Elicited::Accepted(choice.fields)
+                        standing.complete();
+                        ElicitationResponse::Accepted(choice.fields)
                     }
-                    None => Elicited::Declined,
+                    None => ElicitationResponse::Declined,
                 }
             }
-            Ok(_) => Elicited::Dismissed,
+            Ok(_) => ElicitationResponse::Dismissed,
             Err(error) => {
                 tracing::warn!(%error, "the client did not answer a question");
-                Elicited::Unheard
+                ElicitationResponse::Unavailable
             }
         }
     }
 }
 
 /// A question as a call on the client's screen.
-struct Standing {
-    wire: Wire,
+struct QuestionCall {
+    wire: ClientWriter,
     session: acp::SessionId,
     id: acp::ToolCallId,
     status: acp::ToolCallStatus,
@@ -130,8 +132,8 @@ struct Standing {
     content: Vec<acp::ToolCallContent>,
 }
 
-impl Standing {
-    fn begun(asker: &ClientAsker, by: &str, text: String) -> Self {
+impl QuestionCall {
+    fn start(asker: &AcpAsker, by: &str, text: String) -> Self {
         let standing = Self {
             wire: asker.wire.clone(),
             session: asker.session.clone(),
@@ -143,43 +145,43 @@ impl Standing {
         let call = acp::ToolCall::new(standing.id.clone(), standing.title.clone())
             .status(acp::ToolCallStatus::Pending)
             .content(standing.content.clone());
-        standing.wire.update(&standing.session.0, acp::SessionUpdate::ToolCall(call));
+        standing.wire.send_update(&standing.session.0, acp::SessionUpdate::ToolCall(call));
         standing
     }
 
-    fn shown(&self) -> acp::ToolCallUpdate {
+    fn pending_update(&self) -> acp::ToolCallUpdate {
         let fields = acp::ToolCallUpdateFields::new().title(self.title.clone()).content(self.content.clone());
         acp::ToolCallUpdate::new(self.id.clone(), fields.status(acp::ToolCallStatus::Pending))
     }
 
-    fn answered(mut self) {
+    fn complete(mut self) {
         self.status = acp::ToolCallStatus::Completed;
     }
 }
 
 /// Also when nobody waits for the answer any more.
-impl Drop for Standing {
+impl Drop for QuestionCall {
     fn drop(&mut self) {
         let fields = acp::ToolCallUpdateFields::new().status(self.status);
         let update = acp::ToolCallUpdate::new(self.id.clone(), fields);
-        self.wire.update(&self.session.0, acp::SessionUpdate::ToolCallUpdate(update));
+        self.wire.send_update(&self.session.0, acp::SessionUpdate::ToolCallUpdate(update));
     }
 }
 
 /// An answer that can be listed.
 #[derive(Debug, Clone, PartialEq)]
-struct Choice {
+struct AnswerOption {
     name: String,
     fields: Map<String, Value>,
 }
 
 /// The answers to choose from, if they can be listed: a page is done, a form has nothing to fill in, or one yes or no, or
 /// one of a few values.
-fn choices(wanted: &Wanted) -> Option<Vec<Choice>> {
-    let simple = |name: &str| vec![Choice { name: name.to_owned(), fields: Map::new() }];
+fn choices(wanted: &ElicitationKind) -> Option<Vec<AnswerOption>> {
+    let simple = |name: &str| vec![AnswerOption { name: name.to_owned(), fields: Map::new() }];
     let schema = match wanted {
-        Wanted::Page { .. } => return Some(simple("I have done it")),
-        Wanted::Fields(schema) => schema,
+        ElicitationKind::Page { .. } => return Some(simple("I have done it")),
+        ElicitationKind::Fields(schema) => schema,
     };
     let fields = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
     let mut fields = fields.into_iter();
@@ -187,8 +189,10 @@ fn choices(wanted: &Wanted) -> Option<Vec<Choice>> {
     if fields.next().is_some() {
         return None;
     }
-    let choice =
-        |name: &str, value: Value| Choice { name: printable(name), fields: Map::from_iter([(field.clone(), value)]) };
+    let choice = |name: &str, value: Value| AnswerOption {
+        name: printable(name),
+        fields: Map::from_iter([(field.clone(), value)]),
+    };
     let title = about["title"].as_str().unwrap_or(&field);
     if about["type"] == "boolean" {
         let named = |answer: &str, value: bool| choice(&format!("{title}: {answer}"), json!(value));
@@ -216,11 +220,11 @@ fn values(about: &Value) -> Vec<(String, String)> {
 }
 
 /// The question with the name of whoever asks.
-fn said(question: &Elicitation) -> String {
+fn question_text(question: &Elicitation) -> String {
     let by = printable(&question.by);
-    match &question.wanted {
-        Wanted::Fields(_) => format!("{by} asks: {}", question.message),
-        Wanted::Page { url, .. } => {
+    match &question.kind {
+        ElicitationKind::Fields(_) => format!("{by} asks: {}", question.message),
+        ElicitationKind::Page { url, .. } => {
             format!("{by} asks you to open a page of {}: {}", host(url).unwrap_or_default(), question.message)
         }
     }
@@ -237,7 +241,7 @@ mod tests {
 
     fn names(schema: Value) -> Option<Vec<String>> {
         let Value::Object(schema) = schema else { unreachable!() };
-        choices(&Wanted::Fields(schema)).map(|choices| choices.into_iter().map(|choice| choice.name).collect())
+        choices(&ElicitationKind::Fields(schema)).map(|choices| choices.into_iter().map(|choice| choice.name).collect())
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use agent_client_protocol::v1::schema as acp;
 use serde_json::json;
 
-use super::Broken;
+use super::ProjectError;
 use crate::diagnostic::Diagnostic;
 use crate::session::{PromptError, SessionError};
 
@@ -15,7 +15,7 @@ pub(super) fn invalid_request(problem: impl Into<String>) -> acp::Error {
     error(acp::ErrorCode::InvalidRequest, problem)
 }
 
-pub(super) fn failed(problem: impl Into<String>) -> acp::Error {
+pub(super) fn internal_error(problem: impl Into<String>) -> acp::Error {
     error(acp::ErrorCode::InternalError, problem)
 }
 
@@ -24,7 +24,7 @@ pub(super) fn auth_required(problem: impl Into<String>) -> acp::Error {
 }
 
 /// -32002 with the id.
-pub(super) fn unknown_session(id: &str) -> acp::Error {
+pub(super) fn session_not_open(id: &str) -> acp::Error {
     let told = error(
         acp::ErrorCode::ResourceNotFound,
         format!("there is no session `{id}` here; load or resume it first if it is a stored one"),
@@ -37,17 +37,17 @@ pub(super) fn not_stored(id: &str) -> acp::Error {
 }
 
 /// What is wrong with the manifests, as `skein check` says it.
-pub(super) fn broken(broken: &Broken) -> acp::Error {
+pub(super) fn project_error(broken: &ProjectError) -> acp::Error {
     let text: String = broken.diagnostics.iter().map(Diagnostic::render_plain).collect();
     let diagnostics: Vec<_> = broken.diagnostics.iter().map(Diagnostic::to_json).collect();
-    failed(broken.problem.clone()).data(json!({"diagnostics": diagnostics, "text": text}))
+    internal_error(broken.problem.clone()).data(json!({"diagnostics": diagnostics, "text": text}))
 }
 
 pub(super) fn session(error: &SessionError) -> acp::Error {
     match error {
         SessionError::Unknown(id) => not_stored(id),
-        SessionError::Bind(_) | SessionError::Model(_) | SessionError::Outside(_) => invalid_params(error.to_string()),
-        SessionError::Store(_) | SessionError::Record { .. } => failed(error.to_string()),
+        SessionError::Bind(_) | SessionError::Model(_) | SessionError::External(_) => invalid_params(error.to_string()),
+        SessionError::Store(_) | SessionError::Record { .. } => internal_error(error.to_string()),
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn prompt(error: &PromptError) -> acp::Error {
         | PromptError::Prompt(_)
         | PromptError::NotCompacted(_)
         | PromptError::Record(_)
-        | PromptError::Store(_) => failed(error.to_string()),
+        | PromptError::Store(_) => internal_error(error.to_string()),
     }
 }
 

@@ -3,7 +3,7 @@
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema as acp;
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::errors;
 
 /// Uses the keys that are in the environment already.
@@ -11,7 +11,7 @@ const ENVIRONMENT: &str = "environment";
 /// Runs the set-up in a terminal.
 const SETUP: &str = "setup";
 
-pub(super) fn initialize(connection: &Connection, request: acp::InitializeRequest) -> acp::InitializeResponse {
+pub(super) fn initialize(connection: &ClientConnection, request: acp::InitializeRequest) -> acp::InitializeResponse {
     let mut methods = vec![acp::AuthMethod::Agent(
         acp::AuthMethodAgent::new(ENVIRONMENT, "Keys in the environment")
             .description("Use the model and the key that Skein finds in its environment and config".to_owned()),
@@ -29,7 +29,7 @@ pub(super) fn initialize(connection: &Connection, request: acp::InitializeReques
         .close(acp::SessionCloseCapabilities::new())
         .delete(acp::SessionDeleteCapabilities::new())
         .additional_directories(acp::SessionAdditionalDirectoriesCapabilities::new());
-    if connection.front.fork {
+    if connection.server.fork {
         sessions = sessions.fork(acp::SessionForkCapabilities::new());
     }
     let capabilities = acp::AgentCapabilities::new()
@@ -38,18 +38,18 @@ pub(super) fn initialize(connection: &Connection, request: acp::InitializeReques
         .mcp_capabilities(acp::McpCapabilities::new().http(true))
         .session_capabilities(sessions)
         .auth(acp::AgentAuthCapabilities::new().logout(acp::LogoutCapabilities::new()));
-    connection.introduced(request.client_capabilities);
+    connection.set_client(request.client_capabilities);
     acp::InitializeResponse::new(ProtocolVersion::V1)
-        .agent_info(acp::Implementation::new("skein", connection.front.version).title("Skein".to_owned()))
+        .agent_info(acp::Implementation::new("skein", connection.server.version).title("Skein".to_owned()))
         .agent_capabilities(capabilities)
         .auth_methods(methods)
 }
 
 /// A first session needs manifests, a store and a model: they are made ready while the client decides what to do.
 /// What is wrong with them is told when one is asked for.
-pub(super) async fn make_ready(connection: &Connection) {
+pub(super) async fn make_ready(connection: &ClientConnection) {
     let models = async {
-        if let Ok(project) = connection.project(&connection.front.cwd).await {
+        if let Ok(project) = connection.project(&connection.server.cwd).await {
             let make = tokio::task::spawn_blocking(move || drop(project.models.provider(&project.model)));
             drop(make.await);
         }
@@ -59,12 +59,12 @@ pub(super) async fn make_ready(connection: &Connection) {
 
 /// Finds out whether the model can be used; no session ever asks for it.
 pub(super) async fn authenticate(
-    connection: &Connection,
+    connection: &ClientConnection,
     request: &acp::AuthenticateRequest,
 ) -> Result<acp::AuthenticateResponse, acp::Error> {
     match &*request.method_id.0 {
         ENVIRONMENT => {
-            let project = connection.project(&connection.front.cwd).await?;
+            let project = connection.project(&connection.server.cwd).await?;
             let usable = project.models.provider(&project.model);
             usable.map(|_| acp::AuthenticateResponse::new()).map_err(|error| errors::auth_required(error.to_string()))
         }

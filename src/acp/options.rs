@@ -5,11 +5,11 @@
 
 use agent_client_protocol::v1::schema as acp;
 
-use super::connection::Open;
-use super::{commands, errors, outside};
+use super::connection::ClientSession;
+use super::{commands, errors, external};
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::manifest::Approval;
+use crate::manifest::ApprovalLevel;
 
 const MODE: &str = "mode";
 const MODEL: &str = "model";
@@ -17,7 +17,7 @@ const APPROVAL: &str = "approval";
 
 /// A mode that may be chosen, or why not.
 pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
-    let known = plan.offered().any(|(agent, modes)| {
+    let known = plan.selectable_modes().any(|(agent, modes)| {
         let name = &agent.manifest.name;
         modes.iter().any(|entry| format!("{name}/{}", entry.mode.slug) == id)
     });
@@ -25,8 +25,8 @@ pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
     if known { id.parse().map_err(|_| unknown()) } else { Err(unknown()) }
 }
 
-pub(super) fn modes(open: &Open) -> acp::SessionModeState {
-    let modes = open.plan().offered().flat_map(|(agent, modes)| {
+pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {
+    let modes = open.plan().selectable_modes().flat_map(|(agent, modes)| {
         modes.into_iter().map(|entry| {
             let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
             let agent_title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
@@ -37,15 +37,15 @@ pub(super) fn modes(open: &Open) -> acp::SessionModeState {
             .description(entry.mode.description.clone())
         })
     });
-    acp::SessionModeState::new(open.live.choice().mode.to_string(), modes.collect())
+    acp::SessionModeState::new(open.session.choice().mode.to_string(), modes.collect())
 }
 
 /// Always the whole list.
-pub(super) fn options(open: &Open) -> Vec<acp::SessionConfigOption> {
-    let choice = open.live.choice();
+pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
+    let choice = open.session.choice();
     let groups: Vec<_> = open
         .plan()
-        .offered()
+        .selectable_modes()
         .map(|(agent, modes)| {
             let values = modes.into_iter().map(|entry| {
                 let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
@@ -59,7 +59,7 @@ pub(super) fn options(open: &Open) -> Vec<acp::SessionConfigOption> {
     let models = models(open, &choice.model);
     let models: Vec<_> =
         models.into_iter().map(|name| acp::SessionConfigSelectOption::new(name.clone(), name)).collect();
-    let levels = Approval::ALL.map(|level| {
+    let levels = ApprovalLevel::ALL.map(|level| {
         acp::SessionConfigSelectOption::new(level.as_str(), level.as_str())
             .description(level_in_words(level).to_owned())
     });
@@ -72,12 +72,12 @@ pub(super) fn options(open: &Open) -> Vec<acp::SessionConfigOption> {
         acp::SessionConfigOption::select(APPROVAL, "Approval", approval(open).as_str(), levels.to_vec())
             .description("When a tool call needs your consent".to_owned()),
     ];
-    options.extend(outside::options_of(open, open.knows_booleans));
+    options.extend(external::options_of(open, open.knows_booleans));
     options
 }
 
 /// Those that are configured, and always the one in use and the one that needs nothing.
-fn models(open: &Open, current: &str) -> Vec<String> {
+fn models(open: &ClientSession, current: &str) -> Vec<String> {
     let mut names = vec![open.project.model.clone()];
     names.extend(open.project.others.iter().cloned());
     let outside = open.plan().agents().filter(|agent| agent.manifest.runtime.is_some());
@@ -88,48 +88,51 @@ fn models(open: &Open, current: &str) -> Vec<String> {
     names
 }
 
-fn approval(open: &Open) -> Approval {
-    let choice = open.live.choice();
+fn approval(open: &ClientSession) -> ApprovalLevel {
+    let choice = open.session.choice();
     let of_mode = || open.plan().mode(&choice.mode).map(|(entry, _)| open.project.broker.approval(entry));
-    choice.approval.or_else(of_mode).unwrap_or(Approval::Ask)
+    choice.approval.or_else(of_mode).unwrap_or(ApprovalLevel::Ask)
 }
 
-fn level_in_words(level: Approval) -> &'static str {
+fn level_in_words(level: ApprovalLevel) -> &'static str {
     match level {
-        Approval::Auto => "Run every call",
-        Approval::Ask => "Ask for what is not read-only",
-        Approval::Smart => "Ask unless a judge finds the call read-only",
-        Approval::ReadOnly => "Refuse what is not read-only",
-        Approval::Deny => "Refuse every call",
+        ApprovalLevel::Auto => "Run every call",
+        ApprovalLevel::Ask => "Ask for what is not read-only",
+        ApprovalLevel::Smart => "Ask unless a judge finds the call read-only",
+        ApprovalLevel::ReadOnly => "Refuse what is not read-only",
+        ApprovalLevel::Deny => "Refuse every call",
     }
 }
 
 /// `session/set_mode`.
-pub(super) async fn set_mode(open: &Open, request: &acp::SetSessionModeRequest) -> Result<(), acp::Error> {
+pub(super) async fn set_mode(open: &ClientSession, request: &acp::SetSessionModeRequest) -> Result<(), acp::Error> {
     let mode = mode(open.plan(), &request.mode_id.0)?;
-    open.live.set_mode(mode).await.map_err(|error| errors::session(&error))?;
-    tracing::info!(session = open.live.id(), mode = %request.mode_id.0, "mode switched");
+    open.session.set_mode(mode).await.map_err(|error| errors::session(&error))?;
+    tracing::info!(session = open.session.id(), mode = %request.mode_id.0, "mode switched");
     Ok(())
 }
 
 /// `session/set_config_option`.
-pub(super) async fn set_option(open: &Open, request: &acp::SetSessionConfigOptionRequest) -> Result<(), acp::Error> {
+pub(super) async fn set_option(
+    open: &ClientSession,
+    request: &acp::SetSessionConfigOptionRequest,
+) -> Result<(), acp::Error> {
     let option = &*request.config_id.0;
-    if outside::options_of(open, true).iter().any(|of| *of.id.0 == *option) {
+    if external::options_of(open, true).iter().any(|of| *of.id.0 == *option) {
         let value = match request.value.as_value_id() {
             Some(id) => serde_json::json!(id),
             None => serde_json::json!(request.value)["value"].clone(),
         };
-        return open.live.choose_outside(option, value).await.map_err(errors::invalid_params);
+        return open.session.set_external_option(option, value).await.map_err(errors::invalid_params);
     }
     let value = request.value.as_value_id().map(|value| value.0.to_string());
     let unfit = |value: &str| errors::invalid_params(format!("the option `{option}` has no value `{value}`"));
     let value =
         value.ok_or_else(|| errors::invalid_params(format!("the option `{option}` takes the id of a value")))?;
     let set = match option {
-        MODE => open.live.set_mode(mode(open.plan(), &value)?).await,
-        MODEL if models(open, &open.live.choice().model).contains(&value) => open.live.set_model(value).await,
-        APPROVAL => open.live.set_approval(Approval::named(&value).ok_or_else(|| unfit(&value))?).await,
+        MODE => open.session.set_mode(mode(open.plan(), &value)?).await,
+        MODEL if models(open, &open.session.choice().model).contains(&value) => open.session.set_model(value).await,
+        APPROVAL => open.session.set_approval(ApprovalLevel::from_name(&value).ok_or_else(|| unfit(&value))?).await,
         MODEL => return Err(unfit(&value)),
         _ => {
             let all = options(open);
@@ -145,8 +148,8 @@ pub(super) async fn set_option(open: &Open, request: &acp::SetSessionConfigOptio
 
 /// What a client that knows one of the two surfaces must hear after a change on the other, and the commands of the
 /// mode it is in now.
-pub(super) async fn refreshed(open: &Open) -> Vec<acp::SessionUpdate> {
-    let mode = acp::CurrentModeUpdate::new(open.live.choice().mode.to_string());
+pub(super) async fn refresh_updates(open: &ClientSession) -> Vec<acp::SessionUpdate> {
+    let mode = acp::CurrentModeUpdate::new(open.session.choice().mode.to_string());
     vec![
         acp::SessionUpdate::CurrentModeUpdate(mode),
         acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options(open))),

@@ -7,31 +7,31 @@ use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
 
-use super::ask::ClientAsker;
-use super::connection::{Connection, Open};
+use super::ask::AcpAsker;
+use super::connection::{ClientConnection, ClientSession};
 use super::editor::{self, ClientEditor};
-use super::updates::Abilities;
+use super::updates::ClientFeatures;
 use super::{Project, errors, options};
 use crate::agents::Event;
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::manifest::{AgentEntry, HttpTransport, ServiceEntry, StdioTransport, Transport, brought_service};
-use crate::session::{Choice, Host, Place};
-use crate::store::{Cursor, ListFilter, StoredSession, Within};
+use crate::manifest::{AgentEntry, HttpTransport, ServiceEntry, StdioTransport, Transport, client_service};
+use crate::session::{SessionPorts, SessionRoots, SessionSettings};
+use crate::store::{Cursor, FolderFilter, ListFilter, StoredSession};
 
 /// Sessions on one page of a list.
 const PAGE: usize = 50;
 const DEFAULT_MODE: &str = "goose/assistant";
 
 /// What a session is given by its client.
-struct Given {
+struct SessionParams {
     cwd: PathBuf,
     roots: Vec<PathBuf>,
     servers: Vec<acp::McpServer>,
 }
 
-impl Given {
-    fn checked(cwd: PathBuf, roots: Vec<PathBuf>, servers: Vec<acp::McpServer>) -> Result<Self, acp::Error> {
+impl SessionParams {
+    fn try_new(cwd: PathBuf, roots: Vec<PathBuf>, servers: Vec<acp::McpServer>) -> Result<Self, acp::Error> {
         for path in std::iter::once(&cwd).chain(&roots) {
             if !path.is_absolute() {
                 return Err(errors::invalid_params(format!("`{}` is not an absolute path", path.display())));
@@ -45,37 +45,44 @@ impl Given {
 }
 
 /// Everything around a session that follows from what it is given.
-struct Around {
+struct SessionInputs {
     project: Project,
-    brought: Vec<Arc<ServiceEntry>>,
-    fallback: Choice,
-    untold: Vec<String>,
+    client_services: Vec<Arc<ServiceEntry>>,
+    fallback: SessionSettings,
+    pending_notices: Vec<String>,
 }
 
-impl Around {
-    async fn of(connection: &Connection, cwd: &Path, servers: &[acp::McpServer]) -> Result<Self, acp::Error> {
+impl SessionInputs {
+    async fn of(connection: &ClientConnection, cwd: &Path, servers: &[acp::McpServer]) -> Result<Self, acp::Error> {
         let project = connection.project(cwd).await?;
         let plan = project.broker.plan();
         let mode = default_mode(plan, project.agent.as_deref(), project.mode.as_deref())?;
-        let fallback = Choice { mode, model: project.model.clone(), approval: connection.front.approval };
+        let fallback = SessionSettings { mode, model: project.model.clone(), approval: connection.server.approval };
         let mut untold = project.notes.clone();
-        let brought = brought(servers, cwd, plan, &mut untold);
-        Ok(Self { project, brought, fallback, untold })
+        let brought = client_services(servers, cwd, plan, &mut untold);
+        Ok(Self { project, client_services: brought, fallback, pending_notices: untold })
     }
 
-    fn host(&self, connection: &Connection, client: &ConnectionTo<Client>, id: &str, cwd: &Path) -> Host {
+    fn host(&self, connection: &ClientConnection, client: &ConnectionTo<Client>, id: &str, cwd: &Path) -> SessionPorts {
         let session = acp::SessionId::new(id);
         let editor = editor::abilities(&connection.client()).map(|abilities| {
             let (client, session, tasks) = (client.clone(), session.clone(), connection.tasks.clone());
             Arc::new(ClientEditor { client, session, abilities, tasks }) as Arc<dyn crate::tool::editor::Editor>
         });
         let plan = Arc::clone(self.project.broker.plan());
-        let (wire, abilities) = (connection.wire.clone(), Abilities::of(&connection.client()));
+        let (wire, abilities) = (connection.wire.clone(), ClientFeatures::of(&connection.client()));
         let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&self.project.rules));
-        let asker = Arc::new(ClientAsker { client, session, wire, plan, cwd, rules, abilities });
+        let asker = Arc::new(AcpAsker { client, session, wire, plan, cwd, rules, features: abilities });
         let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
-        let outside = Arc::clone(&self.project.outside);
-        Host { broker, models, outside, asker, editor, brought: self.brought.clone() }
+        let outside = Arc::clone(&self.project.external_agents);
+        SessionPorts {
+            broker,
+            models,
+            external_agents: outside,
+            asker,
+            editor,
+            client_services: self.client_services.clone(),
+        }
     }
 }
 
@@ -92,7 +99,12 @@ fn default_mode(plan: &Plan, agent: Option<&str>, mode: Option<&str>) -> Result<
 }
 
 /// The client's MCP servers as services of the session. One that cannot be used is told and left out.
-fn brought(servers: &[acp::McpServer], cwd: &Path, plan: &Plan, untold: &mut Vec<String>) -> Vec<Arc<ServiceEntry>> {
+fn client_services(
+    servers: &[acp::McpServer],
+    cwd: &Path,
+    plan: &Plan,
+    untold: &mut Vec<String>,
+) -> Vec<Arc<ServiceEntry>> {
     let mut brought: Vec<Arc<ServiceEntry>> = Vec::new();
     for server in servers {
         let (name, transport) = match server {
@@ -107,7 +119,7 @@ fn brought(servers: &[acp::McpServer], cwd: &Path, plan: &Plan, untold: &mut Vec
         let taken = |name: &str| {
             plan.service(name).is_some() || brought.iter().any(|entry| entry.manifest.name.as_str() == name)
         };
-        match transport.and_then(|transport| brought_service(name, transport, taken)) {
+        match transport.and_then(|transport| client_service(name, transport, taken)) {
             Ok(entry) => brought.push(Arc::new(entry)),
             Err(problem) => untold.push(format!("the MCP server `{name}` is left out: {problem}")),
         }
@@ -125,93 +137,93 @@ fn stdio_transport(server: &acp::McpServerStdio, cwd: &Path) -> Transport {
 }
 
 pub(super) async fn new(
-    connection: &Connection,
+    connection: &ClientConnection,
     client: &ConnectionTo<Client>,
     request: acp::NewSessionRequest,
-) -> Result<Arc<Open>, acp::Error> {
-    let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
-    let around = Around::of(connection, &given.cwd, &given.servers).await?;
-    let place = Place { cwd: given.cwd.clone(), roots: given.roots };
+) -> Result<Arc<ClientSession>, acp::Error> {
+    let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
+    let around = SessionInputs::of(connection, &given.cwd, &given.servers).await?;
+    let place = SessionRoots { cwd: given.cwd.clone(), roots: given.roots };
     let host = |id: &str| around.host(connection, client, id, &given.cwd);
     let live = connection.sessions().await?.create(place, around.fallback.clone(), host).await;
     let live = live.map_err(|error| errors::session(&error))?;
-    Ok(connection.add(live, around.project, around.untold, 0))
+    Ok(connection.add(live, around.project, around.pending_notices, 0))
 }
 
 /// A stored session, open again; with its record.
 async fn reopen(
-    connection: &Connection,
+    connection: &ClientConnection,
     client: &ConnectionTo<Client>,
     id: &acp::SessionId,
-    given: Given,
-) -> Result<(Arc<Open>, Vec<Event>), acp::Error> {
-    let _alone = connection.alone_with(id).await;
+    given: SessionParams,
+) -> Result<(Arc<ClientSession>, Vec<Event>), acp::Error> {
+    let _alone = connection.lock_session(id).await;
     let sessions = connection.sessions().await?;
-    let stored = sessions.store().find(&id.0).await.map_err(|error| errors::failed(error.to_string()))?;
+    let stored = sessions.store().find(&id.0).await.map_err(|error| errors::internal_error(error.to_string()))?;
     let cwd = stored.ok_or_else(|| errors::not_stored(&id.0))?.cwd;
     // It works where it began, so the manifests and the trust of that folder are what counts.
-    let mut around = Around::of(connection, &cwd, &given.servers).await?;
+    let mut around = SessionInputs::of(connection, &cwd, &given.servers).await?;
     if cwd != given.cwd {
-        around.untold.push(format!("the session works in {}, where it began", cwd.display()));
+        around.pending_notices.push(format!("the session works in {}, where it began", cwd.display()));
     }
     // What is open here already is let go, now that nothing but the store can keep it from being opened again.
     connection.close(id).await;
     let host = |stored: &StoredSession| around.host(connection, client, &stored.id, &stored.cwd);
     let opened = sessions.open(&id.0, given.roots, around.fallback.clone(), host).await;
     let opened = opened.map_err(|error| errors::session(&error))?;
-    let mode = opened.live.choice().mode.to_string();
+    let mode = opened.session.choice().mode.to_string();
     let stored = format!("{}/{}", opened.stored.agent, opened.stored.mode);
     if mode != stored {
-        around.untold.push(format!("the mode `{stored}` is gone; the session goes on in `{mode}`"));
+        around.pending_notices.push(format!("the mode `{stored}` is gone; the session goes on in `{mode}`"));
     }
-    opened.live.be_seated_again().await.map_err(|error| errors::session(&error))?;
+    opened.session.reopen_external_session().await.map_err(|error| errors::session(&error))?;
     let events = opened.events.len();
-    Ok((connection.add(opened.live, around.project, around.untold, events), opened.events))
+    Ok((connection.add(opened.session, around.project, around.pending_notices, events), opened.events))
 }
 
 /// The whole talk is told before this returns.
 pub(super) async fn load(
-    connection: &Connection,
+    connection: &ClientConnection,
     client: &ConnectionTo<Client>,
     request: acp::LoadSessionRequest,
-) -> Result<Arc<Open>, acp::Error> {
-    let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
+) -> Result<Arc<ClientSession>, acp::Error> {
+    let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
     let (open, events) = reopen(connection, client, &request.session_id, given).await?;
     connection.updates(&open).replay(&events);
     Ok(open)
 }
 
 pub(super) async fn resume(
-    connection: &Connection,
+    connection: &ClientConnection,
     client: &ConnectionTo<Client>,
     request: acp::ResumeSessionRequest,
-) -> Result<Arc<Open>, acp::Error> {
-    let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
+) -> Result<Arc<ClientSession>, acp::Error> {
+    let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
     Ok(reopen(connection, client, &request.session_id, given).await?.0)
 }
 
 pub(super) async fn fork(
-    connection: &Connection,
+    connection: &ClientConnection,
     client: &ConnectionTo<Client>,
     request: acp::ForkSessionRequest,
-) -> Result<Arc<Open>, acp::Error> {
-    let given = Given::checked(request.cwd, request.additional_directories, request.mcp_servers)?;
+) -> Result<Arc<ClientSession>, acp::Error> {
+    let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
     let copied = connection.sessions().await?.store().copy(&request.session_id.0).await;
-    let copied = copied.map_err(|error| errors::failed(error.to_string()))?;
+    let copied = copied.map_err(|error| errors::internal_error(error.to_string()))?;
     let id = copied.ok_or_else(|| errors::not_stored(&request.session_id.0))?;
     Ok(reopen(connection, client, &acp::SessionId::new(id), given).await?.0)
 }
 
 pub(super) async fn list(
-    connection: &Connection,
+    connection: &ClientConnection,
     request: acp::ListSessionsRequest,
 ) -> Result<acp::ListSessionsResponse, acp::Error> {
     let after = request.cursor.as_deref().map(cursor).transpose()?;
-    let within = request.cwd.map_or(Within::Anywhere, Within::Folder);
+    let within = request.cwd.map_or(FolderFilter::Anywhere, FolderFilter::Folder);
     // One more than is shown tells whether there is another page.
     let filter = ListFilter { within, after, limit: Some(PAGE + 1), ..ListFilter::default() };
     let listed = connection.sessions().await?.store().list(filter).await;
-    let mut listed = listed.map_err(|error| errors::failed(error.to_string()))?;
+    let mut listed = listed.map_err(|error| errors::internal_error(error.to_string()))?;
     let more = listed.len() > PAGE;
     listed.truncate(PAGE);
     let next = listed.last().filter(|_| more).map(|last| format!("{}.{}", last.updated_at, last.id));
@@ -231,27 +243,34 @@ fn info(stored: StoredSession) -> acp::SessionInfo {
         .updated_at(crate::clock::iso(stored.updated_at))
 }
 
-pub(super) async fn delete(connection: &Connection, request: &acp::DeleteSessionRequest) -> Result<(), acp::Error> {
-    let _alone = connection.alone_with(&request.session_id).await;
+pub(super) async fn delete(
+    connection: &ClientConnection,
+    request: &acp::DeleteSessionRequest,
+) -> Result<(), acp::Error> {
+    let _alone = connection.lock_session(&request.session_id).await;
     connection.close(&request.session_id).await;
     let deleted = connection.sessions().await?.delete(&request.session_id.0).await;
     deleted.map(drop).map_err(|error| errors::session(&error))
 }
 
 /// What follows the answer to a session's set-up: its commands, and what the user should know.
-pub(super) async fn settled(connection: &Connection, client: &ConnectionTo<Client>, open: &Arc<Open>) {
+pub(super) async fn finish_setup(
+    connection: &ClientConnection,
+    client: &ConnectionTo<Client>,
+    open: &Arc<ClientSession>,
+) {
     let commands = super::commands::update(open).await;
     let mut updates = vec![commands];
     // What can be chosen at an agent outside is known once it has opened a session, too.
-    if open.live.seat().is_some_and(|seat| !seat.options().is_empty()) {
+    if open.session.external_session().is_some_and(|seat| !seat.options().is_empty()) {
         updates.push(acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options::options(open))));
     }
-    let id = acp::SessionId::new(open.live.id());
+    let id = acp::SessionId::new(open.session.id());
     for update in updates {
         // A client that went away hears nothing more.
         drop(client.send_notification(acp::SessionNotification::new(id.clone(), update)));
     }
-    super::outside::attend(connection, open);
-    connection.tell_untold(client, open);
+    super::external::watch_options(connection, open);
+    connection.send_pending_notices(client, open);
     connection.spawn(super::commands::watch(Arc::downgrade(open), connection.updates(open)));
 }

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use agent_client_protocol::v1::schema as acp;
 
 use super::updates::Updates;
-use super::wire::Wire;
-use crate::agents::{Child, Ending, Event, Notifier, Status};
+use super::wire::ClientWriter;
+use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, StopReason};
 
 /// See the module.
 pub(super) struct Subagent {
-    wire: Wire,
+    wire: ClientWriter,
     parent: Arc<str>,
     session: String,
     updates: Updates,
 }
 
 impl Subagent {
-    pub(super) fn begun(parent: &Updates, child: &Child) -> Arc<Self> {
-        let (wire, session) = parent.whom();
+    pub(super) fn start(parent: &Updates, child: &ChildSession) -> Arc<Self> {
+        let (wire, session) = parent.target();
         let this =
             Self { wire, parent: session, session: child.session.clone(), updates: parent.of_child(&child.session) };
         let running = acp::StateUpdate::Running(acp::RunningStateUpdate::new());
@@ -33,7 +33,7 @@ impl Subagent {
     }
 
     fn tell(&self, update: acp::SubagentUpdate) {
-        self.wire.update(&self.parent, acp::SessionUpdate::SubagentUpdate(update));
+        self.wire.send_update(&self.parent, acp::SessionUpdate::SubagentUpdate(update));
     }
 }
 
@@ -45,12 +45,12 @@ impl Notifier for Subagent {
     fn log(&self, event: Event) {
         if let Event::TurnEnded { end } = &event {
             let reason = match &end.ending {
-                Ending::EndTurn | Ending::CallRefused { .. } => acp::IdleStopReason::EndTurn,
-                Ending::MaxTokens => acp::IdleStopReason::MaxTokens,
-                Ending::Exhausted { .. } => acp::IdleStopReason::MaxTurnRequests,
-                Ending::Refusal => acp::IdleStopReason::Refusal,
-                Ending::Cancelled => acp::IdleStopReason::Cancelled,
-                Ending::Failed { why } => {
+                StopReason::EndTurn | StopReason::CallRefused { .. } => acp::IdleStopReason::EndTurn,
+                StopReason::MaxTokens => acp::IdleStopReason::MaxTokens,
+                StopReason::Exhausted { .. } => acp::IdleStopReason::MaxTurnRequests,
+                StopReason::Refusal => acp::IdleStopReason::Refusal,
+                StopReason::Cancelled => acp::IdleStopReason::Cancelled,
+                StopReason::Failed { why } => {
                     acp::ErrorStopReason::new().error(acp::Error::internal_error().data(why.clone())).into()
                 }
             };
@@ -60,9 +60,9 @@ impl Notifier for Subagent {
         self.updates.log(event);
     }
 
-    fn status(&self, status: Status) {
+    fn status(&self, status: StatusUpdate) {
         // How full its window is says nothing about that of the parent.
-        if !matches!(status, Status::Usage { .. }) {
+        if !matches!(status, StatusUpdate::Usage { .. }) {
             self.updates.status(status);
         }
     }

@@ -9,29 +9,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use agent_client_protocol::v1::schema as acp;
 
-use super::calls::{self, Shown};
+use super::calls::{self, CallDisplay};
 use super::content;
 use super::subagent::Subagent;
-use super::wire::{Chunk, Voice, Wire};
-use crate::agents::{Child, Event, Notifier, Status, standing};
-use crate::broker::said_of_tool;
-use crate::conversation::{Content, Message, Part, Role};
+use super::wire::{ChunkKind, ClientWriter, MessageChunk};
+use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, active_events};
+use crate::broker::tool_claims;
+use crate::conversation::{Content, Message, MessagePart, Role};
 use crate::graph::Plan;
-use crate::session::Live;
+use crate::session::Session;
 use crate::tool::Activity;
 
 /// Tells one session's client what happens.
 pub(super) struct Updates {
-    wire: Wire,
-    session: Arc<str>,
+    wire: ClientWriter,
+    session_id: Arc<str>,
     /// Not kept: a session ends though somebody still tells of it.
-    live: Weak<Live>,
+    session: Weak<Session>,
     cwd: PathBuf,
     /// Below these a tool's answer may name files.
     roots: Vec<PathBuf>,
     plan: Arc<Plan>,
-    abilities: Abilities,
-    turn: Mutex<Turn>,
+    features: ClientFeatures,
+    turn: Mutex<TurnDisplay>,
     messages: Arc<MessageIds>,
 }
 
@@ -56,7 +56,7 @@ impl MessageIds {
 
 /// What the client understands beyond the basics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Abilities {
+pub(super) struct ClientFeatures {
     pub(super) notices: bool,
     pub(super) compaction: bool,
     pub(super) subagents: bool,
@@ -65,7 +65,7 @@ pub(super) struct Abilities {
     pub(super) pages: bool,
 }
 
-impl Abilities {
+impl ClientFeatures {
     pub(super) fn of(client: &acp::ClientCapabilities) -> Self {
         let session = client.session.as_ref();
         let elicitation = client.elicitation.as_ref();
@@ -80,32 +80,32 @@ impl Abilities {
 }
 
 #[derive(Default)]
-struct Turn {
+struct TurnDisplay {
     /// The message that is being said, by voice.
-    speaking: Option<(Voice, Arc<str>)>,
-    calls: HashMap<String, Shown>,
+    speaking: Option<(ChunkKind, Arc<str>)>,
+    calls: HashMap<String, CallDisplay>,
 }
 
 impl Updates {
     pub(super) fn new(
-        wire: Wire,
-        live: &Arc<Live>,
+        wire: ClientWriter,
+        live: &Arc<Session>,
         plan: Arc<Plan>,
-        abilities: Abilities,
+        features: ClientFeatures,
         messages: Arc<MessageIds>,
     ) -> Self {
-        let (session, cwd, roots) = (Arc::from(live.id()), live.session().cwd.clone(), live.session().roots.clone());
-        let live = Arc::downgrade(live);
-        Self { wire, session, live, cwd, roots, plan, abilities, turn: Mutex::default(), messages }
+        let (session_id, cwd, roots) = (Arc::from(live.id()), live.context().cwd.clone(), live.context().roots.clone());
+        let session = Arc::downgrade(live);
+        Self { wire, session_id, session, cwd, roots, plan, features, turn: Mutex::default(), messages }
     }
 
     /// The way to the client, and the session it is told about.
-    pub(super) fn whom(&self) -> (Wire, Arc<str>) {
-        (self.wire.clone(), Arc::clone(&self.session))
+    pub(super) fn target(&self) -> (ClientWriter, Arc<str>) {
+        (self.wire.clone(), Arc::clone(&self.session_id))
     }
 
-    pub(super) fn abilities(&self) -> Abilities {
-        self.abilities
+    pub(super) fn features(&self) -> ClientFeatures {
+        self.features
     }
 
     /// The same client, for a session that works for this one.
@@ -113,12 +113,12 @@ impl Updates {
         let messages = Arc::new(MessageIds::after(0));
         Self {
             wire: self.wire.clone(),
-            session: Arc::from(session),
-            live: Weak::clone(&self.live),
+            session_id: Arc::from(session),
+            session: Weak::clone(&self.session),
             cwd: self.cwd.clone(),
             roots: self.roots.clone(),
             plan: Arc::clone(&self.plan),
-            abilities: self.abilities,
+            features: self.features,
             turn: Mutex::default(),
             messages,
         }
@@ -126,23 +126,23 @@ impl Updates {
 
     /// Everything that happened so far, for a client that does not know it.
     pub(super) fn replay(&self, events: &[Event]) {
-        for (_, event) in standing(events) {
+        for (_, event) in active_events(events) {
             match event {
                 Event::Message { message } => self.replay_message(message),
                 Event::ToolEnded { id, outcome, activity, .. } => {
                     let shown = self.turn().calls.remove(id).unwrap_or_default();
                     // The client's terminals of those days are gone; what was said in them is in the outcome.
                     let lasting = activity.iter().filter(|activity| !matches!(activity, Activity::Terminal { .. }));
-                    self.send(shown.ended(id, outcome, &lasting.cloned().collect::<Vec<_>>(), self.folders()));
+                    self.send(shown.finish(id, outcome, &lasting.cloned().collect::<Vec<_>>(), self.folders()));
                     for activity in activity {
-                        if let Activity::Plan(steps) = activity {
+                        if let Activity::TodoList(steps) = activity {
                             self.send(calls::plan_update(steps));
                         }
                     }
                 }
-                Event::Relayed { told, .. } => self.pass_on(told),
+                Event::External { told, .. } => self.forward_update(told),
                 Event::ToolStarted { .. }
-                | Event::Seated { .. }
+                | Event::ExternalSessionOpened { .. }
                 | Event::Compacted { .. }
                 | Event::TurnEnded { .. }
                 | Event::Undone { .. } => self.show(event, false),
@@ -162,16 +162,18 @@ impl Updates {
         for part in &message.parts {
             self.send(match (part, message.role) {
                 // Not what the user said.
-                (Part::Content(Content::Aside(_)), _) => continue,
-                (Part::Content(content), Role::User) => acp::SessionUpdate::UserMessageChunk(said(content)),
-                (Part::Content(content), Role::Assistant) => acp::SessionUpdate::AgentMessageChunk(said(content)),
-                (Part::Thought(text), _) => {
+                (MessagePart::Content(Content::Injected(_)), _) => continue,
+                (MessagePart::Content(content), Role::User) => acp::SessionUpdate::UserMessageChunk(said(content)),
+                (MessagePart::Content(content), Role::Assistant) => {
+                    acp::SessionUpdate::AgentMessageChunk(said(content))
+                }
+                (MessagePart::Thought(text), _) => {
                     let id = acp::MessageId::new(self.next_message());
                     let chunk = acp::ContentChunk::new(content::block(&Content::text(text.as_str()))).message_id(id);
                     acp::SessionUpdate::AgentThoughtChunk(chunk)
                 }
                 // Told by the events of the calls themselves.
-                (Part::ToolUse(_) | Part::ToolResult(_), _) => continue,
+                (MessagePart::ToolUse(_) | MessagePart::ToolResult(_), _) => continue,
             });
         }
     }
@@ -183,42 +185,50 @@ impl Updates {
             // The next words are a new message.
             Event::Message { .. } => turn.speaking = None,
             // The client sees it in the session of whoever makes it.
-            Event::ToolStarted { by: Some(_), .. } if live && self.abilities.subagents => {}
+            Event::ToolStarted { by: Some(_), .. } if live && self.features.subagents => {}
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
-                let said = self.live.upgrade().and_then(|live| said_of_tool(live.session(), &call.name));
-                turn.calls.insert(call.id.clone(), Shown::of(call, said.as_ref(), &self.plan));
-                let begun = calls::begun(call, by.as_deref(), said.as_ref(), &self.plan, &self.cwd);
+                let said = self.session.upgrade().and_then(|live| tool_claims(live.context(), &call.name));
+                turn.calls.insert(call.id.clone(), CallDisplay::of(call, said.as_ref(), &self.plan));
+                let begun = calls::tool_call(call, by.as_deref(), said.as_ref(), &self.plan, &self.cwd);
                 self.send(acp::SessionUpdate::ToolCall(begun));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
                 let shown = turn.calls.remove(id).unwrap_or_default();
-                self.send(shown.ended(id, outcome, activity, self.folders()));
+                self.send(shown.finish(id, outcome, activity, self.folders()));
             }
-            Event::Compacted { summary, .. } if self.abilities.compaction => {
+            Event::Compacted { summary, .. } if self.features.compaction => {
                 let blocks: Vec<_> = [content::block(&Content::text(summary.text()))].into();
                 let id = acp::CompactionId::new(self.next_message());
                 let update = acp::CompactionUpdate::new(id, acp::CompactionStatus::Completed).summary(blocks);
                 self.send(acp::SessionUpdate::CompactionUpdate(update));
             }
-            Event::Relayed { told, heard, .. } => {
+            Event::External { told, heard, .. } => {
                 turn.speaking = None;
                 if !(live && *heard) {
-                    self.pass_on(told);
+                    self.forward_update(told);
                 }
             }
-            Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Seated { .. } | Event::Undone { .. } => {}
+            Event::Compacted { .. }
+            | Event::TurnEnded { .. }
+            | Event::ExternalSessionOpened { .. }
+            | Event::Undone { .. } => {}
         }
     }
 
     /// Something the user should know. A client without notices hears it as a thought.
     pub(super) fn notice(&self, severity: acp::NoticeSeverity, text: &str) {
-        if self.abilities.notices {
+        if self.features.notices {
             return self.send(acp::SessionUpdate::Notice(acp::Notice::new(severity, text)));
         }
         let message = self.next_message();
         let text = format!("{text}\n");
-        self.wire.chunk(Chunk { session: Arc::clone(&self.session), message, voice: Voice::Thought, text });
+        self.wire.send_chunk(MessageChunk {
+            session: Arc::clone(&self.session_id),
+            message,
+            kind: ChunkKind::Thought,
+            text,
+        });
     }
 
     /// A piece of an answer of our own that is not text.
@@ -229,14 +239,14 @@ impl Updates {
     }
 
     pub(super) fn send(&self, update: acp::SessionUpdate) {
-        self.wire.update(&self.session, update);
+        self.wire.send_update(&self.session_id, update);
     }
 
     fn folders(&self) -> (&Path, &[PathBuf]) {
         (&self.cwd, &self.roots)
     }
 
-    fn say(&self, voice: Voice, text: String) {
+    fn say(&self, voice: ChunkKind, text: String) {
         let message = {
             let mut turn = self.turn();
             match &turn.speaking {
@@ -248,14 +258,14 @@ impl Updates {
                 }
             }
         };
-        self.wire.chunk(Chunk { session: Arc::clone(&self.session), message, voice, text });
+        self.wire.send_chunk(MessageChunk { session: Arc::clone(&self.session_id), message, kind: voice, text });
     }
 
     fn next_message(&self) -> Arc<str> {
         self.messages.next()
     }
 
-    fn turn(&self) -> MutexGuard<'_, Turn> {
+    fn turn(&self) -> MutexGuard<'_, TurnDisplay> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -269,32 +279,34 @@ impl Notifier for Updates {
         self.wire.backlog()
     }
 
-    fn child(&self, child: &Child) -> Option<Arc<dyn Notifier>> {
-        self.abilities.subagents.then(|| Subagent::begun(self, child) as Arc<dyn Notifier>)
+    fn child(&self, child: &ChildSession) -> Option<Arc<dyn Notifier>> {
+        self.features.subagents.then(|| Subagent::start(self, child) as Arc<dyn Notifier>)
     }
 
-    fn status(&self, status: Status) {
+    fn status(&self, status: StatusUpdate) {
         match status {
-            Status::Text(text) => self.say(Voice::Agent, text),
-            Status::Thought(text) => self.say(Voice::Thought, text),
-            Status::Piece { text, frame, .. } => self.wire.framed(&self.session, frame, text),
-            Status::ToolActivity { id, activity } => {
+            StatusUpdate::Text(text) => self.say(ChunkKind::Agent, text),
+            StatusUpdate::Thought(text) => self.say(ChunkKind::Thought, text),
+            StatusUpdate::ExternalChunk { text, frame, .. } => {
+                self.wire.send_external_chunk(&self.session_id, frame, text)
+            }
+            StatusUpdate::ToolActivity { id, activity } => {
                 let mut turn = self.turn();
                 // What comes after the end of a call is not told.
                 if let Some(update) = turn.calls.get_mut(&id).and_then(|shown| shown.active(&id, &activity)) {
                     self.send(update);
                 }
             }
-            Status::Usage { turn, context } => {
+            StatusUpdate::Usage { turn, context } => {
                 // Without the size of the window there is nothing to show it in.
-                let Some(live) = self.live.upgrade() else { return };
+                let Some(live) = self.session.upgrade() else { return };
                 if let Some(window) = live.window() {
                     let cost = live.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));
                     self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window).cost(cost)));
                 }
             }
-            Status::Notice(text) => self.notice(acp::NoticeSeverity::Warning, &text),
-            Status::Title(title) => {
+            StatusUpdate::Notice(text) => self.notice(acp::NoticeSeverity::Warning, &text),
+            StatusUpdate::Title(title) => {
                 let info = acp::SessionInfoUpdate::new().title(title);
                 self.send(acp::SessionUpdate::SessionInfoUpdate(info));
             }

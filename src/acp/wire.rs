@@ -15,7 +15,7 @@ use agent_client_protocol::v1::schema as acp;
 use futures::{Sink, Stream};
 use serde_json::Value;
 
-use crate::agents::Frame;
+use crate::agents::ChunkTemplate;
 
 /// A longer line is no message: prompts with pictures stay far below.
 const MAX_LINE: u64 = 64 << 20;
@@ -23,18 +23,18 @@ const MAX_LINE: u64 = 64 << 20;
 const MAX_CHUNK: usize = 16 << 10;
 const MAX_BUFFER: usize = 256 << 10;
 /// How long the writer lets pieces of a message gather after it has written one.
-const GATHERS: Duration = Duration::from_millis(2);
+const BATCH_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The way out. A cheap handle; the writer ends when the last one is gone.
 #[derive(Debug, Clone)]
-pub(super) struct Wire {
-    queue: Arc<Held>,
+pub(super) struct ClientWriter {
+    queue: Arc<QueueHandle>,
 }
 
 /// What waits to be written. To wake the writer for every piece of a stream costs more than to write it, so it is
 /// not woken for a piece while it lets them gather; for everything else it is.
 #[derive(Debug, Default)]
-struct Queue {
+struct OutputQueue {
     state: Mutex<State>,
     changed: Condvar,
     /// Bytes that were put here and are not written yet, those in the writer's hands included.
@@ -43,7 +43,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: VecDeque<Outgoing>,
+    waiting: VecDeque<OutputItem>,
     /// The writer has just written a piece of a message.
     gathering: bool,
     closed: bool,
@@ -53,21 +53,21 @@ struct State {
 
 /// The handles' share in the queue: the last one to go closes it.
 #[derive(Debug)]
-struct Held(Arc<Queue>);
+struct QueueHandle(Arc<OutputQueue>);
 
-impl Drop for Held {
+impl Drop for QueueHandle {
     fn drop(&mut self) {
         self.0.state().closed = true;
         self.0.changed.notify_one();
     }
 }
 
-impl Queue {
+impl OutputQueue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, outgoing: Outgoing) {
+    fn push(&self, outgoing: OutputItem) {
         let mut state = self.state();
         if state.broken {
             return;
@@ -75,7 +75,7 @@ impl Queue {
         self.unwritten.fetch_add(outgoing.size(), Ordering::Relaxed);
         let is_piece = outgoing.is_piece();
         let rest = match state.waiting.back_mut() {
-            Some(last) => last.joined_by(outgoing),
+            Some(last) => last.try_merge(outgoing),
             None => Some(outgoing),
         };
         state.waiting.extend(rest);
@@ -94,12 +94,12 @@ impl Queue {
 
     /// Everything that waits, as soon as something does; nothing when the queue is closed and empty.
     /// `after_piece`: a piece was written last.
-    fn take(&self, after_piece: bool) -> VecDeque<Outgoing> {
+    fn take(&self, after_piece: bool) -> VecDeque<OutputItem> {
         let mut state = self.state();
         if after_piece && !state.closed && state.waiting.is_empty() {
             state.gathering = true;
             // Woken early by anything but a piece.
-            let waited = self.changed.wait_timeout(state, GATHERS).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout(state, BATCH_INTERVAL).unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
             state.gathering = false;
         }
@@ -112,39 +112,39 @@ impl Queue {
 
 /// Whose words a chunk holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Voice {
+pub(super) enum ChunkKind {
     Agent,
     Thought,
 }
 
 /// A piece of a message that is being said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Chunk {
+pub(super) struct MessageChunk {
     pub(super) session: Arc<str>,
     pub(super) message: Arc<str>,
-    pub(super) voice: Voice,
+    pub(super) kind: ChunkKind,
     pub(super) text: String,
 }
 
 /// A piece of a message that somebody else frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Framed {
+struct ExternalChunk {
     session: Arc<str>,
-    frame: Arc<Frame>,
+    template: Arc<ChunkTemplate>,
     text: String,
 }
 
 #[derive(Debug)]
-enum Outgoing {
+enum OutputItem {
     Line(String),
-    Chunk(Chunk),
-    Framed(Framed),
+    Chunk(MessageChunk),
+    External(ExternalChunk),
 }
 
-impl Wire {
+impl ClientWriter {
     /// Starts the writer. It can be waited for once every handle is gone.
     pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, JoinHandle<()>)> {
-        let queue: Arc<Queue> = Arc::default();
+        let queue: Arc<OutputQueue> = Arc::default();
         let waiting = Arc::clone(&queue);
         let writer = std::thread::Builder::new().name("acp-writer".to_owned()).spawn(move || {
             // A client that went away ends the connection by itself: its end of stdin closes, too.
@@ -153,32 +153,32 @@ impl Wire {
                 waiting.break_off();
             }
         })?;
-        Ok((Self { queue: Arc::new(Held(queue)) }, writer))
+        Ok((Self { queue: Arc::new(QueueHandle(queue)) }, writer))
     }
 
     /// A piece of text, joined with its neighbours if they still wait.
-    pub(super) fn chunk(&self, chunk: Chunk) {
-        self.send(Outgoing::Chunk(chunk));
+    pub(super) fn send_chunk(&self, chunk: MessageChunk) {
+        self.send(OutputItem::Chunk(chunk));
     }
 
     /// A piece of text as somebody else frames it, joined with its neighbours if they still wait.
-    pub(super) fn framed(&self, session: &Arc<str>, frame: Arc<Frame>, text: String) {
-        self.send(Outgoing::Framed(Framed { session: Arc::clone(session), frame, text }));
+    pub(super) fn send_external_chunk(&self, session: &Arc<str>, frame: Arc<ChunkTemplate>, text: String) {
+        self.send(OutputItem::External(ExternalChunk { session: Arc::clone(session), template: frame, text }));
     }
 
-    pub(super) fn update(&self, session: &Arc<str>, update: acp::SessionUpdate) {
+    pub(super) fn send_update(&self, session: &Arc<str>, update: acp::SessionUpdate) {
         let params = acp::SessionNotification::new(Arc::clone(session), update);
         // The types of the protocol hold values that JSON can hold.
         if let Ok(params) = serde_json::to_string(&params) {
-            self.send(Outgoing::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
+            self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
         }
     }
 
     /// An update that somebody else wrote, and that is known to be one but for its session.
-    pub(super) fn update_as_it_is(&self, session: &str, told: &Value) {
+    pub(super) fn send_raw_update(&self, session: &str, told: &Value) {
         let mut params = told.clone();
         params["sessionId"] = session.into();
-        self.send(Outgoing::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
+        self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
     }
 
     /// Bytes that wait for the client.
@@ -186,7 +186,7 @@ impl Wire {
         self.queue.0.unwritten.load(Ordering::Relaxed)
     }
 
-    fn send(&self, outgoing: Outgoing) {
+    fn send(&self, outgoing: OutputItem) {
         self.queue.0.push(outgoing);
     }
 
@@ -194,13 +194,13 @@ impl Wire {
     pub(super) fn sink(&self) -> impl Sink<String, Error = io::Error> + Send + 'static + use<> {
         let wire = self.clone();
         futures::sink::unfold(wire, |wire, line: String| async move {
-            wire.send(Outgoing::Line(line));
+            wire.send(OutputItem::Line(line));
             Ok(wire)
         })
     }
 }
 
-fn write_all(queue: &Queue, mut output: impl Write) -> io::Result<()> {
+fn write_all(queue: &OutputQueue, mut output: impl Write) -> io::Result<()> {
     let mut buffer = Vec::new();
     let mut after_piece = false;
     loop {
@@ -226,31 +226,31 @@ fn write_all(queue: &Queue, mut output: impl Write) -> io::Result<()> {
     }
 }
 
-impl Outgoing {
+impl OutputItem {
     fn is_piece(&self) -> bool {
-        !matches!(self, Outgoing::Line(_))
+        !matches!(self, OutputItem::Line(_))
     }
 
     /// The bytes that it keeps; joined pieces keep as many as they did apart.
     fn size(&self) -> usize {
         match self {
-            Outgoing::Line(line) => line.len(),
-            Outgoing::Chunk(chunk) => chunk.text.len(),
-            Outgoing::Framed(piece) => piece.text.len(),
+            OutputItem::Line(line) => line.len(),
+            OutputItem::Chunk(chunk) => chunk.text.len(),
+            OutputItem::External(piece) => piece.text.len(),
         }
     }
 
     /// Takes in `next` if both are pieces of one message; gives it back if not.
-    fn joined_by(&mut self, next: Outgoing) -> Option<Outgoing> {
-        if let (Outgoing::Framed(piece), Outgoing::Framed(more)) = (&mut *self, &next)
-            && (&piece.session, &piece.frame) == (&more.session, &more.frame)
+    fn try_merge(&mut self, next: OutputItem) -> Option<OutputItem> {
+        if let (OutputItem::External(piece), OutputItem::External(more)) = (&mut *self, &next)
+            && (&piece.session, &piece.template) == (&more.session, &more.template)
             && piece.text.len() < MAX_CHUNK
         {
             piece.text.push_str(&more.text);
             return None;
         }
-        if let (Outgoing::Chunk(chunk), Outgoing::Chunk(more)) = (&mut *self, &next)
-            && (chunk.voice, &chunk.session, &chunk.message) == (more.voice, &more.session, &more.message)
+        if let (OutputItem::Chunk(chunk), OutputItem::Chunk(more)) = (&mut *self, &next)
+            && (chunk.kind, &chunk.session, &chunk.message) == (more.kind, &more.session, &more.message)
             && chunk.text.len() < MAX_CHUNK
         {
             chunk.text.push_str(&more.text);
@@ -261,32 +261,32 @@ impl Outgoing {
 
     fn write(&self, buffer: &mut Vec<u8>) {
         match self {
-            Outgoing::Line(line) => buffer.extend_from_slice(line.as_bytes()),
-            Outgoing::Chunk(chunk) => chunk.write(buffer),
-            Outgoing::Framed(piece) => piece.write(buffer),
+            OutputItem::Line(line) => buffer.extend_from_slice(line.as_bytes()),
+            OutputItem::Chunk(chunk) => chunk.write(buffer),
+            OutputItem::External(piece) => piece.write(buffer),
         }
         buffer.push(b'\n');
     }
 }
 
-impl Framed {
+impl ExternalChunk {
     fn write(&self, buffer: &mut Vec<u8>) {
         buffer.extend_from_slice(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#);
         text(buffer, &self.session);
         buffer.extend_from_slice(br#","update":"#);
-        buffer.extend_from_slice(self.frame.before.as_bytes());
+        buffer.extend_from_slice(self.template.before.as_bytes());
         text(buffer, &self.text);
-        buffer.extend_from_slice(self.frame.after.as_bytes());
+        buffer.extend_from_slice(self.template.after.as_bytes());
         buffer.extend_from_slice(b"}}");
     }
 }
 
-impl Chunk {
+impl MessageChunk {
     /// What serde makes of the protocol's own type, without its cost; a test compares the two.
     fn write(&self, buffer: &mut Vec<u8>) {
-        let kind = match self.voice {
-            Voice::Agent => "agent_message_chunk",
-            Voice::Thought => "agent_thought_chunk",
+        let kind = match self.kind {
+            ChunkKind::Agent => "agent_message_chunk",
+            ChunkKind::Thought => "agent_thought_chunk",
         };
         buffer.extend_from_slice(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#);
         text(buffer, &self.session);

@@ -28,15 +28,15 @@ impl Paper {
     }
 }
 
-fn chunk(session: &str, message: &str, text: &str) -> Chunk {
-    Chunk { session: session.into(), message: message.into(), voice: Voice::Agent, text: text.to_owned() }
+fn chunk(session: &str, message: &str, text: &str) -> MessageChunk {
+    MessageChunk { session: session.into(), message: message.into(), kind: ChunkKind::Agent, text: text.to_owned() }
 }
 
 /// Everything is queued before the writer begins, so that nothing is left to chance.
-fn written(items: Vec<Outgoing>) -> Vec<serde_json::Value> {
-    let queue: Arc<Queue> = Arc::default();
+fn written(items: Vec<OutputItem>) -> Vec<serde_json::Value> {
+    let queue: Arc<OutputQueue> = Arc::default();
     items.into_iter().for_each(|item| queue.push(item));
-    drop(Held(Arc::clone(&queue)));
+    drop(QueueHandle(Arc::clone(&queue)));
     let paper = Paper::default();
     write_all(&queue, paper.clone()).unwrap();
     paper.lines()
@@ -58,12 +58,12 @@ fn a_chunk_is_what_the_protocol_s_own_type_says() {
 #[test]
 fn chunks_that_wait_are_joined_and_nothing_overtakes() {
     let said = written(vec![
-        Outgoing::Chunk(chunk("a", "1", "one ")),
-        Outgoing::Chunk(chunk("a", "1", "two ")),
-        Outgoing::Chunk(chunk("b", "1", "other")),
-        Outgoing::Chunk(chunk("a", "1", "three")),
-        Outgoing::Line(r#"{"id":7}"#.to_owned()),
-        Outgoing::Chunk(chunk("a", "2", "four")),
+        OutputItem::Chunk(chunk("a", "1", "one ")),
+        OutputItem::Chunk(chunk("a", "1", "two ")),
+        OutputItem::Chunk(chunk("b", "1", "other")),
+        OutputItem::Chunk(chunk("a", "1", "three")),
+        OutputItem::Line(r#"{"id":7}"#.to_owned()),
+        OutputItem::Chunk(chunk("a", "2", "four")),
     ]);
     let texts: Vec<_> = said.iter().map(|line| line["params"]["update"]["content"]["text"].as_str()).collect();
     assert_eq!(texts, [Some("one two "), Some("other"), Some("three"), None, Some("four")]);
@@ -72,7 +72,7 @@ fn chunks_that_wait_are_joined_and_nothing_overtakes() {
 
 #[test]
 fn a_chunk_does_not_grow_without_end() {
-    let many = (0..100).map(|_| Outgoing::Chunk(chunk("a", "1", &"x".repeat(1000)))).collect();
+    let many = (0..100).map(|_| OutputItem::Chunk(chunk("a", "1", &"x".repeat(1000)))).collect();
     let said = written(many);
     let sizes: Vec<_> =
         said.iter().map(|line| line["params"]["update"]["content"]["text"].as_str().unwrap().len()).collect();
@@ -83,10 +83,10 @@ fn a_chunk_does_not_grow_without_end() {
 #[tokio::test]
 async fn the_sdk_s_lines_and_ours_keep_their_order() {
     let paper = Paper::default();
-    let (wire, writer) = Wire::start(paper.clone()).unwrap();
+    let (wire, writer) = ClientWriter::start(paper.clone()).unwrap();
     let mut sink = Box::pin(wire.sink());
     for n in 0..200 {
-        wire.chunk(chunk("a", "1", &format!("{n} ")));
+        wire.send_chunk(chunk("a", "1", &format!("{n} ")));
         sink.send(format!(r#"{{"id":{n}}}"#)).await.unwrap();
     }
     drop((wire, sink));
@@ -100,9 +100,9 @@ async fn the_sdk_s_lines_and_ours_keep_their_order() {
 }
 
 #[test]
-fn the_first_piece_is_written_at_once_and_a_line_waits_for_no_piece() {
+fn first_chunk_and_whole_lines_are_written_at_once() {
     let paper = Paper::default();
-    let (wire, writer) = Wire::start(paper.clone()).unwrap();
+    let (wire, writer) = ClientWriter::start(paper.clone()).unwrap();
     let written = |count: usize| {
         let begun = std::time::Instant::now();
         while paper.lines().len() < count {
@@ -110,11 +110,11 @@ fn the_first_piece_is_written_at_once_and_a_line_waits_for_no_piece() {
             std::thread::yield_now();
         }
     };
-    wire.chunk(chunk("a", "1", "first"));
+    wire.send_chunk(chunk("a", "1", "first"));
     written(1);
     // The writer lets pieces gather now: this one need not come alone, and the line takes it along.
-    wire.chunk(chunk("a", "1", "second"));
-    wire.send(Outgoing::Line(r#"{"id":1}"#.to_owned()));
+    wire.send_chunk(chunk("a", "1", "second"));
+    wire.send(OutputItem::Line(r#"{"id":1}"#.to_owned()));
     written(3);
     drop(wire);
     writer.join().unwrap();

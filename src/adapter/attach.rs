@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 pub use http::HttpOffer;
 
 use self::token::Token;
-use super::export::Export;
+use super::export::BindingServer;
 use crate::socket;
-use crate::task::Scope;
+use crate::task::TaskScope;
 
 /// Where `skein mcp --attach` finds the socket and the token. Arguments would be visible to other users.
 pub const SOCKET_VARIABLE: &str = "SKEIN_ATTACH_SOCKET";
@@ -34,10 +34,10 @@ pub const TOKEN_VARIABLE: &str = "SKEIN_ATTACH_TOKEN";
 pub const ATTACHED: &str = "attached";
 
 /// How long a program may take to show its token.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long nobody is let in after the system could not do it, for want of file handles, say.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Of sockets; not that of the sockets that tell how a Skein is.
 const EXTENSION: &str = "attach";
@@ -46,24 +46,24 @@ const EXTENSION: &str = "attach";
 #[derive(Clone)]
 pub struct Attachments {
     folder: PathBuf,
-    scope: Scope,
+    scope: TaskScope,
     /// The socket, once something was offered on it.
     socket: Arc<Mutex<Option<PathBuf>>>,
     offers: Offers,
 }
 
 /// What is offered on the socket, in the order in which it was.
-type Offers = Arc<Mutex<BTreeMap<u64, Offered>>>;
+type Offers = Arc<Mutex<BTreeMap<u64, PendingOffer>>>;
 
-struct Offered {
+struct PendingOffer {
     token: Token,
     /// Gone when it was used.
-    export: Option<Export>,
+    export: Option<BindingServer>,
     ended: CancellationToken,
 }
 
 /// A view that a program can attach to, once. Dropping it withdraws it and ends the connection that used it.
-pub struct Offer {
+pub struct SocketOffer {
     pub socket: PathBuf,
     pub token: String,
     id: u64,
@@ -72,29 +72,29 @@ pub struct Offer {
 
 impl Attachments {
     /// `folder` gets a socket of this process when something is first offered. All ends with `scope`.
-    pub fn new(folder: PathBuf, scope: &Scope) -> Self {
+    pub fn new(folder: PathBuf, scope: &TaskScope) -> Self {
         Self { folder, scope: scope.clone(), socket: Arc::default(), offers: Arc::default() }
     }
 
     /// Whoever connects to the socket and shows the token is served this view, once.
-    pub fn offer(&self, export: Export) -> Result<Offer, String> {
+    pub fn offer(&self, export: BindingServer) -> Result<SocketOffer, String> {
         let socket = self.socket()?;
         let token = Token::new()?;
         let mut offers = lock(&self.offers);
         let id = offers.last_key_value().map_or(0, |(last, _)| last + 1);
-        let offered = Offered { token: token.clone(), export: Some(export), ended: self.ended()? };
+        let offered = PendingOffer { token: token.clone(), export: Some(export), ended: self.end_token()? };
         offers.insert(id, offered);
-        Ok(Offer { socket, token: token.text().to_owned(), id, offers: Arc::clone(&self.offers) })
+        Ok(SocketOffer { socket, token: token.text().to_owned(), id, offers: Arc::clone(&self.offers) })
     }
 
     /// Whoever shows the token in every request is served this view, over HTTP on this machine, until the offer is
     /// dropped.
-    pub fn offer_http(&self, export: Export) -> Result<HttpOffer, String> {
-        http::offer(export, Token::new()?, self.ended()?, &self.scope)
+    pub fn offer_http(&self, export: BindingServer) -> Result<HttpOffer, String> {
+        http::offer(export, Token::new()?, self.end_token()?, &self.scope)
     }
 
     /// Cancelled when everything ends, and with the offer that it is for.
-    fn ended(&self) -> Result<CancellationToken, String> {
+    fn end_token(&self) -> Result<CancellationToken, String> {
         let ended = self.scope.cancelled().child_token();
         if ended.is_cancelled() { Err("skein is about to end".to_owned()) } else { Ok(ended) }
     }
@@ -125,7 +125,7 @@ fn sweep(folder: &Path) {
     sockets.for_each(|path| drop(socket::connect(&path)));
 }
 
-async fn accept(listener: UnixListener, path: PathBuf, scope: Scope, offers: Offers) {
+async fn accept(listener: UnixListener, path: PathBuf, scope: TaskScope, offers: Offers) {
     loop {
         let accepted = tokio::select! {
             biased;
@@ -146,7 +146,7 @@ async fn accept(listener: UnixListener, path: PathBuf, scope: Scope, offers: Off
             }
             Err(error) => {
                 tracing::warn!(%error, "nobody can attach at the moment");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
@@ -160,14 +160,14 @@ async fn attend(stream: UnixStream, offers: &Offers) {
     let mut line = Vec::new();
     // One more than a token and its line feed, so that what is longer is seen to be wrong.
     let mut limited = (&mut reading).take(Token::DIGITS as u64 + 2);
-    let shown = tokio::time::timeout(PATIENCE, limited.read_until(b'\n', &mut line)).await;
+    let shown = tokio::time::timeout(TOKEN_TIMEOUT, limited.read_until(b'\n', &mut line)).await;
     let admitted = match shown {
         Ok(Ok(_)) => admit(line.trim_ascii_end(), offers),
         Ok(Err(_)) => return,
         Err(_) => Err("no token was shown in time"),
     };
     let answer = admitted.as_ref().map_or_else(|problem| *problem, |_| ATTACHED);
-    let told = tokio::time::timeout(PATIENCE, writing.write_all(format!("{answer}\n").as_bytes())).await;
+    let told = tokio::time::timeout(TOKEN_TIMEOUT, writing.write_all(format!("{answer}\n").as_bytes())).await;
     let (Ok((export, ended)), Ok(Ok(()))) = (admitted, told) else { return };
     let served = async {
         match export.serve_with_ct((reading, writing), ended.clone()).await {
@@ -183,7 +183,7 @@ async fn attend(stream: UnixStream, offers: &Offers) {
 }
 
 /// What the token stands for. Every offer is compared, so that the time tells nothing.
-fn admit(shown: &[u8], offers: &Offers) -> Result<(Export, CancellationToken), &'static str> {
+fn admit(shown: &[u8], offers: &Offers) -> Result<(BindingServer, CancellationToken), &'static str> {
     let mut offers = lock(offers);
     let mut found = None;
     for offered in offers.values_mut() {
@@ -200,7 +200,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Offer {
+impl Drop for SocketOffer {
     fn drop(&mut self) {
         if let Some(offered) = lock(&self.offers).remove(&self.id) {
             offered.ended.cancel();
@@ -215,8 +215,8 @@ impl std::fmt::Debug for Attachments {
 }
 
 /// Without the token: what is shown ends up in logs.
-impl std::fmt::Debug for Offer {
+impl std::fmt::Debug for SocketOffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Offer").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("SocketOffer").field("socket", &self.socket).finish_non_exhaustive()
     }
 }

@@ -20,30 +20,30 @@ use tokio_util::sync::CancellationToken;
 
 use crate::broker::{Binding, BoundTool, Requester};
 use crate::conversation::Content;
-use crate::tool::{CallContext, Progress, ServiceError, Session, ToolOutcome};
+use crate::tool::{CallContext, CallProgress, ServiceError, SessionContext, ToolOutcome};
 
 /// Progress that a slow client has not taken yet; more is dropped, the newest count.
 const PROGRESS_BUFFER: usize = 64;
 
 /// A binding as an MCP server. Clones are views of the same, with one list between them.
 #[derive(Debug, Clone)]
-pub struct Export {
-    source: Source,
-    session: Arc<Session>,
-    names: Names,
+pub struct BindingServer {
+    source: BindingSource,
+    session: Arc<SessionContext>,
+    names: ToolNaming,
     about: String,
-    listed: Arc<OnceLock<BTreeMap<String, Listed>>>,
+    listed: Arc<OnceLock<BTreeMap<String, ExportedTool>>>,
 }
 
 /// Where the binding comes from: whoever holds the session may replace it by another one of the same mode while a
 /// client is connected, and from then on the new one judges the calls.
 #[derive(Clone)]
-pub struct Source {
+pub struct BindingSource {
     binding: Arc<dyn Fn() -> Arc<Binding> + Send + Sync>,
     turn: Arc<dyn Fn() -> CancellationToken + Send + Sync>,
 }
 
-impl Source {
+impl BindingSource {
     pub fn new(current: impl Fn() -> Arc<Binding> + Send + Sync + 'static) -> Self {
         let never = CancellationToken::new();
         Self { binding: Arc::new(current), turn: Arc::new(move || never.clone()) }
@@ -69,21 +69,21 @@ impl Source {
 }
 
 /// A binding that stays.
-impl From<Arc<Binding>> for Source {
+impl From<Arc<Binding>> for BindingSource {
     fn from(binding: Arc<Binding>) -> Self {
         Self::new(move || Arc::clone(&binding))
     }
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for BindingSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Source").field(&self.current()).finish()
+        f.debug_tuple("BindingSource").field(&self.current()).finish()
     }
 }
 
 /// A tool as a client was told of it.
 #[derive(Debug)]
-struct Listed {
+struct ExportedTool {
     /// The binding's name of it.
     inside: String,
     tool: Tool,
@@ -91,26 +91,31 @@ struct Listed {
 
 /// What the tools are called on the outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Names {
+pub enum ToolNaming {
     /// `service__tool`.
     Qualified,
     /// `tool`: for a service that is offered alone.
     Bare,
 }
 
-impl Export {
+impl BindingServer {
     /// `about` opens the instructions that the client's model reads.
-    pub fn new(source: impl Into<Source>, session: Arc<Session>, names: Names, about: impl Into<String>) -> Self {
+    pub fn new(
+        source: impl Into<BindingSource>,
+        session: Arc<SessionContext>,
+        names: ToolNaming,
+        about: impl Into<String>,
+    ) -> Self {
         Self { source: source.into(), session, names, about: about.into(), listed: Arc::default() }
     }
 
     /// The tools by their outside names, as they were when somebody first asked for them.
-    fn listed(&self) -> &BTreeMap<String, Listed> {
+    fn tool_list(&self) -> &BTreeMap<String, ExportedTool> {
         self.listed.get_or_init(|| {
             let binding = self.source.current();
             let listed = binding.tools().iter().map(|(name, tool)| {
                 let outside = self.outside(name, tool).to_owned();
-                (outside, Listed { inside: name.clone(), tool: self.tool(name, tool) })
+                (outside, ExportedTool { inside: name.clone(), tool: self.tool(name, tool) })
             });
             listed.collect()
         })
@@ -118,16 +123,16 @@ impl Export {
 
     fn outside<'a>(&self, name: &'a str, tool: &'a BoundTool) -> &'a str {
         match self.names {
-            Names::Qualified => name,
-            Names::Bare => tool.spec.name.as_str(),
+            ToolNaming::Qualified => name,
+            ToolNaming::Bare => tool.spec.name.as_str(),
         }
     }
 
     /// A prompt's name on the outside; `listed` is the binding's, `own` the service's.
     fn outside_prompt<'a>(&self, listed: &'a str, own: &'a Value) -> &'a str {
         match self.names {
-            Names::Qualified => listed,
-            Names::Bare => own["name"].as_str().unwrap_or(listed),
+            ToolNaming::Qualified => listed,
+            ToolNaming::Bare => own["name"].as_str().unwrap_or(listed),
         }
     }
 
@@ -155,7 +160,7 @@ impl Export {
     }
 }
 
-impl ServerHandler for Export {
+impl ServerHandler for BindingServer {
     fn get_info(&self) -> ServerConfig {
         let binding = self.source.current();
         let builder = ServerCapabilities::builder().enable_tools();
@@ -170,7 +175,7 @@ impl ServerHandler for Export {
         for (service, said) in binding.instructions() {
             instructions.push_str(&format!("\n\nThe service {service} says of itself:\n{said}"));
         }
-        for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+        for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
             instructions.push_str(&format!("\n\nThe service {} is missing: {}", absent.service, absent.reason));
         }
         ServerConfig::new(capabilities)
@@ -179,7 +184,7 @@ impl ServerHandler for Export {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.listed().get(name).map(|listed| listed.tool.clone())
+        self.tool_list().get(name).map(|listed| listed.tool.clone())
     }
 
     async fn list_tools(
@@ -187,7 +192,7 @@ impl ServerHandler for Export {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = self.listed().values().map(|listed| listed.tool.clone()).collect();
+        let tools = self.tool_list().values().map(|listed| listed.tool.clone()).collect();
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -197,11 +202,11 @@ impl ServerHandler for Export {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let binding = self.source.current();
-        let Some(listed) = self.listed().get(request.name.as_ref()) else {
+        let Some(listed) = self.tool_list().get(request.name.as_ref()) else {
             let problem = format!("there is no tool `{}` in {}", request.name, binding.mode());
             return Err(ErrorData::invalid_params(problem, None));
         };
-        let (heard, mut progress) = tokio::sync::mpsc::channel::<Progress>(PROGRESS_BUFFER);
+        let (heard, mut progress) = tokio::sync::mpsc::channel::<CallProgress>(PROGRESS_BUFFER);
         let (mut call_context, turn) = (self.context(&context)?, self.source.turn()?);
         let (cancel, mut ends) = (call_context.cancel.clone(), true);
         let token = context.meta.get_progress_token();
@@ -240,7 +245,7 @@ impl ServerHandler for Export {
     ) -> Result<ListResourcesResult, ErrorData> {
         let resources = self.source.current().resources().await;
         let resources = resources.iter().filter(|of| !of.template);
-        Ok(ListResourcesResult::with_all_items(resources.filter_map(|of| parsed(&of.value)).collect()))
+        Ok(ListResourcesResult::with_all_items(resources.filter_map(|of| parse(&of.value)).collect()))
     }
 
     async fn list_resource_templates(
@@ -250,7 +255,7 @@ impl ServerHandler for Export {
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let templates = self.source.current().resources().await;
         let templates = templates.iter().filter(|of| of.template);
-        Ok(ListResourceTemplatesResult::with_all_items(templates.filter_map(|of| parsed(&of.value)).collect()))
+        Ok(ListResourceTemplatesResult::with_all_items(templates.filter_map(|of| parse(&of.value)).collect()))
     }
 
     async fn read_resource(
@@ -261,7 +266,7 @@ impl ServerHandler for Export {
         let contents =
             self.source.current().read_resource(&request.uri, Requester::Model, self.context(&context)?).await;
         let contents = contents.map_err(|error| refusal(&error))?;
-        parsed(&contents).map(ReadResourceResponse::Complete).ok_or_else(|| unreadable("resource"))
+        parse(&contents).map(ReadResourceResponse::Complete).ok_or_else(|| unreadable("resource"))
     }
 
     async fn list_prompts(
@@ -273,7 +278,7 @@ impl ServerHandler for Export {
         let prompts = prompts.iter().filter_map(|(name, (_, prompt))| {
             let mut prompt = prompt.clone();
             prompt["name"] = Value::String(self.outside_prompt(name, &prompt).to_owned());
-            parsed(&prompt)
+            parse(&prompt)
         });
         Ok(ListPromptsResult::with_all_items(prompts.collect()))
     }
@@ -293,12 +298,12 @@ impl ServerHandler for Export {
         let arguments = request.arguments.unwrap_or_default();
         let prompt = binding.get_prompt(name, arguments, Requester::Model, self.context(&context)?).await;
         let prompt = prompt.map_err(|error| refusal(&error))?;
-        parsed(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
+        parse(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
     }
 }
 
 /// MCP's JSON, kept as it came from a service, as rmcp's type.
-fn parsed<T: DeserializeOwned>(value: &Value) -> Option<T> {
+fn parse<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_value(value.clone()).ok()
 }
 
@@ -329,14 +334,14 @@ fn result(outcome: ToolOutcome) -> CallToolResult {
 
 fn block(content: Content) -> ContentBlock {
     match content {
-        Content::Text(text) | Content::Aside(text) => ContentBlock::text(text),
+        Content::Text(text) | Content::Injected(text) => ContentBlock::text(text),
         Content::Image { mime, data } => ContentBlock::image(data, mime),
         Content::Audio { mime, data } => ContentBlock::audio(data, mime),
-        Content::Link(value) => match parsed(&value) {
+        Content::Link(value) => match parse(&value) {
             Some(link) => ContentBlock::ResourceLink(link),
             None => ContentBlock::text(value.to_string()),
         },
-        Content::Resource(value) => match parsed(&value) {
+        Content::Resource(value) => match parse(&value) {
             Some(resource) => ContentBlock::Resource(resource),
             None => ContentBlock::text(value.to_string()),
         },

@@ -8,8 +8,8 @@ mod calls;
 mod engine;
 mod functions;
 mod run;
-mod told;
-mod typed;
+mod replies;
+mod typescript;
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const DETAILS: &str = "code_execution__get_function_details";
 pub const EXECUTE: &str = "code_execution__execute";
 
 /// Where the mode says `auto`, tools that take more than this in every request are better called from code.
-const WORTH_IT: usize = 8_000;
+const MIN_TOOL_BYTES: usize = 8_000;
 
 /// So many bytes of names stand in the description of `execute`; whoever has more asks for the list.
 const MAX_NAMES: usize = 1_500;
@@ -51,13 +51,13 @@ impl Code {
         let wanted = match binding.code_execution() {
             CodeExecution::Off => false,
             CodeExecution::On => true,
-            CodeExecution::Auto => bytes() > WORTH_IT,
+            CodeExecution::Auto => bytes() > MIN_TOOL_BYTES,
         };
         if !wanted || binding.tools().is_empty() {
             return None;
         }
         let functions = functions::of(binding);
-        let tools = offered(&functions);
+        let tools = code_tools(&functions);
         Some(Self { functions, tools })
     }
 
@@ -79,7 +79,7 @@ impl Code {
     }
 
     /// The system prompt of a session in such a mode.
-    pub(super) fn instructed(system: &str) -> Arc<str> {
+    pub(super) fn with_instructions(system: &str) -> Arc<str> {
         format!("{system}{INSTRUCTIONS}").into()
     }
 
@@ -93,7 +93,7 @@ pub fn is_own(name: &str) -> bool {
     matches!(name, LIST | DETAILS | EXECUTE)
 }
 
-fn offered(functions: &[Function]) -> Arc<[OfferedTool]> {
+fn code_tools(functions: &[Function]) -> Arc<[OfferedTool]> {
     let tool = |name: &str, description: String, schema: Value| {
         let schema = match schema {
             Value::Object(schema) => schema,

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::ask::{Answered, Asking, Patience, Why};
-use super::{Event, Exchange, History, Status};
-use crate::conversation::{Content, Message, Part, Role, Usage};
-use crate::llm::{ModelStop, Provider, Request};
+use super::ask::{FailureCause, ModelCall, ModelReply, RetryPolicy};
+use super::{Event, Exchange, History, StatusUpdate};
+use crate::conversation::{Content, Message, MessagePart, Role, Usage};
+use crate::llm::{ModelRequest, ModelStop, Provider};
 use crate::manifest::Moderator;
 
 /// Percent of the window: room is made when the talk fills so much of it …
-const FULL: u64 = 80;
+const FULL_PERCENT: u64 = 80;
 /// … and so much of it is left to what was said last.
-const RECENT: u64 = 30;
+const RECENT_PERCENT: u64 = 30;
 /// Tokens that an accelerator of unknown window is shown at most.
 const USUAL_WINDOW: u64 = 100_000;
 /// Characters of one message that whoever sums up is shown.
@@ -37,26 +37,26 @@ dense text. Say nothing else.";
 
 /// What keeps an exchange going when things go wrong.
 #[derive(Clone)]
-pub struct Upkeep {
+pub struct RecoveryPolicy {
     /// Who sums up; the exchange's own model if left out.
     pub accelerator: Option<Arc<dyn Provider>>,
     pub moderator: Moderator,
-    pub patience: Patience,
+    pub retry: RetryPolicy,
 }
 
-impl Default for Upkeep {
+impl Default for RecoveryPolicy {
     fn default() -> Self {
-        Self { accelerator: None, moderator: Moderator::Summarize, patience: Patience::default() }
+        Self { accelerator: None, moderator: Moderator::Summarize, retry: RetryPolicy::default() }
     }
 }
 
-impl std::fmt::Debug for Upkeep {
+impl std::fmt::Debug for RecoveryPolicy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let accelerator = self.accelerator.as_ref().map(|accelerator| accelerator.name());
-        f.debug_struct("Upkeep")
+        f.debug_struct("RecoveryPolicy")
             .field("accelerator", &accelerator)
             .field("moderator", &self.moderator)
-            .field("patience", &self.patience)
+            .field("patience", &self.retry)
             .finish()
     }
 }
@@ -71,9 +71,10 @@ impl Exchange {
         cancel: &CancellationToken,
     ) -> Result<usize, String> {
         let keep = self.recent(history) / 2;
-        let how = if self.upkeep.moderator == Moderator::Truncate { Moderator::Truncate } else { Moderator::Summarize };
+        let how =
+            if self.recovery.moderator == Moderator::Truncate { Moderator::Truncate } else { Moderator::Summarize };
         if self.shorten(history, keep, how, usage, cancel).await {
-            return Ok(history.compacted());
+            return Ok(history.messages_in_summary());
         }
         let why = if cancel.is_cancelled() { "it was cancelled" } else { "there is nothing that could be shortened" };
         Err(why.to_owned())
@@ -82,11 +83,11 @@ impl Exchange {
     /// Makes room before the model is asked, if the talk is about to fill its window.
     pub(super) async fn make_room(&self, history: &mut History, usage: &mut Usage, cancel: &CancellationToken) {
         let Some(window) = self.provider.window() else { return };
-        if self.upkeep.moderator == Moderator::Passive || self.tokens(history) * 100 < window * FULL {
+        if self.recovery.moderator == Moderator::Passive || self.tokens(history) * 100 < window * FULL_PERCENT {
             return;
         }
         let keep = self.recent(history);
-        self.shorten(history, keep, self.upkeep.moderator, usage, cancel).await;
+        self.shorten(history, keep, self.recovery.moderator, usage, cancel).await;
     }
 
     /// Makes room after the model has refused, for the `nth` time in a row. Otherwise says why there is none.
@@ -97,7 +98,7 @@ impl Exchange {
         usage: &mut Usage,
         cancel: &CancellationToken,
     ) -> Result<(), String> {
-        let shorter = match (self.upkeep.moderator, nth) {
+        let shorter = match (self.recovery.moderator, nth) {
             (Moderator::Passive, _) => {
                 return Err("nothing is left out, because the moderator is `passive`; begin a new session, or choose \
                             `summarize` or `truncate`"
@@ -124,8 +125,8 @@ impl Exchange {
 
     /// How many tokens of what was said last stay as they are.
     fn recent(&self, history: &History) -> u64 {
-        let half = history.shown().iter().map(|message| weight(message)).sum::<u64>() / 2;
-        self.provider.window().map_or(half, |window| half.min(window * RECENT / 100))
+        let half = history.visible_messages().iter().map(|message| weight(message)).sum::<u64>() / 2;
+        self.provider.window().map_or(half, |window| half.min(window * RECENT_PERCENT / 100))
     }
 
     /// False if there is nothing older than what must stay.
@@ -151,7 +152,7 @@ impl Exchange {
         history.compact(cut, Arc::clone(&stand_in));
         self.notifier.log(Event::Compacted { messages: cut, summary: stand_in });
         let notice = format!("of what the model is shown, the first {cut} messages are from now on {told}");
-        self.notifier.status(Status::Notice(notice));
+        self.notifier.status(StatusUpdate::Notice(notice));
         true
     }
 
@@ -162,26 +163,26 @@ impl Exchange {
         usage: &mut Usage,
         cancel: &CancellationToken,
     ) -> Result<String, String> {
-        let model = self.upkeep.accelerator.as_ref().unwrap_or(&self.provider);
+        let model = self.recovery.accelerator.as_ref().unwrap_or(&self.provider);
         if model.name() == "offline" {
             return Err("no language model is configured that could do it".to_owned());
         }
         let room = usize::try_from(model.window().unwrap_or(USUAL_WINDOW) * 4 * 60 / 100).unwrap_or(usize::MAX);
-        let older = history.shown().len() - (history.messages().len() - cut);
-        let transcript = transcript(&history.shown()[..older], room);
+        let older = history.visible_messages().len() - (history.messages().len() - cut);
+        let transcript = transcript(&history.visible_messages()[..older], room);
         let messages = vec![Arc::new(Message::user(vec![Content::text(transcript)]))];
-        let request = Request { system: SUM_UP.into(), tools: Arc::default(), messages };
-        let asking = Asking {
+        let request = ModelRequest { system: SUM_UP.into(), tools: Arc::default(), messages };
+        let asking = ModelCall {
             provider: model.as_ref(),
             notifier: self.notifier.as_ref(),
-            patience: self.upkeep.patience,
+            retry: self.recovery.retry,
             cancel,
-            aloud: false,
+            streamed: false,
         };
-        let Answered { parts, stop, usage: used } =
-            asking.ask(&request).await.map_err(|unanswered| match unanswered.why {
-                Why::Cancelled => "it was cancelled".to_owned(),
-                Why::Overflow(why) | Why::Failed(why) => why,
+        let ModelReply { parts, stop, usage: used } =
+            asking.ask(&request).await.map_err(|unanswered| match unanswered.cause {
+                FailureCause::Cancelled => "it was cancelled".to_owned(),
+                FailureCause::Overflow(why) | FailureCause::Failed(why) => why,
             })?;
         *usage += used;
         let text = Message { role: Role::Assistant, parts }.text().trim().to_owned();
@@ -198,18 +199,18 @@ fn cut(history: &History, keep: u64) -> Option<usize> {
     let messages = history.messages();
     let mut kept = 0;
     let mut best = None;
-    for at in (history.compacted() + 1..messages.len()).rev() {
+    for at in (history.messages_in_summary() + 1..messages.len()).rev() {
         kept += weight(&messages[at]);
         if kept > keep && best.is_some() {
             break;
         }
-        if !messages[at].parts.iter().any(|part| matches!(part, Part::ToolResult(_))) {
+        if !messages[at].parts.iter().any(|part| matches!(part, MessagePart::ToolResult(_))) {
             best = Some(at);
         }
     }
     // A summary in the place of nothing but an earlier one, or of the prompt that it must repeat, makes no room.
     let prompt = prompt(history);
-    best.filter(|cut| (history.compacted()..*cut).any(|at| Some(at) != prompt))
+    best.filter(|cut| (history.messages_in_summary()..*cut).any(|at| Some(at) != prompt))
 }
 
 /// The last thing the user asked for.
@@ -221,7 +222,7 @@ fn prompt(history: &History) -> Option<usize> {
 fn stand_in(text: String, history: &History, cut: usize) -> Message {
     let mut message = Message::user(vec![Content::text(text)]);
     if let Some(prompt) = prompt(history).filter(|prompt| *prompt < cut) {
-        message.parts.push(Part::Content(Content::text(PROMPT)));
+        message.parts.push(MessagePart::Content(Content::text(PROMPT)));
         message.parts.extend(history.messages()[prompt].parts.iter().cloned());
     }
     message
@@ -229,11 +230,12 @@ fn stand_in(text: String, history: &History, cut: usize) -> Message {
 
 /// Says what is left out, after what an earlier summary said.
 fn left_out(history: &History, cut: usize) -> String {
-    let earlier = history.shown().first().filter(|_| history.compacted() > 0).and_then(|message| {
-        let first = message.parts.first()?;
-        let Part::Content(content) = first else { return None };
-        content.as_text().filter(|text| text.starts_with(SUMMARY)).map(str::to_owned)
-    });
+    let earlier =
+        history.visible_messages().first().filter(|_| history.messages_in_summary() > 0).and_then(|message| {
+            let first = message.parts.first()?;
+            let MessagePart::Content(content) = first else { return None };
+            content.as_text().filter(|text| text.starts_with(SUMMARY)).map(str::to_owned)
+        });
     let note = format!("{LEFT_OUT}: {cut} messages. Ask the user, or look again, for what you miss of them.]");
     match earlier {
         Some(summary) => {
@@ -268,24 +270,24 @@ fn transcript(messages: &[Arc<Message>], room: usize) -> String {
     format!("{head}\n[{gap} further pieces are left out here]\n{tail}")
 }
 
-fn line(message: &Message, part: &Part) -> String {
+fn line(message: &Message, part: &MessagePart) -> String {
     let who = if message.role == Role::User { "USER" } else { "ASSISTANT" };
     match part {
-        Part::Content(Content::Aside(text)) => format!("BESIDE: {}", brief(text)),
-        Part::Content(content) => format!("{who}: {}", brief(&said(content))),
-        Part::Thought(_) => format!("{who} thought about it."),
-        Part::ToolUse(call) => format!("{who} called {} with {}", call.name, brief(&call.arguments.to_string())),
-        Part::ToolResult(result) => {
-            let text: Vec<_> = result.content.iter().map(said).collect();
+        MessagePart::Content(Content::Injected(text)) => format!("BESIDE: {}", brief(text)),
+        MessagePart::Content(content) => format!("{who}: {}", brief(&content_text(content))),
+        MessagePart::Thought(_) => format!("{who} thought about it."),
+        MessagePart::ToolUse(call) => format!("{who} called {} with {}", call.name, brief(&call.arguments.to_string())),
+        MessagePart::ToolResult(result) => {
+            let text: Vec<_> = result.content.iter().map(content_text).collect();
             let how = if result.is_error { "failed" } else { "answered" };
             format!("TOOL {} {how}: {}", result.name, brief(&text.join("\n")))
         }
     }
 }
 
-fn said(content: &Content) -> String {
+fn content_text(content: &Content) -> String {
     match content {
-        Content::Text(text) | Content::Aside(text) => text.clone(),
+        Content::Text(text) | Content::Injected(text) => text.clone(),
         Content::Image { mime, .. } | Content::Audio { mime, .. } => format!("({mime})"),
         Content::Resource(value) | Content::Link(value) => value.to_string(),
     }
@@ -311,16 +313,16 @@ pub(super) fn weight(message: &Message) -> u64 {
     /// What providers count for an image or a minute of sound, give or take.
     const MEDIUM: u64 = 1_500;
     let content = |content: &Content| match content {
-        Content::Text(text) | Content::Aside(text) => tokens_of(text.len()),
+        Content::Text(text) | Content::Injected(text) => tokens_of(text.len()),
         Content::Image { .. } | Content::Audio { .. } => MEDIUM,
         Content::Resource(value) | Content::Link(value) => tokens_of(value.to_string().len()),
     };
     let parts = message.parts.iter().map(|part| match part {
-        Part::Content(piece) => content(piece),
+        MessagePart::Content(piece) => content(piece),
         // Thoughts are not sent again.
-        Part::Thought(_) => 0,
-        Part::ToolUse(call) => tokens_of(call.name.len() + call.arguments.to_string().len()),
-        Part::ToolResult(result) => result.content.iter().map(content).sum(),
+        MessagePart::Thought(_) => 0,
+        MessagePart::ToolUse(call) => tokens_of(call.name.len() + call.arguments.to_string().len()),
+        MessagePart::ToolResult(result) => result.content.iter().map(content).sum(),
     });
     parts.sum()
 }

@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::{Answered, Asking, Unanswered, Why};
+use super::ask::{FailedReply, FailureCause, ModelCall, ModelReply};
 use super::code::{Code, is_own};
-use super::{Event, History, Notifier, Status, Upkeep};
+use super::{Event, History, Notifier, RecoveryPolicy, StatusUpdate};
 use crate::broker::Binding;
-use crate::conversation::{Content, Message, Part, Role, ToolResult, ToolUse, Usage};
+use crate::conversation::{Content, Message, MessagePart, Role, ToolResult, ToolUse, Usage};
 use crate::ids::random_id;
-use crate::llm::{ModelStop, OfferedTool, Provider, Request};
-use crate::tool::{Activity, CallContext, ExchangeView, ServiceError, Session, ToolOutcome};
+use crate::llm::{ModelRequest, ModelStop, OfferedTool, Provider};
+use crate::tool::{Activity, CallContext, ExchangeView, ServiceError, SessionContext, ToolOutcome};
 
 /// When a turn that does not end by itself is ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct TurnLimits {
     /// How often the model may be asked in one turn.
     pub requests: usize,
     /// How often the same call may fail in one turn.
@@ -30,7 +30,7 @@ pub struct Limits {
     pub tokens: u64,
 }
 
-impl Default for Limits {
+impl Default for TurnLimits {
     fn default() -> Self {
         Self { requests: 100, same_failure: 3, tokens: 5_000_000 }
     }
@@ -40,10 +40,10 @@ impl Default for Limits {
 pub struct Exchange {
     pub(super) provider: Arc<dyn Provider>,
     pub(super) binding: Arc<Binding>,
-    pub(super) session: Arc<Session>,
+    pub(super) session: Arc<SessionContext>,
     pub(super) notifier: Arc<dyn Notifier>,
-    limits: Limits,
-    pub(super) upkeep: Upkeep,
+    limits: TurnLimits,
+    pub(super) recovery: RecoveryPolicy,
     pub(super) system: Arc<str>,
     pub(super) tools: Arc<[OfferedTool]>,
     /// In the place of the tools, if the mode wants that.
@@ -51,7 +51,7 @@ pub struct Exchange {
 }
 
 /// What became of a call.
-pub(super) struct Called {
+pub(super) struct CallResult {
     pub(super) outcome: ToolOutcome,
     /// The tool that nobody consented to; the call itself, or the last one that its code made.
     pub(super) refused: Option<String>,
@@ -59,15 +59,15 @@ pub(super) struct Called {
 
 /// What a turn begins with.
 #[derive(Debug, Default)]
-pub struct Opening {
+pub struct TurnInput {
     pub prompt: Vec<Content>,
     /// What was decided about it before, for the record: calls that no model made.
     pub decided: Vec<Event>,
     /// The first answer, if it is known and no model is asked for it.
-    pub first: Vec<Part>,
+    pub first: Vec<MessagePart>,
 }
 
-impl From<Vec<Content>> for Opening {
+impl From<Vec<Content>> for TurnInput {
     fn from(prompt: Vec<Content>) -> Self {
         Self { prompt, ..Self::default() }
     }
@@ -76,13 +76,13 @@ impl From<Vec<Content>> for Opening {
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TurnEnd {
-    pub ending: Ending,
+    pub ending: StopReason,
     pub usage: Usage,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
-pub enum Ending {
+pub enum StopReason {
     /// The model has said what it wanted to say.
     EndTurn,
     /// Its answer was cut at its longest.
@@ -107,9 +107,9 @@ impl Exchange {
     pub fn new(
         provider: Arc<dyn Provider>,
         binding: Arc<Binding>,
-        session: Arc<Session>,
+        session: Arc<SessionContext>,
         notifier: Arc<dyn Notifier>,
-        limits: Limits,
+        limits: TurnLimits,
         system: impl Into<Arc<str>>,
     ) -> Self {
         let tools = binding.tools().iter().map(|(name, tool)| OfferedTool {
@@ -120,17 +120,17 @@ impl Exchange {
         // The embedded default writes no code.
         let code = Code::of(&binding).filter(|_| provider.name() != "offline");
         let (tools, system) = match &code {
-            Some(code) => (code.tools(), Code::instructed(&system.into())),
+            Some(code) => (code.tools(), Code::with_instructions(&system.into())),
             None => (tools.collect(), system.into()),
         };
-        let upkeep = Upkeep::default();
-        Self { provider, binding, session, notifier, limits, upkeep, system, tools, code }
+        let recovery = RecoveryPolicy::default();
+        Self { provider, binding, session, notifier, limits, recovery, system, tools, code }
     }
 
     /// The same, with another way to deal with a full window and with a model that fails.
     #[must_use]
-    pub fn with_upkeep(mut self, upkeep: Upkeep) -> Self {
-        self.upkeep = upkeep;
+    pub fn with_recovery(mut self, upkeep: RecoveryPolicy) -> Self {
+        self.recovery = upkeep;
         self
     }
 
@@ -138,14 +138,14 @@ impl Exchange {
     pub async fn turn(
         &self,
         history: &mut History,
-        opening: impl Into<Opening>,
+        opening: impl Into<TurnInput>,
         cancel: &CancellationToken,
     ) -> TurnEnd {
         let opening = opening.into();
-        let mut turn = Turn { ids: history.ids(), ..Turn::default() };
+        let mut turn = TurnState { ids: history.ids(), ..TurnState::default() };
         self.say(history, Message::user(opening.prompt));
         for event in opening.decided {
-            told(self.notifier.as_ref(), event);
+            emit_completed_call(self.notifier.as_ref(), event);
         }
         let ending = self.run(history, opening.first, &mut turn, cancel).await;
         let end = TurnEnd { ending, usage: turn.usage };
@@ -156,10 +156,10 @@ impl Exchange {
     async fn run(
         &self,
         history: &mut History,
-        first: Vec<Part>,
-        turn: &mut Turn,
+        first: Vec<MessagePart>,
+        turn: &mut TurnState,
         cancel: &CancellationToken,
-    ) -> Ending {
+    ) -> StopReason {
         let mut known = Some(first).filter(|first| !first.is_empty());
         for _ in 0..self.limits.requests {
             let asked = known.is_none();
@@ -167,48 +167,52 @@ impl Exchange {
                 Some(parts) => {
                     // What follows may last, so room is made for it now.
                     self.make_room(history, &mut turn.usage, cancel).await;
-                    Ok(Answered { parts: self.aloud(parts), stop: ModelStop::Finished, usage: Usage::default() })
+                    Ok(ModelReply { parts: self.aloud(parts), stop: ModelStop::Finished, usage: Usage::default() })
                 }
                 None => self.ask(history, turn, cancel).await,
             };
-            let Answered { parts, stop, usage } = match answer {
+            let ModelReply { parts, stop, usage } = match answer {
                 Ok(answer) => answer,
                 Err(ending) => return ending,
             };
             turn.usage += usage;
             let context = usage.input + usage.output;
             if asked {
-                self.notifier.status(Status::Usage { turn: turn.usage, context });
+                self.notifier.status(StatusUpdate::Usage { turn: turn.usage, context });
             }
-            let parts: Vec<_> = parts.into_iter().map(|part| turn.identified(part)).collect();
+            let parts: Vec<_> = parts.into_iter().map(|part| turn.with_unique_id(part)).collect();
             let calls: Vec<_> = parts.iter().filter_map(tool_use).cloned().collect();
             if parts.is_empty() {
-                self.notifier.status(Status::Notice(format!("the model `{}` said nothing", self.provider.name())));
+                self.notifier
+                    .status(StatusUpdate::Notice(format!("the model `{}` said nothing", self.provider.name())));
             } else {
                 self.say(history, Message { role: Role::Assistant, parts });
             }
             if asked {
-                history.measured(context);
+                history.set_token_count(context);
             }
             if calls.is_empty() {
                 return match (stop, turn.refused.take()) {
-                    (ModelStop::Length, _) => Ending::MaxTokens,
-                    (ModelStop::Refused, _) => Ending::Refusal,
-                    (ModelStop::Finished, Some(tool)) => Ending::CallRefused { tool },
-                    (ModelStop::Finished, None) => Ending::EndTurn,
+                    (ModelStop::Length, _) => StopReason::MaxTokens,
+                    (ModelStop::Refused, _) => StopReason::Refusal,
+                    (ModelStop::Finished, Some(tool)) => StopReason::CallRefused { tool },
+                    (ModelStop::Finished, None) => StopReason::EndTurn,
                 };
             }
             let view = ExchangeView::new(history.messages());
             let results = self.call_all(calls, &view, turn, cancel).await;
-            self.say(history, Message { role: Role::User, parts: results.into_iter().map(Part::ToolResult).collect() });
+            self.say(
+                history,
+                Message { role: Role::User, parts: results.into_iter().map(MessagePart::ToolResult).collect() },
+            );
             if cancel.is_cancelled() {
-                return Ending::Cancelled;
+                return StopReason::Cancelled;
             }
-            if let Some(why) = turn.exhausted(&self.limits) {
-                return Ending::Exhausted { why };
+            if let Some(why) = turn.limit_reached(&self.limits) {
+                return StopReason::Exhausted { why };
             }
         }
-        Ending::Exhausted { why: format!("the model was asked {} times in this turn", self.limits.requests) }
+        StopReason::Exhausted { why: format!("the model was asked {} times in this turn", self.limits.requests) }
     }
 
     fn say(&self, history: &mut History, message: Message) {
@@ -218,10 +222,10 @@ impl Exchange {
     }
 
     /// An answer that was not heard while it came.
-    fn aloud(&self, parts: Vec<Part>) -> Vec<Part> {
+    fn aloud(&self, parts: Vec<MessagePart>) -> Vec<MessagePart> {
         for part in &parts {
-            if let Part::Content(Content::Text(text)) = part {
-                self.notifier.status(Status::Text(text.clone()));
+            if let MessagePart::Content(Content::Text(text)) = part {
+                self.notifier.status(StatusUpdate::Text(text.clone()));
             }
         }
         parts
@@ -231,22 +235,25 @@ impl Exchange {
     async fn ask(
         &self,
         history: &mut History,
-        turn: &mut Turn,
+        turn: &mut TurnState,
         cancel: &CancellationToken,
-    ) -> Result<Answered, Ending> {
+    ) -> Result<ModelReply, StopReason> {
         self.make_room(history, &mut turn.usage, cancel).await;
-        let asking = Asking {
+        let asking = ModelCall {
             provider: self.provider.as_ref(),
             notifier: self.notifier.as_ref(),
-            patience: self.upkeep.patience,
+            retry: self.recovery.retry,
             cancel,
-            aloud: true,
+            streamed: true,
         };
         let mut overflows = 0;
         loop {
-            let request =
-                Request { system: Arc::clone(&self.system), tools: Arc::clone(&self.tools), messages: history.shown() };
-            let Unanswered { parts, why } = match asking.ask(&request).await {
+            let request = ModelRequest {
+                system: Arc::clone(&self.system),
+                tools: Arc::clone(&self.tools),
+                messages: history.visible_messages(),
+            };
+            let FailedReply { parts, cause: why } = match asking.ask(&request).await {
                 Ok(answer) => return Ok(answer),
                 Err(unanswered) => unanswered,
             };
@@ -254,12 +261,12 @@ impl Exchange {
                 self.say(history, Message { role: Role::Assistant, parts });
             }
             match why {
-                Why::Cancelled => return Err(Ending::Cancelled),
-                Why::Failed(why) => return Err(Ending::Failed { why }),
-                Why::Overflow(refusal) => {
+                FailureCause::Cancelled => return Err(StopReason::Cancelled),
+                FailureCause::Failed(why) => return Err(StopReason::Failed { why }),
+                FailureCause::Overflow(refusal) => {
                     overflows += 1;
                     let relieved = self.relieve(history, overflows, &mut turn.usage, cancel).await;
-                    relieved.map_err(|why| Ending::Failed { why: format!("{refusal}; {why}") })?;
+                    relieved.map_err(|why| StopReason::Failed { why: format!("{refusal}; {why}") })?;
                 }
             }
         }
@@ -270,7 +277,7 @@ impl Exchange {
         &self,
         calls: Vec<ToolUse>,
         view: &ExchangeView,
-        turn: &mut Turn,
+        turn: &mut TurnState,
         cancel: &CancellationToken,
     ) -> Vec<ToolResult> {
         let mut results = Vec::with_capacity(calls.len());
@@ -308,23 +315,23 @@ impl Exchange {
         self.code.as_ref().filter(|_| is_own(&call.name))
     }
 
-    async fn call(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> Called {
+    async fn call(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> CallResult {
         self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();
         let called = match self.code_for(call) {
-            _ if cancel.is_cancelled() => Called { outcome: cancelled(), refused: None },
+            _ if cancel.is_cancelled() => CallResult { outcome: cancelled(), refused: None },
             Some(code) => self.call_code(code, call, view, cancel).await,
             None => {
                 let outcome = self.dispatch(call, view, &seen, cancel).await;
-                Called { refused: outcome.refused.then(|| call.name.clone()), outcome }
+                CallResult { refused: outcome.refused.then(|| call.name.clone()), outcome }
             }
         };
-        let outcome = self.shortened(called.outcome, &call.id);
-        self.ended(call, outcome.clone(), &seen);
-        Called { outcome, ..called }
+        let outcome = self.shorten_outcome(called.outcome, &call.id);
+        self.log_call_end(call, outcome.clone(), &seen);
+        CallResult { outcome, ..called }
     }
 
-    pub(super) fn ended(&self, call: &ToolUse, outcome: ToolOutcome, seen: &Mutex<Vec<Activity>>) {
+    pub(super) fn log_call_end(&self, call: &ToolUse, outcome: ToolOutcome, seen: &Mutex<Vec<Activity>>) {
         let activity = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
         let (id, name) = (call.id.clone(), call.name.clone());
         self.notifier.log(Event::ToolEnded { id, name, outcome, activity });
@@ -353,11 +360,11 @@ impl Exchange {
                 if activity.lasts() {
                     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                     // A plan takes the place of the one before.
-                    let is_plan = |activity: &Activity| matches!(activity, Activity::Plan(_));
+                    let is_plan = |activity: &Activity| matches!(activity, Activity::TodoList(_));
                     seen.retain(|before| !(is_plan(before) && is_plan(&activity)));
                     seen.push(activity.clone());
                 }
-                notifier.status(Status::ToolActivity { id: id.clone(), activity });
+                notifier.status(StatusUpdate::ToolActivity { id: id.clone(), activity });
             });
         match self.binding.call(&call.name, arguments, context).await {
             Ok(outcome) => outcome,
@@ -380,18 +387,18 @@ pub(super) fn cancelled() -> ToolOutcome {
     ToolOutcome::error("the user cancelled before this call was done")
 }
 
-fn tool_use(part: &Part) -> Option<&ToolUse> {
+fn tool_use(part: &MessagePart) -> Option<&ToolUse> {
     match part {
-        Part::ToolUse(call) => Some(call),
-        Part::Content(_) | Part::Thought(_) | Part::ToolResult(_) => None,
+        MessagePart::ToolUse(call) => Some(call),
+        MessagePart::Content(_) | MessagePart::Thought(_) | MessagePart::ToolResult(_) => None,
     }
 }
 
 /// Something that happened apart from the model, told as if it were seen while it happens.
-pub fn told(notifier: &dyn Notifier, event: Event) {
+pub fn emit_completed_call(notifier: &dyn Notifier, event: Event) {
     if let Event::ToolEnded { id, activity, .. } = &event {
         for activity in activity {
-            notifier.status(Status::ToolActivity { id: id.clone(), activity: activity.clone() });
+            notifier.status(StatusUpdate::ToolActivity { id: id.clone(), activity: activity.clone() });
         }
     }
     notifier.log(event);
@@ -410,7 +417,7 @@ fn not_json(text: &str) -> String {
 
 /// What a turn has seen so far.
 #[derive(Default)]
-struct Turn {
+struct TurnState {
     usage: Usage,
     failures: HashMap<String, usize>,
     /// Of all tool uses in the history.
@@ -419,28 +426,28 @@ struct Turn {
     refused: Option<String>,
 }
 
-impl Turn {
+impl TurnState {
     /// Models choose the ids of their calls, and some count from one in every answer: what cannot tell a call from
     /// all others gets an id that can.
-    fn identified(&mut self, part: Part) -> Part {
-        let Part::ToolUse(mut call) = part else { return part };
+    fn with_unique_id(&mut self, part: MessagePart) -> MessagePart {
+        let MessagePart::ToolUse(mut call) = part else { return part };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         let usable = (1..=64).contains(&call.id.len()) && call.id.chars().all(plain);
         if !usable || self.ids.contains(&call.id) {
             call.id = random_id("call");
         }
         self.ids.insert(call.id.clone());
-        Part::ToolUse(call)
+        MessagePart::ToolUse(call)
     }
 
-    fn note(&mut self, call: &ToolUse, called: &Called) {
+    fn note(&mut self, call: &ToolUse, called: &CallResult) {
         self.refused.clone_from(&called.refused);
         if called.outcome.is_error {
             *self.failures.entry(format!("{} {}", call.name, call.arguments)).or_default() += 1;
         }
     }
 
-    fn exhausted(&self, limits: &Limits) -> Option<String> {
+    fn limit_reached(&self, limits: &TurnLimits) -> Option<String> {
         if let Some((call, count)) = self.failures.iter().find(|(_, count)| **count >= limits.same_failure) {
             let call: String = call.chars().take(200).collect();
             return Some(format!("the same call failed {count} times: {call}"));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Event;
 use super::compaction::weight;
-use crate::conversation::{Content, Message, Part, Role, ToolResult};
+use crate::conversation::{Content, Message, MessagePart, Role, ToolResult};
 
 /// The messages of a session, from the first.
 #[derive(Debug, Clone, Default)]
@@ -23,17 +23,17 @@ pub struct History {
 impl History {
     /// As the record of a session tells it. A session that was cut off in the middle of a turn is mended, so that
     /// every tool use has its result.
-    pub fn replayed<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
+    pub fn from_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut history = Self::default();
-        for event in standing(events).into_iter().flat_map(|(_, event)| event.in_our_words()) {
+        for event in active_events(events).into_iter().flat_map(|(_, event)| event.native_events()) {
             match event {
                 Event::Message { message } => history.push(Arc::clone(message)),
                 Event::Compacted { messages, summary } => history.compact(*messages, Arc::clone(summary)),
                 Event::ToolStarted { .. }
                 | Event::ToolEnded { .. }
                 | Event::TurnEnded { .. }
-                | Event::Relayed { .. }
-                | Event::Seated { .. }
+                | Event::External { .. }
+                | Event::ExternalSessionOpened { .. }
                 | Event::Undone { .. } => {}
             }
         }
@@ -51,7 +51,7 @@ impl History {
     }
 
     /// What the model is shown.
-    pub fn shown(&self) -> Vec<Arc<Message>> {
+    pub fn visible_messages(&self) -> Vec<Arc<Message>> {
         match &self.compacted {
             Some((count, summary)) => {
                 let rest = self.messages.get(*count..).unwrap_or_default();
@@ -68,7 +68,7 @@ impl History {
     }
 
     /// What is shown now was `tokens` long for the model.
-    pub(super) fn measured(&mut self, tokens: u64) {
+    pub(super) fn set_token_count(&mut self, tokens: u64) {
         self.measured = (tokens > 0).then_some((self.messages.len(), tokens));
     }
 
@@ -79,7 +79,7 @@ impl History {
                 let since = self.messages.get(count..).unwrap_or_default();
                 tokens + since.iter().map(|message| weight(message)).sum::<u64>()
             }
-            None => fixed + self.shown().iter().map(|message| weight(message)).sum::<u64>(),
+            None => fixed + self.visible_messages().iter().map(|message| weight(message)).sum::<u64>(),
         }
     }
 
@@ -89,7 +89,7 @@ impl History {
     }
 
     /// How many of the first messages are shown as a summary.
-    pub fn compacted(&self) -> usize {
+    pub fn messages_in_summary(&self) -> usize {
         self.compacted.as_ref().map_or(0, |(count, _)| *count)
     }
 
@@ -99,9 +99,9 @@ impl History {
         if self.is_sound() {
             return;
         }
-        let mut results: HashMap<String, Part> = HashMap::new();
+        let mut results: HashMap<String, MessagePart> = HashMap::new();
         for part in self.messages.iter().flat_map(|message| &message.parts) {
-            if let Part::ToolResult(result) = part {
+            if let MessagePart::ToolResult(result) = part {
                 results.entry(result.id.clone()).or_insert_with(|| part.clone());
             }
         }
@@ -109,12 +109,13 @@ impl History {
         let mut mended = Vec::with_capacity(before);
         for message in &self.messages {
             let said: Vec<_> =
-                message.parts.iter().filter(|part| !matches!(part, Part::ToolResult(_))).cloned().collect();
+                message.parts.iter().filter(|part| !matches!(part, MessagePart::ToolResult(_))).cloned().collect();
             if !said.is_empty() {
                 mended.push(Arc::new(Message { role: message.role, parts: said }));
             }
-            let answers: Vec<_> =
-                uses(message).map(|(id, name)| results.remove(id).unwrap_or_else(|| unknown(id, name))).collect();
+            let answers: Vec<_> = uses(message)
+                .map(|(id, name)| results.remove(id).unwrap_or_else(|| missing_result(id, name)))
+                .collect();
             if !answers.is_empty() {
                 mended.push(Arc::new(Message { role: Role::User, parts: answers }));
             }
@@ -140,7 +141,7 @@ impl History {
 }
 
 /// The events that were not taken back, each with its place in the record.
-pub fn standing<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<(usize, &'a Event)> {
+pub fn active_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<(usize, &'a Event)> {
     let mut standing: Vec<(usize, &Event)> = Vec::new();
     for (at, event) in events.into_iter().enumerate() {
         match event {
@@ -151,23 +152,23 @@ pub fn standing<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<(usize, 
     standing
 }
 
-fn unknown(id: &str, name: &str) -> Part {
+fn missing_result(id: &str, name: &str) -> MessagePart {
     let said = "skein ended before this call was done; it may have taken effect: check before you try again";
     let content = vec![Content::text(said)];
-    Part::ToolResult(ToolResult { id: id.to_owned(), name: name.to_owned(), content, is_error: true })
+    MessagePart::ToolResult(ToolResult { id: id.to_owned(), name: name.to_owned(), content, is_error: true })
 }
 
 fn uses(message: &Message) -> impl Iterator<Item = (&str, &str)> {
     message.parts.iter().filter_map(|part| match part {
-        Part::ToolUse(call) => Some((call.id.as_str(), call.name.as_str())),
-        Part::Content(_) | Part::Thought(_) | Part::ToolResult(_) => None,
+        MessagePart::ToolUse(call) => Some((call.id.as_str(), call.name.as_str())),
+        MessagePart::Content(_) | MessagePart::Thought(_) | MessagePart::ToolResult(_) => None,
     })
 }
 
 fn results(message: &Message) -> HashSet<&str> {
     let results = message.parts.iter().filter_map(|part| match part {
-        Part::ToolResult(result) => Some(result.id.as_str()),
-        Part::Content(_) | Part::Thought(_) | Part::ToolUse(_) => None,
+        MessagePart::ToolResult(result) => Some(result.id.as_str()),
+        MessagePart::Content(_) | MessagePart::Thought(_) | MessagePart::ToolUse(_) => None,
     });
     results.collect()
 }
@@ -184,14 +185,15 @@ mod tests {
     }
 
     fn calls(ids: &[&str]) -> Message {
-        let call = |id: &&str| Part::ToolUse(ToolUse { id: (*id).to_owned(), name: "t".into(), arguments: json!({}) });
+        let call =
+            |id: &&str| MessagePart::ToolUse(ToolUse { id: (*id).to_owned(), name: "t".into(), arguments: json!({}) });
         Message { role: Role::Assistant, parts: ids.iter().map(call).collect() }
     }
 
     fn answers(ids: &[&str]) -> Message {
         let answer = |id: &&str| {
             let content = vec![Content::text(format!("of {id}"))];
-            Part::ToolResult(ToolResult { id: (*id).to_owned(), name: "t".into(), content, is_error: false })
+            MessagePart::ToolResult(ToolResult { id: (*id).to_owned(), name: "t".into(), content, is_error: false })
         };
         Message { role: Role::User, parts: ids.iter().map(answer).collect() }
     }
@@ -199,7 +201,7 @@ mod tests {
     fn replayed(messages: &[Message]) -> Vec<Message> {
         let events: Vec<_> =
             messages.iter().map(|message| Event::Message { message: Arc::new(message.clone()) }).collect();
-        History::replayed(&events).messages().iter().map(|message| message.as_ref().clone()).collect()
+        History::from_events(&events).messages().iter().map(|message| message.as_ref().clone()).collect()
     }
 
     #[test]
@@ -214,17 +216,18 @@ mod tests {
         let undone = |events| Event::Undone { events };
         let record =
             [message("a"), message("b"), undone(1), message("c"), message("d"), undone(4), undone(3), message("e")];
-        let left = History::replayed(&record);
+        let left = History::from_events(&record);
         assert_eq!(left.messages().iter().map(|message| message.text()).collect::<Vec<_>>(), ["a", "e"]);
-        let places: Vec<_> = standing(&record).iter().map(|(at, _)| *at).collect();
+        let places: Vec<_> = active_events(&record).iter().map(|(at, _)| *at).collect();
         assert_eq!(places, [0, 7]);
     }
 
     #[test]
-    fn results_that_others_came_between_are_put_back_and_missing_ones_are_made() {
+    fn results_are_reordered_and_missing_ones_added() {
         let torn = [said("a"), calls(&["1", "2"]), said("b"), calls(&["3"]), answers(&["2"]), answers(&["3", "9"])];
         let mended = replayed(&torn);
-        let made = Message { role: Role::User, parts: vec![unknown("1", "t"), answers(&["2"]).parts[0].clone()] };
+        let made =
+            Message { role: Role::User, parts: vec![missing_result("1", "t"), answers(&["2"]).parts[0].clone()] };
         assert_eq!(mended, [said("a"), calls(&["1", "2"]), made, said("b"), calls(&["3"]), answers(&["3"])]);
     }
 }

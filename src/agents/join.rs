@@ -5,20 +5,20 @@
 //! long as it could be a repetition, and only what is new is passed on.
 
 /// A repetition shorter than this is taken for chance: `haha` may go on with `ha`.
-const CHANCE: usize = 16;
+const MIN_OVERLAP: usize = 16;
 
 /// Stands between an answer that was cut off and one that was begun again and went another way.
 const MARK: &str = "\n\n[The connection was lost here. The answer was begun again and went on differently:]\n\n…";
 
 /// What was said before, and what is held back since.
 #[derive(Debug, Default)]
-pub(super) struct Join {
+pub(super) struct ReplyJoiner {
     before: String,
     held: String,
     open: bool,
 }
 
-impl Join {
+impl ReplyJoiner {
     pub(super) fn new(before: String) -> Self {
         Self { open: !before.is_empty(), before, held: String::new() }
     }
@@ -45,7 +45,7 @@ impl Join {
         }
         let same = same_beginning(&self.before, &held);
         // Lists have lines that begin alike: only one that repeats a good part of all was begun again.
-        if same < CHANCE.max(self.before.len() / 3) {
+        if same < MIN_OVERLAP.max(self.before.len() / 3) {
             return held;
         }
         if same == held.len() { String::new() } else { format!("{MARK}{}", &held[same..]) }
@@ -54,9 +54,9 @@ impl Join {
     /// How much of the beginning of `held` is the end of what was said before.
     fn overlap(&self, held: &str) -> Option<usize> {
         let ends = held.char_indices().map(|(at, _)| at).chain([held.len()]).rev();
-        let mut long = ends.take_while(|end| *end >= CHANCE.min(self.before.len()));
+        let mut long = ends.take_while(|end| *end >= MIN_OVERLAP.min(self.before.len()));
         long.find(|end| {
-            *end > 0 && (*end >= CHANCE || *end == self.before.len()) && self.before.ends_with(&held[..*end])
+            *end > 0 && (*end >= MIN_OVERLAP || *end == self.before.len()) && self.before.ends_with(&held[..*end])
         })
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     fn read(before: &str, after: &str) -> String {
         let mut seen = std::collections::BTreeSet::new();
         for size in 1..=after.chars().count().max(1) {
-            let mut join = Join::new(before.to_owned());
+            let mut join = ReplyJoiner::new(before.to_owned());
             let mut text = before.to_owned();
             let chars: Vec<_> = after.chars().collect();
             for piece in chars.chunks(size) {

@@ -1,12 +1,12 @@
 //! The models that settings speak of.
 
-use crate::llm::{Address, Facts, Models, Price};
+use crate::llm::{ModelInfo, ModelRegistry, Price, ProviderEndpoint};
 use crate::manifest::Settings;
 
 /// What the user's settings say about models and providers, for whoever asks one by name.
-pub fn models(settings: &Settings) -> Models {
+pub fn models(settings: &Settings) -> ModelRegistry {
     let providers = settings.providers.iter().map(|(name, address)| {
-        (name.clone(), Address { base_url: address.base_url.clone(), key: address.key.clone() })
+        (name.clone(), ProviderEndpoint { base_url: address.base_url.clone(), key: address.key.clone() })
     });
     let facts = settings.models.iter().map(|(name, facts)| {
         // A cost that is only half known is not known.
@@ -15,7 +15,7 @@ pub fn models(settings: &Settings) -> Models {
             output,
             cached: facts.cached.unwrap_or(input),
         });
-        (name.clone(), Facts { window: facts.window, price })
+        (name.clone(), ModelInfo { window: facts.window, price })
     });
-    Models { providers: providers.collect(), facts: facts.collect() }
+    ModelRegistry { providers: providers.collect(), facts: facts.collect() }
 }

@@ -13,7 +13,7 @@ const MAX_RESULT: usize = 50_000;
 
 impl Exchange {
     /// The outcome with text that a context can hold; the whole is kept in a file.
-    pub(super) fn shortened(&self, mut outcome: ToolOutcome, id: &str) -> ToolOutcome {
+    pub(super) fn shorten_outcome(&self, mut outcome: ToolOutcome, id: &str) -> ToolOutcome {
         for (nth, content) in outcome.content.iter_mut().enumerate() {
             let Content::Text(text) = content else { continue };
             if text.len() <= MAX_RESULT {

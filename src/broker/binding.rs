@@ -4,7 +4,7 @@
 mod admission;
 mod permit;
 mod redirect;
-mod whole;
+mod resources;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,16 +14,19 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use admission::{AdmissionError, AdmittedCall};
-pub use whole::{Requester, ResourceOf};
+pub use resources::{Requester, ServiceResource};
 
-use super::files::{CallPaths, Relative};
-use super::gate::{self, Judge, Verdict};
-use super::offered::Offered;
-use super::{Absent, Bounds, Terms, facts, files, foreign, idle, named_hosts, names, stricter};
-use crate::graph::{Plan, RuleKind, ToolScope};
+use super::files::{CallPaths, RelativeBase};
+use super::gate::{self, GateDecision, Judge};
+use super::pinned_specs::PinnedSpecs;
+use super::{
+    BindRequest, MissingService, ParentLimits, files, named_hosts, names, rule_arguments, sanitize, stricter,
+    unmatched_rules,
+};
+use crate::graph::{GroupRuleKind, Plan, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
-use crate::manifest::{Approval, CodeExecution, Layer, SchemaError, SchemaValidator, ServiceEntry, Transport};
-use crate::permissions::{self, Call, PartRule, RemoteHost, Rule};
+use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, SchemaValidator, ServiceEntry, Transport};
+use crate::permissions::{self, Call, CommandRule, RemoteHost, SourcedRule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 
@@ -45,13 +48,13 @@ pub struct Binding {
     scope: ToolScope,
     /// By the name the model sees.
     pub(super) tools: BTreeMap<String, BoundTool>,
-    unoffered: Vec<Unoffered>,
+    exclusions: Vec<ExcludedTool>,
     services: BTreeMap<ServiceName, Arc<dyn ToolService>>,
     /// Services in scope as a whole, with what each offered when this was frozen.
     whole: Vec<(ServiceName, Arc<Catalog>)>,
-    absent: Vec<Absent>,
-    pub(super) policy: Policy,
-    pub(super) terms: Terms,
+    missing_services: Vec<MissingService>,
+    pub(super) policy: CallPolicy,
+    pub(super) request: BindRequest,
     /// What each bound service offered when this was frozen.
     frozen: Vec<(Arc<dyn ToolService>, Arc<Catalog>)>,
     /// Keeps the services running.
@@ -59,13 +62,13 @@ pub struct Binding {
 }
 
 /// What decides about calls in scope.
-pub(super) struct Policy {
+pub(super) struct CallPolicy {
     /// Can be made stricter while calls run, never looser.
-    pub(super) approval: Mutex<Approval>,
-    pub(super) rules: Vec<Rule>,
+    pub(super) approval: Mutex<ApprovalLevel>,
+    pub(super) rules: Vec<SourcedRule>,
     /// Asked where the level is `smart`.
     pub(super) judge: Option<Arc<dyn Judge>>,
-    pub(super) bounds: Bounds,
+    pub(super) limits: ParentLimits,
 }
 
 /// A tool in scope.
@@ -88,7 +91,7 @@ pub struct BoundTool {
     pub(super) builtin: bool,
     /// Of a service that came with the project or the editor.
     brought: bool,
-    pub(super) relative: Relative,
+    pub(super) relative: RelativeBase,
     /// What the service offered when this was frozen.
     seen: Arc<Catalog>,
     validator: OnceLock<Result<SchemaValidator, SchemaError>>,
@@ -102,7 +105,7 @@ impl BoundTool {
     }
 
     fn validator(&self, name: &str) -> Result<&SchemaValidator, AdmissionError> {
-        let validator = self.validator.get_or_init(|| foreign::validator(&self.spec));
+        let validator = self.validator.get_or_init(|| sanitize::validator(&self.spec));
         let cannot = |error: &SchemaError| {
             AdmissionError::Call(format!("`{name}` cannot be called: its input schema cannot be used: {error}"))
         };
@@ -140,7 +143,7 @@ fn url_argument(spec: &ToolSpec) -> Option<String> {
 
 /// A tool of a bound service that the session does not get, and why.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Unoffered {
+pub struct ExcludedTool {
     pub service: ServiceName,
     pub tool: ToolName,
     pub reason: String,
@@ -152,21 +155,21 @@ impl Binding {
         mode: ModeId,
         scope: ToolScope,
         bound: Vec<(Lease, Arc<Catalog>)>,
-        absent: Vec<Absent>,
-        policy: Policy,
-        terms: Terms,
+        absent: Vec<MissingService>,
+        policy: CallPolicy,
+        terms: BindRequest,
     ) -> Self {
         let mut offered: Vec<BoundTool> = Vec::new();
         let mut binding = Self {
             mode,
             scope,
             tools: BTreeMap::new(),
-            unoffered: Vec::new(),
+            exclusions: Vec::new(),
             services: BTreeMap::new(),
             whole: Vec::new(),
-            absent,
+            missing_services: absent,
             policy,
-            terms: terms.clone(),
+            request: terms.clone(),
             frozen: Vec::new(),
             _leases: Vec::new(),
             plan: Arc::clone(&plan),
@@ -187,7 +190,7 @@ impl Binding {
                     Ok(tool) => offered.push(tool),
                     Err(reason) => {
                         let tool = spec.name.clone();
-                        binding.unoffered.push(Unoffered { service: service.name().clone(), tool, reason });
+                        binding.exclusions.push(ExcludedTool { service: service.name().clone(), tool, reason });
                     }
                 }
             }
@@ -205,7 +208,7 @@ impl Binding {
                 binding.tools.insert(name, tool);
             }
         }
-        binding.note_offered();
+        binding.record_claims();
         binding
     }
 
@@ -214,7 +217,7 @@ impl Binding {
     pub async fn is_outdated(&self) -> bool {
         let names = |catalog: &Catalog| catalog.tools.iter().map(|tool| tool.name.clone()).collect::<HashSet<_>>();
         for (service, seen) in &self.frozen {
-            if let Some(now) = service.listed().await
+            if let Some(now) = service.running_catalog().await
                 && !Arc::ptr_eq(&now, seen)
                 && names(&now) != names(seen)
             {
@@ -233,7 +236,7 @@ impl Binding {
     fn offer(&self, entry: &ServiceEntry, spec: &ToolSpec, catalog: &Arc<Catalog>) -> Result<BoundTool, String> {
         let admission = self.scope.admits(entry, spec.name.as_str()).map_err(|refusal| refusal.to_string())?;
         let files: Vec<_> = admission.files().into_iter().cloned().collect();
-        let spec = foreign::clean(spec.clone())?;
+        let spec = sanitize::sanitize_tool(spec.clone())?;
         if !files.is_empty() && files::takes_command_line(&spec) {
             return Err("it takes a command line, which no `files` rule can hold".to_owned());
         }
@@ -243,11 +246,10 @@ impl Binding {
         // A schema that cannot be used makes a tool that cannot be called, and what is listed can be called. The
         // schemas of built-in services are known to be good.
         if !builtin {
-            let built = validator.get_or_init(|| foreign::validator(&spec));
+            let built = validator.get_or_init(|| sanitize::validator(&spec));
             built.as_ref().map_err(|error| format!("its input schema cannot be used: {error}"))?;
         }
-        let (spec, seen) =
-            if builtin { (spec, Arc::clone(catalog)) } else { self.as_first_offered(entry, spec, catalog) };
+        let (spec, seen) = if builtin { (spec, Arc::clone(catalog)) } else { self.pin_spec(entry, spec, catalog) };
         Ok(BoundTool {
             service: entry.manifest.name.clone(),
             group,
@@ -258,7 +260,7 @@ impl Binding {
             spec,
             builtin,
             brought: matches!(entry.layer, Layer::Project | Layer::Editor),
-            relative: if builtin { Relative::ToSession } else { Relative::Elsewhere },
+            relative: if builtin { RelativeBase::ToSession } else { RelativeBase::Elsewhere },
             seen,
             validator,
         })
@@ -266,13 +268,8 @@ impl Binding {
 
     /// A tool that says something else about itself than when the session was first offered it is not what the user and
     /// the model know: the first counts, and a call finds that it is gone.
-    fn as_first_offered(
-        &self,
-        entry: &ServiceEntry,
-        spec: ToolSpec,
-        catalog: &Arc<Catalog>,
-    ) -> (ToolSpec, Arc<Catalog>) {
-        let first = self.terms.session.state::<Offered>().first(&entry.manifest.name, &spec);
+    fn pin_spec(&self, entry: &ServiceEntry, spec: ToolSpec, catalog: &Arc<Catalog>) -> (ToolSpec, Arc<Catalog>) {
+        let first = self.request.session.state::<PinnedSpecs>().first(&entry.manifest.name, &spec);
         if first == spec { (spec, Arc::clone(catalog)) } else { (first, Arc::default()) }
     }
 
@@ -284,21 +281,21 @@ impl Binding {
             tools.is_some_and(|tools| catalog.tools.iter().all(|spec| tools.contains(&spec.name)))
         };
         self.scope.rules().iter().filter(|rule| rule.files.is_none()).any(|rule| match rule.kind {
-            RuleKind::Service => named(&rule.group),
+            GroupRuleKind::Service => named(&rule.group),
             // A group that a service calls by its own name may still leave some of it out.
-            RuleKind::Declared => named(&rule.group) && holds_all(&rule.group),
-            RuleKind::Mcp => entry.user_installed() && entry.only.is_none(),
+            GroupRuleKind::Declared => named(&rule.group) && holds_all(&rule.group),
+            GroupRuleKind::Mcp => entry.user_installed() && entry.only.is_none(),
         })
     }
 
     /// Never looser than that of whom it works for, at any moment.
-    pub fn approval(&self) -> Approval {
+    pub fn approval(&self) -> ApprovalLevel {
         let own = *self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner);
-        self.policy.bounds.parent.as_ref().map_or(own, |parent| stricter(own, parent.approval()))
+        self.policy.limits.parent.as_ref().map_or(own, |parent| stricter(own, parent.approval()))
     }
 
     /// From now on, also in a turn that runs; a level that is looser changes nothing.
-    pub fn tighten(&self, level: Approval) {
+    pub fn tighten(&self, level: ApprovalLevel) {
         let mut approval = self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner);
         *approval = stricter(*approval, level);
     }
@@ -318,18 +315,18 @@ impl Binding {
     }
 
     /// Tools of bound services that are not in scope.
-    pub fn unoffered(&self) -> &[Unoffered] {
-        &self.unoffered
+    pub fn exclusions(&self) -> &[ExcludedTool] {
+        &self.exclusions
     }
 
     /// Rules that seem to be misspelt, in words.
-    pub fn idle_rules(&self) -> Vec<String> {
-        idle::problems(&self.policy.rules, &self.tools)
+    pub fn rules_without_match(&self) -> Vec<String> {
+        unmatched_rules::find_unmatched(&self.policy.rules, &self.tools)
     }
 
     /// Services that the mode names and that are not there.
-    pub fn absent(&self) -> &[Absent] {
-        &self.absent
+    pub fn missing_services(&self) -> &[MissingService] {
+        &self.missing_services
     }
 
     /// What bound services say about their use, labelled with who says it. Lines about tools that this mode does
@@ -339,8 +336,8 @@ impl Binding {
             line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').any(|word| word == tool)
         };
         let said = |(name, service): (&ServiceName, &Arc<dyn ToolService>)| {
-            let missing: Vec<_> = self.unoffered.iter().filter(|tool| tool.service == *name).collect();
-            let text = foreign::clean_text(&service.instructions()?);
+            let missing: Vec<_> = self.exclusions.iter().filter(|tool| tool.service == *name).collect();
+            let text = sanitize::sanitize_text(&service.instructions()?);
             let fitting = text.lines().filter(|line| !missing.iter().any(|tool| speaks_of(line, tool.tool.as_str())));
             Some((name.clone(), fitting.collect::<Vec<_>>().join("\n")))
         };
@@ -366,11 +363,11 @@ impl Binding {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
-        let (tool, service, target) = match self.permitted(name, &arguments, &context).await? {
+        let (tool, service, target) = match self.check_call(name, &arguments, &context).await? {
             Ok(AdmittedCall { tool, service, target, .. }) => (tool, service, target),
             Err(outcome) => return Ok(outcome),
         };
-        let mut context = self.heard(context);
+        let mut context = self.with_asker(context);
         if let Some(target) = target {
             context = context.with_targets([target.real]);
         }
@@ -384,22 +381,22 @@ impl Binding {
     }
 
     /// The same call, whose service can ask the user.
-    fn heard(&self, context: CallContext) -> CallContext {
-        context.with_elicitor(Arc::new(gate::ByAsker(Arc::clone(&self.terms.asker))))
+    fn with_asker(&self, context: CallContext) -> CallContext {
+        context.with_elicitor(Arc::new(gate::ByAsker(Arc::clone(&self.request.asker))))
     }
 
     /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.
-    pub fn would(&self, name: &str, arguments: &Map<String, Value>) -> Result<Verdict, String> {
+    pub fn simulate_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<GateDecision, String> {
         let admitted = self.admit_here(name, arguments).map_err(|error| error.to_string())?;
         Ok(self.decide(name, &admitted, arguments))
     }
 
     /// What rules and level say together, and whether a protected path is written.
-    fn decide(&self, name: &str, admitted: &AdmittedCall<'_>, arguments: &Map<String, Value>) -> Verdict {
+    fn decide(&self, name: &str, admitted: &AdmittedCall<'_>, arguments: &Map<String, Value>) -> GateDecision {
         let tool = admitted.tool;
-        let facts = facts::of_call(arguments, tool, &admitted.paths);
+        let facts = rule_arguments::of_call(arguments, tool, &admitted.paths);
         let call = Call { tool: name, arguments: &facts, brought: tool.brought };
-        let ruling = permissions::judge(&self.policy.rules, call);
+        let ruling = permissions::evaluate(&self.policy.rules, call);
         let ruling = match tool.resource(arguments) {
             Some((service, uri)) => ruling.and(self.tightening(&service, uri)),
             None => ruling,
@@ -410,7 +407,7 @@ impl Binding {
                 let of_host = permissions::judge_host(&self.policy.rules, &host);
                 gate::judge_host(self.approval(), gate::HostCall { host, user_named, ruling: of_host }, ruling)
             }
-            None => gate::judge(self.approval(), tool.reads_only(arguments), &ruling),
+            None => gate::decide(self.approval(), tool.reads_only(arguments), &ruling),
         };
         let protected = self.list_protected(admitted, arguments).into_iter();
         let rules = &self.policy.rules;
@@ -425,10 +422,10 @@ impl Binding {
     }
 
     /// For each part of a call's command line, which rule allows it. Empty if there is no such tool or command line.
-    pub fn allowing(&self, name: &str, arguments: &Map<String, Value>) -> Vec<PartRule<'_>> {
+    pub fn allow_rules(&self, name: &str, arguments: &Map<String, Value>) -> Vec<CommandRule<'_>> {
         let Some(tool) = self.tools.get(name) else { return Vec::new() };
-        let paths = CallPaths::new(&self.terms.session, tool.relative);
-        let arguments = facts::of_call(arguments, tool, &paths);
+        let paths = CallPaths::new(&self.request.session, tool.relative);
+        let arguments = rule_arguments::of_call(arguments, tool, &paths);
         permissions::allowing(&self.policy.rules, Call { tool: name, arguments: &arguments, brought: tool.brought })
     }
 }

@@ -8,19 +8,19 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Map, Value};
 
 use crate::diagnostic::printable;
-use crate::manifest::{PermissionRule, Then};
+use crate::manifest::{PermissionRule, RuleEffect};
 use crate::permissions::{self, RemoteHost};
-use crate::tool::{FileTarget, Session, path_line};
+use crate::tool::{FileTarget, SessionContext, path_line};
 
 /// What an "always" would cover: the narrowest thing that is still of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub struct ConsentSubject {
     tool: String,
-    what: What,
+    what: ConsentTarget,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum What {
+enum ConsentTarget {
     /// This very command line, in the background or not.
     Command { line: String, background: bool },
     /// Whatever the tool does to this file, links resolved.
@@ -31,17 +31,17 @@ enum What {
     Exactly(String),
 }
 
-impl Subject {
+impl ConsentSubject {
     /// Every URL at this host.
     pub(super) fn of_host(tool: &str, host: &RemoteHost) -> Self {
-        Self { tool: tool.to_owned(), what: What::Host(host.to_string()) }
+        Self { tool: tool.to_owned(), what: ConsentTarget::Host(host.to_string()) }
     }
 
     /// The host that the call reaches, if that is what the user consents to.
     pub fn host(&self) -> Option<&str> {
         match &self.what {
-            What::Host(host) => Some(host),
-            What::Command { .. } | What::File { .. } | What::Exactly(_) => None,
+            ConsentTarget::Host(host) => Some(host),
+            ConsentTarget::Command { .. } | ConsentTarget::File { .. } | ConsentTarget::Exactly(_) => None,
         }
     }
 
@@ -50,60 +50,62 @@ impl Subject {
         let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
         let what = match (text("command"), target) {
             (Some(line), _) => {
-                What::Command { line, background: arguments.get("background") == Some(&Value::Bool(true)) }
+                ConsentTarget::Command { line, background: arguments.get("background") == Some(&Value::Bool(true)) }
             }
-            (None, Some(target)) => What::File { shown: target.shown.clone(), real: target.real.clone() },
-            (None, None) => What::Exactly(Value::Object(arguments.clone()).to_string()),
+            (None, Some(target)) => ConsentTarget::File { shown: target.shown.clone(), real: target.real.clone() },
+            (None, None) => ConsentTarget::Exactly(Value::Object(arguments.clone()).to_string()),
         };
         Self { tool: tool.to_owned(), what }
     }
 
     /// The same as a rule for the session's folder: one command, or one file. A call that is neither, a command of
     /// several parts or in the background, and whatever holds a `*` cannot be written as one.
-    pub(super) fn rule(&self, session: &Session) -> Option<PermissionRule> {
+    pub(super) fn rule(&self, session: &SessionContext) -> Option<PermissionRule> {
         let (argument, pattern) = match &self.what {
-            What::Command { line, background: false } => ("command", permissions::narrowest(line)?),
-            What::File { real, .. } => ("path", real.to_str()?.to_owned()),
-            What::Command { background: true, .. } | What::Host(_) | What::Exactly(_) => return None,
+            ConsentTarget::Command { line, background: false } => ("command", permissions::narrowest(line)?),
+            ConsentTarget::File { real, .. } => ("path", real.to_str()?.to_owned()),
+            ConsentTarget::Command { background: true, .. } | ConsentTarget::Host(_) | ConsentTarget::Exactly(_) => {
+                return None;
+            }
         };
         let project = std::fs::canonicalize(&session.cwd).ok()?.to_str()?.to_owned();
         let arguments = [(argument.to_owned(), pattern)].into();
         let tool = Some(self.tool.clone());
-        let rule = PermissionRule { tool, host: None, arguments, project: Some(project), then: Then::Allow };
+        let rule = PermissionRule { tool, host: None, arguments, project: Some(project), then: RuleEffect::Allow };
         (!rule.arguments.values().any(|pattern| pattern.contains('*'))).then_some(rule)
     }
 }
 
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for ConsentSubject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let short = |text: &str| {
             let line: String = printable(&text.replace('\n', "⏎")).chars().take(60).collect();
             if line.chars().count() < text.chars().count() { format!("{line}…") } else { line }
         };
         match &self.what {
-            What::Command { line, background: false } => write!(f, "`{}`", short(line)),
-            What::Command { line, background: true } => write!(f, "`{}` in the background", short(line)),
-            What::File { shown, .. } => write!(f, "{} of {}", self.tool, path_line(shown)),
-            What::Host(host) => f.write_str(&short(host)),
-            What::Exactly(_) => write!(f, "this very call of {}", self.tool),
+            ConsentTarget::Command { line, background: false } => write!(f, "`{}`", short(line)),
+            ConsentTarget::Command { line, background: true } => write!(f, "`{}` in the background", short(line)),
+            ConsentTarget::File { shown, .. } => write!(f, "{} of {}", self.tool, path_line(shown)),
+            ConsentTarget::Host(host) => f.write_str(&short(host)),
+            ConsentTarget::Exactly(_) => write!(f, "this very call of {}", self.tool),
         }
     }
 }
 
 /// Lies in the session.
 #[derive(Debug, Default)]
-pub(super) struct Consents {
-    said: Mutex<HashMap<(String, What), bool>>,
+pub(super) struct SessionConsents {
+    said: Mutex<HashMap<(String, ConsentTarget), bool>>,
 }
 
-impl Consents {
+impl SessionConsents {
     /// Whether such a call was allowed or refused for good.
-    pub(super) fn about(&self, subject: &Subject) -> Option<bool> {
+    pub(super) fn about(&self, subject: &ConsentSubject) -> Option<bool> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.get(&(subject.tool.clone(), subject.what.clone())).copied()
     }
 
-    pub(super) fn remember(&self, subject: Subject, allowed: bool) {
+    pub(super) fn remember(&self, subject: ConsentSubject, allowed: bool) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.insert((subject.tool, subject.what), allowed);
     }
@@ -116,16 +118,16 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn subject(tool: &str, arguments: Value, builtin: bool) -> Subject {
+    fn subject(tool: &str, arguments: Value, builtin: bool) -> ConsentSubject {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         let given = arguments.get("path").and_then(Value::as_str).filter(|_| builtin);
         let target = given.map(|given| FileTarget::resolve(given, Path::new("/nowhere"), &[]).expect("resolved"));
-        Subject::of(tool, &arguments, builtin, target.as_ref())
+        ConsentSubject::of(tool, &arguments, builtin, target.as_ref())
     }
 
     #[test]
     fn always_covers_one_command_one_file_or_one_call() {
-        let consents = Consents::default();
+        let consents = SessionConsents::default();
         consents.remember(subject("developer__shell", json!({"command": "ls"}), true), true);
         consents.remember(subject("developer__edit_file", json!({"path": "a.rs", "old": "1", "new": "2"}), true), true);
         consents.remember(subject("notes__add", json!({"path": "a", "n": 1}), false), false);
@@ -147,7 +149,7 @@ mod tests {
     fn what_can_be_kept_is_one_command_or_one_file_of_one_project() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().canonicalize().expect("a folder");
-        let session = Session::new("s", root.clone(), Vec::new(), root.join("scratch"));
+        let session = SessionContext::new("s", root.clone(), Vec::new(), root.join("scratch"));
         let kept = |tool: &str, arguments: Value, builtin| subject(tool, arguments, builtin).rule(&session);
         let rule = kept("developer__shell", json!({"command": "git  'status'"}), true).expect("a rule");
         assert_eq!(rule.to_string(), r#"developer__shell: {command: "git status"}"#);

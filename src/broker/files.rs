@@ -11,7 +11,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::root_files::{self, ResolveError};
-use crate::tool::{Session, ToolSpec};
+use crate::tool::{SessionContext, ToolSpec};
 
 /// Arguments with one of these words as their name, or as its last part, are paths.
 const PATH_WORDS: [&str; 35] = [
@@ -55,12 +55,12 @@ const PATH_WORDS: [&str; 35] = [
 const COMMAND_WORDS: [&str; 8] = ["command", "commands", "cmd", "script", "code", "shell", "argv", "program"];
 
 /// What leads each process to something of its own.
-const OF_A_PROCESS: [&str; 6] =
+const PER_PROCESS_PATHS: [&str; 6] =
     ["/proc/self", "/proc/thread-self", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
 
 /// Where the service that is called looks for a relative path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Relative {
+pub(super) enum RelativeBase {
     /// In the session's working directory, which it is told.
     ToSession,
     /// Wherever it was started: what we would look at is not what it opens.
@@ -117,13 +117,13 @@ pub(super) enum PathError {
 /// about the same files.
 #[derive(Debug)]
 pub(super) struct CallPaths<'a> {
-    pub(super) session: &'a Session,
-    relative: Relative,
+    pub(super) session: &'a SessionContext,
+    relative: RelativeBase,
     resolved: Mutex<BTreeMap<String, Result<PathBuf, PathError>>>,
 }
 
 impl<'a> CallPaths<'a> {
-    pub(super) fn new(session: &'a Session, relative: Relative) -> Self {
+    pub(super) fn new(session: &'a SessionContext, relative: RelativeBase) -> Self {
         Self { session, relative, resolved: Mutex::default() }
     }
 
@@ -162,9 +162,9 @@ pub(super) fn check(
 }
 
 /// Where a path really leads, if that is below one of the session's folders.
-pub fn within(path: &Path, session: &Session) -> Result<PathBuf, String> {
+pub fn within(path: &Path, session: &SessionContext) -> Result<PathBuf, String> {
     let text = path.to_str().ok_or_else(|| format!("`{}` is not UTF-8", path.display()))?;
-    let real = resolve(text, &session.cwd, Relative::ToSession).map_err(|error| error.to_string())?;
+    let real = resolve(text, &session.cwd, RelativeBase::ToSession).map_err(|error| error.to_string())?;
     let below = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
     if session.roots.iter().any(below) {
         return Ok(real);
@@ -173,12 +173,12 @@ pub fn within(path: &Path, session: &Session) -> Result<PathBuf, String> {
 }
 
 /// The files that a call names, with links resolved, as far as that can be told.
-pub(super) fn named(arguments: &Map<String, Value>, session: &Session) -> Vec<PathBuf> {
+pub(super) fn files_in_call(arguments: &Map<String, Value>, session: &SessionContext) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     if collect(arguments, false, &mut paths).is_err() {
         return Vec::new();
     }
-    paths.into_iter().filter_map(|path| resolve(path, &session.cwd, Relative::ToSession).ok()).collect()
+    paths.into_iter().filter_map(|path| resolve(path, &session.cwd, RelativeBase::ToSession).ok()).collect()
 }
 
 /// All that may be a path among a call's arguments, also where one of them is a command line.
@@ -252,18 +252,18 @@ fn ends_in(name: &str, words: &[&str]) -> bool {
 }
 
 /// Absolute, with `..` and links resolved as the system would; what does not exist yet is taken as written.
-pub(super) fn resolve(path: &str, cwd: &Path, relative: Relative) -> Result<PathBuf, PathError> {
+pub(super) fn resolve(path: &str, cwd: &Path, relative: RelativeBase) -> Result<PathBuf, PathError> {
     if path.contains('\0') {
         return Err(PathError::Nul);
     }
-    if relative == Relative::Elsewhere && !Path::new(path).is_absolute() {
+    if relative == RelativeBase::Elsewhere && !Path::new(path).is_absolute() {
         return Err(PathError::Relative(path.to_owned()));
     }
     if path.starts_with('~') || path.contains("://") || path.to_ascii_lowercase().starts_with("file:") {
         return Err(PathError::NotPlain(path.to_owned()));
     }
-    let of_a_process = |prefix: &Path| OF_A_PROCESS.iter().any(|own| prefix == Path::new(own));
-    let admits = |prefix: &Path| relative == Relative::ToSession || !of_a_process(prefix);
+    let of_a_process = |prefix: &Path| PER_PROCESS_PATHS.iter().any(|own| prefix == Path::new(own));
+    let admits = |prefix: &Path| relative == RelativeBase::ToSession || !of_a_process(prefix);
     match root_files::resolve_checked(&cwd.join(path), admits) {
         Ok(resolved) if resolved.dangling => Err(PathError::Dangling(path.to_owned())),
         Ok(resolved) => Ok(resolved.path),
@@ -273,7 +273,7 @@ pub(super) fn resolve(path: &str, cwd: &Path, relative: Relative) -> Result<Path
 }
 
 /// Relative to the session's root it lies in, so that the folders above a project decide nothing.
-pub(super) fn below(real: &Path, session: &Session) -> String {
+pub(super) fn below(real: &Path, session: &SessionContext) -> String {
     let roots = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok());
     let inside = roots.filter_map(|root| real.strip_prefix(&root).ok().map(Path::to_owned));
     let shortest = inside.min_by_key(|path| path.as_os_str().len());
@@ -285,19 +285,19 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn session() -> (tempfile::TempDir, std::sync::Arc<Session>) {
+    fn session() -> (tempfile::TempDir, std::sync::Arc<SessionContext>) {
         let folder = tempfile::tempdir().expect("a folder");
         let project = folder.path().join("tests/project");
         std::fs::create_dir_all(project.join("docs")).expect("created");
         std::fs::create_dir_all(project.join("src")).expect("created");
-        let session = Session::new("s", project, Vec::new(), folder.path().join("scratch"));
+        let session = SessionContext::new("s", project, Vec::new(), folder.path().join("scratch"));
         (folder, session)
     }
 
-    fn allowed(session: &Session, pattern: &str, arguments: Value) -> bool {
+    fn allowed(session: &SessionContext, pattern: &str, arguments: Value) -> bool {
         let pattern = Regex::new(pattern).expect("a pattern");
         let arguments = arguments.as_object().expect("an object");
-        check(arguments, &[pattern], &CallPaths::new(session, Relative::ToSession)).is_ok()
+        check(arguments, &[pattern], &CallPaths::new(session, RelativeBase::ToSession)).is_ok()
     }
 
     #[test]

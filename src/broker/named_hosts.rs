@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::permissions::RemoteHost;
-use crate::tool::Session;
+use crate::tool::SessionContext;
 
 /// The limit of hosts that a session remembers.
 const MAX_HOSTS: usize = 200;
@@ -21,12 +21,12 @@ impl NamedHosts {
     }
 }
 
-pub(super) fn of(session: &Session) -> Arc<NamedHosts> {
+pub(super) fn of(session: &SessionContext) -> Arc<NamedHosts> {
     session.state()
 }
 
 /// Remembers the hosts in a text that the user typed.
-pub fn note_user_text(session: &Session, text: &str) {
+pub fn note_user_text(session: &SessionContext, text: &str) {
     let named = of(session);
     let mut hosts = named.0.lock().unwrap_or_else(PoisonError::into_inner);
     for host in hosts_in(text) {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_session_remembers_what_its_user_named() {
         let folder = std::path::PathBuf::from("/nowhere");
-        let session = Session::new("s", folder.clone(), Vec::new(), folder);
+        let session = SessionContext::new("s", folder.clone(), Vec::new(), folder);
         note_user_text(&session, "compare https://a.example/x with b.example:8080");
         let knows = |url: &str| of(&session).contains(&RemoteHost::of_url(url).expect(url));
         assert!(knows("http://a.example/other") && knows("https://b.example:8080/"));

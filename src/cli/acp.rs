@@ -10,29 +10,29 @@ use futures::FutureExt as _;
 
 use super::configure::ConfigureArgs;
 use super::folders::Folders;
-use super::kept_rules::UserConfig;
 use super::keys::Keys;
 use super::models::KnownModels;
-use super::opening::SpeakerArgs;
-use super::output::{Failure, Output};
-use super::started::{self, Started};
+use super::output::{CommandError, CommandOutput};
+use super::rule_store::UserConfig;
+use super::runtime::{self, CommandRuntime};
+use super::session_flags::AgentFlags;
 use super::{Global, configure, top_of_mind, workspace};
-use crate::acp::{self, Front};
-use crate::agents::{Limits, Outside};
+use crate::acp::{self, AcpServer};
+use crate::agents::{ExternalAgents, TurnLimits};
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
-use crate::permissions::Rule;
-use crate::project::{Broken, Project, Projects};
+use crate::permissions::SourcedRule;
+use crate::project::{Project, ProjectError, ProjectLoader};
 use crate::store;
-use crate::trust::Project as ProjectFiles;
+use crate::trust::ProjectFiles;
 
 #[derive(Debug, Args)]
 pub(super) struct AcpArgs {
     #[command(flatten)]
-    speaker: SpeakerArgs,
+    speaker: AgentFlags,
     /// Offer the unstable session/fork method
     #[arg(long)]
     unstable_fork: bool,
@@ -41,18 +41,23 @@ pub(super) struct AcpArgs {
     setup: bool,
 }
 
-pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &AcpArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     if args.setup {
         return configure::run(&ConfigureArgs::default(), global, folders, output);
     }
     // Each session has the plan of its folder; the process itself has none.
     let plan = Plan::empty();
-    started::block_on(plan, global, folders, output, async |started: &Started, _: &mut Output| {
-        let projects = Arc::new(Workspaces {
+    runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, _: &mut CommandOutput| {
+        let projects = Arc::new(WorkspaceLoader {
             agent: args.speaker.agent.clone(),
             mode: args.speaker.mode.clone(),
             model: args.speaker.model(),
-            ..Workspaces::new(global, folders, started)
+            ..WorkspaceLoader::new(global, folders, started)
         });
         // A first session needs them: they are read while the client is greeted.
         let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
@@ -62,13 +67,13 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             let folders = of_sessions.clone();
             async move {
                 let data = folders.data.clone();
-                let opened = tokio::task::spawn_blocking(move || store::Sessions::open(&data)).await;
+                let opened = tokio::task::spawn_blocking(move || store::SessionStore::open(&data)).await;
                 let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-                Ok(started::sessions(store, Limits::default(), &folders))
+                Ok(runtime::sessions(store, TurnLimits::default(), &folders))
             }
             .boxed()
         };
-        let front = Front {
+        let front = AcpServer {
             sessions: Box::new(open_sessions),
             projects,
             orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
@@ -78,21 +83,21 @@ pub(super) fn run(args: &AcpArgs, global: &Global, folders: &Folders, output: &m
             fork: args.unstable_fork,
         };
         let served = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt()).await;
-        served.map_err(|error| Failure::work(format!("the connection broke: {error}"), "the log tells more"))
+        served.map_err(|error| CommandError::work(format!("the connection broke: {error}"), "the log tells more"))
     })
 }
 
 /// The manifests that hold in a folder, read again when a file has changed.
-pub(super) struct Workspaces {
+pub(super) struct WorkspaceLoader {
     global: Global,
     folders: Folders,
     broker: Broker,
-    outside: Arc<dyn Outside>,
+    outside: Arc<dyn ExternalAgents>,
     /// What the command line says for all sessions of this launch.
     agent: Option<String>,
     mode: Option<String>,
     pub(super) model: Option<String>,
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<SourcedRule>,
     known: Mutex<HashMap<Traces, Project>>,
     /// One for all: a keyring that does not answer is waited for once.
     keys: Keys,
@@ -106,8 +111,8 @@ struct Traces {
     files: Vec<(PathBuf, Option<SystemTime>, u64)>,
 }
 
-impl Projects for Workspaces {
-    fn open(&self, cwd: &Path) -> Result<Project, Broken> {
+impl ProjectLoader for WorkspaceLoader {
+    fn open(&self, cwd: &Path) -> Result<Project, ProjectError> {
         let traces = self.traces(cwd);
         // Held while manifests are read: whoever wants the same ones meanwhile finds them here afterwards.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +122,7 @@ impl Projects for Workspaces {
         let folders = Folders { cwd: cwd.to_owned(), ..self.folders.clone() };
         let resolved = workspace::resolve_quietly(&self.global, &folders);
         let (resolved, notes) =
-            resolved.map_err(|failure| Broken { problem: failure.problem(), diagnostics: Vec::new() })?;
+            resolved.map_err(|failure| ProjectError { problem: failure.problem(), diagnostics: Vec::new() })?;
         let Some(plan) = resolved.plan else {
             let errors = resolved.diagnostics.iter().filter(|found| found.severity == Severity::Error);
             let first = errors.clone().next().map(|found| found.problem.clone()).unwrap_or_default();
@@ -125,7 +130,7 @@ impl Projects for Workspaces {
                 1 => format!("the manifests have an error: {first}; run `skein check`"),
                 count => format!("the manifests have {count} errors, the first: {first}; run `skein check`"),
             };
-            return Err(Broken { problem, diagnostics: resolved.diagnostics });
+            return Err(ProjectError { problem, diagnostics: resolved.diagnostics });
         };
         let project = self.project(plan, notes);
         known.insert(traces, project.clone());
@@ -133,13 +138,13 @@ impl Projects for Workspaces {
     }
 }
 
-impl Workspaces {
-    pub(super) fn new(global: &Global, folders: &Folders, started: &Started) -> Self {
+impl WorkspaceLoader {
+    pub(super) fn new(global: &Global, folders: &Folders, started: &CommandRuntime) -> Self {
         Self {
             global: global.clone(),
             folders: folders.clone(),
             broker: started.runtime.broker().clone(),
-            outside: started.runtime.outside(),
+            outside: started.runtime.external_agents(),
             agent: None,
             mode: None,
             model: None,
@@ -165,7 +170,7 @@ impl Workspaces {
             model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),
             others,
             broker: self.broker.with_plan(Arc::new(plan)).with_rules(self.rules.clone()),
-            outside: Arc::clone(&self.outside),
+            external_agents: Arc::clone(&self.outside),
             rules: Arc::new(UserConfig { folder: self.folders.config.clone() }),
             notes,
         }

@@ -4,11 +4,11 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::{Global, started, workspace};
+use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
+use super::{Global, runtime, workspace};
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
-use crate::manifest::{AgentEntry, Dependency, DependencyKind, GroupEntry, ModeEntry, Program, Runtime};
+use crate::manifest::{AgentEntry, AgentProgram, AgentRuntime, Dependency, DependencyKind, GroupEntry, ModeEntry};
 use crate::runtime::reports;
 
 #[derive(Debug, Args)]
@@ -26,9 +26,14 @@ enum AgentsCommand {
     Show { name: String },
 }
 
-pub(super) fn run(args: &AgentsArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &AgentsArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
-    let running = Running::asked(folders);
+    let running = RunningAgents::query(folders);
     match &args.command {
         None if args.json => {
             let agents: Vec<_> = plan.agents().map(|agent| agent_json(&plan, agent, &running)).collect();
@@ -54,11 +59,11 @@ pub(super) fn run(args: &AgentsArgs, global: &Global, folders: &Folders, output:
 }
 
 /// The programs of external agents that run in some Skein, or ran and died.
-struct Running(Vec<Value>);
+struct RunningAgents(Vec<Value>);
 
-impl Running {
-    fn asked(folders: &Folders) -> Self {
-        Self(reports(&started::sockets(folders)).into_iter().flat_map(|report| report.agents).collect())
+impl RunningAgents {
+    fn query(folders: &Folders) -> Self {
+        Self(reports(&runtime::sockets(folders)).into_iter().flat_map(|report| report.agents).collect())
     }
 
     fn of<'a>(&'a self, agent: &'a str) -> impl Iterator<Item = &'a Value> {
@@ -67,19 +72,19 @@ impl Running {
 }
 
 /// The agent of that name, or a failure that tells the nearest one.
-pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, Failure> {
+pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, CommandError> {
     plan.agent(name).ok_or_else(|| {
         let names = || plan.agents().map(|agent| agent.manifest.name.as_str());
         let help = match nearest(name, names()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
         };
-        Failure::usage(format!("there is no agent `{name}`"), help)
+        CommandError::usage(format!("there is no agent `{name}`"), help)
     })
 }
 
 /// The mode that was asked for, or the agent's default.
-pub(super) fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, Failure> {
+pub(super) fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, CommandError> {
     let slugs = || agent.modes.iter().map(|entry| entry.mode.slug.as_str());
     let name = &agent.manifest.name;
     let default = default_mode(agent);
@@ -91,13 +96,13 @@ pub(super) fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, 
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("{name} has: {}", slugs().collect::<Vec<_>>().join(", ")),
     };
-    Err(Failure::usage(format!("the agent `{name}` has no mode `{slug}`"), help))
+    Err(CommandError::usage(format!("the agent `{name}` has no mode `{slug}`"), help))
 }
 
 /// An internal mode is shown, and never entered by name.
-pub(super) fn offered(plan: &Plan, id: &ModeId) -> Result<(), Failure> {
+pub(super) fn check_selectable(plan: &Plan, id: &ModeId) -> Result<(), CommandError> {
     if plan.mode(id).is_some_and(|(entry, _)| entry.mode.internal) {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             format!("`{id}` is an internal mode and cannot be asked for"),
             "see `skein agents`",
         ));
@@ -109,34 +114,35 @@ pub(super) fn offered(plan: &Plan, id: &ModeId) -> Result<(), Failure> {
 pub(super) const UNFENCED: &str =
     "unfenced: what it asks of Skein is held by its mode; what its process does by itself is not";
 
-fn list(agent: &AgentEntry, output: &mut Output) {
+fn list(agent: &AgentEntry, output: &mut CommandOutput) {
     let manifest = &agent.manifest;
     let label = if agent.is_unfenced() { " (unfenced)" } else { "" };
-    output.line(&format!("{BOLD}{}{BOLD:#}{label}  {}", manifest.name, shown(&manifest.description)));
+    output.line(&format!("{BOLD}{}{BOLD:#}{label}  {}", manifest.name, display_line(&manifest.description)));
     for entry in &agent.modes {
         let internal = if entry.mode.internal { " (internal)" } else { "" };
-        output.line(&format!("  {:<14} {}{internal}", entry.mode.slug.as_str(), shown(&entry.mode.description)));
+        output.line(&format!("  {:<14} {}{internal}", entry.mode.slug.as_str(), display_line(&entry.mode.description)));
         output.line(&format!("  {:<14} {QUIET}tools: {}{QUIET:#}", "", groups(entry)));
     }
 }
 
-fn show(plan: &Plan, agent: &AgentEntry, running: &Running, output: &mut Output) {
+fn show(plan: &Plan, agent: &AgentEntry, running: &RunningAgents, output: &mut CommandOutput) {
     let manifest = &agent.manifest;
-    let title = shown(manifest.title.as_deref().unwrap_or_default());
+    let title = display_line(manifest.title.as_deref().unwrap_or_default());
     output.line(format!("{BOLD}{}{BOLD:#}  {title}", manifest.name).trim_end());
-    output.line(&shown(&manifest.description));
-    output.line(&format!("from: {} ({})", shown(&agent.source.file), agent.layer));
+    output.line(&display_line(&manifest.description));
+    output.line(&format!("from: {} ({})", display_line(&agent.source.file), agent.layer));
     for file in &agent.overrides {
-        output.line(&format!("overrides: {}", shown(file)));
+        output.line(&format!("overrides: {}", display_line(file)));
     }
-    if let Some(Runtime::Acp(acp)) = &manifest.runtime {
-        let Program { command, args, .. } = acp.program();
-        output.line(&format!("runs: {}", shown(&[&[command], args.as_slice()].concat().join(" "))));
+    if let Some(AgentRuntime::Acp(acp)) = &manifest.runtime {
+        let AgentProgram { command, args, .. } = acp.program();
+        output.line(&format!("runs: {}", display_line(&[&[command], args.as_slice()].concat().join(" "))));
         output.line(UNFENCED);
         for program in running.of(manifest.name.as_str()) {
-            let text = |key: &str| program[key].as_str().map(shown).unwrap_or_default();
+            let text = |key: &str| program[key].as_str().map(display_line).unwrap_or_default();
             let pid = program["pid"].as_u64().map(|pid| format!(", pid {pid}")).unwrap_or_default();
-            let last = program["last_error"].as_str().map(|last| format!(": {}", shown(last))).unwrap_or_default();
+            let last =
+                program["last_error"].as_str().map(|last| format!(": {}", display_line(last))).unwrap_or_default();
             output.line(&format!("now: {}{pid}{last}", text("health")));
         }
     }
@@ -150,9 +156,9 @@ fn show(plan: &Plan, agent: &AgentEntry, running: &Running, output: &mut Output)
         let default = if default_mode(agent) == mode.slug.as_str() { " (default)" } else { "" };
         let internal = if mode.internal { " (internal: never offered to a user)" } else { "" };
         output.line(&format!("\n{BOLD}{}/{}{BOLD:#}{default}{internal}", manifest.name, mode.slug));
-        output.line(&format!("  {}", shown(&mode.description)));
+        output.line(&format!("  {}", display_line(&mode.description)));
         if let Some(when) = &mode.when_to_use {
-            output.line(&format!("  when: {}", shown(when)));
+            output.line(&format!("  when: {}", display_line(when)));
         }
         output.line(&format!("  tools: {}", groups(entry)));
         let levels = levels(plan, &manifest.name, entry);
@@ -161,17 +167,17 @@ fn show(plan: &Plan, agent: &AgentEntry, running: &Running, output: &mut Output)
             if levels.is_empty() { "none".to_owned() } else { levels.join(", then ") }
         ));
         if let Some(prompt) = &entry.prompt {
-            output.line(&format!("  prompt: {} ({} bytes)", shown(&prompt.file), prompt.text.len()));
+            output.line(&format!("  prompt: {} ({} bytes)", display_line(&prompt.file), prompt.text.len()));
         }
         if entry.source.file != agent.source.file {
-            output.line(&format!("  from: {}", shown(&entry.source.file)));
+            output.line(&format!("  from: {}", display_line(&entry.source.file)));
         }
     }
 }
 
 fn levels(plan: &Plan, agent: &AgentName, entry: &ModeEntry) -> Vec<String> {
     let id = ModeId::new(agent.clone(), entry.mode.slug.clone());
-    let level = |needs: Vec<crate::graph::Need>| {
+    let level = |needs: Vec<crate::graph::RequiredService>| {
         let names: Vec<_> = needs
             .into_iter()
             .map(|need| if need.optional { format!("{} (optional)", need.service) } else { need.service.to_string() })
@@ -188,7 +194,7 @@ fn groups(entry: &ModeEntry) -> String {
         .iter()
         .map(|group| match group {
             GroupEntry::Name(name) => name.to_string(),
-            GroupEntry::Files(narrowed) => format!("{} ({})", narrowed.group, shown(&narrowed.files)),
+            GroupEntry::Files(narrowed) => format!("{} ({})", narrowed.group, display_line(&narrowed.files)),
         })
         .collect();
     if groups.is_empty() { "none".to_owned() } else { groups.join(", ") }
@@ -198,7 +204,7 @@ fn default_mode(agent: &AgentEntry) -> String {
     agent.default_mode().map(|mode| mode.mode.to_string()).unwrap_or_default()
 }
 
-fn agent_json(plan: &Plan, agent: &AgentEntry, running: &Running) -> Value {
+fn agent_json(plan: &Plan, agent: &AgentEntry, running: &RunningAgents) -> Value {
     let manifest = &agent.manifest;
     let modes: Vec<_> = agent
         .modes

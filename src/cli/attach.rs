@@ -6,7 +6,7 @@ use std::path::Path;
 use base64::Engine as _;
 use serde_json::json;
 
-use super::output::Failure;
+use super::output::CommandError;
 use crate::conversation::Content;
 
 /// A longer text is better read by the agent itself, in parts.
@@ -15,7 +15,7 @@ const MAX_IMAGE: u64 = 5 << 20;
 
 /// The prompt, and every file below `cwd` that it names as `@path`. A word that names no such file stays a word, and
 /// is told. Only for what the user has typed: text from elsewhere must not choose files.
-pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String>), Failure> {
+pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String>), CommandError> {
     let root = cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned());
     let mut contents = vec![Content::text(text)];
     let mut notes = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String
             Some(path) if !path.canonicalize().is_ok_and(|real| real.starts_with(&root)) => {
                 notes.push(format!("@{name} lies outside this folder and stays a word"));
             }
-            Some(path) => contents.push(attached(&path)?),
+            Some(path) => contents.push(read_attachment(&path)?),
             // What a prompt begins with may be the name of a mode.
             None if text.trim_start().strip_prefix('@').is_some_and(|first| first.starts_with(name)) => {}
             None if name.contains(['/', '.']) => notes.push(format!("@{name} is no file here and stays a word")),
@@ -38,16 +38,17 @@ pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String
 }
 
 /// A prompt that was not given as an argument.
-pub(super) fn from_stdin() -> Result<String, Failure> {
+pub(super) fn from_stdin() -> Result<String, CommandError> {
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
-    let unread = |error| Failure::usage(format!("stdin cannot be read: {error}"), "give the prompt as an argument");
+    let unread =
+        |error| CommandError::usage(format!("stdin cannot be read: {error}"), "give the prompt as an argument");
     read.map(|_| text).map_err(unread)
 }
 
-fn attached(path: &Path) -> Result<Content, Failure> {
+fn read_attachment(path: &Path) -> Result<Content, CommandError> {
     let shown = path.display();
-    let unfit = |problem: String| Failure::usage(problem, "leave out the @, and let the agent read it");
+    let unfit = |problem: String| CommandError::usage(problem, "leave out the @, and let the agent read it");
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     let image = match extension.as_deref() {
         Some("png") => Some("image/png"),

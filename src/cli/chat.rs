@@ -23,20 +23,23 @@ use clap::Args;
 use futures::FutureExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::consent::{AtTerminal, Floor};
+use super::consent::{ScreenLock, TerminalAsker};
 use super::folders::Folders;
 use super::keyboard::{Key, Keyboard};
-use super::opening::{Opening, Suggested, TalkArgs, Which, help, missed, prompt_failure, welcome};
-use super::output::{BOLD, Failure, Output, QUIET, shown_lines};
-use super::started::{self, EndedBy, Started, session_failure};
+use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_lines};
+use super::runtime::{self, CommandRuntime, StopSignals, session_failure};
+use super::session_flags::{
+    SessionDefaults, SessionFlags, SessionLauncher, SessionSelector, help, prompt_failure, report_missing_services,
+    welcome,
+};
 use super::wrap::{Margin, Wrap, screen_width};
 use super::{Global, attach, trust};
-use crate::agents::{Ending, Event, Limits, Notifier, TurnEnd};
+use crate::agents::{Event, Notifier, StopReason, TurnEnd, TurnLimits};
 use crate::broker::Asker;
 use crate::conversation::Content;
-use crate::orchestrator::Wish;
-use crate::session::{Live, PromptError};
-use input::{Input, Typed};
+use crate::orchestrator::PromptOptions;
+use crate::session::{PromptError, Session};
+use input::{Input, LineInput};
 use screen::Screen;
 
 const PROMPT: &str = "› ";
@@ -44,7 +47,7 @@ const PROMPT: &str = "› ";
 #[derive(Debug, Args)]
 pub(super) struct ChatArgs {
     #[command(flatten)]
-    talk: TalkArgs,
+    talk: SessionFlags,
     /// Continue a session of this folder; without an id, choose one
     #[arg(long, value_name = "ID", num_args = 0..=1)]
     resume: Option<Option<String>>,
@@ -52,41 +55,52 @@ pub(super) struct ChatArgs {
     prompt: Option<String>,
 }
 
-pub(super) fn run(args: &ChatArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
-    let Some(keyboard) = Keyboard::of_stdin().filter(|_| stdout().is_terminal()) else {
+pub(super) fn run(
+    args: &ChatArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let Some(keyboard) = Keyboard::from_stdin().filter(|_| stdout().is_terminal()) else {
         let which = if stdin().is_terminal() { "stdout" } else { "stdin" };
-        return Err(Failure::usage(format!("{which} is no terminal"), "`skein run` is for scripts and pipes"));
+        return Err(CommandError::usage(format!("{which} is no terminal"), "`skein run` is for scripts and pipes"));
     };
     trust::offer(folders, output)?;
-    let (opening, plan) =
-        Opening::prepare(&args.talk, Limits::default(), &Suggested::default(), global, folders, output)?;
+    let (opening, plan) = SessionLauncher::prepare(
+        &args.talk,
+        TurnLimits::default(),
+        &SessionDefaults::default(),
+        global,
+        folders,
+        output,
+    )?;
     let input = Input::new(&folders.data, Arc::clone(&keyboard))?;
-    let _as_found = keyboard.as_found();
-    started::block_on_until(
-        EndedBy::Hangup,
+    let _as_found = keyboard.guard_terminal();
+    runtime::block_on_until(
+        StopSignals::Hangup,
         plan,
         global,
         folders,
         output,
-        async |started: &Started, output: &mut Output| {
+        async |started: &CommandRuntime, output: &mut CommandOutput| {
             let mut interrupts = signal(SignalKind::interrupt())
-                .map_err(|error| Failure::work(format!("Ctrl-C cannot be heard: {error}"), "use `skein run`"))?;
-            let floor: Arc<Floor> = Arc::default();
-            let asker = Arc::new(AtTerminal::new(Arc::clone(&keyboard), Arc::clone(&floor), folders));
+                .map_err(|error| CommandError::work(format!("Ctrl-C cannot be heard: {error}"), "use `skein run`"))?;
+            let floor: Arc<ScreenLock> = Arc::default();
+            let asker = Arc::new(TerminalAsker::new(Arc::clone(&keyboard), Arc::clone(&floor), folders));
             let which = match (&args.resume, args.talk.continues) {
-                (Some(Some(id)), _) => Which::Id(id.clone()),
+                (Some(Some(id)), _) => SessionSelector::Id(id.clone()),
                 (Some(None), _) => match resume::pick(&opening, &input, output).await? {
                     Some(which) => which,
                     None => return Ok(()),
                 },
-                (None, true) => Which::Newest,
-                (None, false) => Which::New,
+                (None, true) => SessionSelector::Newest,
+                (None, false) => SessionSelector::New,
             };
             let screen = Screen::new(floor, folders.cwd.clone());
             let open = async {
                 let (live, events) = opening.open(&which, Arc::clone(&asker) as Arc<dyn Asker>, started).await?;
-                missed(&live, output).await?;
-                if which == Which::New && opening.is_first() {
+                report_missing_services(&live, output).await?;
+                if which == SessionSelector::New && opening.is_first() {
                     welcome(&live, "list, read FILE, search TEXT, run COMMAND; /help", output).await?;
                 } else {
                     let choice = live.choice();
@@ -97,7 +111,7 @@ pub(super) fn run(args: &ChatArgs, global: &Global, folders: &Folders, output: &
             // Services may take long to start.
             let (live, events) = tokio::select! {
                 biased;
-                _ = interrupts.recv() => return Err(Failure::Interrupted),
+                _ = interrupts.recv() => return Err(CommandError::Interrupted),
                 opened = open => opened?,
             };
             resume::recall(&events, &screen);
@@ -112,22 +126,22 @@ pub(super) fn run(args: &ChatArgs, global: &Global, folders: &Folders, output: &
 
 /// Everything that a talk needs.
 struct Chat<'a> {
-    opening: &'a Opening<'a>,
-    started: &'a Started,
+    opening: &'a SessionLauncher<'a>,
+    started: &'a CommandRuntime,
     folders: &'a Folders,
     keyboard: Arc<Keyboard>,
-    asker: Arc<AtTerminal>,
+    asker: Arc<TerminalAsker>,
     screen: Arc<Screen>,
     input: Input,
     interrupts: Signal,
-    live: Arc<Live>,
+    live: Arc<Session>,
     /// The tools that only look, of all modes that the talk was in.
     reading: HashSet<String>,
 }
 
 impl Chat<'_> {
     /// Until somebody leaves.
-    async fn talk(&mut self, first: Option<String>) -> Result<(), Failure> {
+    async fn talk(&mut self, first: Option<String>) -> Result<(), CommandError> {
         let ended = self.started.interrupt();
         let mut given = first;
         // What the next line begins with.
@@ -135,27 +149,27 @@ impl Chat<'_> {
         loop {
             let line = match given.take() {
                 Some(line) => {
-                    self.screen.say(&format!("\n{PROMPT}{}\n", shown_lines(&line)));
+                    self.screen.print_text(&format!("\n{PROMPT}{}\n", display_lines(&line)));
                     line
                 }
                 None => {
-                    self.screen.say("\n");
+                    self.screen.print_text("\n");
                     let words = self.words().await;
-                    begun.push_str(&self.keyboard.typed_ahead());
+                    begun.push_str(&self.keyboard.take_typed_ahead());
                     let typed = tokio::select! {
                         biased;
-                        () = ended.cancelled() => return Err(Failure::Interrupted),
+                        () = ended.cancelled() => return Err(CommandError::Interrupted),
                         typed = self.input.line(PROMPT, std::mem::take(&mut begun), words) => typed,
                     };
                     match typed {
-                        Typed::Line(line) => line,
-                        Typed::Interrupted { empty: true } => {
+                        LineInput::Line(line) => line,
+                        LineInput::Interrupted { empty: true } => {
                             self.screen.remark("Ctrl-D or /quit leaves");
                             continue;
                         }
-                        Typed::Interrupted { empty: false } => continue,
-                        Typed::Ended => break,
-                        Typed::Broken(why) => return Err(input::broken(&why)),
+                        LineInput::Interrupted { empty: false } => continue,
+                        LineInput::Ended => break,
+                        LineInput::Broken(why) => return Err(input::editor_failure(&why)),
                     }
                 }
             };
@@ -164,22 +178,22 @@ impl Chat<'_> {
             }
             self.input.remember(&line);
             match self.understand(&line).await {
-                Ok(commands::Meant::Prompt(prompt)) => self.turn(prompt, true).await,
-                Ok(commands::Meant::Said(prompt)) => self.turn(prompt, false).await,
-                Ok(commands::Meant::Done) => {}
-                Ok(commands::Meant::Begin(text)) => begun = text,
-                Ok(commands::Meant::Leave) => break,
-                Err(failure) => self.tell(&failure),
+                Ok(commands::LineAction::Prompt(prompt)) => self.turn(prompt, true).await,
+                Ok(commands::LineAction::Said(prompt)) => self.turn(prompt, false).await,
+                Ok(commands::LineAction::Done) => {}
+                Ok(commands::LineAction::Begin(text)) => begun = text,
+                Ok(commands::LineAction::Leave) => break,
+                Err(failure) => self.report_error(&failure),
             }
             if ended.is_cancelled() {
-                return Err(Failure::Interrupted);
+                return Err(CommandError::Interrupted);
             }
         }
         Ok(())
     }
 
     /// Says how to go on, if there is something to go on with.
-    async fn close(&self) -> Result<(), Failure> {
+    async fn close(&self) -> Result<(), CommandError> {
         if self.is_kept(&self.live).await? {
             self.screen.remark(&format!("skein chat --resume {} goes on with this session", self.live.id()));
         }
@@ -187,7 +201,7 @@ impl Chat<'_> {
     }
 
     /// False if nothing was said in the session; it is gone then.
-    async fn is_kept(&self, live: &Live) -> Result<bool, Failure> {
+    async fn is_kept(&self, live: &Session) -> Result<bool, CommandError> {
         let (sessions, id) = (&self.opening.sessions, live.id());
         let events = sessions.events(id).await.map_err(|error| session_failure(&error))?;
         let kept = events.iter().any(|event| matches!(event, Event::Message { .. }));
@@ -198,7 +212,7 @@ impl Chat<'_> {
     }
 
     /// The line as a prompt, with the files it names.
-    fn prompt(&self, line: &str) -> Result<Vec<Content>, Failure> {
+    fn prompt(&self, line: &str) -> Result<Vec<Content>, CommandError> {
         let (prompt, notes) = attach::prompt(line, &self.folders.cwd)?;
         notes.iter().for_each(|note| self.screen.remark(note));
         Ok(prompt)
@@ -207,22 +221,24 @@ impl Chat<'_> {
     /// One turn, from the prompt to what it took. Ctrl-C cancels it.
     async fn turn(&mut self, prompt: Vec<Content>, typed: bool) {
         let (live, orchestrator) = (Arc::clone(&self.live), self.opening.orchestrator.clone());
-        self.screen.say("\n");
-        let wish = Wish { typed, plan_only: false };
+        self.screen.print_text("\n");
+        let wish = PromptOptions { from_user: typed, plan_only: false };
         let ended = async |front, cancel: &_| orchestrator.prompt(live.begin()?, prompt, wish, front, cancel).await;
         let ended = self.interruptible(ended).await;
         match ended {
             Ok(TurnEnd { ending, .. }) => match ending {
                 // A call that was refused stands there as such.
-                Ending::EndTurn | Ending::Cancelled | Ending::CallRefused { .. } => {}
-                Ending::MaxTokens => {
+                StopReason::EndTurn | StopReason::Cancelled | StopReason::CallRefused { .. } => {}
+                StopReason::MaxTokens => {
                     self.screen.remark("the answer was cut at the longest that the model may say; ask it to go on");
                 }
-                Ending::Refusal => self.screen.remark("the model declined to answer, or its provider did"),
-                Ending::Exhausted { why } => self.screen.remark(&format!("the turn ended: {why}")),
-                Ending::Failed { why } => self.tell(&Failure::work(why.clone(), in_chat(help(&why)))),
+                StopReason::Refusal => self.screen.remark("the model declined to answer, or its provider did"),
+                StopReason::Exhausted { why } => self.screen.remark(&format!("the turn ended: {why}")),
+                StopReason::Failed { why } => {
+                    self.report_error(&CommandError::work(why.clone(), chat_help(help(&why))))
+                }
             },
-            Err(error) => self.tell(&prompt_failure(&error)),
+            Err(error) => self.report_error(&prompt_failure(&error)),
         }
     }
 
@@ -254,7 +270,7 @@ impl Chat<'_> {
     }
 
     /// Below each turn: how long, how many tokens, what they cost, how full the window is.
-    fn took(&self, taken: &screen::Taken, cancelled: bool) {
+    fn took(&self, taken: &screen::TurnUsage, cancelled: bool) {
         let mut parts = vec![format!("{:.1} s", taken.time.as_secs_f64())];
         if cancelled {
             parts.insert(0, "cancelled".to_owned());
@@ -269,20 +285,24 @@ impl Chat<'_> {
             parts.push(format!("{} % of the window", taken.context * 100 / window.max(1)));
         }
         parts.push(self.live.choice().model);
-        self.screen.say("\n");
+        self.screen.print_text("\n");
         self.screen.remark(&parts.join(" · "));
     }
 
     /// Says what went wrong; the talk goes on.
-    fn tell(&self, failure: &Failure) {
+    fn report_error(&self, failure: &CommandError) {
         let (problem, help) = match failure {
-            Failure::Work { problem, help }
-            | Failure::Usage { problem, help }
-            | Failure::NoSession { problem, help } => (problem, help),
-            _ => return self.screen.say(&failure.rendered()),
+            CommandError::Work { problem, help }
+            | CommandError::Usage { problem, help }
+            | CommandError::NoSession { problem, help } => (problem, help),
+            _ => return self.screen.print_text(&failure.render()),
         };
         let red = AnsiColor::Red.on_default().bold();
-        self.screen.say(&format!("{}{}", labelled("", "error", red, problem), labelled("  ", "help", QUIET, help)));
+        self.screen.print_text(&format!(
+            "{}{}",
+            render_labelled("", "error", red, problem),
+            render_labelled("  ", "help", QUIET, help)
+        ));
     }
 
     /// Whether a question of ours is answered with yes; Ctrl-C says no.
@@ -291,7 +311,8 @@ impl Chat<'_> {
         let (keyboard, screen, seen) = (Arc::clone(&self.keyboard), Arc::clone(&self.screen), Arc::clone(&given_up));
         let mut gap = "";
         let offer = move || {
-            screen.say(&format!("{}{BOLD}y{BOLD:#} yes · {BOLD}n{BOLD:#} no ", std::mem::replace(&mut gap, "\n")));
+            screen
+                .print_text(&format!("{}{BOLD}y{BOLD:#} yes · {BOLD}n{BOLD:#} no ", std::mem::replace(&mut gap, "\n")));
             Ok(())
         };
         let meaning = |key| {
@@ -313,12 +334,12 @@ impl Chat<'_> {
 }
 
 /// Somebody's words behind what they are, wrapped beside it. A line of theirs stays a line.
-fn labelled(indent: &str, label: &str, style: Style, text: &str) -> String {
+fn render_labelled(indent: &str, label: &str, style: Style, text: &str) -> String {
     let width = screen_width();
     let mut wrap = Wrap::default();
     let columns = indent.len() + label.len() + 2;
     let mut first = format!("{indent}{style}{label}{style:#}: ");
-    for line in shown_lines(text).lines() {
+    for line in display_lines(text).lines() {
         let next = " ".repeat(columns);
         wrap.begin(Margin { first: std::mem::replace(&mut first, next.clone()), next, width: columns });
         wrap.push(line, Style::new(), width);
@@ -328,6 +349,6 @@ fn labelled(indent: &str, label: &str, style: Style, text: &str) -> String {
 }
 
 /// Advice for the command line, said inside of it.
-fn in_chat(help: &'static str) -> String {
+fn chat_help(help: &'static str) -> String {
     help.replace("go on with -c when", "ask again when")
 }

@@ -7,10 +7,10 @@ use serde_json::json;
 
 use super::Global;
 use super::folders::Folders;
-use super::output::{Failure, Output};
-use super::workspace::{self, Untrusted};
+use super::output::{CommandError, CommandOutput};
+use super::workspace::{self, UntrustedPolicy};
 use crate::diagnostic::{self, Diagnostic, Severity};
-use crate::manifest::{self, Source};
+use crate::manifest::{self, SourceFile};
 use crate::recipe;
 
 #[derive(Debug, Args)]
@@ -25,11 +25,16 @@ pub(super) struct CheckArgs {
     quiet: bool,
 }
 
-pub(super) fn run(args: &CheckArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &CheckArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let (recipes, manifests): (Vec<_>, Vec<_>) = args.paths.iter().cloned().partition(|path| is_recipe(path));
-    let resolved = workspace::resolve(global, &manifests, Untrusted::Check, folders, output)?;
+    let resolved = workspace::resolve(global, &manifests, UntrustedPolicy::Check, folders, output)?;
     let mut diagnostics = resolved.diagnostics;
-    diagnostics.extend(recipes.iter().flat_map(|path| recipe::read(path, &folders.shown(path)).1));
+    diagnostics.extend(recipes.iter().flat_map(|path| recipe::read(path, &folders.display_path(path)).1));
     diagnostic::sort(&mut diagnostics);
     let count = |severity| diagnostics.iter().filter(|found: &&Diagnostic| found.severity == severity).count();
     let (errors, warnings, notes) = (count(Severity::Error), count(Severity::Warning), count(Severity::Note));
@@ -46,19 +51,19 @@ pub(super) fn run(args: &CheckArgs, global: &Global, folders: &Folders, output: 
         if let Some(plan) = resolved.plan.as_ref().filter(|_| errors == 0) {
             let recipes = match recipes.len() {
                 0 => String::new(),
-                count => format!("{}, ", counted(count, "recipe")),
+                count => format!("{}, ", count_label(count, "recipe")),
             };
             let agents = plan.agents().count();
             let modes: usize = plan.agents().map(|agent| agent.modes.len()).sum();
             let services = plan.services().count();
             output.line(&format!(
                 "{recipes}{agents} agents, {modes} modes, {services} services: no errors, {}, {}",
-                counted(warnings, "warning"),
-                counted(notes, "note")
+                count_label(warnings, "warning"),
+                count_label(notes, "note")
             ));
         }
     }
-    if errors > 0 { Err(Failure::Manifests { errors }) } else { Ok(()) }
+    if errors > 0 { Err(CommandError::Manifests { errors }) } else { Ok(()) }
 }
 
 /// By what stands in it: a recipe has no `kind`.
@@ -68,11 +73,11 @@ fn is_recipe(path: &Path) -> bool {
     }
     let name = path.display().to_string();
     // What cannot be read is told where manifests are read.
-    let value = manifest::read_named(path, &name).and_then(|text| manifest::parse(&Source::new(name, text)));
+    let value = manifest::read_named(path, &name).and_then(|text| manifest::parse(&SourceFile::new(name, text)));
     value.is_ok_and(|value| recipe::is_recipe(&value))
 }
 
-fn counted(count: usize, thing: &str) -> String {
+fn count_label(count: usize, thing: &str) -> String {
     match count {
         0 => format!("no {thing}s"),
         1 => format!("1 {thing}"),

@@ -10,15 +10,15 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::keys::{KeptIn, Keys};
+use super::keys::{KeyLocation, Keys};
 use super::models::variable;
-use super::output::{Failure, Output, shown};
-use super::settings_file::{Change, SettingsFile};
+use super::output::{CommandError, CommandOutput, display_line};
+use super::settings_file::{ConfigEdit, SettingsFile};
 use super::{Global, agents, workspace};
 use crate::agents::models;
 use crate::conversation::{Content, Message};
 use crate::graph::Plan;
-use crate::llm::{Models, ProviderFacts, Request, StreamEvent};
+use crate::llm::{ModelRegistry, ModelRequest, ProviderInfo, StreamEvent};
 use crate::manifest::{Layer, Settings};
 
 /// How long the test request may take.
@@ -56,7 +56,7 @@ pub(super) struct ConfigureArgs {
 }
 
 impl ConfigureArgs {
-    fn asks(&self) -> bool {
+    fn is_interactive(&self) -> bool {
         let ConfigureArgs { provider, model, key_env, key_stdin, forget_key: _, agent, mode: _, no_test: _, json } =
             self;
         !(*key_stdin || *json || [provider, model, key_env, agent].into_iter().any(Option::is_some))
@@ -64,8 +64,8 @@ impl ConfigureArgs {
 }
 
 /// What was chosen, before anything is written.
-struct Chosen {
-    facts: ProviderFacts,
+struct ConfigureAnswers {
+    facts: ProviderInfo,
     /// As `provider:model`.
     model: String,
     /// The variable of the key, if the provider needs one.
@@ -79,8 +79,8 @@ pub(super) fn run(
     args: &ConfigureArgs,
     global: &Global,
     folders: &Folders,
-    output: &mut Output,
-) -> Result<(), Failure> {
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     let settings = Settings::of(plan.manifests());
     let models = models(&settings);
@@ -88,9 +88,12 @@ pub(super) fn run(
     if let Some(provider) = &args.forget_key {
         return forget(&provider_facts(provider, &models)?, &keys, args.json, output);
     }
-    let asks = args.asks();
-    let chosen =
-        if asks { ask(&plan, &settings, &models, &keys, output)? } else { given(args, &settings, &models, &keys)? };
+    let asks = args.is_interactive();
+    let chosen = if asks {
+        ask(&plan, &settings, &models, &keys, output)?
+    } else {
+        answers_from_flags(args, &settings, &models, &keys)?
+    };
     let Some(chosen) = chosen else {
         output.line("Nothing was changed.");
         return Ok(());
@@ -99,13 +102,13 @@ pub(super) fn run(
         is_offered(&plan, agent, mode.as_deref())?;
     }
     let changes = changes(&chosen, &plan, args.key_env.as_deref(), &models);
-    let changes: Vec<Change<'_>> =
+    let changes: Vec<ConfigEdit<'_>> =
         changes.iter().map(|(path, value)| (path.iter().map(String::as_str).collect(), value.clone())).collect();
     let file = SettingsFile::of(&folders.config)?;
     let name = file.file().to_owned();
     let file = file.with(&changes).map_err(|add| {
         let problem = format!("{} cannot be edited without losing something in it", name.display());
-        Failure::work(problem, format!("write into it:\n\n{add}"))
+        CommandError::work(problem, format!("write into it:\n\n{add}"))
     })?;
     let test = !args.no_test && (!asks || yes("Ask the model once, to see that it answers?", output)?);
     if test {
@@ -117,26 +120,26 @@ pub(super) fn run(
         (None, _) => None,
     };
     file.write()?;
-    tell(&chosen, kept, &keys, file.file(), test, args.json, output);
+    print_result(&chosen, kept, &keys, file.file(), test, args.json, output);
     Ok(())
 }
 
-fn is_offered(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<(), Failure> {
+fn is_offered(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<(), CommandError> {
     let id = agents::mode_of(agents::find(plan, agent)?, mode)?;
-    agents::offered(plan, &id).map(drop)
+    agents::check_selectable(plan, &id).map(drop)
 }
 
-fn unkept(problem: String) -> Failure {
-    Failure::work(problem, "correct this, and run it again")
+fn unkept(problem: String) -> CommandError {
+    CommandError::work(problem, "correct this, and run it again")
 }
 
 /// Takes a key out of wherever it is kept.
-fn forget(facts: &ProviderFacts, keys: &Keys, as_json: bool, output: &mut Output) -> Result<(), Failure> {
+fn forget(facts: &ProviderInfo, keys: &Keys, as_json: bool, output: &mut CommandOutput) -> Result<(), CommandError> {
     let Some(name) = &facts.key else {
-        return Err(Failure::usage(format!("{} needs no key", facts.name), "there is nothing to remove"));
+        return Err(CommandError::usage(format!("{} needs no key", facts.name), "there is nothing to remove"));
     };
     let places = keys.forget(name).map_err(unkept)?;
-    let places: Vec<_> = places.into_iter().map(KeptIn::as_str).collect();
+    let places: Vec<_> = places.into_iter().map(KeyLocation::as_str).collect();
     if as_json {
         output.json(&json!({"key": name, "removed_from": places}));
     } else if places.is_empty() {
@@ -148,7 +151,12 @@ fn forget(facts: &ProviderFacts, keys: &Keys, as_json: bool, output: &mut Output
 }
 
 /// What the flags say.
-fn given(args: &ConfigureArgs, settings: &Settings, models: &Models, keys: &Keys) -> Result<Option<Chosen>, Failure> {
+fn answers_from_flags(
+    args: &ConfigureArgs,
+    settings: &Settings,
+    models: &ModelRegistry,
+    keys: &Keys,
+) -> Result<Option<ConfigureAnswers>, CommandError> {
     let current = settings.processor.clone().unwrap_or_default();
     let named = args.model.clone().unwrap_or_else(|| match &args.provider {
         None => current.clone(),
@@ -160,50 +168,52 @@ fn given(args: &ConfigureArgs, settings: &Settings, models: &Models, keys: &Keys
     };
     let facts = facts(&model, models)?;
     let key_name = args.key_env.clone().or(facts.key.clone());
-    if let Some(name) = args.key_env.as_ref().filter(|name| !args.no_test && keys.find(name).0 == KeptIn::Nowhere) {
-        let problem = format!("the variable {} is not set, and the model cannot be tried without its key", shown(name));
-        return Err(Failure::usage(problem, "set it, or leave the test out with --no-test"));
+    if let Some(name) = args.key_env.as_ref().filter(|name| !args.no_test && keys.find(name).0 == KeyLocation::Nowhere)
+    {
+        let problem =
+            format!("the variable {} is not set, and the model cannot be tried without its key", display_line(name));
+        return Err(CommandError::usage(problem, "set it, or leave the test out with --no-test"));
     }
     let mut key = None;
     if args.key_stdin {
         if key_name.is_none() {
-            return Err(Failure::usage(format!("{} needs no key", facts.name), "leave out --key-stdin"));
+            return Err(CommandError::usage(format!("{} needs no key", facts.name), "leave out --key-stdin"));
         }
         let mut line = String::new();
-        std::io::stdin().lock().read_line(&mut line).map_err(|error| unheard(&error))?;
+        std::io::stdin().lock().read_line(&mut line).map_err(|error| no_terminal_error(&error))?;
         key = Some(line.trim().to_owned()).filter(|key| !key.is_empty());
         if key.is_none() {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 "no key came from stdin",
                 "send it, as in `skein configure --key-stdin < FILE`",
             ));
         }
     }
     let agent = args.agent.clone().map(|agent| (agent, args.mode.clone()));
-    Ok(Some(Chosen { facts, model, key_name, key, agent }))
+    Ok(Some(ConfigureAnswers { facts, model, key_name, key, agent }))
 }
 
 /// What the person at the terminal says; nothing if they want nothing.
 fn ask(
     plan: &Plan,
     settings: &Settings,
-    models: &Models,
+    models: &ModelRegistry,
     keys: &Keys,
-    output: &mut Output,
-) -> Result<Option<Chosen>, Failure> {
+    output: &mut CommandOutput,
+) -> Result<Option<ConfigureAnswers>, CommandError> {
     if !std::io::stdin().is_terminal() {
         let help = "say it with flags: --provider or --model, --key-env or --key-stdin, --agent; `--help` lists them";
-        return Err(Failure::usage("there is no terminal to ask on", help));
+        return Err(CommandError::usage("there is no terminal to ask on", help));
     }
     let current = settings.processor.clone();
     match &current {
-        Some(model) => output.line(&format!("Your profile names the model {}.", shown(model))),
+        Some(model) => output.line(&format!("Your profile names the model {}.", display_line(model))),
         None => output.line("No model is configured. Sessions work all the same: tools are called by name."),
     }
-    let names: Vec<_> = models.known().into_iter().map(|facts| facts.name).collect();
+    let names: Vec<_> = models.providers().into_iter().map(|facts| facts.name).collect();
     output.line(&format!("Providers: {}", names.join(", ")));
     let held = current.as_deref().and_then(|model| model.split_once(':'));
-    let Some((facts, named)) = asked_provider(held.map(|(provider, _)| provider), models, output)? else {
+    let Some((facts, named)) = ask_provider(held.map(|(provider, _)| provider), models, output)? else {
         return Ok(None);
     };
     let provider = facts.name.as_str();
@@ -216,18 +226,18 @@ fn ask(
     let key_name = facts.key.clone();
     let key = match &key_name {
         None => None,
-        Some(name) => asked_key(&facts, name, keys, output)?,
+        Some(name) => ask_key(&facts, name, keys, output)?,
     };
-    let agent = asked_agent(plan, settings, output)?;
-    Ok(Some(Chosen { facts, model, key_name, key, agent }))
+    let agent = ask_agent(plan, settings, output)?;
+    Ok(Some(ConfigureAnswers { facts, model, key_name, key, agent }))
 }
 
 /// The provider, and the model if it was named with it; nothing if nothing is wanted.
-fn asked_provider(
+fn ask_provider(
     held: Option<&str>,
-    models: &Models,
-    output: &mut Output,
-) -> Result<Option<(ProviderFacts, Option<String>)>, Failure> {
+    models: &ModelRegistry,
+    output: &mut CommandOutput,
+) -> Result<Option<(ProviderInfo, Option<String>)>, CommandError> {
     loop {
         let answer = question("Provider", held, output)?;
         if answer.is_empty() {
@@ -242,25 +252,30 @@ fn asked_provider(
 }
 
 /// A key to keep, unless there is one that is to stay.
-fn asked_key(facts: &ProviderFacts, name: &str, keys: &Keys, output: &mut Output) -> Result<Option<String>, Failure> {
+fn ask_key(
+    facts: &ProviderInfo,
+    name: &str,
+    keys: &Keys,
+    output: &mut CommandOutput,
+) -> Result<Option<String>, CommandError> {
     let leaves = match keys.find(name).0 {
-        KeptIn::Environment => {
+        KeyLocation::Environment => {
             output.line(&format!("{name} is set in the environment, and is used."));
             return Ok(None);
         }
-        KeptIn::Nowhere => "not shown",
-        KeptIn::Keyring | KeptIn::File => "Enter alone leaves the one that is kept",
+        KeyLocation::Nowhere => "not shown",
+        KeyLocation::Keyring | KeyLocation::File => "Enter alone leaves the one that is kept",
     };
-    let key = hidden(&format!("Key for {} ({leaves}): ", facts.name), output)?;
+    let key = read_hidden_line(&format!("Key for {} ({leaves}): ", facts.name), output)?;
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
 /// Agent and mode, if they are to be written down.
-fn asked_agent(
+fn ask_agent(
     plan: &Plan,
     settings: &Settings,
-    output: &mut Output,
-) -> Result<Option<(String, Option<String>)>, Failure> {
+    output: &mut CommandOutput,
+) -> Result<Option<(String, Option<String>)>, CommandError> {
     let held = settings.agent.as_ref().map(|agent| match &settings.mode {
         Some(mode) => format!("{agent}/{mode}"),
         None => agent.to_string(),
@@ -278,23 +293,31 @@ fn asked_agent(
     Ok(Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some()))
 }
 
-fn facts(model: &str, models: &Models) -> Result<ProviderFacts, Failure> {
+fn facts(model: &str, models: &ModelRegistry) -> Result<ProviderInfo, CommandError> {
     let Some((provider, _)) = model.split_once(':').filter(|(_, name)| !name.is_empty()) else {
-        return Err(Failure::usage("no model is named", "give --provider and --model, or --model provider:model"));
+        return Err(CommandError::usage("no model is named", "give --provider and --model, or --model provider:model"));
     };
     provider_facts(provider, models)
 }
 
-fn provider_facts(provider: &str, models: &Models) -> Result<ProviderFacts, Failure> {
-    let known = models.known();
+fn provider_facts(provider: &str, models: &ModelRegistry) -> Result<ProviderInfo, CommandError> {
+    let known = models.providers();
     let names = || known.iter().map(|facts| facts.name.clone()).collect::<Vec<_>>().join(", ");
     known.iter().find(|facts| facts.name == provider).cloned().ok_or_else(|| {
-        Failure::usage(format!("there is no provider `{}`", shown(provider)), format!("there are: {}", names()))
+        CommandError::usage(
+            format!("there is no provider `{}`", display_line(provider)),
+            format!("there are: {}", names()),
+        )
     })
 }
 
 /// Where the config is to say what.
-fn changes(chosen: &Chosen, plan: &Plan, key_env: Option<&str>, models: &Models) -> Vec<(Vec<String>, Value)> {
+fn changes(
+    chosen: &ConfigureAnswers,
+    plan: &Plan,
+    key_env: Option<&str>,
+    models: &ModelRegistry,
+) -> Vec<(Vec<String>, Value)> {
     let user = plan.manifests().configs.iter().find(|entry| entry.layer == Layer::User);
     let profile = user.and_then(|entry| entry.config.profile.clone()).unwrap_or_else(|| "default".to_owned());
     let in_profile = |key: &str| vec!["profiles".to_owned(), profile.clone(), key.to_owned()];
@@ -314,10 +337,15 @@ fn changes(chosen: &Chosen, plan: &Plan, key_env: Option<&str>, models: &Models)
 }
 
 /// Asks the model once.
-fn try_out(chosen: &Chosen, models: &Models, keys: &Keys, output: &mut Output) -> Result<(), Failure> {
+fn try_out(
+    chosen: &ConfigureAnswers,
+    models: &ModelRegistry,
+    keys: &Keys,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let failed = |problem: String| {
-        Failure::work(
-            format!("{}; nothing was changed", shown(&problem)),
+        CommandError::work(
+            format!("{}; nothing was changed", display_line(&problem)),
             "correct it, or leave the test out with --no-test",
         )
     };
@@ -335,10 +363,10 @@ fn try_out(chosen: &Chosen, models: &Models, keys: &Keys, output: &mut Output) -
         variable(wanted)
     };
     let provider = models.provider(&chosen.model, lookup).map_err(|error| failed(error.to_string()))?;
-    output.aside(&format!("asking {} once …\n", shown(&chosen.model)));
+    output.aside(&format!("asking {} once …\n", display_line(&chosen.model)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(error.to_string()))?;
-    let request = Request {
+    let request = ModelRequest {
         system: "Answer with one word.".into(),
         tools: Arc::from([]),
         messages: vec![Arc::new(Message::user(vec![Content::text("Say hello.")]))],
@@ -356,14 +384,14 @@ fn try_out(chosen: &Chosen, models: &Models, keys: &Keys, output: &mut Output) -
     answered.unwrap_or_else(|_| Err("it did not answer within a minute".to_owned())).map_err(failed)
 }
 
-fn tell(
-    chosen: &Chosen,
-    kept: Option<KeptIn>,
+fn print_result(
+    chosen: &ConfigureAnswers,
+    kept: Option<KeyLocation>,
     keys: &Keys,
     file: &std::path::Path,
     tested: bool,
     as_json: bool,
-    output: &mut Output,
+    output: &mut CommandOutput,
 ) {
     let program = std::env::current_exe().map_or_else(|_| "skein".to_owned(), |path| path.display().to_string());
     let editor = json!({"agent_servers": {"Skein": {"type": "custom", "command": program, "args": ["acp"]}}});
@@ -377,47 +405,52 @@ fn tell(
         }));
         return;
     }
-    output.line(&format!("{}: sessions begin with {}.", file.display(), shown(&chosen.model)));
+    output.line(&format!("{}: sessions begin with {}.", file.display(), display_line(&chosen.model)));
     match kept {
-        Some((name, KeptIn::Environment)) => output.line(&format!("Its key is in the variable {name}.")),
-        Some((_, KeptIn::Keyring)) => output.line("Its key is kept in your keyring."),
-        Some((_, KeptIn::File)) => {
+        Some((name, KeyLocation::Environment)) => output.line(&format!("Its key is in the variable {name}.")),
+        Some((_, KeyLocation::Keyring)) => output.line("Its key is kept in your keyring."),
+        Some((_, KeyLocation::File)) => {
             let instead = keys.trouble().map(|trouble| format!("; your keyring {trouble}")).unwrap_or_default();
             output.line(&format!("Its key is kept in {}, which only you can read{instead}.", keys.file().display()));
         }
-        Some((name, KeptIn::Nowhere)) => output.line(&format!("Its key is missing: set {name}, or run this again.")),
+        Some((name, KeyLocation::Nowhere)) => {
+            output.line(&format!("Its key is missing: set {name}, or run this again."))
+        }
         None => {}
     }
     output.line(&format!("For Zed, in settings.json (docs/editors.md has others):\n{editor:#}"));
 }
 
-fn question(text: &str, held: Option<&str>, output: &mut Output) -> Result<String, Failure> {
+fn question(text: &str, held: Option<&str>, output: &mut CommandOutput) -> Result<String, CommandError> {
     let held = held.unwrap_or_default();
-    let shown_held = if held.is_empty() { String::new() } else { format!(" [{}]", shown(held)) };
+    let shown_held = if held.is_empty() { String::new() } else { format!(" [{}]", display_line(held)) };
     output.text(&format!("{text}{shown_held}: "));
     let line = line()?;
     Ok(if line.is_empty() { held.to_owned() } else { line })
 }
 
-fn yes(text: &str, output: &mut Output) -> Result<bool, Failure> {
+fn yes(text: &str, output: &mut CommandOutput) -> Result<bool, CommandError> {
     output.text(&format!("{text} [Y/n] "));
     Ok(!line()?.to_lowercase().starts_with('n'))
 }
 
-fn line() -> Result<String, Failure> {
-    std::io::stdout().flush().map_err(|error| unheard(&error))?;
+fn line() -> Result<String, CommandError> {
+    std::io::stdout().flush().map_err(|error| no_terminal_error(&error))?;
     let mut line = String::new();
-    if std::io::stdin().lock().read_line(&mut line).map_err(|error| unheard(&error))? == 0 {
-        return Err(Failure::usage("the answers ended here; nothing was changed", "Enter alone keeps what is shown"));
+    if std::io::stdin().lock().read_line(&mut line).map_err(|error| no_terminal_error(&error))? == 0 {
+        return Err(CommandError::usage(
+            "the answers ended here; nothing was changed",
+            "Enter alone keeps what is shown",
+        ));
     }
     Ok(line.trim().to_owned())
 }
 
 /// Reads a line that the terminal does not show.
-fn hidden(text: &str, output: &mut Output) -> Result<String, Failure> {
+fn read_hidden_line(text: &str, output: &mut CommandOutput) -> Result<String, CommandError> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let stdin = std::io::stdin();
-    let failed = |error: rustix::io::Errno| unheard(&error.into());
+    let failed = |error: rustix::io::Errno| no_terminal_error(&error.into());
     let before = tcgetattr(&stdin).map_err(failed)?;
     let mut quiet = before.clone();
     quiet.local_modes.remove(LocalModes::ECHO);
@@ -430,6 +463,9 @@ fn hidden(text: &str, output: &mut Output) -> Result<String, Failure> {
     read
 }
 
-fn unheard(error: &std::io::Error) -> Failure {
-    Failure::usage(format!("nobody can be asked: {error}"), "say it with flags; `skein configure --help` lists them")
+fn no_terminal_error(error: &std::io::Error) -> CommandError {
+    CommandError::usage(
+        format!("nobody can be asked: {error}"),
+        "say it with flags; `skein configure --help` lists them",
+    )
 }

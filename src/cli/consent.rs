@@ -13,16 +13,16 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::folders::Folders;
-use super::kept_rules::UserConfig;
 use super::keyboard::{Key, Keyboard};
-use super::output::{BOLD, QUIET, clear_line, shown, verbatim};
+use super::output::{BOLD, QUIET, clear_line, display_line, verbatim};
+use super::rule_store::UserConfig;
 use super::wrap::{Margin, Wrap, paragraph, screen_width};
 use super::{diff, elicit};
-use crate::broker::{Answer, Asker, Choosing, Question, RuleStore as _};
+use crate::broker::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse, RuleStore as _};
 use crate::diagnostic::printable;
 use crate::manifest::PermissionRule;
 use crate::text::escape_json;
-use crate::tool::elicit::{Elicitation, Elicited};
+use crate::tool::elicit::{Elicitation, ElicitationResponse};
 use crate::tool::{FileTarget, Preview, preview};
 
 /// So many lines are shown unless all are asked for.
@@ -33,96 +33,96 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who may print: while a question stands, nobody else.
 #[derive(Debug, Default)]
-pub(super) struct Floor {
+pub(super) struct ScreenLock {
     taken: Mutex<bool>,
     /// Told when it is free again.
     free: Condvar,
 }
 
-impl Floor {
+impl ScreenLock {
     /// Does `work` if no question stands, and none comes while it is done.
     pub(super) fn if_free<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let taken = self.taken();
+        let taken = self.lock();
         (!*taken).then(work)
     }
 
     /// Waits until a question that nobody needs an answer to any more is off the screen.
     pub(super) fn wait(&self) {
-        drop(self.free.wait_timeout_while(self.taken(), PATIENCE, |taken| *taken));
+        drop(self.free.wait_timeout_while(self.lock(), PATIENCE, |taken| *taken));
     }
 
     fn set(&self, taken: bool) {
-        *self.taken() = taken;
+        *self.lock() = taken;
         self.free.notify_all();
     }
 
-    fn taken(&self) -> MutexGuard<'_, bool> {
+    fn lock(&self) -> MutexGuard<'_, bool> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Asks at the terminal, one question at a time.
-pub(super) struct AtTerminal {
+pub(super) struct TerminalAsker {
     keyboard: Arc<Keyboard>,
-    floor: Arc<Floor>,
+    floor: Arc<ScreenLock>,
     rules: UserConfig,
     turn: tokio::sync::Mutex<()>,
 }
 
 /// Nobody waits for an answer any more when it is dropped.
-struct Awaited(Arc<AtomicBool>);
+struct AnswerGuard(Arc<AtomicBool>);
 
-impl Drop for Awaited {
+impl Drop for AnswerGuard {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl AtTerminal {
-    pub(super) fn new(keyboard: Arc<Keyboard>, floor: Arc<Floor>, folders: &Folders) -> Self {
+impl TerminalAsker {
+    pub(super) fn new(keyboard: Arc<Keyboard>, floor: Arc<ScreenLock>, folders: &Folders) -> Self {
         let rules = UserConfig { folder: folders.config.clone() };
         Self { keyboard, floor, rules, turn: tokio::sync::Mutex::default() }
     }
 }
 
-impl Asker for AtTerminal {
-    fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+impl Asker for TerminalAsker {
+    fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
         Box::pin(async move {
             let rule = question.rule.clone();
             let put = move |keyboard: &Keyboard, given_up: &AtomicBool| answer(&question, keyboard, given_up);
-            match self.alone(put).await {
-                Some(Said::Yes) => Answer::Allow,
-                Some(Said::Always) => Answer::AllowAlways,
-                Some(Said::InProject) => rule.map_or(Answer::Allow, |rule| self.keep(&rule)),
-                Some(Said::No) => Answer::Refuse,
-                None => Answer::Unheard,
+            match self.ask_exclusively(put).await {
+                Some(ConsentAnswer::Yes) => PermissionResponse::Allow,
+                Some(ConsentAnswer::Always) => PermissionResponse::AllowAlways,
+                Some(ConsentAnswer::InProject) => rule.map_or(PermissionResponse::Allow, |rule| self.keep(&rule)),
+                Some(ConsentAnswer::No) => PermissionResponse::Refuse,
+                None => PermissionResponse::Unavailable,
             }
         })
     }
 
-    fn choose(&self, choosing: Choosing) -> BoxFuture<'_, Option<String>> {
+    fn choose(&self, choosing: ExternalPermissionRequest) -> BoxFuture<'_, Option<String>> {
         Box::pin(async move {
             let put = move |keyboard: &Keyboard, given_up: &AtomicBool| choice(&choosing, keyboard, given_up);
-            self.alone(put).await.flatten()
+            self.ask_exclusively(put).await.flatten()
         })
     }
 
-    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited> {
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
         Box::pin(async move {
             let put = move |keyboard: &Keyboard, given_up: &AtomicBool| elicit::put(&question, keyboard, given_up);
-            self.alone(put).await.unwrap_or(Elicited::Unheard)
+            self.ask_exclusively(put).await.unwrap_or(ElicitationResponse::Unavailable)
         })
     }
 }
 
-impl AtTerminal {
+impl TerminalAsker {
     /// Puts a question while nobody else prints or asks. Nothing if the terminal cannot be used.
-    async fn alone<T: Send + 'static>(
+    async fn ask_exclusively<T: Send + 'static>(
         &self,
         put: impl FnOnce(&Keyboard, &AtomicBool) -> std::io::Result<T> + Send + 'static,
     ) -> Option<T> {
         let _turn = self.turn.lock().await;
-        let awaited = Awaited(Arc::default());
+        let awaited = AnswerGuard(Arc::default());
         let (keyboard, floor, given_up) = (Arc::clone(&self.keyboard), Arc::clone(&self.floor), Arc::clone(&awaited.0));
         floor.set(true);
         // It is the reader that leaves the floor, also when nobody waits for the answer: only then the question is
@@ -136,29 +136,34 @@ impl AtTerminal {
     }
 
     /// The call was consented to, whether or not the rule can be kept.
-    fn keep(&self, rule: &PermissionRule) -> Answer {
+    fn keep(&self, rule: &PermissionRule) -> PermissionResponse {
         let told = match self.rules.keep(rule) {
             Ok(()) => format!("kept in your config: {rule}"),
             Err(problem) => format!("not kept, but allowed in this session: {problem}"),
         };
         clear_line();
-        if let Err(error) = write!(anstream::stderr(), "{}", paragraph(&shown(&told), 2, QUIET, screen_width())) {
+        if let Err(error) = write!(anstream::stderr(), "{}", paragraph(&display_line(&told), 2, QUIET, screen_width()))
+        {
             tracing::warn!(%error, "the terminal cannot be written to");
         }
-        Answer::AllowAlways
+        PermissionResponse::AllowAlways
     }
 }
 
 /// The question of an agent outside, with the answers that it offers. What is no answer chooses nothing.
-fn choice(choosing: &Choosing, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<Option<String>> {
+fn choice(
+    choosing: &ExternalPermissionRequest,
+    keyboard: &Keyboard,
+    given_up: &AtomicBool,
+) -> std::io::Result<Option<String>> {
     let mut stderr = anstream::stderr();
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
     writeln!(
         stderr,
         "{yellow}?{yellow:#} {} asks about {BOLD}{}{BOLD:#}",
-        shown(&choosing.by),
-        shown(&choosing.title)
+        display_line(&choosing.by),
+        display_line(&choosing.title)
     )?;
     // What it says that it is about; its title alone may hide that.
     if let Some(input) =
@@ -171,7 +176,7 @@ fn choice(choosing: &Choosing, keyboard: &Keyboard, given_up: &AtomicBool) -> st
     // A key each, as far as there are keys.
     let options: Vec<_> = ('1'..='9').zip(&choosing.options).collect();
     for (key, option) in &options {
-        writeln!(stderr, "    {BOLD}{key}{BOLD:#} {}", shown(&option.name))?;
+        writeln!(stderr, "    {BOLD}{key}{BOLD:#} {}", display_line(&option.name))?;
     }
     let offer = || {
         write!(anstream::stderr(), "  {BOLD}1{BOLD:#} to {BOLD}{}{BOLD:#}, or {BOLD}n{BOLD:#} no ", options.len())?;
@@ -185,12 +190,12 @@ fn choice(choosing: &Choosing, keyboard: &Keyboard, given_up: &AtomicBool) -> st
         })
     };
     let chosen = keyboard.ask(given_up, offer, meaning)?.flatten();
-    writeln!(stderr, "{BOLD}→ {}{BOLD:#}", chosen.map_or("no".to_owned(), |option| shown(&option.name)))?;
+    writeln!(stderr, "{BOLD}→ {}{BOLD:#}", chosen.map_or("no".to_owned(), |option| display_line(&option.name)))?;
     Ok(chosen.map(|option| option.id.clone()))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Said {
+enum ConsentAnswer {
     Yes,
     Always,
     InProject,
@@ -206,18 +211,18 @@ enum ConsentPeriod {
 }
 
 /// Shows what would happen and waits for a key that means something.
-fn answer(question: &Question, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<Said> {
+fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<ConsentAnswer> {
     let mut stderr = anstream::stderr();
     let lines = describe(&question.tool, &question.arguments, question.target.as_ref());
     let folded = lines.len() > MAX_LINES;
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
-    let by = question.by.as_ref().map(|by| format!("{}: ", shown(by))).unwrap_or_default();
+    let by = question.by.as_ref().map(|by| format!("{}: ", display_line(by))).unwrap_or_default();
     let wants = match question.always.host() {
-        Some(host) => format!("fetch from {BOLD}{}{BOLD:#}", shown(host)),
+        Some(host) => format!("fetch from {BOLD}{}{BOLD:#}", display_line(host)),
         None => "run".to_owned(),
     };
-    writeln!(stderr, "{yellow}?{yellow:#} {by}{BOLD}{}{BOLD:#} wants to {wants}:", shown(&question.tool))?;
+    writeln!(stderr, "{yellow}?{yellow:#} {by}{BOLD}{}{BOLD:#} wants to {wants}:", display_line(&question.tool))?;
     let few = if folded { MAX_LINES - 1 } else { lines.len() };
     lines[..few].iter().try_for_each(|line| writeln!(stderr, "{line}"))?;
     if folded {
@@ -225,8 +230,8 @@ fn answer(question: &Question, keyboard: &Keyboard, given_up: &AtomicBool) -> st
     }
     let once = question.protected.is_some();
     let note = match &question.protected {
-        Some(protected) => shown(&protected.to_string()),
-        None => format!("always would cover {}", shown(&question.always.to_string())),
+        Some(protected) => display_line(&protected.to_string()),
+        None => format!("always would cover {}", display_line(&question.always.to_string())),
     };
     write!(stderr, "{}", paragraph(&note, 2, if once { yellow } else { QUIET }, screen_width()))?;
     let period = match (once, question.rule.is_some()) {
@@ -243,22 +248,22 @@ fn answer(question: &Question, keyboard: &Keyboard, given_up: &AtomicBool) -> st
     };
     let meaning = |key| {
         Ok(match key {
-            Key::Letter('y' | 'Y') => Some((Said::Yes, "yes")),
-            Key::Letter('a' | 'A') if period >= ConsentPeriod::Session => Some((Said::Always, "always")),
-            Key::Letter('p' | 'P') if period == ConsentPeriod::Project => Some((Said::InProject, "always")),
+            Key::Letter('y' | 'Y') => Some((ConsentAnswer::Yes, "yes")),
+            Key::Letter('a' | 'A') if period >= ConsentPeriod::Session => Some((ConsentAnswer::Always, "always")),
+            Key::Letter('p' | 'P') if period == ConsentPeriod::Project => Some((ConsentAnswer::InProject, "always")),
             Key::Letter('s' | 'S') if folded => {
                 let mut stderr = anstream::stderr();
                 lines.iter().try_for_each(|line| write!(stderr, "\n{line}"))?;
                 None
             }
-            Key::Letter('n' | 'N') | Key::Escape => Some((Said::No, "no")),
+            Key::Letter('n' | 'N') | Key::Escape => Some((ConsentAnswer::No, "no")),
             // A key that means nothing here must not mean consent, and not a refusal either.
             Key::Letter(_) | Key::Enter => None,
         })
     };
     let Some((said, word)) = keyboard.ask(given_up, offer, meaning)? else {
         writeln!(stderr)?;
-        return Ok(Said::No);
+        return Ok(ConsentAnswer::No);
     };
     writeln!(stderr, "{BOLD}→ {word}{BOLD:#}")?;
     Ok(said)

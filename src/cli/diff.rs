@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_stand_with_their_numbers_and_nothing_steers_the_terminal() {
+    fn diff_has_line_numbers_and_no_terminal_escapes() {
         let before = "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n";
         let after = before.replace("b\n", "B\u{1b}[2J\n").replace("j\n", "");
         let plain: Vec<_> =

@@ -9,16 +9,16 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::folders::Folders;
-use super::keys::{KeptIn, Keys, Trouble};
+use super::keys::{KeyLocation, KeyringError, Keys};
 use super::models::{KnownModels, variable};
-use super::output::{Failure, Output, shown};
+use super::output::{CommandError, CommandOutput, display_line};
 use super::{Global, top_of_mind, workspace};
 use crate::agents::models;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::manifest::Settings;
 use crate::services::builtin::knowledge::problems;
 use crate::session::ModelSource as _;
-use crate::trust::{Project, Trust, TrustStore};
+use crate::trust::{ProjectFiles, TrustState, TrustStore};
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -29,7 +29,7 @@ pub(super) struct DoctorArgs {
 
 /// One thing that is wrong, or worth knowing.
 #[derive(Debug, Serialize)]
-struct Finding {
+struct DoctorFinding {
     severity: Severity,
     what: String,
     /// A file, a variable, an address.
@@ -39,12 +39,12 @@ struct Finding {
 
 /// What was found so far.
 #[derive(Default)]
-struct Findings(Vec<Finding>);
+struct Findings(Vec<DoctorFinding>);
 
 impl Findings {
     fn add(&mut self, severity: Severity, what: impl Into<String>, place: impl Into<String>, fix: impl Into<String>) {
-        let (what, place, fix) = (shown(&what.into()), shown(&place.into()), shown(&fix.into()));
-        self.0.push(Finding { severity, what, place, fix });
+        let (what, place, fix) = (display_line(&what.into()), display_line(&place.into()), display_line(&fix.into()));
+        self.0.push(DoctorFinding { severity, what, place, fix });
     }
 
     fn error(&mut self, what: impl Into<String>, place: impl Into<String>, fix: impl Into<String>) {
@@ -60,7 +60,12 @@ impl Findings {
     }
 }
 
-pub(super) fn run(args: &DoctorArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &DoctorArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let mut found = Findings::default();
     files::check(folders, &mut found);
     trust(folders, &mut found);
@@ -69,27 +74,27 @@ pub(super) fn run(args: &DoctorArgs, global: &Global, folders: &Folders, output:
     if let Some(problem) = top_of_mind::from_environment(folders).read().problem {
         found.warning(problem, "SKEIN_TOM_FILE or GOOSE_MOIM_MESSAGE_FILE", "name a text file, or unset the variable");
     }
-    if reach::on_path("bash").is_none() {
+    if reach::find_in_path("bash").is_none() {
         let fix = "install bash, or put it on the PATH: the service developer runs commands with it";
         found.error("there is no program `bash` on the PATH", "PATH", fix);
     }
     found.0.sort_by_key(|found| found.severity);
-    tell(&found, args.json, output);
+    print_findings(&found, args.json, output);
     match found.count(Severity::Error) {
         0 => Ok(()),
-        1 => Err(Failure::work("the set-up has 1 error", "it says its fix")),
-        errors => Err(Failure::work(format!("the set-up has {errors} errors"), "each says its fix")),
+        1 => Err(CommandError::work("the set-up has 1 error", "it says its fix")),
+        errors => Err(CommandError::work(format!("the set-up has {errors} errors"), "each says its fix")),
     }
 }
 
-fn tell(found: &Findings, as_json: bool, output: &mut Output) {
+fn print_findings(found: &Findings, as_json: bool, output: &mut CommandOutput) {
     let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|severity| found.count(severity));
     let [errors, warnings, notes] = counts;
     if as_json {
         output.json(&json!({"errors": errors, "warnings": warnings, "notes": notes, "findings": found.0}));
         return;
     }
-    for Finding { severity, what, place, fix } in &found.0 {
+    for DoctorFinding { severity, what, place, fix } in &found.0 {
         output.line(&format!("{severity}: {what}\n  at:  {place}\n  fix: {fix}"));
     }
     let plural = |count: usize, thing: &str| format!("{count} {thing}{}", if count == 1 { "" } else { "s" });
@@ -98,7 +103,7 @@ fn tell(found: &Findings, as_json: bool, output: &mut Output) {
 }
 
 fn trust(folders: &Folders, found: &mut Findings) {
-    let project = match Project::find(&folders.cwd) {
+    let project = match ProjectFiles::find(&folders.cwd) {
         Ok(Some(project)) => project,
         Ok(None) => return,
         Err(error) => {
@@ -111,11 +116,11 @@ fn trust(folders: &Folders, found: &mut Findings) {
     };
     let place = project.root.display().to_string();
     match TrustStore::open(&folders.data).map(|store| store.trust_of(&project)) {
-        Ok(Trust::Trusted) => {}
-        Ok(Trust::Unknown) => {
+        Ok(TrustState::Trusted) => {}
+        Ok(TrustState::Unknown) => {
             found.warning("the project's .skein/ or .mcp.json is not trusted and not used", place, LOOK);
         }
-        Ok(Trust::Changed) => {
+        Ok(TrustState::Changed) => {
             found.warning("the project has changed since it was trusted, and is not used", place, LOOK);
         }
         // The manifests cannot be read either, and that is where it is told.
@@ -186,7 +191,7 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
     match KnownModels::of(settings, None, None, keys.clone()).provider(&name) {
         Err(error) => {
             let fix = match keys.trouble() {
-                Some(Trouble::Locked) => "unlock your keyring, or run `skein configure`",
+                Some(KeyringError::Locked) => "unlock your keyring, or run `skein configure`",
                 _ => "correct it, or run `skein configure`",
             };
             found.error(error.to_string(), place, fix);
@@ -202,15 +207,17 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
 
 /// Where the key of a model lies.
 fn key(model: &str, settings: &Settings, keys: &Keys, found: &mut Findings) {
-    let known = models(settings).known();
+    let known = models(settings).providers();
     let provider = model.split(':').next().unwrap_or_default();
     let Some(facts) = known.iter().find(|facts| facts.name == provider) else { return };
     let Some(name) = &facts.key else { return };
     let remove = format!("nothing need be done; `skein configure --forget-key {provider}` removes it");
     match keys.find(name).0 {
-        KeptIn::Environment | KeptIn::Nowhere => {}
-        KeptIn::Keyring => found.add(Severity::Note, format!("the key {name} is in your keyring"), "keyring", remove),
-        KeptIn::File => {
+        KeyLocation::Environment | KeyLocation::Nowhere => {}
+        KeyLocation::Keyring => {
+            found.add(Severity::Note, format!("the key {name} is in your keyring"), "keyring", remove)
+        }
+        KeyLocation::File => {
             let why = keys.trouble().map(|trouble| format!("; your keyring {trouble}")).unwrap_or_default();
             let what = format!("the key {name} is in a file, in plain text{why}");
             found.add(Severity::Note, what, keys.file().display().to_string(), remove);

@@ -9,42 +9,47 @@ use anstyle::AnsiColor;
 use serde_json::{Map, Value, json};
 
 use super::keyboard::{Key, Keyboard};
-use super::output::{BOLD, QUIET, clear_line, shown};
+use super::output::{BOLD, QUIET, clear_line, display_line};
 use super::wrap::{paragraph, screen_width};
-use crate::tool::elicit::{Elicitation, Elicited, Wanted, host};
+use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse, host};
 
 /// Puts the question and waits for the answer.
-pub(super) fn put(question: &Elicitation, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<Elicited> {
+pub(super) fn put(
+    question: &Elicitation,
+    keyboard: &Keyboard,
+    given_up: &AtomicBool,
+) -> std::io::Result<ElicitationResponse> {
     let mut stderr = anstream::stderr();
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
-    writeln!(stderr, "{yellow}?{yellow:#} {BOLD}{}{BOLD:#} asks:", shown(&question.by))?;
+    writeln!(stderr, "{yellow}?{yellow:#} {BOLD}{}{BOLD:#} asks:", display_line(&question.by))?;
     for line in question.message.lines() {
-        write!(stderr, "{}", paragraph(&shown(line), 2, anstyle::Style::new(), screen_width()))?;
+        write!(stderr, "{}", paragraph(&display_line(line), 2, anstyle::Style::new(), screen_width()))?;
     }
     if let Some(reason) = question.refusal() {
-        write!(stderr, "{}", paragraph(&format!("declined: {}", shown(&reason)), 2, QUIET, screen_width()))?;
-        return Ok(Elicited::Declined);
+        write!(stderr, "{}", paragraph(&format!("declined: {}", display_line(&reason)), 2, QUIET, screen_width()))?;
+        return Ok(ElicitationResponse::Declined);
     }
-    let offered = match &question.wanted {
-        Wanted::Page { url, .. } => {
+    let offered = match &question.kind {
+        ElicitationKind::Page { url, .. } => {
             let cyan = AnsiColor::Cyan.on_default();
-            writeln!(stderr, "    {cyan}{}{cyan:#}", shown(url))?;
-            writeln!(stderr, "  {QUIET}a page of {}{QUIET:#}", shown(host(url).unwrap_or_default()))?;
+            writeln!(stderr, "    {cyan}{}{cyan:#}", display_line(url))?;
+            writeln!(stderr, "  {QUIET}a page of {}{QUIET:#}", display_line(host(url).unwrap_or_default()))?;
             "I have done it"
         }
-        Wanted::Fields(_) => "answer",
+        ElicitationKind::Fields(_) => "answer",
     };
     let keys = format!("  {BOLD}y{BOLD:#} {offered} · {BOLD}n{BOLD:#} decline ");
     match yes_or_no(keyboard, given_up, &keys)? {
         Some(true) => {}
-        Some(false) => return Ok(Elicited::Declined),
-        None => return Ok(Elicited::Dismissed),
+        Some(false) => return Ok(ElicitationResponse::Declined),
+        None => return Ok(ElicitationResponse::Dismissed),
     }
-    match &question.wanted {
-        Wanted::Page { .. } => Ok(Elicited::Accepted(Map::new())),
-        Wanted::Fields(schema) => {
-            Ok(fields(schema, keyboard, given_up)?.map_or(Elicited::Dismissed, Elicited::Accepted))
+    match &question.kind {
+        ElicitationKind::Page { .. } => Ok(ElicitationResponse::Accepted(Map::new())),
+        ElicitationKind::Fields(schema) => {
+            Ok(fields(schema, keyboard, given_up)?
+                .map_or(ElicitationResponse::Dismissed, ElicitationResponse::Accepted))
         }
     }
 }
@@ -81,12 +86,12 @@ fn fields(
     let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     for (name, about) in &all {
         let needed = required.contains(&json!(name));
-        let title = shown(about["title"].as_str().unwrap_or(name));
+        let title = display_line(about["title"].as_str().unwrap_or(name));
         if let Some(description) = about["description"].as_str() {
-            write!(anstream::stderr(), "{}", paragraph(&shown(description), 2, QUIET, screen_width()))?;
+            write!(anstream::stderr(), "{}", paragraph(&display_line(description), 2, QUIET, screen_width()))?;
         }
         for (at, (_, called)) in choices(about).iter().enumerate() {
-            writeln!(anstream::stderr(), "    {BOLD}{}{BOLD:#} {}", at + 1, shown(called))?;
+            writeln!(anstream::stderr(), "    {BOLD}{}{BOLD:#} {}", at + 1, display_line(called))?;
         }
         let hint = hint(about, needed);
         let prompt = format!("  {BOLD}{title}{BOLD:#} {QUIET}{hint}{QUIET:#} › ");
@@ -118,7 +123,7 @@ fn hint(about: &Value, needed: bool) -> String {
     match (&about["default"], needed) {
         (Value::Null, true) => format!("({kind})"),
         (Value::Null, false) => format!("({kind}, or nothing)"),
-        (default, _) => format!("({kind}; nothing for {})", shown(&default.to_string())),
+        (default, _) => format!("({kind}; nothing for {})", display_line(&default.to_string())),
     }
 }
 
@@ -159,12 +164,12 @@ fn read_field(about: &Value, needed: bool, text: &str) -> Result<Option<Value>, 
         },
         Some("integer") => {
             let number: i64 = text.parse().map_err(|_| "write a whole number".to_owned())?;
-            within(about, number as f64).map(|()| Some(json!(number)))
+            check_range(about, number as f64).map(|()| Some(json!(number)))
         }
         Some("number") => {
             let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
             let number = number.ok_or_else(|| "write a number".to_owned())?;
-            within(about, number).map(|()| Some(json!(number)))
+            check_range(about, number).map(|()| Some(json!(number)))
         }
         Some("array") => {
             text.split(',').map(|one| chosen(one.trim())).collect::<Result<Vec<_>, _>>().map(|all| Some(json!(all)))
@@ -183,7 +188,7 @@ fn read_field(about: &Value, needed: bool, text: &str) -> Result<Option<Value>, 
     }
 }
 
-fn within(about: &Value, number: f64) -> Result<(), String> {
+fn check_range(about: &Value, number: f64) -> Result<(), String> {
     match (about["minimum"].as_f64(), about["maximum"].as_f64()) {
         (Some(least), _) if number < least => Err(format!("write at least {least}")),
         (_, Some(most)) if number > most => Err(format!("write at most {most}")),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
 
-use super::output::{Failure, shown};
+use super::output::{CommandError, display_line};
 use crate::sandbox::HiddenPaths;
 use crate::services::UserFolders;
 
@@ -40,12 +40,12 @@ pub(super) enum FolderError {
 }
 
 impl FolderError {
-    pub(super) fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> CommandError {
         let help = match self {
             FolderError::Relative { name, .. } => format!("set {name} to a full path, or unset it"),
             FolderError::NoHome { .. } | FolderError::UserDatabase { .. } => "set HOME to your home folder".to_owned(),
         };
-        Failure::usage(shown(&self.to_string()), help)
+        CommandError::usage(display_line(&self.to_string()), help)
     }
 }
 
@@ -104,7 +104,7 @@ impl Folders {
     }
 
     /// A path as a person wants to read it: relative when it lies below the working directory.
-    pub(super) fn shown(&self, path: &Path) -> String {
+    pub(super) fn display_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.cwd).unwrap_or(path).display().to_string()
     }
 }

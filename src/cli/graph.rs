@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::folders::Folders;
-use super::output::{Failure, Output};
+use super::output::{CommandError, CommandOutput};
 use super::{Global, workspace};
 use crate::graph::{Format, render};
 
@@ -26,7 +26,12 @@ enum GraphFormat {
     Json,
 }
 
-pub(super) fn run(args: &GraphArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &GraphArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     let format = match args.format {
         _ if args.json => Format::Json,

@@ -10,16 +10,17 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::models::variable;
-use super::output::{Failure, Output, cut, shown};
+use super::output::{CommandError, CommandOutput, cut, display_line};
 use super::settings_file::SettingsFile;
 use super::whole_file::create;
 use crate::diagnostic::Severity;
 use crate::graph;
 use crate::manifest::{
-    self, Layer, LeftOut, Manifests, Moved, Root, ServiceManifest, Settings, Transport, read_foreign, written_service,
+    self, ImportedConfig, Layer, Manifests, Root, ServiceManifest, Settings, SkippedItem, Transport, read_foreign,
+    service_text,
 };
 use crate::services::builtin::memory::{self, ImportError};
-use crate::store::{Reach, project_root};
+use crate::store::{MemoryOwner, project_root};
 
 /// More is no settings file.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
@@ -28,7 +29,7 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct ImportArgs {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<ImportCommand>,
     /// goose's config.yaml, a JSON file with MCP servers (Claude, .mcp.json, Zed, VS Code), or the folder
     /// with goose's memories; it stays as it is
     #[arg(required = true)]
@@ -45,13 +46,13 @@ pub(super) struct ImportArgs {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ImportCommand {
     /// Take over an agent of the registry of the Agent Client Protocol
     Registry(registry::RegistryArgs),
 }
 
-pub(super) fn run(args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
-    if let Some(What::Registry(args)) = &args.what {
+pub(super) fn run(args: &ImportArgs, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
+    if let Some(ImportCommand::Registry(args)) = &args.what {
         return registry::run(args, folders, output);
     }
     let file = args.file.as_deref().unwrap_or(Path::new(""));
@@ -66,30 +67,31 @@ pub(super) fn run(args: &ImportArgs, folders: &Folders, output: &mut Output) -> 
     if args.json {
         output.json(&result.to_json(args.dry_run, folders));
     } else {
-        result.tell(args.dry_run, folders, output);
+        result.print_result(args.dry_run, folders, output);
     }
     Ok(())
 }
 
-fn read(file: &Path) -> Result<Moved, Failure> {
+fn read(file: &Path) -> Result<ImportedConfig, CommandError> {
     let name = file.display();
     let help = "name goose's config.yaml, a JSON file with MCP servers, or the folder with goose's memories";
-    read_foreign(&name.to_string(), &text_of(file, help)?)
-        .map_err(|problem| Failure::usage(format!("{name} cannot be taken over: {}", shown(&problem)), help))
+    read_foreign(&name.to_string(), &text_of(file, help)?).map_err(|problem| {
+        CommandError::usage(format!("{name} cannot be taken over: {}", display_line(&problem)), help)
+    })
 }
 
-fn text_of(file: &Path, help: &str) -> Result<String, Failure> {
+fn text_of(file: &Path, help: &str) -> Result<String, CommandError> {
     let name = file.display();
-    let unreadable = |error: std::io::Error| Failure::usage(format!("{name} cannot be read: {error}"), help);
+    let unreadable = |error: std::io::Error| CommandError::usage(format!("{name} cannot be read: {error}"), help);
     if file.metadata().map_err(unreadable)?.len() > MAX_BYTES {
-        return Err(Failure::usage(format!("{name} is too large for a settings file"), help));
+        return Err(CommandError::usage(format!("{name} is too large for a settings file"), help));
     }
     std::fs::read_to_string(file).map_err(unreadable)
 }
 
 /// What is to be done, decided before anything is written.
 struct Import {
-    moved: Moved,
+    moved: ImportedConfig,
     /// Files of services, with their text.
     services: Vec<(PathBuf, String, ServiceManifest)>,
     /// Services that the user has already.
@@ -101,8 +103,8 @@ struct Import {
 }
 
 impl Import {
-    fn plan(moved: Moved, folders: &Folders) -> Result<Self, Failure> {
-        let user = Root::Disk { path: folders.config.clone(), shown: folders.shown(&folders.config) };
+    fn plan(moved: ImportedConfig, folders: &Folders) -> Result<Self, CommandError> {
+        let user = Root::Disk { path: folders.config.clone(), shown: folders.display_path(&folders.config) };
         let (known, _) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, user)]);
         let mut import = Self {
             moved,
@@ -128,24 +130,24 @@ impl Import {
         let file = folders.config.join("services").join(format!("{name}.yaml"));
         let known = known.services.get(&service.name).map(|entry| entry.layer);
         if known == Some(Layer::Builtin) {
-            return self.leave(&name, "Skein has a built-in service of that name; rename it to use both");
+            return self.skip(&name, "Skein has a built-in service of that name; rename it to use both");
         }
         if known.is_some() || file.exists() || self.services.iter().any(|(_, _, other)| other.name == service.name) {
             return self.there.push(name);
         }
-        let text = written_service(&service, self.moved.from);
+        let text = service_text(&service, self.moved.from);
         match problem(Path::new("services"), &file, &text) {
-            Some(problem) => self.leave(&name, &problem),
+            Some(problem) => self.skip(&name, &problem),
             None => self.services.push((file, text, service)),
         }
     }
 
-    fn leave(&mut self, what: &str, reason: &str) {
-        self.moved.left_out.push(LeftOut { what: what.to_owned(), reason: reason.to_owned() });
+    fn skip(&mut self, what: &str, reason: &str) {
+        self.moved.left_out.push(SkippedItem { what: what.to_owned(), reason: reason.to_owned() });
     }
 
     /// Model and approval, where the user's config says nothing of them.
-    fn settle(&mut self, known: &Manifests, folders: &Folders) -> Result<(), Failure> {
+    fn settle(&mut self, known: &Manifests, folders: &Folders) -> Result<(), CommandError> {
         let user = known.configs.iter().find(|entry| entry.layer == Layer::User).map(|entry| &entry.config);
         let profile = user.and_then(|config| config.profile.clone()).unwrap_or_else(|| "default".to_owned());
         let mut changes = Vec::new();
@@ -153,7 +155,7 @@ impl Import {
             let has = user.and_then(|config| config.profiles.get(&profile)).and_then(|it| it.processor.clone());
             match has {
                 Some(has) if has == model => {}
-                Some(has) => self.leave(&format!("the model {model}"), &format!("your profile names {has} already")),
+                Some(has) => self.skip(&format!("the model {model}"), &format!("your profile names {has} already")),
                 None => {
                     self.settled.push(format!("model {model}"));
                     changes.push((vec!["profiles", &profile, "processor"], Value::from(model)));
@@ -165,7 +167,7 @@ impl Import {
                 Some(has) if has == approval => {}
                 Some(has) => {
                     let reason = format!("your config says {} already", has.as_str());
-                    self.leave(&format!("the approval {}", approval.as_str()), &reason);
+                    self.skip(&format!("the approval {}", approval.as_str()), &reason);
                 }
                 None => {
                     self.settled.push(format!("approval {}", approval.as_str()));
@@ -180,19 +182,19 @@ impl Import {
             Ok(settings) => self.settings = Some(settings),
             Err(add) => {
                 for what in std::mem::take(&mut self.settled) {
-                    self.leave(&what, &format!("your config.yaml cannot be edited safely; write into it:\n{add}"));
+                    self.skip(&what, &format!("your config.yaml cannot be edited safely; write into it:\n{add}"));
                 }
             }
         }
         Ok(())
     }
 
-    fn write(&self) -> Result<(), Failure> {
+    fn write(&self) -> Result<(), CommandError> {
         for (file, text, _) in &self.services {
             // For the user alone: what looked harmless here may not be.
             create(file, text, 0o600).map_err(|error| {
                 let problem = format!("{} cannot be written: {error}", file.display());
-                Failure::work(problem, "correct this and run it again; what was written before it stays")
+                CommandError::work(problem, "correct this and run it again; what was written before it stays")
             })?;
         }
         self.settings.as_ref().map_or(Ok(()), SettingsFile::write)
@@ -216,7 +218,7 @@ impl Import {
     fn to_json(&self, dry_run: bool, folders: &Folders) -> Value {
         let services = self.services.iter().map(|(file, text, service)| {
             let text = dry_run.then_some(text);
-            json!({"name": service.name, "file": folders.shown(file), "text": text})
+            json!({"name": service.name, "file": folders.display_path(file), "text": text})
         });
         let variables = self.variables();
         let variables =
@@ -229,17 +231,21 @@ impl Import {
         })
     }
 
-    fn tell(&self, dry_run: bool, folders: &Folders, output: &mut Output) {
+    fn print_result(&self, dry_run: bool, folders: &Folders, output: &mut CommandOutput) {
         let wrote = if dry_run { "would write" } else { "wrote" };
         output.line(&format!("{}:", self.moved.from));
         for (file, text, service) in &self.services {
-            output.line(&format!("  {wrote} {}: {}", folders.shown(file), shown(&reached(service))));
+            output.line(&format!("  {wrote} {}: {}", folders.display_path(file), display_line(&target_text(service))));
             if dry_run {
-                text.lines().for_each(|line| output.line(&format!("    {}", shown_line(line))));
+                text.lines().for_each(|line| output.line(&format!("    {}", display_text(line))));
             }
         }
         if let Some(settings) = &self.settings {
-            output.line(&format!("  {wrote} {}: {}", folders.shown(settings.file()), shown(&self.settled.join(", "))));
+            output.line(&format!(
+                "  {wrote} {}: {}",
+                folders.display_path(settings.file()),
+                display_line(&self.settled.join(", "))
+            ));
         }
         for name in &self.there {
             output.line(&format!("  {name} is there already and was left as it is"));
@@ -251,19 +257,19 @@ impl Import {
             let what = if set { "is set" } else { "is not set: export it before you use it" };
             output.line(&format!("variable {name} ({}) {what}", services.join(", ")));
         }
-        for LeftOut { what, reason } in &self.moved.left_out {
-            output.line(&format!("left out: {}: {}", shown(what), super::output::shown_lines(reason)));
+        for SkippedItem { what, reason } in &self.moved.left_out {
+            output.line(&format!("left out: {}: {}", display_line(what), super::output::display_lines(reason)));
         }
         self.notes.iter().for_each(|note| output.note(note));
     }
 }
 
-fn shown_line(line: &str) -> String {
-    super::output::shown_lines(line)
+fn display_text(line: &str) -> String {
+    super::output::display_lines(line)
 }
 
 /// What would be started or asked.
-fn reached(service: &ServiceManifest) -> String {
+fn target_text(service: &ServiceManifest) -> String {
     match &service.transport {
         Transport::Builtin(name) => name.to_string(),
         Transport::Stdio(stdio) => [std::slice::from_ref(&stdio.command), &stdio.args].concat().join(" "),
@@ -286,19 +292,27 @@ fn problem(folder: &Path, file: &Path, text: &str) -> Option<String> {
 const FIRST_WORDS: usize = 72;
 
 /// goose's memories, each a memory of ours.
-fn memories(folder: &Path, args: &ImportArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
-    let scope = if args.project { Reach::Project } else { Reach::User };
+fn memories(
+    folder: &Path,
+    args: &ImportArgs,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let scope = if args.project { MemoryOwner::Project } else { MemoryOwner::User };
     let project = project_root(&folders.cwd);
     let imported = memory::import(folder, &folders.data, &project, scope, !args.dry_run);
     let imported = imported.map_err(|error| match error {
-        ImportError::Foreign { .. } => Failure::usage(
-            shown(&error.to_string()),
+        ImportError::Foreign { .. } => CommandError::usage(
+            display_line(&error.to_string()),
             "name the folder itself: `.goose/memory` of a project, or `memory` beside goose's config.yaml",
         ),
-        error => Failure::work(error.to_string(), "nothing of goose's was changed; correct this and run it again"),
+        error => CommandError::work(error.to_string(), "nothing of goose's was changed; correct this and run it again"),
     })?;
-    let kept: Vec<_> =
-        imported.kept.iter().map(|(category, text)| (shown(category), cut(&shown(text), FIRST_WORDS))).collect();
+    let kept: Vec<_> = imported
+        .kept
+        .iter()
+        .map(|(category, text)| (display_line(category), cut(&display_line(text), FIRST_WORDS)))
+        .collect();
     if args.json {
         let left_out: Vec<_> =
             imported.left_out.iter().map(|(file, reason)| json!({"file": file, "reason": reason})).collect();

@@ -36,18 +36,18 @@ pub(super) struct Keyboard {
 /// While it is there, what is typed is not shown, and waits for whoever reads next. Ctrl-C still interrupts;
 /// Ctrl-Z does not stop.
 #[derive(Debug)]
-pub(super) struct Quiet {
+pub(super) struct EchoGuard {
     before: Option<Termios>,
 }
 
 impl Keyboard {
     /// Nothing if stdin is no terminal.
-    pub(super) fn of_stdin() -> Option<Arc<Self>> {
+    pub(super) fn from_stdin() -> Option<Arc<Self>> {
         stdin().is_terminal().then(Arc::default)
     }
 
     /// Nobody else reads while the guard lives.
-    pub(super) fn reads(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn lock_reading(&self) -> MutexGuard<'_, ()> {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,8 +59,8 @@ impl Keyboard {
         mut offer: impl FnMut() -> std::io::Result<()>,
         mut meaning: impl FnMut(Key) -> std::io::Result<Option<T>>,
     ) -> std::io::Result<Option<T>> {
-        let _reads = self.reads();
-        let _quiet = Quiet::new(true);
+        let _reads = self.lock_reading();
+        let _quiet = EchoGuard::new(true);
         loop {
             self.wait_for_pause(given_up)?;
             if given_up.load(Ordering::Relaxed) {
@@ -77,8 +77,8 @@ impl Keyboard {
 
     /// One line, shown behind `prompt` as it is typed. Nothing if it is given up, or Escape is pressed.
     pub(super) fn line(&self, given_up: &AtomicBool, prompt: &str) -> std::io::Result<Option<String>> {
-        let _reads = self.reads();
-        let _quiet = Quiet::new(true);
+        let _reads = self.lock_reading();
+        let _quiet = EchoGuard::new(true);
         let mut typed = Vec::new();
         let mut stderr = anstream::stderr();
         write!(stderr, "{prompt}").and_then(|()| stderr.flush())?;
@@ -95,7 +95,7 @@ impl Keyboard {
             typed.extend_from_slice(&bytes[..read]);
             let text = words(&typed);
             let line = text.lines().next().unwrap_or_default();
-            write!(stderr, "\r\x1b[2K{prompt}{}", super::output::shown(line)).and_then(|()| stderr.flush())?;
+            write!(stderr, "\r\x1b[2K{prompt}{}", super::output::display_line(line)).and_then(|()| stderr.flush())?;
             if bytes[..read].iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
                 writeln!(stderr)?;
                 return Ok(Some(line.to_owned()));
@@ -104,7 +104,7 @@ impl Keyboard {
     }
 
     /// What was typed while questions came up. It is given back once.
-    pub(super) fn typed_ahead(&self) -> String {
+    pub(super) fn take_typed_ahead(&self) -> String {
         words(&std::mem::take(&mut *self.ahead()))
     }
 
@@ -155,17 +155,17 @@ impl Keyboard {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn quiet(&self) -> Quiet {
-        Quiet::new(false)
+    pub(super) fn quiet(&self) -> EchoGuard {
+        EchoGuard::new(false)
     }
 
     /// Puts the terminal back when it is dropped, whoever has changed it and did not come to the end.
-    pub(super) fn as_found(&self) -> AsFound {
-        AsFound(tcgetattr(stdin()).ok())
+    pub(super) fn guard_terminal(&self) -> TerminalGuard {
+        TerminalGuard(tcgetattr(stdin()).ok())
     }
 }
 
-impl Quiet {
+impl EchoGuard {
     fn new(impatient: bool) -> Self {
         let before = tcgetattr(stdin()).ok();
         if let Some(before) = &before {
@@ -183,7 +183,7 @@ impl Quiet {
     }
 }
 
-impl Drop for Quiet {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             set(before);
@@ -193,9 +193,9 @@ impl Drop for Quiet {
 
 /// The terminal as it was found.
 #[derive(Debug)]
-pub(super) struct AsFound(Option<Termios>);
+pub(super) struct TerminalGuard(Option<Termios>);
 
-impl Drop for AsFound {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         let Some(found) = &self.0 else { return };
         // A line editor that was cut off has left its mark: whoever pastes next would see it.

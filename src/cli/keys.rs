@@ -14,7 +14,7 @@ use super::folders::Folders;
 use super::models::variable;
 use super::whole_file::replace;
 use keyring::Keyring;
-pub(super) use keyring::Trouble;
+pub(super) use keyring::KeyringError;
 
 /// The places, asked anew for each question until they have an answer: a key that is added counts at once.
 #[derive(Clone)]
@@ -25,20 +25,20 @@ pub(super) struct Keys {
 
 /// Where a key is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum KeptIn {
+pub(super) enum KeyLocation {
     Environment,
     Keyring,
     File,
     Nowhere,
 }
 
-impl KeptIn {
+impl KeyLocation {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            KeptIn::Environment => "environment",
-            KeptIn::Keyring => "keyring",
-            KeptIn::File => "file",
-            KeptIn::Nowhere => "missing",
+            KeyLocation::Environment => "environment",
+            KeyLocation::Keyring => "keyring",
+            KeyLocation::File => "file",
+            KeyLocation::Nowhere => "missing",
         }
     }
 }
@@ -53,30 +53,30 @@ impl Keys {
     }
 
     /// The key of that name, and where it was found. An environment that has it keeps the keyring from being asked.
-    pub(super) fn find(&self, name: &str) -> (KeptIn, Option<String>) {
+    pub(super) fn find(&self, name: &str) -> (KeyLocation, Option<String>) {
         if let Some(key) = variable(name) {
-            return (KeptIn::Environment, Some(key));
+            return (KeyLocation::Environment, Some(key));
         }
         if let Some(key) = self.keyring.read(name) {
-            return (KeptIn::Keyring, Some(key));
+            return (KeyLocation::Keyring, Some(key));
         }
-        match self.kept().ok().and_then(|mut kept| kept.remove(name)) {
-            Some(key) => (KeptIn::File, Some(key)),
-            None => (KeptIn::Nowhere, None),
+        match self.read_file().ok().and_then(|mut kept| kept.remove(name)) {
+            Some(key) => (KeyLocation::File, Some(key)),
+            None => (KeyLocation::Nowhere, None),
         }
     }
 
     /// Why a key that may lie in the keyring was not found there; nothing if there is no keyring, or all is well.
-    pub(super) fn trouble(&self) -> Option<Trouble> {
-        self.keyring.trouble().filter(|trouble| *trouble != Trouble::Absent)
+    pub(super) fn trouble(&self) -> Option<KeyringError> {
+        self.keyring.trouble().filter(|trouble| *trouble != KeyringError::Absent)
     }
 
     /// Why the file with keys cannot be used, if it is there.
     pub(super) fn readable(&self) -> Result<(), String> {
-        self.kept().map(drop)
+        self.read_file().map(drop)
     }
 
-    fn kept(&self) -> Result<BTreeMap<String, String>, String> {
+    fn read_file(&self) -> Result<BTreeMap<String, String>, String> {
         let metadata = match fs::metadata(&self.file) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -97,38 +97,38 @@ impl Keys {
     }
 
     /// Keeps a key under the name of its variable: in the keyring, or if that cannot be used, in the file.
-    pub(super) fn keep(&self, name: &str, key: &str) -> Result<KeptIn, String> {
+    pub(super) fn keep(&self, name: &str, key: &str) -> Result<KeyLocation, String> {
         match self.keyring.keep(name, key) {
             Ok(()) => {
                 // One place is enough, and what lies in the open is the worse one.
                 self.drop_from_file(name)?;
-                Ok(KeptIn::Keyring)
+                Ok(KeyLocation::Keyring)
             }
             Err(_) => {
-                let mut kept = self.kept()?;
+                let mut kept = self.read_file()?;
                 kept.insert(name.to_owned(), key.to_owned());
                 self.write(&kept)?;
-                Ok(KeptIn::File)
+                Ok(KeyLocation::File)
             }
         }
     }
 
     /// Removes a key from wherever it is kept; says where that was.
-    pub(super) fn forget(&self, name: &str) -> Result<Vec<KeptIn>, String> {
+    pub(super) fn forget(&self, name: &str) -> Result<Vec<KeyLocation>, String> {
         let mut places = Vec::new();
         if self.drop_from_file(name)? {
-            places.push(KeptIn::File);
+            places.push(KeyLocation::File);
         }
         match self.keyring.forget(name) {
-            Ok(true) => places.push(KeptIn::Keyring),
-            Ok(false) | Err(Trouble::Absent) => {}
+            Ok(true) => places.push(KeyLocation::Keyring),
+            Ok(false) | Err(KeyringError::Absent) => {}
             Err(trouble) => return Err(format!("the keyring {trouble}, and may still have it")),
         }
         Ok(places)
     }
 
     fn drop_from_file(&self, name: &str) -> Result<bool, String> {
-        let mut kept = self.kept()?;
+        let mut kept = self.read_file()?;
         let was_there = kept.remove(name).is_some();
         if was_there {
             self.write(&kept)?;

@@ -11,16 +11,16 @@ use rmcp::transport::io::stdio_pipes;
 use rmcp::{ServerHandler, ServiceExt as _};
 
 use super::folders::Folders;
-use super::output::{Failure, Output};
+use super::output::{CommandError, CommandOutput};
 use super::permissions::RuleFlags;
-use super::started::{self, Started};
+use super::runtime::{self, CommandRuntime};
 use super::{Global, services, workspace};
-use crate::adapter::export::{Export, Names};
-use crate::broker::{Nobody, Terms};
+use crate::adapter::export::{BindingServer, ToolNaming};
+use crate::broker::{BindRequest, NoAsker};
 use crate::cli::agents as known_agents;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug};
-use crate::manifest::Approval;
+use crate::manifest::ApprovalLevel;
 
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
@@ -51,58 +51,69 @@ pub(super) struct McpArgs {
 
 impl McpArgs {
     /// What is to be done instead of everything else, if it only joins stdio to a skein that runs.
-    pub(super) fn attach(&self) -> Option<Result<(), Failure>> {
+    pub(super) fn attach(&self) -> Option<Result<(), CommandError>> {
         self.attach.then(attach::run)
     }
 }
 
-pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &McpArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     if args.agents {
         return agents::run(args, global, folders, output);
     }
     let (plan, id, names, about) = match &args.service {
         Some(service) => {
-            let (plan, id) = alone(service, global, folders, output)?;
-            (plan, id, Names::Bare, format!("The service {service} of Skein, with all its tools."))
+            let (plan, id) = single_service_plan(service, global, folders, output)?;
+            (plan, id, ToolNaming::Bare, format!("The service {service} of Skein, with all its tools."))
         }
         None => {
             let plan = workspace::plan(global, folders, output)?;
             let agent = known_agents::find(&plan, args.agent.as_deref().unwrap_or_default())?;
             let id = known_agents::mode_of(agent, args.mode.as_deref())?;
-            known_agents::offered(&plan, &id)?;
+            known_agents::check_selectable(&plan, &id)?;
             let about = plan.mode(&id).map(|(mode, _)| mode.mode.description.clone()).unwrap_or_default();
             let about = format!("Skein in the mode {id}: {about} Only the tools of this mode exist here.");
-            (plan, id, Names::Qualified, about)
+            (plan, id, ToolNaming::Qualified, about)
         }
     };
-    let flag = global.approval.map(Approval::from);
-    started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
-        let broker = started.runtime.broker().with_rules(args.rules.rules());
-        let said = broker.plan().mode(&id).map_or(Approval::Ask, |(mode, _)| broker.approval(mode));
-        let approval = flag.unwrap_or(match said {
-            // The client asks its own user.
-            Approval::Auto | Approval::Ask | Approval::Smart => Approval::Auto,
-            Approval::ReadOnly | Approval::Deny => said,
-        });
-        let terms = Terms {
-            session: Arc::clone(&started.session),
-            approval: Some(approval),
-            asker: Arc::new(Nobody),
-            brought: Vec::new(),
-        };
-        let binding = broker.bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
-        for absent in binding.absent() {
-            output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
-        }
-        let export = Export::new(Arc::new(binding), Arc::clone(&started.session), names, about);
-        serve(export, std::future::pending()).await
-    })
+    let flag = global.approval.map(ApprovalLevel::from);
+    runtime::block_on(
+        plan,
+        global,
+        folders,
+        output,
+        async move |started: &CommandRuntime, output: &mut CommandOutput| {
+            let broker = started.runtime.broker().with_rules(args.rules.rules());
+            let said = broker.plan().mode(&id).map_or(ApprovalLevel::Ask, |(mode, _)| broker.approval(mode));
+            let approval = flag.unwrap_or(match said {
+                // The client asks its own user.
+                ApprovalLevel::Auto | ApprovalLevel::Ask | ApprovalLevel::Smart => ApprovalLevel::Auto,
+                ApprovalLevel::ReadOnly | ApprovalLevel::Deny => said,
+            });
+            let terms = BindRequest {
+                session: Arc::clone(&started.session),
+                approval: Some(approval),
+                asker: Arc::new(NoAsker),
+                client_services: Vec::new(),
+            };
+            let binding = broker.bind(&id, terms).await.map_err(|error| runtime::bind_failure(&error))?;
+            for absent in binding.missing_services() {
+                output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
+            }
+            let export = BindingServer::new(Arc::new(binding), Arc::clone(&started.session), names, about);
+            serve(export, std::future::pending()).await
+        },
+    )
 }
 
 /// Serves the client on stdio until it goes, or `ended` does.
-async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> Result<(), Failure> {
+async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> Result<(), CommandError> {
     let failure = |error: &dyn std::fmt::Display| {
-        Failure::work(format!("the MCP client cannot be served: {error}"), "see the log")
+        CommandError::work(format!("the MCP client cannot be served: {error}"), "see the log")
     };
     let served = async {
         let server = match handler.serve(stdio_pipes()).await {
@@ -121,15 +132,20 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
 }
 
 /// A plan with one more agent, whose one mode has the whole service.
-fn alone(service: &str, global: &Global, folders: &Folders, output: &mut Output) -> Result<(Plan, ModeId), Failure> {
+fn single_service_plan(
+    service: &str,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(Plan, ModeId), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     let entry = services::find(&plan, service)?;
     if let Some(owner) = &entry.manifest.owner {
         let problem = format!("the service `{service}` belongs to the {owner} and cannot stand alone");
-        return Err(Failure::usage(problem, "choose another service"));
+        return Err(CommandError::usage(problem, "choose another service"));
     }
-    if entry.manifest.status == crate::manifest::Status::Planned {
-        return Err(Failure::usage(
+    if entry.manifest.status == crate::manifest::Readiness::Planned {
+        return Err(CommandError::usage(
             format!("the service `{service}` is planned and not part of this skein yet"),
             "see `skein services`",
         ));

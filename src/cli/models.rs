@@ -5,23 +5,23 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::keys::Keys;
-use super::output::Failure;
-use crate::agents::{Upkeep, models};
+use super::output::CommandError;
+use crate::agents::{RecoveryPolicy, models};
 use crate::graph::Plan;
-use crate::llm::replay::Recorder;
-use crate::llm::{LlmError, Models, Provider};
+use crate::llm::replay::ModelRecorder;
+use crate::llm::{LlmError, ModelRegistry, Provider};
 use crate::manifest::Settings;
 use crate::session::ModelSource;
 
 /// The models of one set of settings. Each is made once: its connections are shared by all sessions.
 pub(super) struct KnownModels {
-    models: Models,
+    models: ModelRegistry,
     accelerator: Option<String>,
     /// The accelerator, if it is the user's own.
     judge: Option<String>,
     /// The models that the user named, in a config or for this launch. No project and no recipe decides who judges.
     users: HashSet<String>,
-    upkeep: Upkeep,
+    upkeep: RecoveryPolicy,
     keys: Keys,
     /// A file to write the answers to.
     record: Option<PathBuf>,
@@ -38,7 +38,7 @@ impl KnownModels {
             accelerator: variable("SKEIN_ACCELERATOR").or_else(|| settings.accelerator.clone()),
             judge: variable("SKEIN_ACCELERATOR").or_else(|| settings.users_accelerator.clone()),
             users,
-            upkeep: Upkeep { moderator: settings.moderator, ..Upkeep::default() },
+            upkeep: RecoveryPolicy { moderator: settings.moderator, ..RecoveryPolicy::default() },
             keys,
             record,
             made: Mutex::default(),
@@ -46,25 +46,25 @@ impl KnownModels {
     }
 
     /// Says before anything starts what is wrong with a model's name or key.
-    pub(super) fn check(&self, name: &str, plan: &Plan) -> Result<(), Failure> {
+    pub(super) fn check(&self, name: &str, plan: &Plan) -> Result<(), CommandError> {
         if let Some(agent) = name.strip_prefix("acp:") {
             let external = plan.agent(agent).is_some_and(|entry| entry.manifest.runtime.is_some());
             let problem = format!("there is no external agent `{agent}`");
             return if external {
                 Ok(())
             } else {
-                Err(Failure::usage(problem, "`skein agents` lists those that there are"))
+                Err(CommandError::usage(problem, "`skein agents` lists those that there are"))
             };
         }
         let help =
             "run `skein configure`, or choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
-        let made = self.provider(name).and_then(|_| self.upkeep());
-        made.map(drop).map_err(|error| Failure::usage(error.to_string(), help))
+        let made = self.provider(name).and_then(|_| self.recovery_policy());
+        made.map(drop).map_err(|error| CommandError::usage(error.to_string(), help))
     }
 
     /// Only keys are looked for elsewhere than in the environment.
     fn make(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError> {
-        let known = self.models.known();
+        let known = self.models.providers();
         let is_key = |name: &str| known.iter().any(|facts| facts.key.as_deref() == Some(name));
         let find = |name: &str| if is_key(name) { self.keys.find(name).1 } else { variable(name) };
         self.models.provider(name, find).map_err(|error| match (error, self.keys.trouble()) {
@@ -84,15 +84,15 @@ impl ModelSource for KnownModels {
         }
         let mut provider = self.make(name)?;
         if let Some(file) = &self.record {
-            provider = Arc::new(Recorder::new(provider, file)?);
+            provider = Arc::new(ModelRecorder::new(provider, file)?);
         }
         made.insert(name.to_owned(), Arc::clone(&provider));
         Ok(provider)
     }
 
-    fn upkeep(&self) -> Result<Upkeep, LlmError> {
+    fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError> {
         let fast = self.accelerator.as_deref().map(|name| self.make(name));
-        Ok(Upkeep { accelerator: fast.transpose()?, ..self.upkeep.clone() })
+        Ok(RecoveryPolicy { accelerator: fast.transpose()?, ..self.upkeep.clone() })
     }
 
     fn judge(&self, model: &str) -> Option<Arc<dyn Provider>> {

@@ -6,14 +6,14 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::folders::Folders;
-use super::output::{Failure, Output};
+use super::output::{CommandError, CommandOutput};
 use super::whole_file::create;
 use super::workspace::trust_failure;
 use crate::diagnostic::Severity;
 use crate::graph;
 use crate::ids::NAME_PATTERN;
 use crate::manifest::{self, Layer, Root};
-use crate::trust::{Project, Trust, TrustStore};
+use crate::trust::{ProjectFiles, TrustState, TrustStore};
 
 #[derive(Debug, Args)]
 pub(super) struct NewArgs {
@@ -24,13 +24,13 @@ pub(super) struct NewArgs {
 #[derive(Debug, Subcommand)]
 enum NewCommand {
     /// An agent with one mode that can read files
-    Agent(Place),
+    Agent(NewManifestArgs),
     /// A service that runs an MCP server on stdio
-    Service(Place),
+    Service(NewManifestArgs),
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct NewManifestArgs {
     name: String,
     /// Write it to your own settings instead of this project's .skein/
     #[arg(long)]
@@ -40,11 +40,11 @@ struct Place {
     json: bool,
 }
 
-pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     let (NewCommand::Agent(place) | NewCommand::Service(place)) = &args.what;
     let name = &place.name;
     if name.len() > 32 || !regex::Regex::new(NAME_PATTERN).is_ok_and(|pattern| pattern.is_match(name)) {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             format!("`{name}` cannot be a name"),
             "use at most 32 lower-case letters and digits, words joined by - or _, beginning with a letter",
         ));
@@ -60,21 +60,21 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut Output) -> Res
     let base = if place.user { folders.config.clone() } else { project_root(folders).join(".skein") };
     let files: Vec<_> = scaffold.into_iter().map(|(path, text)| (base.join(path), text)).collect();
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
-        return Err(Failure::usage(
-            format!("{} exists already", folders.shown(path)),
+        return Err(CommandError::usage(
+            format!("{} exists already", folders.display_path(path)),
             "choose another name, or edit that file",
         ));
     }
     let trusted_before = if place.user { None } else { Some(was_trusted(folders)?) };
     for (path, text) in &files {
         create(path, text, 0o666).map_err(|error| {
-            Failure::work(format!("cannot write {}: {error}", path.display()), "check the folder's permissions")
+            CommandError::work(format!("cannot write {}: {error}", path.display()), "check the folder's permissions")
         })?;
     }
     if trusted_before == Some(true) {
         trust(folders)?;
     }
-    let written: Vec<_> = files.iter().map(|(path, _)| folders.shown(path)).collect();
+    let written: Vec<_> = files.iter().map(|(path, _)| folders.display_path(path)).collect();
     if place.json {
         output.json(&json!({"files": written, "trusted": trusted_before}));
         return Ok(());
@@ -94,7 +94,7 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut Output) -> Res
 
 /// Some names would not pass beside the built-in manifests: the orchestrator's, and those of groups and
 /// services that built-in modes rely on.
-fn check(name: &str, scaffold: &[(PathBuf, String)], output: &mut Output) -> Result<(), Failure> {
+fn check(name: &str, scaffold: &[(PathBuf, String)], output: &mut CommandOutput) -> Result<(), CommandError> {
     let files = scaffold.iter().map(|(path, text)| (path.clone(), text.clone().into_bytes())).collect();
     let root = Root::Snapshot { files, shown: String::new() };
     let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
@@ -104,7 +104,10 @@ fn check(name: &str, scaffold: &[(PathBuf, String)], output: &mut Output) -> Res
         return Ok(());
     }
     output.diagnostics(&found);
-    Err(Failure::usage(format!("the built-in manifests leave no room for the name `{name}`"), "choose another name"))
+    Err(CommandError::usage(
+        format!("the built-in manifests leave no room for the name `{name}`"),
+        "choose another name",
+    ))
 }
 
 /// Where `trust::Project::find` will look: the nearest folder that is a project already, or else the
@@ -117,14 +120,16 @@ fn project_root(folders: &Folders) -> PathBuf {
 }
 
 /// What the user has just had written is trusted, if everything beside it already was.
-fn was_trusted(folders: &Folders) -> Result<bool, Failure> {
-    let Some(project) = Project::find(&folders.cwd).map_err(|error| trust_failure(&error))? else { return Ok(true) };
+fn was_trusted(folders: &Folders) -> Result<bool, CommandError> {
+    let Some(project) = ProjectFiles::find(&folders.cwd).map_err(|error| trust_failure(&error))? else {
+        return Ok(true);
+    };
     let store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
-    Ok(store.trust_of(&project) == Trust::Trusted)
+    Ok(store.trust_of(&project) == TrustState::Trusted)
 }
 
-fn trust(folders: &Folders) -> Result<(), Failure> {
-    let Some(project) = Project::find(&folders.cwd).map_err(|error| trust_failure(&error))? else { return Ok(()) };
+fn trust(folders: &Folders) -> Result<(), CommandError> {
+    let Some(project) = ProjectFiles::find(&folders.cwd).map_err(|error| trust_failure(&error))? else { return Ok(()) };
     let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
     store.trust(&project).map_err(|error| trust_failure(&error))
 }

@@ -12,15 +12,15 @@ use crate::text::{escape_json, is_invisible, shapes};
 
 /// What a command has said so far.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct CommandOutput {
     failed: bool,
 }
 
-impl Output {
+impl CommandOutput {
     /// Part of the answer; terminal styles are stripped where there is no terminal.
     pub(super) fn text(&mut self, text: &str) {
         let result = anstream::stdout().write_all(text.as_bytes());
-        self.written(result);
+        self.note_write(result);
     }
 
     pub(super) fn line(&mut self, line: &str) {
@@ -35,15 +35,15 @@ impl Output {
     /// Something the user should know that is not the answer.
     pub(super) fn note(&mut self, text: &str) {
         let quiet = AnsiColor::Cyan.on_default();
-        let text = shown_lines(text);
+        let text = display_lines(text);
         let result = writeln!(anstream::stderr(), "{quiet}note{quiet:#}: {text}");
-        self.written(result);
+        self.note_write(result);
     }
 
     /// Text that belongs to a question, not to the answer.
     pub(super) fn aside(&mut self, text: &str) {
         let result = anstream::stderr().write_all(text.as_bytes());
-        self.written(result);
+        self.note_write(result);
     }
 
     pub(super) fn diagnostics(&mut self, diagnostics: &[Diagnostic]) {
@@ -51,7 +51,7 @@ impl Output {
         self.aside(&text);
     }
 
-    fn written(&mut self, result: std::io::Result<()>) {
+    fn note_write(&mut self, result: std::io::Result<()>) {
         // `skein graph | head` closes the pipe early, which is the reader's right.
         self.failed |= result.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
     }
@@ -64,7 +64,7 @@ impl Output {
 
 /// Why a command did not do its work, with the exit code that says so.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CommandError {
     /// The work failed: exit 1.
     Work { problem: String, help: String },
     /// The command line or a config file is wrong: exit 2.
@@ -81,82 +81,84 @@ pub(super) enum Failure {
     Interrupted,
 }
 
-impl Failure {
+impl CommandError {
     pub(super) fn work(problem: impl Into<String>, help: impl Into<String>) -> Self {
-        Failure::Work { problem: problem.into(), help: help.into() }
+        CommandError::Work { problem: problem.into(), help: help.into() }
     }
 
     pub(super) fn usage(problem: impl Into<String>, help: impl Into<String>) -> Self {
-        Failure::Usage { problem: problem.into(), help: help.into() }
+        CommandError::Usage { problem: problem.into(), help: help.into() }
     }
 
     pub(super) fn manifests(diagnostics: &[Diagnostic]) -> Self {
-        Failure::Manifests { errors: diagnostics.iter().filter(|found| found.severity == Severity::Error).count() }
+        CommandError::Manifests { errors: diagnostics.iter().filter(|found| found.severity == Severity::Error).count() }
     }
 
     pub(super) fn no_session(id: &str, help: impl Into<String>) -> Self {
-        Failure::NoSession { problem: format!("there is no session `{}`", shown(id)), help: help.into() }
+        CommandError::NoSession { problem: format!("there is no session `{}`", display_line(id)), help: help.into() }
     }
 
     pub(super) fn code(&self) -> u8 {
         match self {
-            Failure::Work { .. } => 1,
-            Failure::Usage { .. } => 2,
-            Failure::TimeLimit => 3,
-            Failure::NoSession { .. } => 4,
-            Failure::Refused { .. } => 5,
-            Failure::Manifests { .. } => 6,
-            Failure::Interrupted => 130,
+            CommandError::Work { .. } => 1,
+            CommandError::Usage { .. } => 2,
+            CommandError::TimeLimit => 3,
+            CommandError::NoSession { .. } => 4,
+            CommandError::Refused { .. } => 5,
+            CommandError::Manifests { .. } => 6,
+            CommandError::Interrupted => 130,
         }
     }
 
     /// What went wrong and what to do about it; nothing if the user did it, or knows already.
-    fn told(&self) -> Option<(String, String)> {
+    fn problem_and_help(&self) -> Option<(String, String)> {
         Some(match self {
-            Failure::Work { problem, help }
-            | Failure::Usage { problem, help }
-            | Failure::NoSession { problem, help } => (problem.clone(), help.clone()),
-            Failure::TimeLimit => {
+            CommandError::Work { problem, help }
+            | CommandError::Usage { problem, help }
+            | CommandError::NoSession { problem, help } => (problem.clone(), help.clone()),
+            CommandError::TimeLimit => {
                 ("the time limit was reached".to_owned(), "give it more with --time-limit, or ask for less".to_owned())
             }
-            Failure::Refused { tool } => (
+            CommandError::Refused { tool } => (
                 format!("the turn ended because {tool} was refused"),
                 "consent to it, or allow such calls with `--approval auto`; if a rule denies it, only another rule helps: \
                  `skein permissions` lists them"
                     .to_owned(),
             ),
-            Failure::Manifests { .. } | Failure::Interrupted => return None,
+            CommandError::Manifests { .. } | CommandError::Interrupted => return None,
         })
     }
 
     /// The same on one line, for one who cannot print.
     pub(super) fn problem(&self) -> String {
-        self.told().map(|(problem, help)| format!("{problem}; {help}")).unwrap_or_default()
+        self.problem_and_help().map(|(problem, help)| format!("{problem}; {help}")).unwrap_or_default()
     }
 
-    pub(super) fn print(&self, output: &mut Output) {
-        output.aside(&self.rendered());
+    pub(super) fn print(&self, output: &mut CommandOutput) {
+        output.aside(&self.render());
     }
 
     /// As it is printed; empty if there is nothing to say.
-    pub(super) fn rendered(&self) -> String {
+    pub(super) fn render(&self) -> String {
         let red = AnsiColor::Red.on_default().bold();
         let quiet = AnsiColor::BrightBlack.on_default();
-        match (self, self.told()) {
+        match (self, self.problem_and_help()) {
             (_, Some((problem, help))) => {
                 // A provider's or a service's own words may be among them.
-                let (problem, help) = (shown_lines(&problem), shown_lines(&help));
+                let (problem, help) = (display_lines(&problem), display_lines(&help));
                 format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
             }
-            (Failure::Manifests { errors: 1 }, None) => format!("{red}error{red:#}: the manifests have 1 error\n"),
-            (Failure::Manifests { errors }, None) => format!("{red}error{red:#}: the manifests have {errors} errors\n"),
+            (CommandError::Manifests { errors: 1 }, None) => format!("{red}error{red:#}: the manifests have 1 error\n"),
+            (CommandError::Manifests { errors }, None) => {
+                format!("{red}error{red:#}: the manifests have {errors} errors\n")
+            }
             (_, None) => String::new(),
         }
     }
 }
 
 /// A manifest's own words on one line, without anything that would steer a terminal.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn display_line(text: &str) -> String {
     printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
@@ -178,7 +180,7 @@ pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const QUIET: Style = AnsiColor::BrightBlack.on_default();
 
 /// Many lines of somebody's words, without anything that would steer a terminal.
-pub(super) fn shown_lines(text: &str) -> String {
+pub(super) fn display_lines(text: &str) -> String {
     text.lines().map(|line| printable(line.trim_end())).collect::<Vec<_>>().join("\n")
 }
 

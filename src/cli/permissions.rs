@@ -6,14 +6,14 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::started::{self, Started};
+use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
+use super::runtime::{self, CommandRuntime};
 use super::{Global, agents, workspace};
-use crate::broker::{Because, Nobody, Terms, Verdict, unreadable};
+use crate::broker::{BindRequest, DecisionReason, GateDecision, NoAsker, unreadable};
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::manifest::{PermissionRule, Settings, Then};
-use crate::permissions::{self, HostPattern, HostPatternError, Origin, PartRule, Rule};
+use crate::manifest::{PermissionRule, RuleEffect, Settings};
+use crate::permissions::{self, CommandRule, HostPattern, HostPatternError, RuleOrigin, SourcedRule};
 
 #[derive(Debug, Args)]
 pub(super) struct PermissionsArgs {
@@ -64,12 +64,12 @@ pub(super) struct RuleFlags {
 }
 
 fn allowing(text: &str) -> Result<PermissionRule, String> {
-    let rule = PermissionRule::from_text(text, Then::Allow)?;
+    let rule = PermissionRule::from_text(text, RuleEffect::Allow)?;
     check_host(&rule).map_err(|problem| problem.to_string()).map(|()| rule)
 }
 
 fn denying(text: &str) -> Result<PermissionRule, String> {
-    let rule = PermissionRule::from_text(text, Then::Deny)?;
+    let rule = PermissionRule::from_text(text, RuleEffect::Deny)?;
     check_host(&rule).map_err(|problem| problem.to_string()).map(|()| rule)
 }
 
@@ -79,9 +79,9 @@ fn check_host(rule: &PermissionRule) -> Result<(), HostPatternError> {
 }
 
 impl RuleFlags {
-    pub(super) fn rules(&self) -> Vec<Rule> {
+    pub(super) fn rules(&self) -> Vec<SourcedRule> {
         let given = self.allow.iter().chain(&self.deny);
-        given.map(|rule| Rule { rule: rule.clone(), origin: Origin::Flag }).collect()
+        given.map(|rule| SourcedRule { rule: rule.clone(), origin: RuleOrigin::Flag }).collect()
     }
 }
 
@@ -89,19 +89,19 @@ pub(super) fn run(
     args: &PermissionsArgs,
     global: &Global,
     folders: &Folders,
-    output: &mut Output,
-) -> Result<(), Failure> {
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     match &args.command {
         PermissionsCommand::List { json } => {
-            list(&permissions::configured(plan.manifests()), *json, output);
+            list(&permissions::config_rules(plan.manifests()), *json, output);
             Ok(())
         }
         PermissionsCommand::Test(args) => test(args, plan, global, folders, output),
     }
 }
 
-fn list(rules: &[Rule], json: bool, output: &mut Output) {
+fn list(rules: &[SourcedRule], json: bool, output: &mut CommandOutput) {
     if json {
         return output.json(&rules.iter().map(rule_json).collect());
     }
@@ -112,16 +112,20 @@ fn list(rules: &[Rule], json: bool, output: &mut Output) {
         let only = rule.rule.project.as_ref().map(|folder| format!(", only in {folder}")).unwrap_or_default();
         let about = format!("{}{only}", rule.origin);
         let then = rule.rule.then.as_str();
-        output.line(&format!("{then:<5}  {}  {QUIET}{}{QUIET:#}", shown(&rule.rule.to_string()), shown(&about)));
+        output.line(&format!(
+            "{then:<5}  {}  {QUIET}{}{QUIET:#}",
+            display_line(&rule.rule.to_string()),
+            display_line(&about)
+        ));
     }
 }
 
-fn rule_json(rule: &Rule) -> Value {
+fn rule_json(rule: &SourcedRule) -> Value {
     let mut value = json!({
         "tool": rule.rule.tool, "host": rule.rule.host, "arguments": rule.rule.arguments, "then": rule.rule.then, "project": rule.rule.project,
         "layer": null, "file": null, "line": null,
     });
-    if let Origin::Config { layer, place } = &rule.origin {
+    if let RuleOrigin::Config { layer, place } = &rule.origin {
         value["layer"] = json!(layer);
         value["file"] = json!(place.file);
         value["line"] = json!(place.span.as_ref().map(|span| span.line));
@@ -130,18 +134,18 @@ fn rule_json(rule: &Rule) -> Value {
 }
 
 /// A call as it is typed: `TOOL {JSON}`, or the tool alone.
-fn call_of(text: &str) -> Result<(&str, Map<String, Value>), Failure> {
+fn call_of(text: &str) -> Result<(&str, Map<String, Value>), CommandError> {
     let (tool, arguments) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), "{}"));
     match serde_json::from_str(arguments) {
         Ok(Value::Object(arguments)) => Ok((tool, arguments)),
-        Ok(_) | Err(_) => Err(Failure::usage(
-            format!("the arguments of `{}` are not a JSON object", shown(tool)),
+        Ok(_) | Err(_) => Err(CommandError::usage(
+            format!("the arguments of `{}` are not a JSON object", display_line(tool)),
             "write them as in 'developer__shell {\"command\": \"git status\"}'",
         )),
     }
 }
 
-fn mode_of(args: &TestArgs, plan: &Plan) -> Result<ModeId, Failure> {
+fn mode_of(args: &TestArgs, plan: &Plan) -> Result<ModeId, CommandError> {
     let settings = Settings::of(plan.manifests());
     let (agent, mode) = match (&args.agent, &args.mode, &settings.agent) {
         (None, None, Some(agent)) => (agent.as_str(), settings.mode.as_ref().map(|mode| mode.as_str())),
@@ -150,70 +154,79 @@ fn mode_of(args: &TestArgs, plan: &Plan) -> Result<ModeId, Failure> {
     agents::mode_of(agents::find(plan, agent)?, mode)
 }
 
-fn test(args: &TestArgs, plan: Plan, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+fn test(
+    args: &TestArgs,
+    plan: Plan,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let (tool, arguments) = call_of(&args.call)?;
     let id = mode_of(args, &plan)?;
     let approval = global.approval.map(Into::into);
-    started::block_on(plan, global, folders, output, async |started: &Started, output: &mut Output| {
+    runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
         let broker = started.runtime.broker().with_rules(args.flags.rules());
         let session = Arc::clone(&started.session);
-        let terms = Terms { session, approval, asker: Arc::new(Nobody), brought: Vec::new() };
-        let binding = broker.bind(&id, terms).await.map_err(|error| started::bind_failure(&error))?;
-        let verdict = binding.would(tool, &arguments).map_err(|problem| {
-            Failure::usage(shown(&problem), format!("`skein tools -a {} -m {}` lists the tools", id.agent, id.mode))
+        let terms = BindRequest { session, approval, asker: Arc::new(NoAsker), client_services: Vec::new() };
+        let binding = broker.bind(&id, terms).await.map_err(|error| runtime::bind_failure(&error))?;
+        let verdict = binding.simulate_call(tool, &arguments).map_err(|problem| {
+            CommandError::usage(
+                display_line(&problem),
+                format!("`skein tools -a {} -m {}` lists the tools", id.agent, id.mode),
+            )
         })?;
-        let command = CommandLine { parts: binding.allowing(tool, &arguments), unreadable: unreadable(&arguments) };
-        let idle = binding.idle_rules();
+        let command = CommandLine { parts: binding.allow_rules(tool, &arguments), unreadable: unreadable(&arguments) };
+        let idle = binding.rules_without_match();
         if args.json {
-            let mut told = told_json(tool, &id, &verdict, &command);
+            let mut told = decision_json(tool, &id, &verdict, &command);
             told["idle_rules"] = json!(idle);
             output.json(&told);
         } else {
-            idle.iter().for_each(|problem| output.note(&shown(problem)));
-            tell(&verdict, &command, output);
+            idle.iter().for_each(|problem| output.note(&display_line(problem)));
+            print_decision(&verdict, &command, output);
         }
         Ok(())
     })
 }
 
-fn outcome(verdict: &Verdict) -> (&'static str, &Because) {
+fn outcome(verdict: &GateDecision) -> (&'static str, &DecisionReason) {
     match verdict {
-        Verdict::Run(because) => ("run", because),
-        Verdict::Ask(because) => ("ask", because),
-        Verdict::Refuse(because) => ("refuse", because),
+        GateDecision::Run(because) => ("run", because),
+        GateDecision::Ask(because) => ("ask", because),
+        GateDecision::Refuse(because) => ("refuse", because),
     }
 }
 
 /// What there is to say about the command line of a call.
 struct CommandLine<'a> {
-    parts: Vec<PartRule<'a>>,
+    parts: Vec<CommandRule<'a>>,
     unreadable: Option<&'static str>,
 }
 
-fn tell(verdict: &Verdict, command: &CommandLine<'_>, output: &mut Output) {
+fn print_decision(verdict: &GateDecision, command: &CommandLine<'_>, output: &mut CommandOutput) {
     let (outcome, because) = outcome(verdict);
-    output.line(&format!("{BOLD}{outcome}{BOLD:#}: {}", shown(&because.to_string())));
+    output.line(&format!("{BOLD}{outcome}{BOLD:#}: {}", display_line(&because.to_string())));
     for part in &command.parts {
         let by = part.allowed_by.map_or_else(|| "no rule allows it".to_owned(), ToString::to_string);
-        output.line(&format!("  {}  {QUIET}{}{QUIET:#}", shown(&part.command), shown(&by)));
+        output.line(&format!("  {}  {QUIET}{}{QUIET:#}", display_line(&part.command), display_line(&by)));
     }
     if let Some(why) = command.unreadable {
         output.line(&format!("  {QUIET}no rule can allow it as a whole: {why}{QUIET:#}"));
     }
 }
 
-fn told_json(tool: &str, id: &ModeId, verdict: &Verdict, command: &CommandLine<'_>) -> Value {
+fn decision_json(tool: &str, id: &ModeId, verdict: &GateDecision, command: &CommandLine<'_>) -> Value {
     let (outcome, because) = outcome(verdict);
     let deciding: Vec<_> = match because {
-        Because::Rules(rules) => rules.iter().map(rule_json).collect(),
-        Because::Unsure(rule) => vec![rule_json(rule)],
-        Because::Level(_)
-        | Because::ReadOnly(_)
-        | Because::Host { .. }
-        | Because::UserNamed(_)
-        | Because::Protected { .. } => Vec::new(),
+        DecisionReason::Rules(rules) => rules.iter().map(rule_json).collect(),
+        DecisionReason::Unsure(rule) => vec![rule_json(rule)],
+        DecisionReason::Level(_)
+        | DecisionReason::ReadOnly(_)
+        | DecisionReason::Host { .. }
+        | DecisionReason::UserNamed(_)
+        | DecisionReason::Protected { .. } => Vec::new(),
     };
-    let part = |part: &PartRule<'_>| {
+    let part = |part: &CommandRule<'_>| {
         let by = part.allowed_by.map(rule_json);
         json!({"argument": part.argument, "command": part.command, "allowed_by": by})
     };

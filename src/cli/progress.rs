@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use anstyle::AnsiColor;
 use serde_json::{Value, json};
 
-use super::consent::Floor;
-use super::output::{QUIET, cut, shown};
-use crate::agents::{Event, Notifier, ROUTE, Status, tell_in_our_words};
+use super::consent::ScreenLock;
+use super::output::{QUIET, cut, display_line};
+use crate::agents::{Event, Notifier, ROUTE, StatusUpdate, notify_native};
 use crate::conversation::Usage;
 use crate::diagnostic::printable;
 use crate::text::escape_json;
-use crate::tool::{Activity, PlanStep, StepStatus};
+use crate::tool::{Activity, StepStatus, TodoStep};
 
 pub(super) const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 pub(super) const FRAME: Duration = Duration::from_millis(100);
 
 /// What is printed where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shows {
+pub(super) enum ProgressStyle {
     /// The answer as it comes.
     Text,
     /// Nothing of it: it is printed as one object in the end.
@@ -33,12 +33,12 @@ pub(super) enum Shows {
 }
 
 /// Tells of a turn while it runs.
-pub(super) struct Progress {
-    shows: Shows,
+pub(super) struct TerminalNotifier {
+    shows: ProgressStyle,
     began: Instant,
     unheard: AtomicBool,
     /// Taken while somebody is asked.
-    floor: Arc<Floor>,
+    floor: Arc<ScreenLock>,
     state: Mutex<State>,
 }
 
@@ -53,16 +53,16 @@ struct State {
     /// Calls that have begun, by id.
     calls: HashMap<String, String>,
     /// The plan as it was shown last.
-    plan: Vec<PlanStep>,
+    plan: Vec<TodoStep>,
     usage: Usage,
 }
 
-impl Progress {
-    pub(super) fn new(shows: Shows, floor: Arc<Floor>) -> Arc<Self> {
+impl TerminalNotifier {
+    pub(super) fn new(shows: ProgressStyle, floor: Arc<ScreenLock>) -> Arc<Self> {
         let waits_for = Some("thinking".to_owned());
         let state = Mutex::new(State { waits_for, ..State::default() });
         let progress = Arc::new(Self { shows, began: Instant::now(), unheard: AtomicBool::new(false), floor, state });
-        if shows != Shows::Events && std::io::stderr().is_terminal() {
+        if shows != ProgressStyle::Events && std::io::stderr().is_terminal() {
             let watched = Arc::downgrade(&progress);
             // A thread of its own: it must turn while everything else is busy. It ends with what it watches.
             drop(std::thread::Builder::new().name("spinner".to_owned()).spawn(move || spin(&watched)));
@@ -71,8 +71,8 @@ impl Progress {
     }
 
     /// True if stdout carries events.
-    pub(super) fn tells_events(&self) -> bool {
-        self.shows == Shows::Events
+    pub(super) fn shows_events(&self) -> bool {
+        self.shows == ProgressStyle::Events
     }
 
     /// The last word: what it took.
@@ -81,7 +81,7 @@ impl Progress {
         state.waits_for = None;
         clear(&mut state);
         let Usage { input, output, cached } = state.usage;
-        if self.shows == Shows::Events || input + output == 0 {
+        if self.shows == ProgressStyle::Events || input + output == 0 {
             return;
         }
         let cached = if cached > 0 { format!(" ({cached} cached)") } else { String::new() };
@@ -99,16 +99,16 @@ impl Progress {
         drop(writeln!(anstream::stderr(), "{gap}{line}"));
     }
 
-    fn say(&self, text: &str) {
+    fn print_text(&self, text: &str) {
         let mut state = self.state();
         state.waits_for = None;
         clear(&mut state);
         // What files and pages hold must not steer the terminal.
-        let text = text.split_inclusive('\n').map(tamed).collect::<String>();
+        let text = text.split_inclusive('\n').map(sanitize_chunk).collect::<String>();
         state.mid_line = !text.ends_with('\n');
         let mut stdout = anstream::stdout();
         let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-        self.heard(written);
+        self.note_write(written);
     }
 
     /// False if the answer could not be printed. A reader that went away had heard enough.
@@ -116,7 +116,7 @@ impl Progress {
         !self.unheard.load(Ordering::Relaxed)
     }
 
-    fn heard(&self, written: std::io::Result<()>) {
+    fn note_write(&self, written: std::io::Result<()>) {
         if written.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe) {
             self.unheard.store(true, Ordering::Relaxed);
         }
@@ -138,7 +138,7 @@ fn clear(state: &mut State) {
     }
 }
 
-fn spin(watched: &Weak<Progress>) {
+fn spin(watched: &Weak<TerminalNotifier>) {
     for frame in FRAMES.iter().cycle() {
         std::thread::sleep(FRAME);
         let Some(progress) = watched.upgrade() else { return };
@@ -154,36 +154,36 @@ fn spin(watched: &Weak<Progress>) {
     }
 }
 
-impl Notifier for Progress {
+impl Notifier for TerminalNotifier {
     fn log(&self, event: Event) {
-        if self.shows == Shows::Events {
+        if self.shows == ProgressStyle::Events {
             // A reader that went away is told nothing more; the turn still ends in order.
-            self.heard(writeln!(anstream::stdout(), "{}", escape_json(&json!(event).to_string())));
+            self.note_write(writeln!(anstream::stdout(), "{}", escape_json(&json!(event).to_string())));
             return;
         }
         match event {
-            Event::Relayed { means, heard, .. } => tell_in_our_words(self, means, heard),
+            Event::External { means, heard, .. } => notify_native(self, means, heard),
             // What it says at its end says it all.
             Event::ToolStarted { call, .. } if call.name == ROUTE => {}
             // Several parts were told as a plan.
             Event::ToolEnded { name, activity, .. } if name == ROUTE && !activity.is_empty() => {}
             Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
-                self.aside(&format!("{QUIET}→ {}{QUIET:#}", shown(&outcome.all_text())));
+                self.aside(&format!("{QUIET}→ {}{QUIET:#}", display_line(&outcome.all_text())));
             }
             Event::ToolStarted { call, by } => {
-                let name = shown(&call.name);
-                let by = by.map(|by| format!("{}: ", shown(&by))).unwrap_or_default();
-                self.aside(&format!("{QUIET}→ {by}{name} {}{QUIET:#}", shown(&brief(&call.arguments))));
+                let name = display_line(&call.name);
+                let by = by.map(|by| format!("{}: ", display_line(&by))).unwrap_or_default();
+                self.aside(&format!("{QUIET}→ {by}{name} {}{QUIET:#}", display_line(&brief(&call.arguments))));
                 let mut state = self.state();
                 // Until it runs somebody may be asked, and a question must not be drawn over.
                 state.waits_for = None;
                 state.calls.insert(call.id, format!("{by}{name}"));
             }
             Event::ToolEnded { id, name, outcome, .. } => {
-                let name = self.state().calls.remove(&id).unwrap_or_else(|| shown(&name));
+                let name = self.state().calls.remove(&id).unwrap_or_else(|| display_line(&name));
                 if outcome.is_error {
                     let red = AnsiColor::Red.on_default();
-                    let said = shown(outcome.all_text().lines().next().unwrap_or_default());
+                    let said = display_line(outcome.all_text().lines().next().unwrap_or_default());
                     self.aside(&format!("{red}✗ {name}{red:#} {}", cut(&said, 160)));
                 }
                 self.wait_for("thinking");
@@ -192,24 +192,28 @@ impl Notifier for Progress {
             Event::Message { .. }
             | Event::Compacted { .. }
             | Event::TurnEnded { .. }
-            | Event::Seated { .. }
+            | Event::ExternalSessionOpened { .. }
             | Event::Undone { .. } => {}
         }
     }
 
-    fn status(&self, status: Status) {
+    fn status(&self, status: StatusUpdate) {
         match status {
-            Status::Text(text) | Status::Piece { text, thought: false, .. } if self.shows == Shows::Text => {
-                self.say(&text)
+            StatusUpdate::Text(text) | StatusUpdate::ExternalChunk { text, thought: false, .. }
+                if self.shows == ProgressStyle::Text =>
+            {
+                self.print_text(&text)
             }
-            Status::Usage { turn, .. } => self.state().usage = turn,
-            Status::Notice(text) => self.aside(&format!("{QUIET}{}{QUIET:#}", shown(&text))),
+            StatusUpdate::Usage { turn, .. } => self.state().usage = turn,
+            StatusUpdate::Notice(text) => self.aside(&format!("{QUIET}{}{QUIET:#}", display_line(&text))),
             // It waits for nobody's consent any more.
-            Status::ToolActivity { id, activity: Activity::Running } => {
+            StatusUpdate::ToolActivity { id, activity: Activity::Running } => {
                 let mut state = self.state();
                 state.waits_for = state.calls.get(&id).cloned();
             }
-            Status::ToolActivity { activity: Activity::Plan(steps), .. } if self.shows != Shows::Events => {
+            StatusUpdate::ToolActivity { activity: Activity::TodoList(steps), .. }
+                if self.shows != ProgressStyle::Events =>
+            {
                 let before = std::mem::replace(&mut self.state().plan, steps.clone());
                 // Of a plan that goes on only what has changed is news.
                 for step in steps.into_iter().filter(|step| !before.contains(step)) {
@@ -218,20 +222,20 @@ impl Notifier for Progress {
                         StepStatus::InProgress => "[>]",
                         StepStatus::Completed => "[x]",
                     };
-                    self.aside(&format!("  {mark} {}", shown(&step.text)));
+                    self.aside(&format!("  {mark} {}", display_line(&step.text)));
                 }
             }
-            Status::Text(_)
-            | Status::Thought(_)
-            | Status::Piece { .. }
-            | Status::ToolActivity { .. }
-            | Status::Title(_) => {}
+            StatusUpdate::Text(_)
+            | StatusUpdate::Thought(_)
+            | StatusUpdate::ExternalChunk { .. }
+            | StatusUpdate::ToolActivity { .. }
+            | StatusUpdate::Title(_) => {}
         }
     }
 }
 
 /// A piece of a line that cannot steer a terminal; its end and its tabs stay.
-fn tamed(piece: &str) -> String {
+fn sanitize_chunk(piece: &str) -> String {
     let tame = |text: &str| text.split('\t').map(printable).collect::<Vec<_>>().join("\t");
     match piece.strip_suffix('\n') {
         Some(line) => tame(line.trim_end_matches('\r')) + "\n",

@@ -12,20 +12,20 @@ use std::sync::Arc;
 
 use clap::Args;
 
-pub(super) use steps::{Done, Stage};
-use steps::{Ready, shell_is_there};
-use subs::Parts;
+use steps::{FilledRecipe, shell_is_there};
+pub(super) use steps::{RecipeOutcome, Stage};
+use subs::RecipeTree;
 
 use super::Global;
 use super::folders::Folders;
-use super::opening::{Opening, Suggested};
-use super::output::{Failure, Output, shown};
+use super::output::{CommandError, CommandOutput, display_line};
+use super::session_flags::{SessionDefaults, SessionLauncher};
 use crate::conversation::Content;
 use crate::graph::Plan;
-use crate::manifest::{ExtensionKind, Parameter, RecipeSettings, Requirement, Scalar};
+use crate::manifest::{ExtensionKind, RecipeParameter, RecipeSettings, Requirement, Scalar};
 use crate::orchestrator::Orchestrator;
 use crate::recipe::{self, Recipe, file_named};
-use crate::session::Live;
+use crate::session::Session;
 
 #[derive(Debug, Args)]
 pub(super) struct RecipeArgs {
@@ -46,32 +46,36 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 /// A recipe with its values, before it is known what runs it.
-pub(super) struct Given {
+pub(super) struct RecipeInput {
     recipe: Recipe,
-    ready: Ready,
+    ready: FilledRecipe,
     allowed: bool,
 }
 
 /// A recipe that can be run.
-pub(super) struct Prepared {
-    ready: Arc<Ready>,
-    parts: Arc<Parts>,
+pub(super) struct PreparedRecipe {
+    ready: Arc<FilledRecipe>,
+    parts: Arc<RecipeTree>,
 }
 
-impl Given {
+impl RecipeInput {
     /// Nothing if no recipe is to be run.
-    pub(super) fn of(args: &RecipeArgs, folders: &Folders, output: &mut Output) -> Result<Option<Self>, Failure> {
+    pub(super) fn of(
+        args: &RecipeArgs,
+        folders: &Folders,
+        output: &mut CommandOutput,
+    ) -> Result<Option<Self>, CommandError> {
         let Some(path) = &args.recipe else { return Ok(None) };
-        let (recipe, found) = recipe::read(&folders.cwd.join(path), &folders.shown(path));
+        let (recipe, found) = recipe::read(&folders.cwd.join(path), &folders.display_path(path));
         output.diagnostics(&found);
-        let recipe = recipe.ok_or_else(|| Failure::usage("the recipe is wrong", "correct it as said above"))?;
-        let given = given(&recipe, &args.params, output)?;
-        let values = recipe
-            .values(&given, |name| file_named(name, &folders.cwd))
-            .map_err(|wrong| Failure::usage(wrong.join("\n       "), "give each parameter as --param KEY=VALUE"))?;
-        let ready = recipe.filled(&values).and_then(Ready::new);
+        let recipe = recipe.ok_or_else(|| CommandError::usage("the recipe is wrong", "correct it as said above"))?;
+        let given = collect_values(&recipe, &args.params, output)?;
+        let values = recipe.values(&given, |name| file_named(name, &folders.cwd)).map_err(|wrong| {
+            CommandError::usage(wrong.join("\n       "), "give each parameter as --param KEY=VALUE")
+        })?;
+        let ready = recipe.fill(&values).and_then(FilledRecipe::new);
         let ready = ready.map_err(|reason| {
-            Failure::usage(format!("the recipe is wrong: {reason}"), "correct the recipe, or the parameters")
+            CommandError::usage(format!("the recipe is wrong: {reason}"), "correct the recipe, or the parameters")
         })?;
         notes(&recipe, output);
         Ok(Some(Self { recipe, ready, allowed: args.allow_extensions }))
@@ -82,9 +86,9 @@ impl Given {
         self.settings().max_turns.map(u64::from)
     }
 
-    pub(super) fn suggested(&self) -> Suggested {
+    pub(super) fn session_defaults(&self) -> SessionDefaults {
         let RecipeSettings { goose_provider, goose_model, .. } = self.settings();
-        Suggested { mode: Some(("goose", "assistant")), model: goose_provider.zip(goose_model) }
+        SessionDefaults { mode: Some(("goose", "assistant")), model: goose_provider.zip(goose_model) }
     }
 
     fn settings(&self) -> RecipeSettings {
@@ -94,23 +98,23 @@ impl Given {
     /// Finds out what of it can be had here, and asks for consent to the rest.
     pub(super) fn prepare(
         self,
-        opening: &mut Opening<'_>,
+        opening: &mut SessionLauncher<'_>,
         plan: &Plan,
         folders: &Folders,
-        output: &mut Output,
-    ) -> Result<Prepared, Failure> {
+        output: &mut CommandOutput,
+    ) -> Result<PreparedRecipe, CommandError> {
         let Self { recipe, ready, allowed } = self;
-        let parts = Parts::of(&recipe, &ready.file, &opening.choice.mode, plan)?;
+        let parts = RecipeTree::of(&recipe, &ready.file, &opening.choice.mode, plan)?;
         for part in parts.iter() {
             shell_is_there(part.retries(), &part.mode, plan)?;
         }
         extensions::consent(&parts, allowed, folders, output)?;
-        opening.brought = parts.root().brought.clone();
-        Ok(Prepared { ready: Arc::new(ready), parts: Arc::new(parts) })
+        opening.client_services = parts.root().services.clone();
+        Ok(PreparedRecipe { ready: Arc::new(ready), parts: Arc::new(parts) })
     }
 }
 
-impl Prepared {
+impl PreparedRecipe {
     pub(super) fn has_prompt(&self) -> bool {
         self.ready.file.prompt.as_deref().is_some_and(|prompt| !prompt.trim().is_empty())
     }
@@ -125,33 +129,38 @@ impl Prepared {
     }
 
     /// The same with the sub-recipes among the services in this process.
-    pub(super) fn at_hand(&self, global: &Global) -> Global {
+    pub(super) fn with_sub_recipes(&self, global: &Global) -> Global {
         let mut global = global.clone();
-        global.built_in.registry = self.parts.offered_by(global.built_in.registry);
+        global.built_in.registry = self.parts.register_in(global.built_in.registry);
         global
     }
 
     /// Runs it, beginning with a session that is open already.
-    pub(super) async fn run(&self, first: Arc<Live>, prompt: Vec<Content>, stage: &dyn Stage) -> Result<Done, Failure> {
-        self.ready.run(first, prompt, &self.parts.root().names(), stage).await
+    pub(super) async fn run(
+        &self,
+        first: Arc<Session>,
+        prompt: Vec<Content>,
+        stage: &dyn Stage,
+    ) -> Result<RecipeOutcome, CommandError> {
+        self.ready.run(first, prompt, &self.parts.root().service_names(), stage).await
     }
 
     /// Tells the sub-recipes where they run.
-    pub(super) fn settle(&self, front: Arc<super::progress::Progress>, orchestrator: Orchestrator) {
-        self.parts.settle(subs::Around { front, orchestrator });
+    pub(super) fn settle(&self, front: Arc<super::progress::TerminalNotifier>, orchestrator: Orchestrator) {
+        self.parts.settle(subs::RunContext { front, orchestrator });
     }
 }
 
 /// What was given on the command line, and what is answered at the terminal.
-fn given(
+fn collect_values(
     recipe: &Recipe,
     params: &[(String, String)],
-    output: &mut Output,
-) -> Result<BTreeMap<String, String>, Failure> {
+    output: &mut CommandOutput,
+) -> Result<BTreeMap<String, String>, CommandError> {
     let mut given = BTreeMap::new();
     for (key, value) in params {
         if given.insert(key.clone(), value.clone()).is_some() {
-            return Err(Failure::usage(format!("the parameter `{key}` is given twice"), "give it once"));
+            return Err(CommandError::usage(format!("the parameter `{key}` is given twice"), "give it once"));
         }
     }
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
@@ -163,7 +172,7 @@ fn given(
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
         if !read.is_ok_and(|bytes| bytes > 0) {
-            return Err(Failure::Interrupted);
+            return Err(CommandError::Interrupted);
         }
         let line = line.trim_end_matches(['\r', '\n']);
         // Nothing means the default, if there is one.
@@ -174,21 +183,21 @@ fn given(
     Ok(given)
 }
 
-fn question(parameter: &Parameter) -> String {
+fn question(parameter: &RecipeParameter) -> String {
     let options: Vec<_> = parameter.options.iter().map(Scalar::text).collect();
-    let options = if options.is_empty() { String::new() } else { format!(" ({})", shown(&options.join(", "))) };
+    let options = if options.is_empty() { String::new() } else { format!(" ({})", display_line(&options.join(", "))) };
     let default = parameter.default.as_ref().filter(|_| parameter.requirement == Requirement::UserPrompt);
-    let default = default.map(|default| format!(" [{}]", shown(&default.text()))).unwrap_or_default();
-    format!("{}: {}{options}{default}: ", parameter.key.0, shown(&parameter.description))
+    let default = default.map(|default| format!(" [{}]", display_line(&default.text()))).unwrap_or_default();
+    format!("{}: {}{options}{default}: ", parameter.key.0, display_line(&parameter.description))
 }
 
 /// What the recipe says and is not done.
-fn notes(recipe: &Recipe, output: &mut Output) {
+fn notes(recipe: &Recipe, output: &mut CommandOutput) {
     for part in recipe.all() {
         let settings = part.file.settings.clone().unwrap_or_default();
         let is_sub = !std::ptr::eq(part, recipe);
         if is_sub && part.file.settings.is_some() {
-            let title = shown(&part.file.title);
+            let title = display_line(&part.file.title);
             output
                 .note(&format!("the settings of the sub-recipe {title} are left out: it runs like the recipe itself"));
         } else if settings.temperature.is_some() {
@@ -199,7 +208,7 @@ fn notes(recipe: &Recipe, output: &mut Output) {
         }
         for extension in part.file.extensions.iter().filter(|extension| !extension.available_tools.is_empty()) {
             if matches!(extension.kind, ExtensionKind::Builtin | ExtensionKind::Platform) {
-                let name = shown(&extension.name);
+                let name = display_line(&extension.name);
                 output.note(&format!("`available_tools` of {name} is left out: the mode says which tools there are"));
             }
         }

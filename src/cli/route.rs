@@ -11,15 +11,15 @@ use clap::Args;
 use super::folders::Folders;
 use super::keys::Keys;
 use super::models::KnownModels;
-use super::output::{BOLD, Failure, Output, QUIET, shown};
+use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::{Global, attach, workspace};
 use crate::graph::Plan;
 use crate::llm::{LlmError, Provider};
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
-use crate::orchestrator::route::{By, Decision, NoSuchMode, Route, named};
+use crate::orchestrator::route::{DecisionSource, Route, RoutingDecision, UnknownModeError, parse_mode};
 use crate::orchestrator::tom::TopOfMind;
-use crate::router::Ranked;
+use crate::router::RankedMode;
 use crate::secrets;
 use crate::session::ModelSource as _;
 
@@ -45,7 +45,12 @@ pub(super) struct RouteArgs {
     prompt: Option<String>,
 }
 
-pub(super) fn run(args: &RouteArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &RouteArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     if let Some(file) = &args.eval {
         return eval::run(file, args.all, args.json, &plan, output);
@@ -53,15 +58,15 @@ pub(super) fn run(args: &RouteArgs, global: &Global, folders: &Folders, output: 
     let prompt = prompt_text(args, output)?;
     let (orchestrator, plan) = (Orchestrator::new(folders.data.clone(), TopOfMind::default()), Arc::new(plan));
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let tokio =
-        tokio.map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
+    let tokio = tokio
+        .map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
     let adviser = adviser(args, &plan, folders)?;
     if let Some(mode) = &args.remember {
         tokio.block_on(remember(&orchestrator, &prompt, mode, &plan, folders))?;
     }
     let routed = tokio.block_on(orchestrator.would_route(&plan, &folders.cwd, &prompt, adviser.as_deref()));
     let (decision, problem) = routed.map_err(no_such_mode)?;
-    problem.iter().for_each(|problem| output.note(&shown(problem)));
+    problem.iter().for_each(|problem| output.note(&display_line(problem)));
     if args.json {
         output.json(&decision.to_json());
     } else {
@@ -71,14 +76,14 @@ pub(super) fn run(args: &RouteArgs, global: &Global, folders: &Folders, output: 
 }
 
 /// The model that is asked where the router is unsure: the same that a session would ask.
-fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Arc<dyn Provider>>, Failure> {
+fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Arc<dyn Provider>>, CommandError> {
     let settings = Settings::of(plan.manifests());
     let named = args.model.clone().filter(|model| !model.is_empty());
     let model = named.or_else(|| settings.processor.clone()).unwrap_or_else(|| "offline".to_owned());
     let models = KnownModels::of(&settings, args.model.as_deref(), None, Keys::of(folders));
     models.check(&model, plan)?;
-    let usable = |error: LlmError| Failure::usage(error.to_string(), "choose another --model or SKEIN_MODEL");
-    let accelerator = models.upkeep().map_err(usable)?.accelerator;
+    let usable = |error: LlmError| CommandError::usage(error.to_string(), "choose another --model or SKEIN_MODEL");
+    let accelerator = models.recovery_policy().map_err(usable)?.accelerator;
     // An agent outside is too slow for small decisions; a session does not ask it either.
     let decides = model != "offline" && !model.starts_with("acp:");
     accelerator
@@ -86,7 +91,7 @@ fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Ar
         .map_err(usable)
 }
 
-fn prompt_text(args: &RouteArgs, output: &mut Output) -> Result<String, Failure> {
+fn prompt_text(args: &RouteArgs, output: &mut CommandOutput) -> Result<String, CommandError> {
     let text = match &args.prompt {
         Some(prompt) => prompt.clone(),
         None => {
@@ -97,7 +102,10 @@ fn prompt_text(args: &RouteArgs, output: &mut Output) -> Result<String, Failure>
         }
     };
     if text.trim().is_empty() {
-        return Err(Failure::usage("the prompt is empty", "say what is to be done: skein route \"fix the login\""));
+        return Err(CommandError::usage(
+            "the prompt is empty",
+            "say what is to be done: skein route \"fix the login\"",
+        ));
     }
     Ok(text)
 }
@@ -108,39 +116,43 @@ async fn remember(
     mode: &str,
     plan: &Plan,
     folders: &Folders,
-) -> Result<(), Failure> {
-    let mode = named(mode, plan).map_err(no_such_mode)?;
+) -> Result<(), CommandError> {
+    let mode = parse_mode(mode, plan).map_err(no_such_mode)?;
     if prompt.trim_start().starts_with('@') {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             "a prompt that begins with @ says itself where it goes",
             "leave out the @agent/mode",
         ));
     }
-    if let Some(secret) = secrets::found_in(prompt) {
-        return Err(Failure::usage(
+    if let Some(secret) = secrets::find_secret(prompt) {
+        return Err(CommandError::usage(
             format!("the prompt is not remembered: it holds what looks like {secret}"),
             "say it without the secret",
         ));
     }
     let kept = orchestrator.remember(&folders.cwd, prompt.trim(), &mode).await;
-    kept.map_err(|problem| Failure::work(problem, "check the data folder"))
+    kept.map_err(|problem| CommandError::work(problem, "check the data folder"))
 }
 
-fn no_such_mode(error: NoSuchMode) -> Failure {
-    Failure::usage(shown(&error.problem), shown(&error.help))
+fn no_such_mode(error: UnknownModeError) -> CommandError {
+    CommandError::usage(display_line(&error.problem), display_line(&error.help))
 }
 
-fn print(decision: &Decision, output: &mut Output) {
+fn print(decision: &RoutingDecision, output: &mut CommandOutput) {
     let several = decision.is_compound();
     for (place, route) in decision.routes.iter().enumerate() {
         let number = if several { format!("{}  ", place + 1) } else { String::new() };
         let sure = match decision.by {
-            By::Default => String::new(),
+            DecisionSource::Default => String::new(),
             _ => format!("  {}", percent(route.confidence)),
         };
-        output.line(&format!("{number}{BOLD}{}{BOLD:#}{sure}  {QUIET}{}{QUIET:#}", route.mode, shown(&route.reason)));
+        output.line(&format!(
+            "{number}{BOLD}{}{BOLD:#}{sure}  {QUIET}{}{QUIET:#}",
+            route.mode,
+            display_line(&route.reason)
+        ));
         if several {
-            output.line(&format!("   {}{}", shown(&route.task), waits(route)));
+            output.line(&format!("   {}{}", display_line(&route.task), waits(route)));
         }
     }
     let others: Vec<_> = decision.alternatives.iter().map(alternative).collect();
@@ -154,7 +166,7 @@ fn waits(route: &Route) -> String {
     if before.is_empty() { String::new() } else { format!(" {QUIET}(after {}){QUIET:#}", before.join(" and ")) }
 }
 
-fn alternative(ranked: &Ranked) -> String {
+fn alternative(ranked: &RankedMode) -> String {
     format!("{} {}", ranked.mode, percent(ranked.confidence))
 }
 

@@ -10,26 +10,28 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::consent::{AtTerminal, Floor};
+use super::consent::{ScreenLock, TerminalAsker};
 use super::folders::Folders;
 use super::keyboard::Keyboard;
-use super::opening::{Opening, TalkArgs, Which, help, missed, prompt_failure, welcome};
-use super::output::{Failure, Output, shown, shown_lines};
-use super::progress::{Progress, Shows};
-use super::recipe::{Done, Given, Prepared, RecipeArgs, Stage};
-use super::started::{self, Started};
+use super::output::{CommandError, CommandOutput, display_line, display_lines};
+use super::progress::{ProgressStyle, TerminalNotifier};
+use super::recipe::{PreparedRecipe, RecipeArgs, RecipeInput, RecipeOutcome, Stage};
+use super::runtime::{self, CommandRuntime};
+use super::session_flags::{
+    SessionFlags, SessionLauncher, SessionSelector, help, prompt_failure, report_missing_services, welcome,
+};
 use super::{Global, attach, trust};
-use crate::agents::{Ending, Limits, Notifier, Status, TurnEnd};
-use crate::broker::{Asker, Nobody};
+use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd, TurnLimits};
+use crate::broker::{Asker, NoAsker};
 use crate::conversation::Content;
-use crate::manifest::Span;
-use crate::orchestrator::{Finding, Verdict, Wish};
-use crate::session::Live;
+use crate::manifest::ManifestDuration;
+use crate::orchestrator::{PromptOptions, Verification, VerificationResult};
+use crate::session::Session;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
-    talk: TalkArgs,
+    talk: SessionFlags,
     /// Continue this session; the start of its id is enough
     #[arg(long, value_name = "ID")]
     resume: Option<String>,
@@ -68,24 +70,29 @@ enum RunOutput {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    Span::try_from(text.to_owned()).map(Span::duration)
+    ManifestDuration::try_from(text.to_owned()).map(ManifestDuration::duration)
 }
 
-pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &RunArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let format = if args.json { RunOutput::Json } else { args.output };
     if format == RunOutput::Text {
         trust::offer(folders, output)?;
     }
-    let given = Given::of(&args.recipe, folders, output)?;
+    let given = RecipeInput::of(&args.recipe, folders, output)?;
     let requests = args.max_turns.or_else(|| given.as_ref()?.max_turns());
     let requests = requests.and_then(|requests| usize::try_from(requests).ok());
-    let limits = Limits { requests: requests.unwrap_or(Limits::default().requests), ..Limits::default() };
-    let suggested = given.as_ref().map(Given::suggested).unwrap_or_default();
-    let (mut opening, plan) = Opening::prepare(&args.talk, limits, &suggested, global, folders, output)?;
+    let limits = TurnLimits { requests: requests.unwrap_or(TurnLimits::default().requests), ..TurnLimits::default() };
+    let suggested = given.as_ref().map(RecipeInput::session_defaults).unwrap_or_default();
+    let (mut opening, plan) = SessionLauncher::prepare(&args.talk, limits, &suggested, global, folders, output)?;
     let recipe = given.map(|given| given.prepare(&mut opening, &plan, folders, output)).transpose()?;
     let typed = match &recipe {
         Some(recipe) if recipe.has_prompt() && args.prompt.is_none() => Vec::new(),
-        _ => typed(args, opening.is_first(), folders, output)?,
+        _ => read_prompt(args, opening.is_first(), folders, output)?,
     };
     let prompt = match &recipe {
         Some(recipe) => recipe.prompt(typed),
@@ -93,101 +100,101 @@ pub(super) fn run(args: &RunArgs, global: &Global, folders: &Folders, output: &m
     };
     if args.plan_only && opening.choice.mode.agent.as_str() != "orchestrator" {
         let problem = format!("--plan-only is for the orchestrator, and this is {}", opening.choice.mode);
-        return Err(Failure::usage(problem, "add -a orchestrator"));
+        return Err(CommandError::usage(problem, "add -a orchestrator"));
     }
-    let global = recipe.as_ref().map_or_else(|| global.clone(), |recipe| recipe.at_hand(global));
+    let global = recipe.as_ref().map_or_else(|| global.clone(), |recipe| recipe.with_sub_recipes(global));
     let first = format == RunOutput::Text && std::io::stderr().is_terminal() && opening.is_first();
-    let floor: Arc<Floor> = Arc::default();
+    let floor: Arc<ScreenLock> = Arc::default();
     let asker = asker(&floor, folders);
     // Of a recipe that may begin anew only the last answer is the answer.
-    let late = recipe.as_ref().is_some_and(Prepared::answers_late);
+    let late = recipe.as_ref().is_some_and(PreparedRecipe::answers_late);
     let shows = match format {
-        RunOutput::Text if !late => Shows::Text,
-        RunOutput::Text | RunOutput::Json => Shows::Nothing,
-        RunOutput::StreamJson => Shows::Events,
+        RunOutput::Text if !late => ProgressStyle::Text,
+        RunOutput::Text | RunOutput::Json => ProgressStyle::Nothing,
+        RunOutput::StreamJson => ProgressStyle::Events,
     };
-    started::block_on(plan, &global, folders, output, async |started: &Started, output: &mut Output| {
+    runtime::block_on(plan, &global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
         let (live, _) = opening.open(&which(args), Arc::clone(&asker), started).await?;
-        missed(&live, output).await?;
+        report_missing_services(&live, output).await?;
         // Scripts are told nothing they did not ask for.
         if first {
             welcome(&live, r#""list", "read FILE", "search TEXT", "run COMMAND""#, output).await?;
         }
-        let progress = Progress::new(shows, floor);
+        let progress = TerminalNotifier::new(shows, floor);
         let deadline = args.time_limit.map(|limit| Instant::now() + limit);
-        let wish = Wish { plan_only: args.plan_only, typed: args.prompt.is_some() && recipe.is_none() };
+        let wish = PromptOptions { plan_only: args.plan_only, from_user: args.prompt.is_some() && recipe.is_none() };
         let turns = Turns { opening: &opening, started, asker, progress: Arc::clone(&progress), deadline, wish };
         let done = match &recipe {
             Some(recipe) => {
                 recipe.settle(Arc::clone(&progress), opening.orchestrator.clone());
                 recipe.run(live, prompt, &turns).await
             }
-            None => turns.turn(&live, prompt).await.map(|ended| Done::new(live, ended)),
+            None => turns.turn(&live, prompt).await.map(|ended| RecipeOutcome::new(live, ended)),
         };
         progress.finish(done.as_ref().ok().and_then(|done| done.live.cost_of(&done.end.usage)));
         let done = done?;
         let verdict = match done.end.ending {
-            Ending::EndTurn if args.verify => Some(opening.orchestrator.verify(&done.live).await),
+            StopReason::EndTurn if args.verify => Some(opening.orchestrator.verify(&done.live).await),
             _ => None,
         };
         finish(format, late, &done, verdict.as_ref(), output);
         if !progress.is_heard() {
-            return Err(Failure::work(
+            return Err(CommandError::work(
                 "what was said could not be printed",
                 "check where stdout leads; the session has it",
             ));
         }
         match (done.in_time, done.failed) {
-            (false, _) => Err(Failure::TimeLimit),
+            (false, _) => Err(CommandError::TimeLimit),
             (true, Some(failure)) => Err(failure),
             (true, None) => {
                 outcome(&done.end, output)?;
-                verdict.map_or(Ok(()), |verdict| verified(verdict, output))
+                verdict.map_or(Ok(()), |verdict| report_verification(verdict, output))
             }
         }
     })
 }
 
-fn which(args: &RunArgs) -> Which {
+fn which(args: &RunArgs) -> SessionSelector {
     match (&args.resume, args.talk.continues) {
-        (Some(id), _) => Which::Id(id.clone()),
-        (None, true) => Which::Newest,
-        (None, false) => Which::New,
+        (Some(id), _) => SessionSelector::Id(id.clone()),
+        (None, true) => SessionSelector::Newest,
+        (None, false) => SessionSelector::New,
     }
 }
 
-fn asker(floor: &Arc<Floor>, folders: &Folders) -> Arc<dyn Asker> {
-    match Keyboard::of_stdin() {
+fn asker(floor: &Arc<ScreenLock>, folders: &Folders) -> Arc<dyn Asker> {
+    match Keyboard::from_stdin() {
         Some(keyboard) if std::io::stderr().is_terminal() => {
-            Arc::new(AtTerminal::new(keyboard, Arc::clone(floor), folders))
+            Arc::new(TerminalAsker::new(keyboard, Arc::clone(floor), folders))
         }
-        _ => Arc::new(Nobody),
+        _ => Arc::new(NoAsker),
     }
 }
 
 /// The turns of this launch.
 struct Turns<'a> {
-    opening: &'a Opening<'a>,
-    started: &'a Started,
+    opening: &'a SessionLauncher<'a>,
+    started: &'a CommandRuntime,
     asker: Arc<dyn Asker>,
-    progress: Arc<Progress>,
+    progress: Arc<TerminalNotifier>,
     deadline: Option<Instant>,
-    wish: Wish,
+    wish: PromptOptions,
 }
 
 impl Stage for Turns<'_> {
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Live>, Failure>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Session>, CommandError>> {
         Box::pin(async {
-            let (live, _) = self.opening.open(&Which::New, Arc::clone(&self.asker), self.started).await?;
+            let (live, _) = self.opening.open(&SessionSelector::New, Arc::clone(&self.asker), self.started).await?;
             Ok(live)
         })
     }
 
     fn turn<'a>(
         &'a self,
-        live: &'a Arc<Live>,
+        live: &'a Arc<Session>,
         prompt: Vec<Content>,
-    ) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
+    ) -> BoxFuture<'a, Result<(TurnEnd, bool), CommandError>> {
         Box::pin(async move {
             let cancel = self.cancel();
             let front = Arc::clone(&self.progress) as Arc<dyn Notifier>;
@@ -212,8 +219,8 @@ impl Stage for Turns<'_> {
         })
     }
 
-    fn tell(&self, text: &str) {
-        self.progress.status(Status::Notice(text.to_owned()));
+    fn notify(&self, text: &str) {
+        self.progress.status(StatusUpdate::Notice(text.to_owned()));
     }
 
     fn cancel(&self) -> CancellationToken {
@@ -222,7 +229,12 @@ impl Stage for Turns<'_> {
 }
 
 /// What was typed, with the files it names.
-fn typed(args: &RunArgs, first: bool, folders: &Folders, output: &mut Output) -> Result<Vec<Content>, Failure> {
+fn read_prompt(
+    args: &RunArgs,
+    first: bool,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<Vec<Content>, CommandError> {
     let text = prompt_text(args, first, output)?;
     // Files are for whoever types: what comes through a pipe may be somebody else's words.
     let (prompt, notes) = match &args.prompt {
@@ -233,7 +245,7 @@ fn typed(args: &RunArgs, first: bool, folders: &Folders, output: &mut Output) ->
     Ok(prompt)
 }
 
-fn prompt_text(args: &RunArgs, first: bool, output: &mut Output) -> Result<String, Failure> {
+fn prompt_text(args: &RunArgs, first: bool, output: &mut CommandOutput) -> Result<String, CommandError> {
     let text = match &args.prompt {
         Some(prompt) => prompt.clone(),
         None => {
@@ -250,18 +262,24 @@ fn prompt_text(args: &RunArgs, first: bool, output: &mut Output) -> Result<Strin
         }
     };
     if text.trim().is_empty() {
-        return Err(Failure::usage("the prompt is empty", "say what to do: skein run \"list the files\""));
+        return Err(CommandError::usage("the prompt is empty", "say what to do: skein run \"list the files\""));
     }
     Ok(text)
 }
 
 /// The end of what is printed.
-fn finish(format: RunOutput, late: bool, done: &Done, verdict: Option<&Result<Verdict, String>>, output: &mut Output) {
-    let Done { live, end, in_time, structured, failed } = done;
+fn finish(
+    format: RunOutput,
+    late: bool,
+    done: &RecipeOutcome,
+    verdict: Option<&Result<Verification, String>>,
+    output: &mut CommandOutput,
+) {
+    let RecipeOutcome { live, end, in_time, structured, failed } = done;
     match format {
         RunOutput::Text if late => match (structured, failed) {
             (Some(value), None) => output.json(value),
-            (None, None) => output.line(&shown_lines(&live.last_answer())),
+            (None, None) => output.line(&display_lines(&live.last_answer())),
             // What does not fit or does not hold is no answer.
             (_, Some(_)) => {}
         },
@@ -269,14 +287,14 @@ fn finish(format: RunOutput, late: bool, done: &Done, verdict: Option<&Result<Ve
         RunOutput::StreamJson => {}
         RunOutput::Json => {
             let (reason, error) = match &end.ending {
-                Ending::EndTurn => ("end_turn", failed.as_ref().map(Failure::problem)),
-                Ending::MaxTokens => ("max_tokens", None),
-                Ending::Exhausted { why } => ("max_turn_requests", Some(why.clone())),
-                Ending::Refusal => ("refusal", None),
-                Ending::Cancelled if !in_time => ("cancelled", Some("the time limit was reached".to_owned())),
-                Ending::Cancelled => ("cancelled", None),
-                Ending::CallRefused { tool } => ("end_turn", Some(format!("{tool} was refused"))),
-                Ending::Failed { why } => ("error", Some(why.clone())),
+                StopReason::EndTurn => ("end_turn", failed.as_ref().map(CommandError::problem)),
+                StopReason::MaxTokens => ("max_tokens", None),
+                StopReason::Exhausted { why } => ("max_turn_requests", Some(why.clone())),
+                StopReason::Refusal => ("refusal", None),
+                StopReason::Cancelled if !in_time => ("cancelled", Some("the time limit was reached".to_owned())),
+                StopReason::Cancelled => ("cancelled", None),
+                StopReason::CallRefused { tool } => ("end_turn", Some(format!("{tool} was refused"))),
+                StopReason::Failed { why } => ("error", Some(why.clone())),
             };
             let mode = live.choice().mode;
             let mut answer = json!({
@@ -296,39 +314,41 @@ fn finish(format: RunOutput, late: bool, done: &Done, verdict: Option<&Result<Ve
 }
 
 /// What the judge says, and what follows from it.
-fn verified(verdict: Result<Verdict, String>, output: &mut Output) -> Result<(), Failure> {
-    let unchecked = |problem| Failure::work(format!("the answer was not checked: {problem}"), "look at it yourself");
-    let Verdict { verdict, reason, missing } = verdict.map_err(unchecked)?;
-    let reason = shown(&reason);
-    let missing: Vec<_> = missing.iter().map(|missing| shown(missing)).collect();
+fn report_verification(verdict: Result<Verification, String>, output: &mut CommandOutput) -> Result<(), CommandError> {
+    let unchecked =
+        |problem| CommandError::work(format!("the answer was not checked: {problem}"), "look at it yourself");
+    let Verification { verdict, reason, missing } = verdict.map_err(unchecked)?;
+    let reason = display_line(&reason);
+    let missing: Vec<_> = missing.iter().map(|missing| display_line(missing)).collect();
     match verdict {
-        Finding::Complete => {
+        VerificationResult::Complete => {
             output.note(&format!("checked: {reason}"));
             Ok(())
         }
-        Finding::Incomplete | Finding::Conflict => {
-            let what = if verdict == Finding::Conflict { "results disagree" } else { "something is missing" };
+        VerificationResult::Incomplete | VerificationResult::Conflict => {
+            let what =
+                if verdict == VerificationResult::Conflict { "results disagree" } else { "something is missing" };
             let missing = if missing.is_empty() { String::new() } else { format!(" ({})", missing.join("; ")) };
-            Err(Failure::work(format!("{what}: {reason}{missing}"), "ask for it with -c"))
+            Err(CommandError::work(format!("{what}: {reason}{missing}"), "ask for it with -c"))
         }
-        Finding::Unsure => Err(unchecked(format!("the judge is unsure: {reason}"))),
+        VerificationResult::Unsure => Err(unchecked(format!("the judge is unsure: {reason}"))),
     }
 }
 
-fn outcome(end: &TurnEnd, output: &mut Output) -> Result<(), Failure> {
+fn outcome(end: &TurnEnd, output: &mut CommandOutput) -> Result<(), CommandError> {
     match &end.ending {
-        Ending::EndTurn => Ok(()),
-        Ending::MaxTokens => {
+        StopReason::EndTurn => Ok(()),
+        StopReason::MaxTokens => {
             output.note("the answer was cut at the longest that the model may say; ask it to go on with -c");
             Ok(())
         }
-        Ending::Refusal => {
+        StopReason::Refusal => {
             output.note("the model declined to answer, or its provider did");
             Ok(())
         }
-        Ending::Cancelled => Err(Failure::Interrupted),
-        Ending::CallRefused { tool } => Err(Failure::Refused { tool: tool.clone() }),
-        Ending::Exhausted { why } => Err(Failure::work(why.clone(), "ask for less at once, or go on with -c")),
-        Ending::Failed { why } => Err(Failure::work(why.clone(), help(why))),
+        StopReason::Cancelled => Err(CommandError::Interrupted),
+        StopReason::CallRefused { tool } => Err(CommandError::Refused { tool: tool.clone() }),
+        StopReason::Exhausted { why } => Err(CommandError::work(why.clone(), "ask for less at once, or go on with -c")),
+        StopReason::Failed { why } => Err(CommandError::work(why.clone(), help(why))),
     }
 }

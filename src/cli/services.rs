@@ -7,13 +7,13 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::started::{self, Started};
+use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
+use super::runtime::{self, CommandRuntime};
 use super::{Global, workspace};
 use crate::graph::{EdgeKind, Node, Plan};
 use crate::ids::{ServiceName, nearest};
-use crate::manifest::{ServiceEntry, Status, Transport};
-use crate::runtime::Report;
+use crate::manifest::{Readiness, ServiceEntry, Transport};
+use crate::runtime::StatusReport;
 use crate::tool::ServiceError;
 
 #[derive(Debug, Args)]
@@ -26,12 +26,17 @@ pub(super) struct ServicesArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &ServicesArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     if let Some(name) = &args.probe {
         return probe(plan, name, args.json, global, folders, output);
     }
-    let reports = crate::runtime::reports(&started::sockets(folders));
+    let reports = crate::runtime::reports(&runtime::sockets(folders));
     if args.json {
         let mut services: Vec<_> = plan.services().map(|service| service_json(&plan, service, &reports)).collect();
         services.extend(
@@ -44,27 +49,27 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
     }
     for service in plan.services() {
         let manifest = &service.manifest;
-        let planned = if manifest.status == Status::Planned { " (planned)" } else { "" };
-        output.line(&format!("{BOLD}{}{BOLD:#}{planned}  {}", manifest.name, shown(&manifest.description)));
+        let planned = if manifest.status == Readiness::Planned { " (planned)" } else { "" };
+        output.line(&format!("{BOLD}{}{BOLD:#}{planned}  {}", manifest.name, display_line(&manifest.description)));
         for (group, tools) in &manifest.groups {
-            let tools: Vec<_> = tools.iter().map(|tool| shown(tool.as_str())).collect();
+            let tools: Vec<_> = tools.iter().map(|tool| display_line(tool.as_str())).collect();
             output.line(&format!("  {:<12} {}", group.as_str(), tools.join(", ")));
         }
-        let asked = asked_by(&plan, service);
+        let asked = dependents(&plan, service);
         let asked = if asked.is_empty() { "nobody".to_owned() } else { asked.join(", ") };
         output.line(&format!("  {QUIET}asked for by: {asked}{QUIET:#}"));
         output.line(&format!(
             "  {QUIET}from: {} ({}), {}{QUIET:#}",
-            shown(&service.source.file),
+            display_line(&service.source.file),
             service.layer,
-            shown(&transport(manifest))
+            display_line(&transport(manifest))
         ));
         for running in running(manifest.name.as_str(), &reports) {
             output.line(&format!("  {}", state(&running)));
         }
     }
     for (name, running) in elsewhere(&plan, &reports) {
-        output.line(&format!("{BOLD}{}{BOLD:#}  {QUIET}of another project{QUIET:#}", shown(&name)));
+        output.line(&format!("{BOLD}{}{BOLD:#}  {QUIET}of another project{QUIET:#}", display_line(&name)));
         for running in running {
             output.line(&format!("  {}", state(&running)));
         }
@@ -73,7 +78,7 @@ pub(super) fn run(args: &ServicesArgs, global: &Global, folders: &Folders, outpu
 }
 
 /// How the service is in every skein that runs it.
-fn running(name: &str, reports: &[Report]) -> Vec<Value> {
+fn running(name: &str, reports: &[StatusReport]) -> Vec<Value> {
     let mut found = Vec::new();
     for report in reports {
         for status in report.services.iter().filter(|status| status["name"] == name) {
@@ -86,14 +91,14 @@ fn running(name: &str, reports: &[Report]) -> Vec<Value> {
 }
 
 /// Services that run in some skein and that no manifest here defines.
-fn elsewhere(plan: &Plan, reports: &[Report]) -> BTreeMap<String, Vec<Value>> {
+fn elsewhere(plan: &Plan, reports: &[StatusReport]) -> BTreeMap<String, Vec<Value>> {
     let names = reports.iter().flat_map(|report| &report.services).filter_map(|status| status["name"].as_str());
     let unknown = names.filter(|name| plan.service(name).is_none());
     unknown.map(|name| (name.to_owned(), running(name, reports))).collect()
 }
 
 pub(super) fn state(status: &Value) -> String {
-    let mut text = shown(status["health"].as_str().unwrap_or_default());
+    let mut text = display_line(status["health"].as_str().unwrap_or_default());
     if !status["skein"].is_null() {
         text.push_str(&format!(" in skein {}", status["skein"]));
     }
@@ -114,7 +119,7 @@ pub(super) fn state(status: &Value) -> String {
         text.push_str(&format!(", up {} s", now.saturating_sub(since)));
     }
     if let Some(error) = status["last_error"].as_str() {
-        text.push_str(&format!(", last error: {}", shown(error)));
+        text.push_str(&format!(", last error: {}", display_line(error)));
     }
     text
 }
@@ -126,59 +131,68 @@ fn probe(
     json: bool,
     global: &Global,
     folders: &Folders,
-    output: &mut Output,
-) -> Result<(), Failure> {
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let entry = find(&plan, name)?;
     let manifest = entry.manifest.clone();
     let source = entry.source.file.clone();
-    if manifest.status == Status::Planned {
-        return Err(Failure::usage(
+    if manifest.status == Readiness::Planned {
+        return Err(CommandError::usage(
             format!("the service `{name}` is planned: there is nothing to start"),
             "see `skein services`",
         ));
     }
-    started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
-        let plan = started.runtime.broker().plan();
-        let required = |name: &ServiceName| plan.service(name.as_str()).map(|entry| entry.manifest.clone());
-        let lease = started.runtime.pool().lease(&manifest, &started.session, &required);
-        let failed = |error: &ServiceError| {
-            let log = folders.state.join("log/skein.log");
-            let help =
-                format!("correct `transport` in {}; what it wrote to stderr is in {}", shown(&source), log.display());
-            Failure::work(shown(&error.to_string()), help)
-        };
-        let catalog = lease.service().catalog().await.map_err(|error| failed(&error))?;
-        let mut status = json!(lease.service().status());
-        status["name"] = json!(manifest.name);
-        let tools: Vec<_> = catalog.tools.iter().map(|tool| tool.name.as_str()).collect();
-        if json {
-            status["tool_names"] = json!(tools);
-            output.json(&status);
-        } else {
-            // Who uses it and since when goes without saying.
-            status["leases"] = Value::Null;
-            status["started_at"] = Value::Null;
-            output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, state(&status)));
-            output.line(&format!("  tools: {}", shown(&tools.join(", "))));
-        }
-        Ok(())
-    })
+    runtime::block_on(
+        plan,
+        global,
+        folders,
+        output,
+        async move |started: &CommandRuntime, output: &mut CommandOutput| {
+            let plan = started.runtime.broker().plan();
+            let required = |name: &ServiceName| plan.service(name.as_str()).map(|entry| entry.manifest.clone());
+            let lease = started.runtime.pool().lease(&manifest, &started.session, &required);
+            let failed = |error: &ServiceError| {
+                let log = folders.state.join("log/skein.log");
+                let help = format!(
+                    "correct `transport` in {}; what it wrote to stderr is in {}",
+                    display_line(&source),
+                    log.display()
+                );
+                CommandError::work(display_line(&error.to_string()), help)
+            };
+            let catalog = lease.service().catalog().await.map_err(|error| failed(&error))?;
+            let mut status = json!(lease.service().status());
+            status["name"] = json!(manifest.name);
+            let tools: Vec<_> = catalog.tools.iter().map(|tool| tool.name.as_str()).collect();
+            if json {
+                status["tool_names"] = json!(tools);
+                output.json(&status);
+            } else {
+                // Who uses it and since when goes without saying.
+                status["leases"] = Value::Null;
+                status["started_at"] = Value::Null;
+                output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, state(&status)));
+                output.line(&format!("  tools: {}", display_line(&tools.join(", "))));
+            }
+            Ok(())
+        },
+    )
 }
 
 /// The service of that name, or a failure that tells the nearest one.
-pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a ServiceEntry, Failure> {
+pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a ServiceEntry, CommandError> {
     plan.service(name).ok_or_else(|| {
         let names = || plan.services().map(|service| service.manifest.name.as_str());
         let help = match nearest(name, names()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
         };
-        Failure::usage(format!("there is no service `{name}`"), help)
+        CommandError::usage(format!("there is no service `{name}`"), help)
     })
 }
 
 /// Modes that list it, modes that get it through `mcp`, and services that require it.
-fn asked_by(plan: &Plan, service: &ServiceEntry) -> Vec<String> {
+fn dependents(plan: &Plan, service: &ServiceEntry) -> Vec<String> {
     let mut names: Vec<_> = plan
         .graph()
         .to(&Node::Service(service.manifest.name.clone()))
@@ -208,7 +222,7 @@ fn transport(manifest: &crate::manifest::ServiceManifest) -> String {
     }
 }
 
-fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[Report]) -> Value {
+fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[StatusReport]) -> Value {
     let manifest = &service.manifest;
     let kind = match manifest.transport {
         Transport::Builtin(_) => "builtin",
@@ -227,7 +241,7 @@ fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[Report]) -> Valu
         "owner": manifest.owner,
         "groups": manifest.groups,
         "requires": requires,
-        "asked_by": asked_by(plan, service),
+        "asked_by": dependents(plan, service),
         "timeouts": manifest.timeouts,
         "restart": manifest.restart,
         "layer": service.layer,

@@ -1,6 +1,6 @@
 //! `skein sessions`: what was said before, to be found, read, taken along and removed.
 
-mod talk;
+mod transcript;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::started::{self, store_failure};
-use crate::agents::Limits;
+use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
+use super::runtime::{self, store_failure};
+use crate::agents::TurnLimits;
 use crate::clock;
 use crate::ids::nearest;
-use crate::store::{Hit, ListFilter, Sessions, StoredSession, Within, project_root};
+use crate::store::{FolderFilter, ListFilter, SearchHit, SessionStore, StoredSession, project_root};
 
 /// As much of a place where words were found as is shown.
 const MAX_SNIPPET: usize = 300;
@@ -83,16 +83,17 @@ enum ExportFormat {
     Markdown,
 }
 
-pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let runtime = runtime.map_err(|error| Failure::work(format!("no async runtime: {error}"), "check the limits"))?;
+    let runtime =
+        runtime.map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits"))?;
     runtime.block_on(async {
-        let sessions = Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
+        let sessions = SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
         match &args.command {
             SessionsCommand::List { all, of, limit } => {
                 let filter = match of {
                     Some(id) => ListFilter { parent: Some(find(&sessions, id).await?.id), ..ListFilter::default() },
-                    None => ListFilter { within: within(*all, folders), ..ListFilter::default() },
+                    None => ListFilter { within: folder_filter(*all, folders), ..ListFilter::default() },
                 };
                 list(&sessions, ListFilter { limit: Some(*limit), ..filter }, args.json, output).await
             }
@@ -109,12 +110,17 @@ pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut Output) -
 }
 
 /// The sessions of the repository that one stands in, or of the folder if there is none.
-fn within(all: bool, folders: &Folders) -> Within {
-    if all { Within::Anywhere } else { Within::Below(project_root(&folders.cwd)) }
+fn folder_filter(all: bool, folders: &Folders) -> FolderFilter {
+    if all { FolderFilter::Anywhere } else { FolderFilter::Below(project_root(&folders.cwd)) }
 }
 
-async fn list(sessions: &Sessions, filter: ListFilter, json: bool, output: &mut Output) -> Result<(), Failure> {
-    let (all, of) = (filter.within == Within::Anywhere && filter.parent.is_none(), filter.parent.is_some());
+async fn list(
+    sessions: &SessionStore,
+    filter: ListFilter,
+    json: bool,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let (all, of) = (filter.within == FolderFilter::Anywhere && filter.parent.is_none(), filter.parent.is_some());
     let found = sessions.list(filter).await.map_err(|error| store_failure(&error))?;
     if json {
         print_json(&json!(found), output);
@@ -132,9 +138,9 @@ async fn list(sessions: &Sessions, filter: ListFilter, json: bool, output: &mut 
     for session in &found {
         let StoredSession { id, agent, mode, .. } = session;
         output.line(&format!("{BOLD}{id}{BOLD:#}  {}", title(session.title.as_deref())));
-        let mut about = format!("{}/{}, {}", shown(agent), shown(mode), clock::ago(session.updated_at));
+        let mut about = format!("{}/{}, {}", display_line(agent), display_line(mode), clock::ago(session.updated_at));
         if all {
-            about.push_str(&format!(", {}", shown(&session.cwd.to_string_lossy())));
+            about.push_str(&format!(", {}", display_line(&session.cwd.to_string_lossy())));
         }
         output.line(&format!("  {QUIET}{about}{QUIET:#}"));
     }
@@ -142,41 +148,44 @@ async fn list(sessions: &Sessions, filter: ListFilter, json: bool, output: &mut 
 }
 
 fn title(title: Option<&str>) -> String {
-    title.map_or_else(|| format!("{QUIET}(no title){QUIET:#}"), shown)
+    title.map_or_else(|| format!("{QUIET}(no title){QUIET:#}"), display_line)
 }
 
-async fn show(sessions: &Sessions, id: &str, json: bool, output: &mut Output) -> Result<(), Failure> {
+async fn show(sessions: &SessionStore, id: &str, json: bool, output: &mut CommandOutput) -> Result<(), CommandError> {
     let session = find(sessions, id).await?;
     let events = sessions.events(&session.id).await.map_err(|error| store_failure(&error))?;
     if json {
-        output.text(&talk::json(&session, &events));
+        output.text(&transcript::json(&session, &events));
     } else {
-        talk::show(&session, &events, output);
+        transcript::show(&session, &events, output);
     }
     Ok(())
 }
 
 async fn export(
-    sessions: &Sessions,
+    sessions: &SessionStore,
     id: &str,
     format: ExportFormat,
     file: Option<&Path>,
-    output: &mut Output,
-) -> Result<(), Failure> {
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let session = find(sessions, id).await?;
     let events = sessions.events(&session.id).await.map_err(|error| store_failure(&error))?;
     let text = match format {
-        ExportFormat::Json => talk::json(&session, &events),
-        ExportFormat::Markdown => talk::markdown(&session, &events),
+        ExportFormat::Json => transcript::json(&session, &events),
+        ExportFormat::Markdown => transcript::markdown(&session, &events),
     };
     let Some(file) = file else {
         output.text(&text);
         return Ok(());
     };
     write_private(file, &text).map_err(|error| {
-        Failure::work(format!("{} cannot be written: {error}", shown(&file.to_string_lossy())), "name another file")
+        CommandError::work(
+            format!("{} cannot be written: {error}", display_line(&file.to_string_lossy())),
+            "name another file",
+        )
     })?;
-    output.note(&format!("wrote {}", shown(&file.to_string_lossy())));
+    output.note(&format!("wrote {}", display_line(&file.to_string_lossy())));
     Ok(())
 }
 
@@ -188,14 +197,14 @@ fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
 }
 
 async fn delete(
-    sessions: &Sessions,
+    sessions: &SessionStore,
     ids: &[String],
     json: bool,
     folders: &Folders,
-    output: &mut Output,
-) -> Result<(), Failure> {
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     // With what their tools left behind.
-    let whole = started::sessions(sessions.clone(), Limits::default(), folders);
+    let whole = runtime::sessions(sessions.clone(), TurnLimits::default(), folders);
     // All of them are looked up first: a mistake in one removes none.
     let mut found = Vec::new();
     for id in ids {
@@ -206,7 +215,7 @@ async fn delete(
     }
     let mut deleted = Vec::new();
     for session in found {
-        if whole.delete(&session.id).await.map_err(|error| started::session_failure(&error))? {
+        if whole.delete(&session.id).await.map_err(|error| runtime::session_failure(&error))? {
             deleted.push(session);
         }
     }
@@ -222,15 +231,16 @@ async fn delete(
 }
 
 async fn search(
-    sessions: &Sessions,
+    sessions: &SessionStore,
     words: &str,
     all: bool,
     limit: usize,
     json: bool,
     folders: &Folders,
-    output: &mut Output,
-) -> Result<(), Failure> {
-    let hits = sessions.search(words, within(all, folders), limit).await.map_err(|error| store_failure(&error))?;
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let hits =
+        sessions.search(words, folder_filter(all, folders), limit).await.map_err(|error| store_failure(&error))?;
     if json {
         print_json(&json!(hits), output);
         return Ok(());
@@ -242,10 +252,10 @@ async fn search(
             "nothing was found in this project; --all looks in every folder"
         });
     }
-    for Hit { session, title: of, at, snippet, .. } in &hits {
+    for SearchHit { session, title: of, at, snippet, .. } in &hits {
         let about = format!("{}, {}", title(of.as_deref()), clock::ago(*at));
         // SQLite counts words, and one may be a whole file.
-        let snippet = shown(snippet);
+        let snippet = display_line(snippet);
         let short: String = snippet.chars().take(MAX_SNIPPET).collect();
         let more = if short.len() < snippet.len() { "…" } else { "" };
         output.line(&format!("{BOLD}{session}{BOLD:#}  {about}\n  {short}{more}"));
@@ -254,7 +264,7 @@ async fn search(
 }
 
 /// The session that an id, or the beginning of one, means.
-async fn find(sessions: &Sessions, id: &str) -> Result<StoredSession, Failure> {
+async fn find(sessions: &SessionStore, id: &str) -> Result<StoredSession, CommandError> {
     let found = match sessions.resolve(id).await.map_err(|error| store_failure(&error))? {
         Some(id) => sessions.find(&id).await.map_err(|error| store_failure(&error))?,
         None => None,
@@ -267,10 +277,10 @@ async fn find(sessions: &Sessions, id: &str) -> Result<StoredSession, Failure> {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`skein sessions list --all` shows those that there are".to_owned(),
     };
-    Err(Failure::no_session(id, help))
+    Err(CommandError::no_session(id, help))
 }
 
 /// Control characters that JSON allows in a text are written as escapes: the same text, and no terminal heeds it.
-fn print_json(value: &Value, output: &mut Output) {
+fn print_json(value: &Value, output: &mut CommandOutput) {
     output.json(value);
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::output::Failure;
+use super::output::CommandError;
 use super::whole_file::{create, replace};
-use crate::manifest::{edited, with_first};
+use crate::manifest::{apply_edits, with_first};
 
 /// What the file says, or would say.
 pub(super) struct SettingsFile {
@@ -19,17 +19,17 @@ pub(super) struct SettingsFile {
 }
 
 /// A path in the config, and the value to set there.
-pub(super) type Change<'a> = (Vec<&'a str>, Value);
+pub(super) type ConfigEdit<'a> = (Vec<&'a str>, Value);
 
 impl SettingsFile {
     /// The config in the user's configuration folder.
-    pub(super) fn of(folder: &Path) -> Result<Self, Failure> {
+    pub(super) fn of(folder: &Path) -> Result<Self, CommandError> {
         // The other names that a config may have.
         let names = ["config.yaml", "config.yml", "config.json"].map(|name| folder.join(name));
         let file = names.iter().find(|file| file.exists()).unwrap_or(&names[0]).clone();
         let old = read(&file).map_err(|error| {
             let problem = format!("{} cannot be read: {error}", file.display());
-            Failure::work(problem, "make it readable, or move it away")
+            CommandError::work(problem, "make it readable, or move it away")
         })?;
         let text = old.clone().unwrap_or_else(|| "version: 1\n".to_owned());
         Ok(Self { file, old, text })
@@ -44,16 +44,16 @@ impl SettingsFile {
     }
 
     /// The same with these values; if that is not safe, what a person should write into it.
-    pub(super) fn with(self, changes: &[Change<'_>]) -> Result<Self, String> {
-        self.after(|text| edited(text, changes))
+    pub(super) fn with(self, changes: &[ConfigEdit<'_>]) -> Result<Self, String> {
+        self.apply(|text| apply_edits(text, changes))
     }
 
     /// The same with one more item at the head of a list; if that is not safe, what a person should write into it.
     pub(super) fn with_first(self, path: &[&str], item: &Value) -> Result<Self, String> {
-        self.after(|text| with_first(text, path, item))
+        self.apply(|text| with_first(text, path, item))
     }
 
-    fn after(mut self, edit: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+    fn apply(mut self, edit: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let is_json = self.file.extension().is_some_and(|extension| extension == "json");
         match edit(&self.text).filter(|_| !is_json) {
             Some(text) => {
@@ -64,14 +64,14 @@ impl SettingsFile {
         }
     }
 
-    pub(super) fn write(&self) -> Result<(), Failure> {
+    pub(super) fn write(&self) -> Result<(), CommandError> {
         let problem = match self.try_write() {
             Ok(true) => return Ok(()),
             Ok(false) => "somebody else has changed it meanwhile".to_owned(),
             Err(error) => error.to_string(),
         };
         let problem = format!("{} cannot be written: {problem}", self.file.display());
-        Err(Failure::work(problem, "look at the file and its folder, and run it again"))
+        Err(CommandError::work(problem, "look at the file and its folder, and run it again"))
     }
 
     /// False if the file is not any more what it was when it was read: nothing is written then, and nothing is lost.

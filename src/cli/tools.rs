@@ -6,11 +6,11 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::folders::Folders;
-use super::output::{BOLD, Failure, Output, QUIET, shown};
-use super::started::{self, Started};
+use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
+use super::runtime::{self, CommandRuntime};
 use super::{Global, agents, workspace};
 use crate::agents::Code;
-use crate::broker::{Absent, Binding, Nobody, Terms};
+use crate::broker::{BindRequest, Binding, MissingService, NoAsker};
 use crate::graph::{Plan, ToolScope};
 use crate::manifest::{AgentEntry, ServiceEntry};
 
@@ -30,79 +30,91 @@ pub(super) struct ToolsArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &ToolsArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &ToolsArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     let agent = agents::find(&plan, &args.agent)?;
     let id = agents::mode_of(agent, args.mode.as_deref())?;
-    let terms = |started: &Started| Terms {
+    let terms = |started: &CommandRuntime| BindRequest {
         session: Arc::clone(&started.session),
         approval: None,
-        asker: Arc::new(Nobody),
-        brought: Vec::new(),
+        asker: Arc::new(NoAsker),
+        client_services: Vec::new(),
     };
     let (json, bytes) = (args.json, args.bytes);
-    started::block_on(plan, global, folders, output, async move |started: &Started, output: &mut Output| {
-        let broker = started.runtime.broker();
-        let binding = broker.bind(&id, terms(started)).await.map_err(|error| started::bind_failure(&error))?;
-        let Some((entry, scope)) = broker.plan().mode(&id) else { return Ok(()) };
-        let (within, without) = sort_tools(broker.plan(), scope, &binding);
-        let code = Code::of(&binding);
-        let unfenced = broker.plan().agent(id.agent.as_str()).is_some_and(AgentEntry::is_unfenced);
-        if json {
-            output.json(&json!({
-                "agent": id.agent,
-                "mode": id.mode,
-                "tool_groups": entry.mode.tool_groups,
-                "tools": within,
-                "out_of_scope": without,
-                "bytes": total(&within),
-                "code_execution": code_json(&binding, code.as_ref()),
-                "absent_services": binding.absent().iter().map(absent_json).collect::<Vec<_>>(),
-                "mcp": scope.lists_mcp(),
-                "unfenced": unfenced,
-            }));
-            return Ok(());
-        }
-        let absent = within.iter().filter(|tool| !tool["absent"].is_null()).count();
-        let further = if absent == 0 { String::new() } else { format!("; {} absent", are(absent)) };
-        let cost = if bytes { format!(", {} bytes in every request", total(&within)) } else { String::new() };
-        output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}{further}", counted(within.len() - absent)));
-        if unfenced {
-            output.line(&format!("  {QUIET}{}{QUIET:#}", agents::UNFENCED));
-        }
-        if let Some(code) = &code {
-            let cost = code.request_bytes();
-            let instead = format!("a model calls them from code: 3 functions, {cost} bytes in every request instead");
-            output.line(&format!("  {QUIET}{instead}{QUIET:#}"));
-        }
-        for tool in &within {
-            print_admitted(tool, bytes, output);
-        }
-        for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
-            output.note(&format!("the service {} is not there: {}", absent.service, shown(&absent.reason)));
-        }
-        if scope.lists_mcp() {
-            output.line(&format!("  {QUIET}and every tool of servers that an editor brings (mcp){QUIET:#}"));
-        }
-        if !without.is_empty() {
-            output.line(&format!("{BOLD}not in scope{BOLD:#}"));
-        }
-        for (name, reason) in summed_up(broker.plan(), scope, &without) {
-            print_row(&name, &reason, output);
-        }
-        Ok(())
-    })
+    runtime::block_on(
+        plan,
+        global,
+        folders,
+        output,
+        async move |started: &CommandRuntime, output: &mut CommandOutput| {
+            let broker = started.runtime.broker();
+            let binding = broker.bind(&id, terms(started)).await.map_err(|error| runtime::bind_failure(&error))?;
+            let Some((entry, scope)) = broker.plan().mode(&id) else { return Ok(()) };
+            let (within, without) = sort_tools(broker.plan(), scope, &binding);
+            let code = Code::of(&binding);
+            let unfenced = broker.plan().agent(id.agent.as_str()).is_some_and(AgentEntry::is_unfenced);
+            if json {
+                output.json(&json!({
+                    "agent": id.agent,
+                    "mode": id.mode,
+                    "tool_groups": entry.mode.tool_groups,
+                    "tools": within,
+                    "out_of_scope": without,
+                    "bytes": total(&within),
+                    "code_execution": code_json(&binding, code.as_ref()),
+                    "absent_services": binding.missing_services().iter().map(absent_json).collect::<Vec<_>>(),
+                    "mcp": scope.lists_mcp(),
+                    "unfenced": unfenced,
+                }));
+                return Ok(());
+            }
+            let absent = within.iter().filter(|tool| !tool["absent"].is_null()).count();
+            let further = if absent == 0 { String::new() } else { format!("; {} absent", are(absent)) };
+            let cost = if bytes { format!(", {} bytes in every request", total(&within)) } else { String::new() };
+            output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}{further}", count_label(within.len() - absent)));
+            if unfenced {
+                output.line(&format!("  {QUIET}{}{QUIET:#}", agents::UNFENCED));
+            }
+            if let Some(code) = &code {
+                let cost = code.request_bytes();
+                let instead =
+                    format!("a model calls them from code: 3 functions, {cost} bytes in every request instead");
+                output.line(&format!("  {QUIET}{instead}{QUIET:#}"));
+            }
+            for tool in &within {
+                print_admitted(tool, bytes, output);
+            }
+            for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
+                output.note(&format!("the service {} is not there: {}", absent.service, display_line(&absent.reason)));
+            }
+            if scope.lists_mcp() {
+                output.line(&format!("  {QUIET}and every tool of servers that an editor brings (mcp){QUIET:#}"));
+            }
+            if !without.is_empty() {
+                output.line(&format!("{BOLD}not in scope{BOLD:#}"));
+            }
+            for (name, reason) in summary_rows(broker.plan(), scope, &without) {
+                print_row(&name, &reason, output);
+            }
+            Ok(())
+        },
+    )
 }
 
 /// One row per tool of a bound service, and one for all tools of a service that is not bound.
-fn summed_up(plan: &Plan, scope: &ToolScope, without: &[Value]) -> Vec<(String, String)> {
+fn summary_rows(plan: &Plan, scope: &ToolScope, without: &[Value]) -> Vec<(String, String)> {
     let bound = |tool: &Value| plan.service(text(tool, "service")).is_some_and(|service| scope.binds(service));
     let mut rows = Vec::new();
     for of_one in without.chunk_by(|a, b| a["service"] == b["service"]) {
         let (single, together): (Vec<_>, Vec<_>) = of_one.iter().partition(|tool| bound(tool));
         rows.extend(single.into_iter().map(|tool| (text(tool, "name").to_owned(), text(tool, "reason").to_owned())));
         if let Some(first) = together.first() {
-            let name = format!("{} ({})", text(first, "service"), counted(together.len()));
+            let name = format!("{} ({})", text(first, "service"), count_label(together.len()));
             rows.push((name, text(first, "reason").to_owned()));
         }
     }
@@ -110,11 +122,11 @@ fn summed_up(plan: &Plan, scope: &ToolScope, without: &[Value]) -> Vec<(String, 
 }
 
 /// A name too long for its column still ends two spaces before what is said about it.
-fn print_row(name: &str, about: &str, output: &mut Output) {
-    output.line(&format!("  {:<35}  {QUIET}{}{QUIET:#}", shown(name), shown(about)));
+fn print_row(name: &str, about: &str, output: &mut CommandOutput) {
+    output.line(&format!("  {:<35}  {QUIET}{}{QUIET:#}", display_line(name), display_line(about)));
 }
 
-fn absent_json(absent: &Absent) -> Value {
+fn absent_json(absent: &MissingService) -> Value {
     json!({"service": absent.service, "optional": absent.optional, "reason": absent.reason})
 }
 
@@ -132,7 +144,7 @@ fn total(tools: &[Value]) -> u64 {
     tools.iter().filter_map(|tool| tool["bytes"].as_u64()).sum()
 }
 
-fn print_admitted(tool: &Value, bytes: bool, output: &mut Output) {
+fn print_admitted(tool: &Value, bytes: bool, output: &mut CommandOutput) {
     let files = tool["files"].as_array().map(|files| {
         let files: Vec<_> = files.iter().filter_map(Value::as_str).collect();
         format!(", only files matching {}", files.join(" or "))
@@ -143,7 +155,7 @@ fn print_admitted(tool: &Value, bytes: bool, output: &mut Output) {
     print_row(text(tool, "name"), &about, output);
 }
 
-fn counted(count: usize) -> String {
+fn count_label(count: usize) -> String {
     match count {
         0 => "no tools".to_owned(),
         1 => "1 tool".to_owned(),
@@ -175,20 +187,20 @@ fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>,
         value["absent"] = Value::Null;
         within.push(value);
     }
-    for unoffered in binding.unoffered() {
+    for unoffered in binding.exclusions() {
         let tool = unoffered.tool.as_str();
         let mut value = row(&format!("{}__{tool}", unoffered.service), &unoffered.service, tool);
         value["reason"] = json!(unoffered.reason);
         without.push(value);
     }
     for service in plan.services() {
-        let absent = binding.absent().iter().find(|absent| absent.service == service.manifest.name);
+        let absent = binding.missing_services().iter().find(|absent| absent.service == service.manifest.name);
         let running = scope.binds(service) && absent.is_none();
         let listed = |tool: &str| {
             let same = |row: &Value| row["service"] == json!(service.manifest.name) && row["tool"] == tool;
             within.iter().chain(&without).any(same)
         };
-        let unlisted: Vec<_> = declared(service).into_iter().filter(|tool| !running || !listed(tool)).collect();
+        let unlisted: Vec<_> = tool_names(service).into_iter().filter(|tool| !running || !listed(tool)).collect();
         for tool in unlisted {
             let mut value = row(&format!("{}__{tool}", service.manifest.name), &service.manifest.name, tool);
             match scope.admits(service, tool) {
@@ -212,7 +224,7 @@ fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>,
 }
 
 /// The tools a service's manifest names, each once, in the order of its groups.
-fn declared(service: &ServiceEntry) -> Vec<&str> {
+fn tool_names(service: &ServiceEntry) -> Vec<&str> {
     let mut tools: Vec<&str> = Vec::new();
     for tool in service.manifest.groups.values().flatten() {
         if !tools.contains(&tool.as_str()) {

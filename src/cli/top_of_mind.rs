@@ -11,11 +11,15 @@ const TEXT: [&str; 2] = ["SKEIN_TOM_TEXT", "GOOSE_MOIM_MESSAGE_TEXT"];
 const FILE: [&str; 2] = ["SKEIN_TOM_FILE", "GOOSE_MOIM_MESSAGE_FILE"];
 
 pub(super) fn from_environment(folders: &Folders) -> TopOfMind {
-    let (text, file) = told(|name| std::env::var_os(name), &folders.home, &folders.cwd);
+    let (text, file) = read_variables(|name| std::env::var_os(name), &folders.home, &folders.cwd);
     TopOfMind::new(text, file)
 }
 
-fn told(variable: impl Fn(&str) -> Option<OsString>, home: &Path, cwd: &Path) -> (Option<String>, Option<PathBuf>) {
+fn read_variables(
+    variable: impl Fn(&str) -> Option<OsString>,
+    home: &Path,
+    cwd: &Path,
+) -> (Option<String>, Option<PathBuf>) {
     let first = |names: [&str; 2]| names.into_iter().filter_map(&variable).find(|value| !value.is_empty());
     let text = first(TEXT).map(|text| text.to_string_lossy().into_owned());
     let file = first(FILE).map(PathBuf::from).map(|file| match file.strip_prefix("~") {
@@ -30,11 +34,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_count_before_those_of_goose_and_files_are_found_from_home_and_from_here() {
+    fn skein_variables_win_over_goose_and_paths_resolve() {
         let told = |set: &[(&str, &str)]| {
             let variable =
                 |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
-            told(variable, Path::new("/home/ann"), Path::new("/here"))
+            read_variables(variable, Path::new("/home/ann"), Path::new("/here"))
         };
         let both =
             [("SKEIN_TOM_TEXT", "a"), ("GOOSE_MOIM_MESSAGE_TEXT", "b"), ("GOOSE_MOIM_MESSAGE_FILE", "~/mind.md")];

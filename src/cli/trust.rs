@@ -8,11 +8,11 @@ use clap::Args;
 use serde_json::json;
 
 use super::folders::Folders;
-use super::output::{Failure, Output};
+use super::output::{CommandError, CommandOutput};
 use super::workspace::trust_failure;
-use crate::trust::{Project, Trust, TrustStore};
+use crate::trust::{ProjectFiles, TrustState, TrustStore};
+pub(super) use view::access_lines;
 use view::describe;
-pub(super) use view::reached;
 
 #[derive(Debug, Args)]
 pub(super) struct TrustArgs {
@@ -30,19 +30,19 @@ pub(super) struct TrustArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
-    let project = Project::find(&folders.cwd).map_err(|error| trust_failure(&error))?;
+pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
+    let project = ProjectFiles::find(&folders.cwd).map_err(|error| trust_failure(&error))?;
     let Some(project) = project else {
         let help = "`skein new agent NAME` makes one";
-        return Err(Failure::usage("there is no .skein/ or .mcp.json here or in a folder above", help));
+        return Err(CommandError::usage("there is no .skein/ or .mcp.json here or in a folder above", help));
     };
     let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
     if args.revoke {
         store.revoke(&project).map_err(|error| trust_failure(&error))?;
-    } else if !args.status && store.trust_of(&project) != Trust::Trusted {
+    } else if !args.status && store.trust_of(&project) != TrustState::Trusted {
         describe(&project, &store, folders, output);
-        if !args.yes && !confirmed(USE_FILES, output)? {
-            return Err(Failure::work("the project was not trusted", "answer y, or pass --yes"));
+        if !args.yes && !confirm(USE_FILES, output)? {
+            return Err(CommandError::work("the project was not trusted", "answer y, or pass --yes"));
         }
         store.trust(&project).map_err(|error| trust_failure(&error))?;
     }
@@ -57,9 +57,9 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> R
         }));
     } else {
         let says = match trust {
-            Trust::Trusted => "trusted as it is now; any change of these files ends that",
-            Trust::Changed => "changed since it was trusted: not used",
-            Trust::Unknown => "not trusted: not used",
+            TrustState::Trusted => "trusted as it is now; any change of these files ends that",
+            TrustState::Changed => "changed since it was trusted: not used",
+            TrustState::Unknown => "not trusted: not used",
         };
         output.line(&format!("{}: {says}", project.root.display()));
     }
@@ -68,18 +68,18 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut Output) -> R
 
 /// Asks once about a project that is not trusted as it is, if somebody is there to be asked. Whoever says no goes on
 /// without it, and is told so like everybody else.
-pub(super) fn offer(folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn offer(folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Ok(());
     }
     // What cannot be read is told where the manifests are read.
-    let Ok(Some(project)) = Project::find(&folders.cwd) else { return Ok(()) };
+    let Ok(Some(project)) = ProjectFiles::find(&folders.cwd) else { return Ok(()) };
     let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
-    if store.trust_of(&project) == Trust::Trusted {
+    if store.trust_of(&project) == TrustState::Trusted {
         return Ok(());
     }
     describe(&project, &store, folders, output);
-    if confirmed(USE_FILES, output)? {
+    if confirm(USE_FILES, output)? {
         store.trust(&project).map_err(|error| trust_failure(&error))?;
     }
     Ok(())
@@ -88,13 +88,13 @@ pub(super) fn offer(folders: &Folders, output: &mut Output) -> Result<(), Failur
 const USE_FILES: &str = "Use these files?";
 
 /// One question whose answer is no unless it is yes.
-pub(super) fn confirmed(question: &str, output: &mut Output) -> Result<bool, Failure> {
+pub(super) fn confirm(question: &str, output: &mut CommandOutput) -> Result<bool, CommandError> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("there is no terminal to ask on", "look at the files, then pass --yes"));
+        return Err(CommandError::usage("there is no terminal to ask on", "look at the files, then pass --yes"));
     }
     // What was typed before the question could be read does not answer it.
     rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush).map_err(|error| {
-        Failure::work(format!("nobody can be asked: {error}"), "look at the files, then pass --yes")
+        CommandError::work(format!("nobody can be asked: {error}"), "look at the files, then pass --yes")
     })?;
     output.aside(&format!("{question} [y/N] "));
     let mut answer = String::new();

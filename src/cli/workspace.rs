@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use super::Global;
 use super::folders::Folders;
-use super::output::{Failure, Output};
+use super::output::{CommandError, CommandOutput};
 use crate::diagnostic::{Diagnostic, Severity};
-use crate::graph::{self, Plan, Resolved};
+use crate::graph::{self, Plan, Resolution};
 use crate::manifest::{self, Layer, Manifests, Root};
-use crate::trust::{Project, Trust, TrustError, TrustStore};
+use crate::trust::{ProjectFiles, TrustError, TrustState, TrustStore};
 
 /// What to do with the files of a project that nobody has trusted.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Untrusted {
+pub(super) enum UntrustedPolicy {
     /// Leave them out, as for everything that may start something.
     Leave,
     /// Read them: checking a file starts nothing.
@@ -23,10 +23,10 @@ pub(super) enum Untrusted {
 pub(super) fn resolve(
     global: &Global,
     extra: &[PathBuf],
-    untrusted: Untrusted,
+    untrusted: UntrustedPolicy,
     folders: &Folders,
-    output: &mut Output,
-) -> Result<Resolved, Failure> {
+    output: &mut CommandOutput,
+) -> Result<Resolution, CommandError> {
     let Layers { roots, notes } = layers(global, extra, untrusted, folders)?;
     notes.iter().for_each(|note| output.note(note));
     let (manifests, found) = manifest::load(&roots);
@@ -35,15 +35,15 @@ pub(super) fn resolve(
 }
 
 /// The same for one who cannot print: what is to be said comes back. An untrusted project is left out.
-pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolved, Vec<String>), Failure> {
-    let Layers { roots, notes } = layers(global, &[], Untrusted::Leave, folders)?;
+pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolution, Vec<String>), CommandError> {
+    let Layers { roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     let (manifests, found) = manifest::load(&roots);
     Ok((graph::resolve(manifests, found), notes))
 }
 
 /// What could be read of the same layers, whatever is wrong with the rest; for one who looks for all that is wrong.
-pub(super) fn manifests_quietly(global: &Global, folders: &Folders) -> Result<Manifests, Failure> {
-    let Layers { roots, .. } = layers(global, &[], Untrusted::Leave, folders)?;
+pub(super) fn manifests_quietly(global: &Global, folders: &Folders) -> Result<Manifests, CommandError> {
+    let Layers { roots, .. } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     Ok(manifest::load(&roots).0)
 }
 
@@ -53,7 +53,12 @@ struct Layers {
     notes: Vec<String>,
 }
 
-fn layers(global: &Global, extra: &[PathBuf], untrusted: Untrusted, folders: &Folders) -> Result<Layers, Failure> {
+fn layers(
+    global: &Global,
+    extra: &[PathBuf],
+    untrusted: UntrustedPolicy,
+    folders: &Folders,
+) -> Result<Layers, CommandError> {
     let mut notes = Vec::new();
     let mut roots = vec![(Layer::Builtin, Root::Builtin)];
     if !global.built_in.manifests.is_empty() {
@@ -63,8 +68,8 @@ fn layers(global: &Global, extra: &[PathBuf], untrusted: Untrusted, folders: &Fo
     if folders.config.is_dir() {
         roots.push((Layer::User, disk(&folders.config, folders)));
     }
-    let project = match Project::find(&folders.cwd) {
-        Err(error) if untrusted == Untrusted::Leave => {
+    let project = match ProjectFiles::find(&folders.cwd) {
+        Err(error) if untrusted == UntrustedPolicy::Leave => {
             // Someone's clone must not keep anyone from working in it.
             notes.push(format!("this project's .skein/ or .mcp.json is not used: {error}"));
             None
@@ -74,25 +79,25 @@ fn layers(global: &Global, extra: &[PathBuf], untrusted: Untrusted, folders: &Fo
     if let Some(project) = project {
         let trust = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?.trust_of(&project);
         let why = match trust {
-            Trust::Trusted => None,
-            Trust::Changed => Some("has changed since it was trusted"),
-            Trust::Unknown => Some("is not trusted"),
+            TrustState::Trusted => None,
+            TrustState::Changed => Some("has changed since it was trusted"),
+            TrustState::Unknown => Some("is not trusted"),
         };
         if let Some(why) = why {
-            let what = if untrusted == Untrusted::Check { "is checked here but not used" } else { "is not used" };
+            let what = if untrusted == UntrustedPolicy::Check { "is checked here but not used" } else { "is not used" };
             notes.push(format!(
                 "this project's .skein/ or .mcp.json {why} and {what}; look at it, then run `skein trust`"
             ));
         }
-        if why.is_none() || untrusted == Untrusted::Check {
-            let shown = folders.shown(&project.root);
+        if why.is_none() || untrusted == UntrustedPolicy::Check {
+            let shown = folders.display_path(&project.root);
             roots.push((Layer::Project, Root::Snapshot { files: project.files, shown }));
         }
     }
     for path in global.manifests.iter().chain(extra) {
         if !path.exists() {
             let problem = format!("there is no file or folder {}", path.display());
-            return Err(Failure::usage(problem, "name a folder with manifests, or a manifest file"));
+            return Err(CommandError::usage(problem, "name a folder with manifests, or a manifest file"));
         }
         roots.push((Layer::Extra, disk(path, folders)));
     }
@@ -100,18 +105,18 @@ fn layers(global: &Global, extra: &[PathBuf], untrusted: Untrusted, folders: &Fo
 }
 
 /// The plan of all layers, for commands that need one; what is wrong is reported.
-pub(super) fn plan(global: &Global, folders: &Folders, output: &mut Output) -> Result<Plan, Failure> {
-    sound(resolve(global, &[], Untrusted::Leave, folders, output)?, output)
+pub(super) fn plan(global: &Global, folders: &Folders, output: &mut CommandOutput) -> Result<Plan, CommandError> {
+    sound(resolve(global, &[], UntrustedPolicy::Leave, folders, output)?, output)
 }
 
 /// The same with one more manifest, which is in no file.
 pub(super) fn plan_with(
     global: &Global,
     folders: &Folders,
-    output: &mut Output,
+    output: &mut CommandOutput,
     (name, text): (&str, String),
-) -> Result<Plan, Failure> {
-    let Layers { mut roots, notes } = layers(global, &[], Untrusted::Leave, folders)?;
+) -> Result<Plan, CommandError> {
+    let Layers { mut roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     notes.iter().for_each(|note| output.note(note));
     let files = [(PathBuf::from(name), text.into_bytes())].into();
     roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));
@@ -119,7 +124,7 @@ pub(super) fn plan_with(
     sound(graph::resolve(manifests, found), output)
 }
 
-fn sound(Resolved { plan, diagnostics }: Resolved, output: &mut Output) -> Result<Plan, Failure> {
+fn sound(Resolution { plan, diagnostics }: Resolution, output: &mut CommandOutput) -> Result<Plan, CommandError> {
     match plan {
         Some(plan) => {
             let warnings: Vec<_> =
@@ -135,22 +140,22 @@ fn sound(Resolved { plan, diagnostics }: Resolved, output: &mut Output) -> Resul
             let in_config =
                 |found: &Diagnostic| Path::new(&found.at.file).file_stem().is_some_and(|stem| stem == "config");
             if errors.all(in_config) {
-                return Err(Failure::usage("the config file is wrong", "correct it as said above"));
+                return Err(CommandError::usage("the config file is wrong", "correct it as said above"));
             }
-            Err(Failure::manifests(&told))
+            Err(CommandError::manifests(&told))
         }
     }
 }
 
 fn disk(path: &Path, folders: &Folders) -> Root {
-    Root::Disk { path: path.to_owned(), shown: folders.shown(path) }
+    Root::Disk { path: path.to_owned(), shown: folders.display_path(path) }
 }
 
-pub(super) fn trust_failure(error: &TrustError) -> Failure {
+pub(super) fn trust_failure(error: &TrustError) -> CommandError {
     let help = match error {
         TrustError::Unreadable { .. } => "make the files readable, or remove them",
         TrustError::TooLarge { .. } => "keep only manifests, prompts and settings in .skein/",
         TrustError::Store { .. } => "check the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
     };
-    Failure::work(error.to_string(), help)
+    CommandError::work(error.to_string(), help)
 }

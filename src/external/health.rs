@@ -12,7 +12,7 @@ const DEAD_AFTER: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Health {
+pub enum AgentHealth {
     Healthy,
     /// It failed the last time, or has said nothing for long.
     Degraded,
@@ -21,39 +21,39 @@ pub enum Health {
 }
 
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct HealthTracker {
     failures: u32,
-    heard: Instant,
+    last_activity: Instant,
     /// Requests that it has not answered.
     waiting: usize,
 }
 
-impl Pulse {
+impl HealthTracker {
     pub(super) fn new(now: Instant) -> Self {
-        Self { failures: 0, heard: now, waiting: 0 }
+        Self { failures: 0, last_activity: now, waiting: 0 }
     }
 
-    pub(super) fn heard(&mut self, now: Instant) {
-        self.heard = now;
+    pub(super) fn record_activity(&mut self, now: Instant) {
+        self.last_activity = now;
     }
 
     /// Silence counts from when it is asked.
-    pub(super) fn asked(&mut self, now: Instant) {
+    pub(super) fn record_request(&mut self, now: Instant) {
         if self.waiting == 0 {
-            self.heard = now;
+            self.last_activity = now;
         }
         self.waiting += 1;
     }
 
-    pub(super) fn answered(&mut self) {
+    pub(super) fn record_reply(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    pub(super) fn failed(&mut self) {
+    pub(super) fn record_failure(&mut self) {
         self.failures += 1;
     }
 
-    pub(super) fn worked(&mut self) {
+    pub(super) fn record_success(&mut self) {
         self.failures = 0;
     }
 
@@ -64,15 +64,15 @@ impl Pulse {
 
     /// How long it has said nothing although somebody waits.
     pub(super) fn silent(&self, now: Instant) -> Option<Duration> {
-        (self.waiting > 0).then(|| now.saturating_duration_since(self.heard))
+        (self.waiting > 0).then(|| now.saturating_duration_since(self.last_activity))
     }
 
-    pub(super) fn health(&self, now: Instant, stale: Duration) -> Health {
+    pub(super) fn health(&self, now: Instant, stale: Duration) -> AgentHealth {
         let silent = self.silent(now).is_some_and(|silent| silent >= stale);
         match self.failures {
-            DEAD_AFTER.. => Health::Dead,
-            0 if !silent => Health::Healthy,
-            _ => Health::Degraded,
+            DEAD_AFTER.. => AgentHealth::Dead,
+            0 if !silent => AgentHealth::Healthy,
+            _ => AgentHealth::Degraded,
         }
     }
 }
@@ -86,30 +86,30 @@ mod tests {
     #[test]
     fn failures_in_a_row_kill_and_one_success_heals() {
         let now = Instant::now();
-        let mut pulse = Pulse::new(now);
+        let mut pulse = HealthTracker::new(now);
         let mut seen = Vec::new();
         for _ in 0..DEAD_AFTER {
             seen.push(pulse.health(now, STALE));
-            pulse.failed();
+            pulse.record_failure();
         }
-        assert_eq!(seen, [Health::Healthy, Health::Degraded, Health::Degraded]);
-        assert_eq!(pulse.health(now, STALE), Health::Dead);
-        pulse.worked();
-        assert_eq!(pulse.health(now, STALE), Health::Healthy);
+        assert_eq!(seen, [AgentHealth::Healthy, AgentHealth::Degraded, AgentHealth::Degraded]);
+        assert_eq!(pulse.health(now, STALE), AgentHealth::Dead);
+        pulse.record_success();
+        assert_eq!(pulse.health(now, STALE), AgentHealth::Healthy);
     }
 
     #[test]
     fn silence_counts_only_while_somebody_waits() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut pulse = Pulse::new(start);
-        assert_eq!(pulse.health(at(600), STALE), Health::Healthy, "nobody asked it anything");
-        pulse.asked(at(600));
-        assert_eq!(pulse.health(at(659), STALE), Health::Healthy);
-        assert_eq!(pulse.health(at(660), STALE), Health::Degraded);
-        pulse.heard(at(661));
-        assert_eq!(pulse.health(at(662), STALE), Health::Healthy, "it is still there");
-        pulse.answered();
-        assert_eq!(pulse.health(at(999), STALE), Health::Healthy);
+        let mut pulse = HealthTracker::new(start);
+        assert_eq!(pulse.health(at(600), STALE), AgentHealth::Healthy, "nobody asked it anything");
+        pulse.record_request(at(600));
+        assert_eq!(pulse.health(at(659), STALE), AgentHealth::Healthy);
+        assert_eq!(pulse.health(at(660), STALE), AgentHealth::Degraded);
+        pulse.record_activity(at(661));
+        assert_eq!(pulse.health(at(662), STALE), AgentHealth::Healthy, "it is still there");
+        pulse.record_reply();
+        assert_eq!(pulse.health(at(999), STALE), AgentHealth::Healthy);
     }
 }

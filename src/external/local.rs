@@ -14,11 +14,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::peer::lock;
-use crate::process::{Group, Launch, Pipes, ProcessScope, Reaper, Stdin};
+use super::connection::lock;
+use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
 use crate::root_files::RootedPath;
-use crate::task::Scope;
-use crate::tool::editor::{Command, EditorError, Exit, Output, Terminal};
+use crate::task::TaskScope;
+use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit, TerminalOutput};
 
 /// Text beyond this is not read for anybody.
 const MAX_TEXT: u64 = 16 << 20;
@@ -26,15 +26,15 @@ const MAX_TEXT: u64 = 16 << 20;
 const SLACK: usize = 256 << 10;
 
 #[derive(Clone)]
-pub(super) struct Local {
+pub(super) struct LocalEditor {
     pub(super) reaper: Option<Reaper>,
     pub(super) environment: BTreeMap<OsString, OsString>,
-    pub(super) tasks: Scope,
+    pub(super) tasks: TaskScope,
     /// What commands leave behind outside of their process groups ends with this.
     pub(super) processes: ProcessScope,
 }
 
-impl Local {
+impl LocalEditor {
     /// How the ids of its terminals begin.
     pub(super) const PREFIX: &str = "skein-terminal-";
 
@@ -74,7 +74,7 @@ impl Local {
         in_background(writing).await
     }
 
-    pub(super) async fn run(&self, command: Command) -> Result<Box<dyn Terminal>, EditorError> {
+    pub(super) async fn run(&self, command: TerminalCommand) -> Result<Box<dyn Terminal>, EditorError> {
         let mut env = self.environment.clone();
         env.extend(command.env.into_iter().map(|(name, value)| (name.into(), value.into())));
         let launch = Launch {
@@ -84,9 +84,9 @@ impl Local {
             cwd: Some(command.cwd),
             stdin: Stdin::Closed,
         };
-        let started = Group::spawn_in(&self.processes, &launch, self.reaper.as_ref());
-        let (group, pipes) = started.map_err(|error| failed(&error))?;
-        Ok(Box::new(Running::watch(group, pipes, command.output_limit, &self.tasks)))
+        let started = ProcessGroup::spawn_in(&self.processes, &launch, self.reaper.as_ref());
+        let (group, pipes) = started.map_err(|error| editor_error(&error))?;
+        Ok(Box::new(LocalTerminal::watch(group, pipes, command.output_limit, &self.tasks)))
     }
 }
 
@@ -94,10 +94,10 @@ async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, EditorError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| EditorError::Failed(error.to_string()))?.map_err(|error| failed(&error))
+    done.map_err(|error| EditorError::Failed(error.to_string()))?.map_err(|error| editor_error(&error))
 }
 
-fn failed(error: &std::io::Error) -> EditorError {
+fn editor_error(error: &std::io::Error) -> EditorError {
     match error.kind() {
         std::io::ErrorKind::NotFound => EditorError::NotFound,
         _ => EditorError::Failed(error.to_string()),
@@ -105,22 +105,22 @@ fn failed(error: &std::io::Error) -> EditorError {
 }
 
 /// A command that runs, or has run.
-struct Running {
+struct LocalTerminal {
     id: String,
-    output: Arc<Mutex<Tail>>,
-    exit: watch::Receiver<Option<Exit>>,
+    output: Arc<Mutex<OutputTail>>,
+    exit: watch::Receiver<Option<TerminalExit>>,
     kill: CancellationToken,
 }
 
 /// The end of what a command said.
 #[derive(Default)]
-struct Tail {
+struct OutputTail {
     bytes: Vec<u8>,
     limit: usize,
     truncated: bool,
 }
 
-impl Tail {
+impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         // Not for every piece: what is left has to be moved.
@@ -140,19 +140,19 @@ impl Tail {
         cut
     }
 
-    fn shown(&self) -> (String, bool) {
+    fn snapshot(&self) -> (String, bool) {
         let cut = self.cut();
         (String::from_utf8_lossy(&self.bytes[cut..]).into_owned(), self.truncated || cut > 0)
     }
 }
 
-impl Running {
-    fn watch(mut group: Group, pipes: Pipes, limit: u64, tasks: &Scope) -> Self {
+impl LocalTerminal {
+    fn watch(mut group: ProcessGroup, pipes: Pipes, limit: u64, tasks: &TaskScope) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let output = Arc::new(Mutex::new(Tail { limit, ..Tail::default() }));
+        let output = Arc::new(Mutex::new(OutputTail { limit, ..OutputTail::default() }));
         let (ended, exit) = watch::channel(None);
         let kill = CancellationToken::new();
-        let id = format!("{}{}", Local::PREFIX, group.id());
+        let id = format!("{}{}", LocalEditor::PREFIX, group.id());
         let (tail, killed, ending) = (Arc::clone(&output), kill.clone(), tasks.cancelled().clone());
         tasks.spawn(async move {
             let reading = async { tokio::join!(pump(pipes.stdout, &tail), pump(pipes.stderr, &tail)) };
@@ -179,31 +179,31 @@ impl Running {
             use std::os::unix::process::ExitStatusExt as _;
             let code = status.and_then(|status| status.code()).and_then(|code| u32::try_from(code).ok());
             let signal = status.and_then(|status| status.signal()).map(|signal| format!("signal {signal}"));
-            drop(ended.send(Some(Exit { code, signal })));
+            drop(ended.send(Some(TerminalExit { code, signal })));
         });
         Self { id, output, exit, kill }
     }
 }
 
-async fn pump(mut pipe: impl AsyncRead + Unpin, tail: &Mutex<Tail>) {
+async fn pump(mut pipe: impl AsyncRead + Unpin, tail: &Mutex<OutputTail>) {
     let mut buffer = vec![0; 8 << 10];
     while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
         lock(tail).push(&buffer[..count]);
     }
 }
 
-impl Terminal for Running {
+impl Terminal for LocalTerminal {
     fn id(&self) -> &str {
         &self.id
     }
 
-    fn output(&self) -> BoxFuture<'_, Result<Output, EditorError>> {
-        let (text, truncated) = lock(&self.output).shown();
+    fn output(&self) -> BoxFuture<'_, Result<TerminalOutput, EditorError>> {
+        let (text, truncated) = lock(&self.output).snapshot();
         let exit = self.exit.borrow().clone();
-        Box::pin(async move { Ok(Output { text, truncated, exit }) })
+        Box::pin(async move { Ok(TerminalOutput { text, truncated, exit }) })
     }
 
-    fn wait(&self) -> BoxFuture<'_, Result<Exit, EditorError>> {
+    fn wait(&self) -> BoxFuture<'_, Result<TerminalExit, EditorError>> {
         let mut exit = self.exit.clone();
         Box::pin(async move {
             let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone());
@@ -222,7 +222,7 @@ impl Terminal for Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for LocalTerminal {
     fn drop(&mut self) {
         self.kill.cancel();
     }

@@ -9,35 +9,35 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::host::Admitted;
-use super::place::Place;
-use super::prompt::in_one;
-use super::{Inner, OPENING};
-use crate::agents::{Ending, Event, Notifier, Outsider, Status};
+use super::client_methods::GrantedCapabilities;
+use super::prompt::single_text;
+use super::session::AcpSession;
+use super::{Inner, OPEN_TIMEOUT};
+use crate::agents::{Event, ExternalAgentSpec, Notifier, StatusUpdate, StopReason};
 use crate::conversation::{Content, Usage};
-use crate::llm::{LlmError, ModelStop, Provider, Request, StreamEvent};
+use crate::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
 
-pub(super) struct AsModel {
+pub(super) struct ExternalModel {
     inner: Arc<Inner>,
-    who: Outsider,
+    who: ExternalAgentSpec,
     name: String,
 }
 
-type Told = Result<StreamEvent, LlmError>;
+type StreamItem = Result<StreamEvent, LlmError>;
 
-impl AsModel {
-    pub(super) fn new(inner: Arc<Inner>, who: Outsider) -> Self {
+impl ExternalModel {
+    pub(super) fn new(inner: Arc<Inner>, who: ExternalAgentSpec) -> Self {
         let name = format!("acp:{}", who.name);
         Self { inner, who, name }
     }
 }
 
-impl Provider for AsModel {
+impl Provider for ExternalModel {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+    fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let (tell, told) = mpsc::unbounded_channel();
         let cancel = CancellationToken::new();
         let (inner, who, model, given_up) =
@@ -59,41 +59,41 @@ impl Provider for AsModel {
 
 async fn ask(
     inner: &Inner,
-    who: Outsider,
-    request: &Request,
-    tell: mpsc::UnboundedSender<Told>,
+    who: ExternalAgentSpec,
+    request: &ModelRequest,
+    tell: mpsc::UnboundedSender<StreamItem>,
     cancel: &CancellationToken,
 ) -> Result<StreamEvent, String> {
-    let peer = inner.peer(&who, Admitted::default()).await.map_err(|error| error.to_string())?;
-    let cwd = &inner.around.scratch;
+    let peer = inner.connection(&who, GrantedCapabilities::default()).await.map_err(|error| error.to_string())?;
+    let cwd = &inner.launch.scratch;
     tokio::fs::create_dir_all(cwd).await.map_err(|error| format!("no folder to work in: {error}"))?;
-    let place = Place::new(who, Arc::clone(&peer), inner.local(), None);
-    let opening = peer.opening();
+    let place = AcpSession::new(who, Arc::clone(&peer), inner.local(), None);
+    let opening = peer.begin_opening();
     let new = peer.request("session/new", json!({"cwd": cwd, "mcpServers": []}));
-    let answer = tokio::time::timeout(OPENING, new).await.map_err(|_| "it did not answer".to_owned())?;
+    let answer = tokio::time::timeout(OPEN_TIMEOUT, new).await.map_err(|_| "it did not answer".to_owned())?;
     let answer = answer.map_err(|error| error.message)?;
     let id = answer["sessionId"].as_str().ok_or("it gave the session no id")?;
-    place.opened(id, &answer, false)?;
+    place.complete_opening(id, &answer, false)?;
     drop(opening);
-    let prompt = vec![Content::text(in_one(&request.system, &request.messages))];
-    let end = place.run(prompt, Arc::new(Streamed(tell)), cancel).await;
+    let prompt = vec![Content::text(single_text(&request.system, &request.messages))];
+    let end = place.run(prompt, Arc::new(StreamNotifier(tell)), cancel).await;
     let stop = match end.ending {
-        Ending::EndTurn | Ending::CallRefused { .. } => ModelStop::Finished,
-        Ending::MaxTokens | Ending::Exhausted { .. } => ModelStop::Length,
-        Ending::Refusal => ModelStop::Refused,
-        Ending::Cancelled => return Err("it was cancelled".to_owned()),
-        Ending::Failed { why } => return Err(why),
+        StopReason::EndTurn | StopReason::CallRefused { .. } => ModelStop::Finished,
+        StopReason::MaxTokens | StopReason::Exhausted { .. } => ModelStop::Length,
+        StopReason::Refusal => ModelStop::Refused,
+        StopReason::Cancelled => return Err("it was cancelled".to_owned()),
+        StopReason::Failed { why } => return Err(why),
     };
     Ok(StreamEvent::Done { stop, usage: Usage::default() })
 }
 
 /// Text and thoughts of a turn as pieces of an answer.
-struct Streamed(mpsc::UnboundedSender<Told>);
+struct StreamNotifier(mpsc::UnboundedSender<StreamItem>);
 
-impl Notifier for Streamed {
+impl Notifier for StreamNotifier {
     fn log(&self, event: Event) {
         // What came otherwise than as plain text.
-        if let Event::Relayed { means, heard: false, .. } = event {
+        if let Event::External { means, heard: false, .. } = event {
             for event in means {
                 if let Event::Message { message } = event {
                     drop(self.0.send(Ok(StreamEvent::Text(message.text()))));
@@ -102,33 +102,38 @@ impl Notifier for Streamed {
         }
     }
 
-    fn status(&self, status: Status) {
+    fn status(&self, status: StatusUpdate) {
         let piece = match status {
-            Status::Text(text) | Status::Piece { text, thought: false, .. } => StreamEvent::Text(text),
-            Status::Thought(text) | Status::Piece { text, .. } => StreamEvent::Thought(text),
-            Status::ToolActivity { .. } | Status::Usage { .. } | Status::Notice(_) | Status::Title(_) => return,
+            StatusUpdate::Text(text) | StatusUpdate::ExternalChunk { text, thought: false, .. } => {
+                StreamEvent::Text(text)
+            }
+            StatusUpdate::Thought(text) | StatusUpdate::ExternalChunk { text, .. } => StreamEvent::Thought(text),
+            StatusUpdate::ToolActivity { .. }
+            | StatusUpdate::Usage { .. }
+            | StatusUpdate::Notice(_)
+            | StatusUpdate::Title(_) => return,
         };
         drop(self.0.send(Ok(piece)));
     }
 }
 
 /// A model that is not there.
-pub(super) struct Absent {
+pub(super) struct UnavailableModel {
     name: String,
 }
 
-impl Absent {
-    pub(super) fn new(who: &Outsider) -> Self {
+impl UnavailableModel {
+    pub(super) fn new(who: &ExternalAgentSpec) -> Self {
         Self { name: format!("acp:{}", who.name) }
     }
 }
 
-impl Provider for Absent {
+impl Provider for UnavailableModel {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn stream(&self, _: Request) -> BoxStream<'_, Told> {
+    fn stream(&self, _: ModelRequest) -> BoxStream<'_, StreamItem> {
         let reason = "this skein runs no agents outside".to_owned();
         futures::stream::iter([Err(LlmError::Unusable { model: self.name.clone(), reason })]).boxed()
     }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::conversation::{Content, Message, Part};
+use crate::conversation::{Content, Message, MessagePart};
 
 /// The prompt as the agent takes it. `Err` says what it does not take.
 pub(super) fn blocks(prompt: Vec<Content>, agent: &str, takes: &Value) -> Result<Vec<Value>, String> {
     let takes = |kind: &str| takes["promptCapabilities"][kind] == true;
     let block = |content: Content| match content {
-        Content::Text(text) | Content::Aside(text) => Ok(json!({"type": "text", "text": text})),
+        Content::Text(text) | Content::Injected(text) => Ok(json!({"type": "text", "text": text})),
         Content::Image { mime, data } if takes("image") => Ok(json!({"type": "image", "mimeType": mime, "data": data})),
         Content::Audio { mime, data } if takes("audio") => Ok(json!({"type": "audio", "mimeType": mime, "data": data})),
         Content::Image { .. } => Err(format!("`{agent}` takes no images; leave it out")),
@@ -16,7 +16,7 @@ pub(super) fn blocks(prompt: Vec<Content>, agent: &str, takes: &Value) -> Result
         Content::Resource(resource) if takes("embeddedContext") => {
             Ok(json!({"type": "resource", "resource": resource}))
         }
-        Content::Resource(_) => Ok(json!({"type": "text", "text": content.in_words()})),
+        Content::Resource(_) => Ok(json!({"type": "text", "text": content.to_plain_text()})),
         Content::Link(link) => {
             let mut link = link;
             link["type"] = json!("resource_link");
@@ -27,15 +27,15 @@ pub(super) fn blocks(prompt: Vec<Content>, agent: &str, takes: &Value) -> Result
 }
 
 /// A whole talk as one text, for an agent that is asked a single question.
-pub(super) fn in_one(system: &str, messages: &[std::sync::Arc<Message>]) -> String {
-    let said = |part: &Part| match part {
-        Part::Content(content) => Some(content.in_words()),
-        Part::ToolUse(call) => Some(format!("(called {} with {})", call.name, call.arguments)),
-        Part::ToolResult(result) => {
-            let text: Vec<_> = result.content.iter().map(Content::in_words).collect();
+pub(super) fn single_text(system: &str, messages: &[std::sync::Arc<Message>]) -> String {
+    let said = |part: &MessagePart| match part {
+        MessagePart::Content(content) => Some(content.to_plain_text()),
+        MessagePart::ToolUse(call) => Some(format!("(called {} with {})", call.name, call.arguments)),
+        MessagePart::ToolResult(result) => {
+            let text: Vec<_> = result.content.iter().map(Content::to_plain_text).collect();
             Some(format!("({} answered: {})", result.name, text.join("\n")))
         }
-        Part::Thought(_) => None,
+        MessagePart::Thought(_) => None,
     };
     let text = |message: &Message| message.parts.iter().filter_map(said).collect::<Vec<_>>().join("\n");
     let talk = match messages {

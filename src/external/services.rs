@@ -3,30 +3,30 @@
 
 use serde_json::{Value, json};
 
-use super::Surroundings;
-use super::place::{Bound, Place};
-use crate::adapter::attach::{HttpOffer, Offer, SOCKET_VARIABLE, TOKEN_VARIABLE};
-use crate::adapter::export::{Export, Names};
-use crate::agents::Outsider;
+use super::LaunchContext;
+use super::session::{AcpSession, SessionBinding};
+use crate::adapter::attach::{HttpOffer, SOCKET_VARIABLE, SocketOffer, TOKEN_VARIABLE};
+use crate::adapter::export::{BindingServer, ToolNaming};
+use crate::agents::ExternalAgentSpec;
 use crate::manifest::Handover;
 
 /// As the agent knows the server.
 const NAME: &str = "skein";
 
 /// The server, as long as this is there.
-pub(super) enum Handed {
-    Stdio { _offer: Offer },
+pub(super) enum OfferedServer {
+    Stdio { _offer: SocketOffer },
     Http { _offer: HttpOffer },
 }
 
 /// The server for the agent, in the words of `session/new`; none if its mode has nothing to offer.
-pub(super) fn hand(
-    around: &Surroundings,
-    who: &Outsider,
-    place: &Place,
-    bound: &Bound,
+pub(super) fn offer_server(
+    around: &LaunchContext,
+    who: &ExternalAgentSpec,
+    place: &AcpSession,
+    bound: &SessionBinding,
     about: &Value,
-) -> Result<(Option<Handed>, Vec<Value>), String> {
+) -> Result<(Option<OfferedServer>, Vec<Value>), String> {
     let binding = &bound.binding;
     if binding.tools().is_empty() && !binding.has_resources() && !binding.has_prompts() {
         return Ok((None, Vec::new()));
@@ -35,7 +35,7 @@ pub(super) fn hand(
     let told =
         format!("What Skein provides to {} in the mode {mode}. Only the tools of this mode exist here.", who.title);
     let Some(source) = place.source() else { return Ok((None, Vec::new())) };
-    let export = Export::new(source, bound.session.clone(), Names::Qualified, told);
+    let export = BindingServer::new(source, bound.session.clone(), ToolNaming::Qualified, told);
     match who.runtime.mcp {
         Handover::Stdio => {
             let offer = around.attachments.offer(export)?;
@@ -43,7 +43,7 @@ pub(super) fn hand(
                 [(SOCKET_VARIABLE, offer.socket.to_string_lossy().into_owned()), (TOKEN_VARIABLE, offer.token.clone())];
             let env = env.map(|(name, value)| json!({"name": name, "value": value}));
             let server = json!({"name": NAME, "command": around.program, "args": ["mcp", "--attach"], "env": env});
-            Ok((Some(Handed::Stdio { _offer: offer }), vec![server]))
+            Ok((Some(OfferedServer::Stdio { _offer: offer }), vec![server]))
         }
         Handover::Http if about["agentCapabilities"]["mcpCapabilities"]["http"] != true => {
             Err("its manifest says `mcp: http`, and it takes no MCP servers over HTTP; write `mcp: stdio`".to_owned())
@@ -52,7 +52,7 @@ pub(super) fn hand(
             let offer = around.attachments.offer_http(export)?;
             let headers = [json!({"name": "Authorization", "value": format!("Bearer {}", offer.token)})];
             let server = json!({"type": "http", "name": NAME, "url": offer.url, "headers": headers});
-            Ok((Some(Handed::Http { _offer: offer }), vec![server]))
+            Ok((Some(OfferedServer::Http { _offer: offer }), vec![server]))
         }
     }
 }

@@ -77,33 +77,33 @@ pub(super) fn update(raw: Value) -> Option<(acp::SessionUpdate, Value)> {
         Some("user_message_chunk") => return None,
         _ => {}
     }
-    let (typed, mut told) = fit::<acp::SessionNotification>(raw)?;
+    let (typed, mut told) = validate::<acp::SessionNotification>(raw)?;
     told.as_object_mut()?.remove("sessionId");
     Some((typed.update, told))
 }
 
 /// The same for any part of the protocol.
-pub(super) fn fit<T: DeserializeOwned + Serialize>(raw: Value) -> Option<(T, Value)> {
+pub(super) fn validate<T: DeserializeOwned + Serialize>(raw: Value) -> Option<(T, Value)> {
     let typed: T = serde_json::from_value(raw.clone()).ok()?;
     let strict = serde_json::to_value(&typed).ok()?;
-    Some((typed, joined(strict, raw)))
+    Some((typed, merge(strict, raw)))
 }
 
 /// What the types kept, and beside it what they do not know.
-fn joined(strict: Value, raw: Value) -> Value {
+fn merge(strict: Value, raw: Value) -> Value {
     match (strict, raw) {
-        (Value::Object(strict), Value::Object(raw)) => Value::Object(joined_fields(strict, raw)),
+        (Value::Object(strict), Value::Object(raw)) => Value::Object(merge_fields(strict, raw)),
         (Value::Array(strict), Value::Array(raw)) if strict.len() == raw.len() => {
-            Value::Array(strict.into_iter().zip(raw).map(|(strict, raw)| joined(strict, raw)).collect())
+            Value::Array(strict.into_iter().zip(raw).map(|(strict, raw)| merge(strict, raw)).collect())
         }
         (strict, _) => strict,
     }
 }
 
-fn joined_fields(mut strict: Map<String, Value>, raw: Map<String, Value>) -> Map<String, Value> {
+fn merge_fields(mut strict: Map<String, Value>, raw: Map<String, Value>) -> Map<String, Value> {
     for (name, value) in raw {
         match strict.get_mut(&name) {
-            Some(kept) => *kept = joined(kept.take(), value),
+            Some(kept) => *kept = merge(kept.take(), value),
             None if KNOWN.contains(name.as_str()) => {}
             None => drop(strict.insert(name, value)),
         }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_protocol_does_not_know_stays_and_what_it_knows_better_goes() {
+    fn unknown_fields_stay_and_invalid_known_fields_go() {
         let raw = json!({
             "sessionUpdate": "tool_call", "toolCallId": "c1", "title": "Edit", "status": "completed", "mystery": [1],
             "kind": "edit", "rawInput": {"any": {"thing": null}}, "_meta": {"x": 1}, "locations": "nowhere",

@@ -7,9 +7,9 @@ mod values;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::scope::ToolScope;
-use crate::diagnostic::{Diagnostic, Place};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, ModeId, PROVIDERS, ServiceName, nearest};
-use crate::manifest::{ConfigEntry, Layer, Manifests, Path, PermissionRule, Then, Transport};
+use crate::manifest::{ConfigEntry, DocumentPath, Layer, Manifests, PermissionRule, RuleEffect, Transport};
 use crate::permissions::HostPattern;
 
 /// Checks everything, and resolves the tool groups of each mode on the way.
@@ -20,7 +20,7 @@ pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashM
     for config in &manifests.configs {
         checks.config(config);
     }
-    checks.unasked();
+    checks.check_unused_services();
     scopes
 }
 
@@ -33,7 +33,7 @@ struct Checks<'a> {
 }
 
 impl<'a> Checks<'a> {
-    fn error(&mut self, code: &'static str, at: Place, problem: impl Into<String>, help: impl Into<String>) {
+    fn error(&mut self, code: &'static str, at: SourceLocation, problem: impl Into<String>, help: impl Into<String>) {
         self.found.push(Diagnostic::error(code, at, problem, help));
     }
 
@@ -42,8 +42,8 @@ impl<'a> Checks<'a> {
         let free = || self.manifests.services.values().filter(|entry| entry.manifest.owner.is_none());
         let names = || free().map(|entry| entry.manifest.name.as_str());
         match nearest(wanted, names()) {
-            Some(near) => format!("did you mean `{near}`? defined: {}", listed(names())),
-            None => format!("defined: {}; `skein new service {wanted}` writes a manifest", listed(names())),
+            Some(near) => format!("did you mean `{near}`? defined: {}", join_names(names())),
+            None => format!("defined: {}; `skein new service {wanted}` writes a manifest", join_names(names())),
         }
     }
 
@@ -52,7 +52,7 @@ impl<'a> Checks<'a> {
         let names = || self.manifests.agents.keys().map(AgentName::as_str);
         match nearest(wanted, names()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("defined: {}", listed(names())),
+            None => format!("defined: {}", join_names(names())),
         }
     }
 
@@ -64,12 +64,12 @@ impl<'a> Checks<'a> {
         let offered = || agent.modes.iter().filter(|mode| !mode.mode.internal).map(|mode| mode.mode.slug.as_str());
         match nearest(wanted.mode.as_str(), offered()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("modes of `{}`: {}", wanted.agent, listed(offered())),
+            None => format!("modes of `{}`: {}", wanted.agent, join_names(offered())),
         }
     }
 
     /// Notes every service that nothing would ever start.
-    fn unasked(&mut self) {
+    fn check_unused_services(&mut self) {
         let anyone_lists_mcp = self.manifests.agents.values().any(|agent| {
             agent.modes.iter().any(|mode| mode.mode.tool_groups.iter().any(|group| group.group().as_str() == "mcp"))
         });
@@ -99,13 +99,13 @@ impl<'a> Checks<'a> {
             let names = || names().map(String::as_str);
             let help = match nearest(profile, names()) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("add it under `profiles`; defined: {}", listed(names())),
+                None => format!("add it under `profiles`; defined: {}", join_names(names())),
             };
-            let at = source.place(&Path::root().key("profile"));
+            let at = source.place(&DocumentPath::root().key("profile"));
             self.error("E104", at, format!("there is no profile `{profile}`"), help);
         }
         for (name, profile) in &config.profiles {
-            let at = Path::root().key("profiles").key(name);
+            let at = DocumentPath::root().key("profiles").key(name);
             for (index, service) in profile.services.iter().flatten().enumerate() {
                 if !self.manifests.services.contains_key(service) {
                     let place = source.place(&at.key("services").index(index));
@@ -124,13 +124,13 @@ impl<'a> Checks<'a> {
                 self.error("E104", source.place(&at.key("agent")), format!("there is no agent `{agent}`"), help);
             } else if let (Some(agent), Some(mode)) = (agent, &profile.mode) {
                 let id = ModeId::new(agent.clone(), mode.clone());
-                self.offered_mode(&id, || source.place(&at.key("mode")));
+                self.check_mode_reference(&id, || source.place(&at.key("mode")));
             } else if let (None, Some(mode)) = (agent, &profile.mode) {
                 let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
                 self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` beside it");
             }
             for (key, model) in [("processor", &profile.processor), ("accelerator", &profile.accelerator)] {
-                if let Some((problem, help)) = model.as_deref().and_then(|model| self.wrong_model(model)) {
+                if let Some((problem, help)) = model.as_deref().and_then(|model| self.model_problem(model)) {
                     self.found.push(Diagnostic::warning("W205", source.place(&at.key(key)), problem, help));
                 }
             }
@@ -144,14 +144,14 @@ impl<'a> Checks<'a> {
             if let Some(tool) = &rule.tool
                 && let Some(near) = self.misspelt_tool(tool)
             {
-                let at = entry.source.place(&Path::root().key("permissions").index(index).key("tool"));
+                let at = entry.source.place(&DocumentPath::root().key("permissions").index(index).key("tool"));
                 let problem = format!("there is no tool `{tool}`, so the rule speaks of nothing"); // wordcheck: ok
                 self.found.push(Diagnostic::warning("W206", at, problem, near));
             }
-            if rule.then == Then::Allow && entry.layer == Layer::Project {
+            if rule.then == RuleEffect::Allow && entry.layer == Layer::Project {
                 self.error(
                     "E123",
-                    entry.source.place(&Path::root().key("permissions").index(index).key("then")),
+                    entry.source.place(&DocumentPath::root().key("permissions").index(index).key("then")),
                     match (&rule.tool, &rule.host) {
                         (Some(tool), _) => format!("a project's config cannot allow calls of `{tool}`"),
                         (None, host) => {
@@ -168,7 +168,7 @@ impl<'a> Checks<'a> {
     /// Reports a host pattern that cannot be read, and arguments that a host rule does not have.
     fn host_rule(&mut self, entry: &ConfigEntry, index: usize, rule: &PermissionRule) {
         let Some(host) = &rule.host else { return };
-        let at = Path::root().key("permissions").index(index);
+        let at = DocumentPath::root().key("permissions").index(index);
         if let Err(problem) = HostPattern::parse(host) {
             let help = "for example `docs.rs`, `*.example.com` or `127.0.0.1:8080`";
             self.error("E128", entry.source.place(&at.key("host")), problem.to_string(), help);
@@ -199,7 +199,7 @@ impl<'a> Checks<'a> {
         }
         Some(match nearest(tool, tools.iter().copied()) {
             Some(near) => format!("did you mean `{service}__{near}`?"),
-            None => format!("tools of `{service}`: {}", listed(tools.into_iter())),
+            None => format!("tools of `{service}`: {}", join_names(tools.into_iter())),
         })
     }
 
@@ -210,7 +210,7 @@ impl<'a> Checks<'a> {
             if used && entry.layer == Layer::Project {
                 self.error(
                     "E122",
-                    source.key_place(&Path::root().key(field)),
+                    source.key_place(&DocumentPath::root().key(field)),
                     format!("a project's config cannot set `{field}`"),
                     "move it to your own config.yaml, outside the project; a project chooses models by name",
                 );
@@ -220,19 +220,19 @@ impl<'a> Checks<'a> {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
             let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain);
             if !is_name || matches!(name.as_str(), "offline" | "replay") {
-                let at = source.key_place(&Path::root().key("providers").key(name));
+                let at = source.key_place(&DocumentPath::root().key("providers").key(name));
                 let help = "use lower-case letters, digits and `-`, and neither `offline` nor `replay`";
                 self.error("E013", at, format!("`{name}` cannot be the name of a provider"), help);
             }
         }
         for name in config.models.keys().filter(|name| !name.contains(':')) {
-            let at = source.key_place(&Path::root().key("models").key(name));
+            let at = source.key_place(&DocumentPath::root().key("models").key(name));
             self.error("E013", at, format!("`{name}` is not the name of a model"), "write `provider:model`");
         }
     }
 
     /// What is wrong with the name of a model, and what to do. Which models a provider has only the provider knows.
-    fn wrong_model(&self, model: &str) -> Option<(String, String)> {
+    fn model_problem(&self, model: &str) -> Option<(String, String)> {
         if model == "offline" {
             return None;
         }
@@ -255,13 +255,13 @@ impl<'a> Checks<'a> {
         }
         let help = match nearest(provider, known()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are: {}; others have an address under `providers`", listed(known())),
+            None => format!("there are: {}; others have an address under `providers`", join_names(known())),
         };
         Some((format!("there is no provider `{provider}`"), help))
     }
 
     /// A mode that someone refers to must exist and must not be internal.
-    fn offered_mode(&mut self, id: &ModeId, at: impl FnOnce() -> Place) {
+    fn check_mode_reference(&mut self, id: &ModeId, at: impl FnOnce() -> SourceLocation) {
         let agent = self.manifests.agents.get(&id.agent);
         match agent.and_then(|agent| agent.modes.iter().find(|mode| mode.mode.slug == id.mode)) {
             None => {
@@ -280,7 +280,7 @@ impl<'a> Checks<'a> {
 }
 
 /// Names for a help line: all of a few, the first of many.
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 20;
     let mut names: Vec<_> = names.take(SHOWN + 1).collect();
     if names.is_empty() {

@@ -8,9 +8,9 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 
-use crate::diagnostic::Place;
+use crate::diagnostic::SourceLocation;
 use crate::ids::{AgentName, ModeId, RoleName, ServiceName};
-use crate::manifest::{DependencyKind, Manifests, Path, Source};
+use crate::manifest::{DependencyKind, DocumentPath, Manifests, SourceFile};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Node {
@@ -44,13 +44,13 @@ pub enum EdgeKind {
 #[derive(Debug, Clone)]
 pub struct Edge {
     pub kind: EdgeKind,
-    source: Arc<Source>,
-    path: Path,
+    source: Arc<SourceFile>,
+    path: DocumentPath,
 }
 
 impl Edge {
     /// Where the edge is written.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> SourceLocation {
         self.source.place(&self.path)
     }
 }
@@ -111,7 +111,7 @@ impl ServiceGraph {
                     let delegates = Edge {
                         kind: EdgeKind::Delegates { pattern: pattern.0.clone() },
                         source: Arc::clone(&entry.source),
-                        path: Path::root().key("delegates").index(position),
+                        path: DocumentPath::root().key("delegates").index(position),
                     };
                     graph.edge(&agent, &Node::Agent(target.clone()), delegates);
                 }

@@ -19,7 +19,7 @@ pub struct Plan {
 
 /// A service that a mode starts, directly or because another requires it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Need {
+pub struct RequiredService {
     pub service: ServiceName,
     /// The mode works without it.
     pub optional: bool,
@@ -57,7 +57,7 @@ impl Plan {
     }
 
     /// The modes that a user may choose, by agent.
-    pub fn offered(&self) -> impl Iterator<Item = (&AgentEntry, Vec<&ModeEntry>)> {
+    pub fn selectable_modes(&self) -> impl Iterator<Item = (&AgentEntry, Vec<&ModeEntry>)> {
         self.agents().filter_map(|agent| {
             let modes: Vec<_> = agent.modes.iter().filter(|entry| !entry.mode.internal).collect();
             (!modes.is_empty()).then_some((agent, modes))
@@ -75,7 +75,7 @@ impl Plan {
 
     /// The services a session in this mode needs, in start order: one level starts in parallel, after the
     /// levels before it.
-    pub fn start_levels(&self, id: &ModeId) -> Vec<Vec<Need>> {
+    pub fn start_levels(&self, id: &ModeId) -> Vec<Vec<RequiredService>> {
         let mut reached: BTreeMap<ServiceName, bool> = BTreeMap::new();
         let direct = self.graph.from(&Node::Mode(id.clone())).filter_map(|(edge, node)| match (&edge.kind, node) {
             (EdgeKind::Needs { optional }, Node::Service(service)) => Some((service.clone(), *optional)),
@@ -83,7 +83,7 @@ impl Plan {
         });
         let mut pending: Vec<_> = direct.collect();
         if self.mode(id).is_some_and(|(_, scope)| scope.lists_mcp()) {
-            let brought = self.services().filter(|service| service.in_mcp());
+            let brought = self.services().filter(|service| service.is_in_mcp());
             pending.extend(brought.map(|service| (service.manifest.name.clone(), true)));
         }
         while let Some((service, optional)) = pending.pop() {
@@ -95,20 +95,20 @@ impl Plan {
                     reached.insert(service.clone(), optional);
                 }
             }
-            pending.extend(self.required_by(&service).map(|required| (required.clone(), optional)));
+            pending.extend(self.requirements(&service).map(|required| (required.clone(), optional)));
         }
-        let mut levels: Vec<Vec<Need>> = Vec::new();
+        let mut levels: Vec<Vec<RequiredService>> = Vec::new();
         for (service, optional) in reached {
             let height = self.heights.get(&service).copied().unwrap_or_default();
             if levels.len() <= height {
                 levels.resize_with(height + 1, Vec::new);
             }
-            levels[height].push(Need { service, optional });
+            levels[height].push(RequiredService { service, optional });
         }
         levels
     }
 
-    fn required_by(&self, service: &ServiceName) -> impl Iterator<Item = &ServiceName> {
+    fn requirements(&self, service: &ServiceName) -> impl Iterator<Item = &ServiceName> {
         self.graph.from(&Node::Service(service.clone())).filter_map(|(_, node)| match node {
             Node::Service(required) => Some(required),
             _ => None,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::nodes::{EdgeKind, Node};
 use super::plan::Plan;
 use crate::ids::ModeId;
-use crate::manifest::{AgentEntry, ModeEntry, Status};
+use crate::manifest::{AgentEntry, ModeEntry, Readiness};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -73,7 +73,7 @@ fn text(plan: &Plan) -> String {
     for (index, service) in plan.services().enumerate() {
         let branch = if index + 1 == count { "└─" } else { "├─" };
         let mut notes = Vec::new();
-        if service.manifest.status == Status::Planned {
+        if service.manifest.status == Readiness::Planned {
             notes.push("planned".to_owned());
         }
         if let Some(owner) = &service.manifest.owner {
@@ -107,7 +107,7 @@ fn dot(plan: &Plan) -> String {
     }
     for service in plan.services() {
         let name = &service.manifest.name;
-        let style = if service.manifest.status == Status::Planned { ", style=dashed" } else { "" };
+        let style = if service.manifest.status == Readiness::Planned { ", style=dashed" } else { "" };
         _ = writeln!(out, "  \"service:{name}\" [label=\"{name}\", shape=ellipse{style}];");
     }
     for (from, edge, to) in plan.graph().edges() {

@@ -12,16 +12,16 @@ use crate::manifest::ServiceEntry;
 /// The resolved tool groups of one mode.
 #[derive(Debug, Clone, Default)]
 pub struct ToolScope {
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<GroupRule>,
     /// The services the mode names as dependencies.
     pub(super) needs: Vec<ServiceName>,
 }
 
 /// One entry of `tool_groups`, resolved.
 #[derive(Debug, Clone)]
-pub struct Rule {
+pub struct GroupRule {
     pub group: GroupName,
-    pub kind: RuleKind,
+    pub kind: GroupRuleKind,
     /// Every path argument of a call must match.
     pub files: Option<Regex>,
 }
@@ -29,7 +29,7 @@ pub struct Rule {
 /// What a group's name turned out to mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RuleKind {
+pub enum GroupRuleKind {
     /// A group that services declare.
     Declared,
     /// All tools of the service with that name.
@@ -42,7 +42,7 @@ pub enum RuleKind {
 #[derive(Debug, Clone)]
 pub struct Admission<'a> {
     /// The rules that admit it. If one of them names no files, paths are free.
-    pub rules: Vec<&'a Rule>,
+    pub rules: Vec<&'a GroupRule>,
 }
 
 impl Admission<'_> {
@@ -55,7 +55,7 @@ impl Admission<'_> {
 
 /// Why a tool is out of scope, in words for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ScopeRefusal {
     NotBound {
         service: ServiceName,
     },
@@ -67,14 +67,14 @@ pub enum Refusal {
     LeftOut,
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for ScopeRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Refusal::NotBound { service } => write!(f, "the mode does not ask for the service {service}"),
-            Refusal::LeftOut => f.write_str("whoever brought its service left it out"),
-            Refusal::NoGroups => f.write_str("the mode lists no tool groups"),
-            Refusal::NoGroup { groups } if groups.is_empty() => f.write_str("none of the mode's groups admits it"),
-            Refusal::NoGroup { groups } => {
+            ScopeRefusal::NotBound { service } => write!(f, "the mode does not ask for the service {service}"),
+            ScopeRefusal::LeftOut => f.write_str("whoever brought its service left it out"),
+            ScopeRefusal::NoGroups => f.write_str("the mode lists no tool groups"),
+            ScopeRefusal::NoGroup { groups } if groups.is_empty() => f.write_str("none of the mode's groups admits it"),
+            ScopeRefusal::NoGroup { groups } => {
                 let names: Vec<_> = groups.iter().map(GroupName::as_str).collect();
                 write!(f, "it is in the group {}, which the mode does not list", names.join(" or "))
             }
@@ -83,48 +83,48 @@ impl std::fmt::Display for Refusal {
 }
 
 impl ToolScope {
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[GroupRule] {
         &self.rules
     }
 
     /// True if the mode asks for every service that users and editors bring.
     pub fn lists_mcp(&self) -> bool {
-        self.rules.iter().any(|rule| rule.kind == RuleKind::Mcp)
+        self.rules.iter().any(|rule| rule.kind == GroupRuleKind::Mcp)
     }
 
     /// True if a session in this mode is given the service at all.
     pub fn binds(&self, service: &ServiceEntry) -> bool {
-        self.needs.contains(&service.manifest.name) || (service.in_mcp() && self.lists_mcp())
+        self.needs.contains(&service.manifest.name) || (service.is_in_mcp() && self.lists_mcp())
     }
 
     /// The predicate: the service is bound, and a group admits the tool.
-    pub fn admits(&self, service: &ServiceEntry, tool: &str) -> Result<Admission<'_>, Refusal> {
+    pub fn admits(&self, service: &ServiceEntry, tool: &str) -> Result<Admission<'_>, ScopeRefusal> {
         let name = &service.manifest.name;
         if !self.binds(service) {
-            return Err(Refusal::NotBound { service: name.clone() });
+            return Err(ScopeRefusal::NotBound { service: name.clone() });
         }
         let named = self.needs.contains(name);
         let left_out = service.only.as_ref().is_some_and(|only| only.iter().all(|name| name.as_str() != tool));
         if left_out {
-            return Err(Refusal::LeftOut);
+            return Err(ScopeRefusal::LeftOut);
         }
         let rules: Vec<_> = self
             .rules
             .iter()
             .filter(|rule| match rule.kind {
-                RuleKind::Declared => named && declares(service, &rule.group, tool),
-                RuleKind::Service => named && rule.group.as_str() == name.as_str(),
-                RuleKind::Mcp => service.in_mcp(),
+                GroupRuleKind::Declared => named && declares(service, &rule.group, tool),
+                GroupRuleKind::Service => named && rule.group.as_str() == name.as_str(),
+                GroupRuleKind::Mcp => service.is_in_mcp(),
             })
             .collect();
         if !rules.is_empty() {
             return Ok(Admission { rules });
         }
         Err(if self.rules.is_empty() {
-            Refusal::NoGroups
+            ScopeRefusal::NoGroups
         } else {
             let groups = service.manifest.groups.keys().filter(|group| declares(service, group, tool)).cloned();
-            Refusal::NoGroup { groups: groups.collect() }
+            ScopeRefusal::NoGroup { groups: groups.collect() }
         })
     }
 }

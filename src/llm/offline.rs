@@ -5,54 +5,54 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde_json::{Map, Value, json};
 
-use super::{LlmError, ModelStop, OfferedTool, Provider, Request, StreamEvent};
-use crate::conversation::{Part, ToolResult, ToolUse, Usage};
+use super::{LlmError, ModelRequest, ModelStop, OfferedTool, Provider, StreamEvent};
+use crate::conversation::{MessagePart, ToolResult, ToolUse, Usage};
 use crate::ids::nearest;
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Offline;
+pub struct OfflineProvider;
 
-impl Provider for Offline {
+impl Provider for OfflineProvider {
     fn name(&self) -> &str {
         "offline"
     }
 
-    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+    fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let mut events = match next_move(&request) {
-            Move::Say(text) => vec![StreamEvent::Text(text)],
-            Move::Call(tool) => vec![StreamEvent::ToolUse(tool)],
+            OfflineReply::Say(text) => vec![StreamEvent::Text(text)],
+            OfflineReply::Call(tool) => vec![StreamEvent::ToolUse(tool)],
         };
         events.push(StreamEvent::Done { stop: ModelStop::Finished, usage: Usage::default() });
         stream::iter(events.into_iter().map(Ok)).boxed()
     }
 }
 
-enum Move {
+enum OfflineReply {
     Say(String),
     Call(ToolUse),
 }
 
-fn next_move(request: &Request) -> Move {
-    let Some(last) = request.messages.last() else { return Move::Say(about(&request.tools)) };
+fn next_move(request: &ModelRequest) -> OfflineReply {
+    let Some(last) = request.messages.last() else { return OfflineReply::Say(about(&request.tools)) };
     let results: Vec<_> = last.parts.iter().filter_map(result).collect();
     if !results.is_empty() {
-        return Move::Say(results.iter().map(|result| report(result)).collect::<Vec<_>>().join("\n"));
+        return OfflineReply::Say(results.iter().map(|result| report(result)).collect::<Vec<_>>().join("\n"));
     }
     match understand(last.text().trim(), &request.tools) {
         Ok((name, arguments)) => {
             // The loop never repeats an id within a conversation, and this one counts the messages before it.
             let id = format!("offline-{}", request.messages.len());
-            Move::Call(ToolUse { id, name, arguments: Value::Object(arguments) })
+            OfflineReply::Call(ToolUse { id, name, arguments: Value::Object(arguments) })
         }
-        Err(answer) => Move::Say(answer),
+        Err(answer) => OfflineReply::Say(answer),
     }
 }
 
-fn result(part: &Part) -> Option<&ToolResult> {
+fn result(part: &MessagePart) -> Option<&ToolResult> {
     match part {
-        Part::ToolResult(result) => Some(result),
-        Part::Content(_) | Part::Thought(_) | Part::ToolUse(_) => None,
+        MessagePart::ToolResult(result) => Some(result),
+        MessagePart::Content(_) | MessagePart::Thought(_) | MessagePart::ToolUse(_) => None,
     }
 }
 
@@ -209,10 +209,10 @@ mod tests {
     fn results_are_told_as_they_are() {
         let result =
             ToolResult { id: "1".into(), name: "x__y".into(), content: vec![Content::text("no")], is_error: true };
-        let message = Message { role: crate::conversation::Role::User, parts: vec![Part::ToolResult(result)] };
+        let message = Message { role: crate::conversation::Role::User, parts: vec![MessagePart::ToolResult(result)] };
         let messages = vec![std::sync::Arc::new(message)];
-        let request = Request { system: "".into(), tools: tools().into(), messages };
-        let Move::Say(text) = next_move(&request) else { panic!("it speaks") };
+        let request = ModelRequest { system: "".into(), tools: tools().into(), messages };
+        let OfflineReply::Say(text) = next_move(&request) else { panic!("it speaks") };
         assert_eq!(text, "x__y failed: no");
     }
 }

@@ -17,9 +17,11 @@ use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
 use serde_json::{Map, Value, json};
 
-use super::failed::{Failed, FailureKind};
-use super::{Facts, LlmError, MAX_ANSWER, ModelStop, Models, Price, Provider, ProviderFacts, Request, StreamEvent};
-use crate::conversation::{Content, Message, Part, Role, ToolUse, Usage};
+use super::failure::{FailureKind, RequestFailure};
+use super::{
+    LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, Price, Provider, ProviderInfo, StreamEvent,
+};
+use crate::conversation::{Content, Message, MessagePart, Role, ToolUse, Usage};
 
 /// The longest name of a tool that every provider takes.
 const MAX_NAME: usize = 64;
@@ -27,7 +29,7 @@ const MAX_NAME: usize = 64;
 const MAX_WRONG_ARGUMENTS: usize = 1000;
 
 /// A provider that users can name, and what is known about it.
-struct Known {
+struct KnownProvider {
     name: &'static str,
     kind: AdapterKind,
     base: &'static str,
@@ -36,64 +38,64 @@ struct Known {
     base_variable: Option<&'static str>,
 }
 
-const KNOWN: [Known; 9] = [
-    Known {
+const KNOWN: [KnownProvider; 9] = [
+    KnownProvider {
         name: "openai",
         kind: AdapterKind::OpenAI,
         base: "https://api.openai.com/v1/",
         key: "OPENAI_API_KEY",
         base_variable: Some("OPENAI_BASE_URL"),
     },
-    Known {
+    KnownProvider {
         name: "anthropic",
         kind: AdapterKind::Anthropic,
         base: "https://api.anthropic.com/v1/",
         key: "ANTHROPIC_API_KEY",
         base_variable: Some("ANTHROPIC_BASE_URL"),
     },
-    Known {
+    KnownProvider {
         name: "google",
         kind: AdapterKind::Gemini,
         base: "https://generativelanguage.googleapis.com/v1beta/",
         key: "GEMINI_API_KEY",
         base_variable: None,
     },
-    Known {
+    KnownProvider {
         name: "ollama",
         kind: AdapterKind::OpenAI,
         base: "http://localhost:11434/v1/",
         key: "",
         base_variable: Some("OLLAMA_HOST"),
     },
-    Known {
+    KnownProvider {
         name: "openrouter",
         kind: AdapterKind::OpenAI,
         base: "https://openrouter.ai/api/v1/",
         key: "OPENROUTER_API_KEY",
         base_variable: None,
     },
-    Known {
+    KnownProvider {
         name: "groq",
         kind: AdapterKind::Groq,
         base: "https://api.groq.com/openai/v1/",
         key: "GROQ_API_KEY",
         base_variable: None,
     },
-    Known {
+    KnownProvider {
         name: "deepseek",
         kind: AdapterKind::DeepSeek,
         base: "https://api.deepseek.com/v1/",
         key: "DEEPSEEK_API_KEY",
         base_variable: None,
     },
-    Known {
+    KnownProvider {
         name: "mistral",
         kind: AdapterKind::Mistral,
         base: "https://api.mistral.ai/v1/",
         key: "MISTRAL_API_KEY",
         base_variable: None,
     },
-    Known {
+    KnownProvider {
         name: "xai",
         kind: AdapterKind::Xai,
         base: "https://api.x.ai/v1/",
@@ -103,26 +105,31 @@ const KNOWN: [Known; 9] = [
 ];
 
 /// A provider that only the user's settings know.
-const OWN: Known = Known { name: "", kind: AdapterKind::OpenAI, base: "", key: "", base_variable: None };
+const OWN: KnownProvider =
+    KnownProvider { name: "", kind: AdapterKind::OpenAI, base: "", key: "", base_variable: None };
 
-pub(super) fn known() -> Vec<ProviderFacts> {
-    let key = |known: &Known| Some(known.key.to_owned()).filter(|key| !key.is_empty());
-    KNOWN.iter().map(|it| ProviderFacts { name: it.name.to_owned(), base: it.base.to_owned(), key: key(it) }).collect()
+pub(super) fn builtin_providers() -> Vec<ProviderInfo> {
+    let key = |known: &KnownProvider| Some(known.key.to_owned()).filter(|key| !key.is_empty());
+    KNOWN.iter().map(|it| ProviderInfo { name: it.name.to_owned(), base: it.base.to_owned(), key: key(it) }).collect()
 }
 
 /// A model of a provider.
-pub struct Remote {
+pub struct HttpProvider {
     name: String,
     client: Client,
     /// Kept out of everything that is said.
     key: Option<String>,
     target: ServiceTarget,
-    facts: Facts,
+    facts: ModelInfo,
 }
 
-impl Remote {
+impl HttpProvider {
     /// `provider:model`, with keys and addresses from `variable`, which looks up the environment, or from `models`.
-    pub fn new(name: &str, models: &Models, variable: impl Fn(&str) -> Option<String>) -> Result<Self, LlmError> {
+    pub fn new(
+        name: &str,
+        models: &ModelRegistry,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, LlmError> {
         let unusable = |reason: String| LlmError::Unusable { model: name.to_owned(), reason };
         let names = || {
             let added =
@@ -181,7 +188,7 @@ impl Remote {
     }
 
     fn failure(&self, error: &genai::Error) -> LlmError {
-        let mut failed = Failed::from(error);
+        let mut failed = RequestFailure::from(error);
         // A server may say the key back to us.
         if let Some(key) = &self.key {
             failed.reason = failed.reason.replace(key.as_str(), "(the key)");
@@ -189,19 +196,19 @@ impl Remote {
         let (model, reason) = (self.name.clone(), failed.reason);
         match failed.kind {
             FailureKind::Lasting => LlmError::Failed { model, reason },
-            FailureKind::Passing { retry_after } => LlmError::Passing { model, reason, retry_after },
+            FailureKind::Transient { retry_after } => LlmError::Transient { model, reason, retry_after },
             FailureKind::Overflow => LlmError::Overflow { model, reason },
         }
     }
 }
 
-impl std::fmt::Debug for Remote {
+impl std::fmt::Debug for HttpProvider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Remote({})", self.name)
     }
 }
 
-impl Provider for Remote {
+impl Provider for HttpProvider {
     fn name(&self) -> &str {
         &self.name
     }
@@ -218,7 +225,7 @@ impl Provider for Remote {
         self.facts.price
     }
 
-    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+    fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let request = chat_request(&request);
         let opened = async move {
             match self.open(request).await {
@@ -230,7 +237,7 @@ impl Provider for Remote {
     }
 }
 
-impl Remote {
+impl HttpProvider {
     /// Nothing follows an end or an error.
     fn events(&self, events: ChatStream) -> impl Stream<Item = Result<StreamEvent, LlmError>> {
         let begun = (events, false, false, Arguments::default());
@@ -250,7 +257,7 @@ impl Remote {
                 let error = LlmError::AnswerTooLong { model: self.name.clone() };
                 return Some((vec![Err(error)], (events, heard, true, arguments)));
             }
-            let pieces = self.translated(event);
+            let pieces = self.translate_event(event);
             let over = pieces.iter().any(|piece| matches!(piece, Err(_) | Ok(StreamEvent::Done { .. })));
             let heard = heard || !pieces.is_empty();
             Some((pieces, (events, heard, over, arguments)))
@@ -259,10 +266,10 @@ impl Remote {
     }
 
     fn cut(&self, reason: &str) -> LlmError {
-        LlmError::Passing { model: self.name.clone(), reason: reason.to_owned(), retry_after: None }
+        LlmError::Transient { model: self.name.clone(), reason: reason.to_owned(), retry_after: None }
     }
 
-    fn translated(&self, event: genai::Result<ChatStreamEvent>) -> Vec<Result<StreamEvent, LlmError>> {
+    fn translate_event(&self, event: genai::Result<ChatStreamEvent>) -> Vec<Result<StreamEvent, LlmError>> {
         match event {
             Ok(ChatStreamEvent::Chunk(chunk)) => vec![Ok(StreamEvent::Text(chunk.content))],
             Ok(ChatStreamEvent::ReasoningChunk(chunk)) => vec![Ok(StreamEvent::Thought(chunk.content))],
@@ -272,7 +279,7 @@ impl Remote {
             {
                 vec![Err(self.cut("the connection was lost before the answer was complete"))]
             }
-            Ok(ChatStreamEvent::End(end)) => ended(end).into_iter().map(Ok).collect(),
+            Ok(ChatStreamEvent::End(end)) => end_events(end).into_iter().map(Ok).collect(),
             // Pieces of calls come together at the end.
             Ok(
                 ChatStreamEvent::ToolCallChunk(_)
@@ -306,7 +313,7 @@ impl Arguments {
     }
 }
 
-fn ended(end: StreamEnd) -> Vec<StreamEvent> {
+fn end_events(end: StreamEnd) -> Vec<StreamEvent> {
     let usage = end.captured_usage.unwrap_or_default();
     let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or_default();
     let cached = usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
@@ -329,7 +336,7 @@ fn ended(end: StreamEnd) -> Vec<StreamEvent> {
     calls.chain([StreamEvent::Done { stop, usage }]).collect()
 }
 
-fn address(known: &Known, base: Option<String>) -> String {
+fn address(known: &KnownProvider, base: Option<String>) -> String {
     let mut base = base.unwrap_or_else(|| known.base.to_owned());
     if !base.contains("://") {
         base = format!("http://{base}");
@@ -345,7 +352,7 @@ fn address(known: &Known, base: Option<String>) -> String {
     if base.ends_with('/') { base } else { format!("{base}/") }
 }
 
-fn chat_request(request: &Request) -> ChatRequest {
+fn chat_request(request: &ModelRequest) -> ChatRequest {
     let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len() + 1);
     if !request.system.is_empty() {
         // Tools and system prompt stay the same for long, whatever becomes of the messages.
@@ -386,15 +393,15 @@ fn chat_messages(message: &Message) -> Vec<ChatMessage> {
     let mut results = Vec::new();
     for part in &message.parts {
         match part {
-            Part::Content(content) => parts.push(content_part(content)),
-            Part::Thought(_) => {}
-            Part::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
+            MessagePart::Content(content) => parts.push(content_part(content)),
+            MessagePart::Thought(_) => {}
+            MessagePart::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
                 call_id: call.id.clone(),
                 fn_name: sendable_name(&call.name),
                 fn_arguments: sendable(&call.arguments),
                 thought_signatures: None,
             })),
-            Part::ToolResult(result) => {
+            MessagePart::ToolResult(result) => {
                 let text: Vec<_> = result.content.iter().filter_map(Content::as_text).collect();
                 let text = if result.is_error { format!("error: {}", text.join("\n")) } else { text.join("\n") };
                 let mut response = ToolResponse::new(result.id.clone(), text);
@@ -433,11 +440,11 @@ fn sendable_name(name: &str) -> String {
 
 fn content_part(content: &Content) -> ContentPart {
     match content {
-        Content::Text(text) | Content::Aside(text) => ContentPart::Text(text.clone()),
+        Content::Text(text) | Content::Injected(text) => ContentPart::Text(text.clone()),
         Content::Image { mime, data } | Content::Audio { mime, data } => {
             ContentPart::Binary(Binary::from_base64(mime.clone(), Arc::<str>::from(data.as_str()), None))
         }
-        Content::Resource(_) | Content::Link(_) => ContentPart::Text(content.in_words()),
+        Content::Resource(_) | Content::Link(_) => ContentPart::Text(content.to_plain_text()),
     }
 }
 
@@ -447,7 +454,7 @@ mod tests {
 
     #[test]
     fn what_is_said_beside_a_prompt_is_sent_before_it_as_text() {
-        let message = Message::user(vec![Content::Aside("beside".to_owned()), Content::text("hello")]);
+        let message = Message::user(vec![Content::Injected("beside".to_owned()), Content::text("hello")]);
         let [sent] = chat_messages(&message).try_into().expect("one message");
         assert_eq!(sent.content.texts(), ["beside", "hello"]);
     }

@@ -16,8 +16,8 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
 
-use super::{LlmError, ModelStop, Price, Provider, Request, StreamEvent};
-use crate::conversation::{Part, ToolUse, Usage};
+use super::{LlmError, ModelRequest, ModelStop, Price, Provider, StreamEvent};
+use crate::conversation::{MessagePart, ToolUse, Usage};
 
 /// Characters of a message that are enough to know it again.
 const ASKED: usize = 200;
@@ -25,20 +25,20 @@ const ASKED: usize = 200;
 /// One request's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct ReplayLine {
     /// What the last message must hold; anything if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asked: Option<String>,
-    answer: Vec<Said>,
+    answer: Vec<ReplayPart>,
     #[serde(default)]
-    stop: Stop,
+    stop: ReplayStop,
     #[serde(default)]
     usage: Usage,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Said {
+enum ReplayPart {
     Text(String),
     Thought(String),
     ToolUse(ToolUse),
@@ -46,7 +46,7 @@ enum Said {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Stop {
+enum ReplayStop {
     #[default]
     Finished,
     Length,
@@ -57,13 +57,13 @@ enum Stop {
 
 /// A recording that is played. Each request gets the next line.
 #[derive(Debug)]
-pub struct Replay {
+pub struct ReplayProvider {
     name: String,
-    lines: Vec<(usize, Line)>,
+    lines: Vec<(usize, ReplayLine)>,
     next: AtomicUsize,
 }
 
-impl Replay {
+impl ReplayProvider {
     pub fn new(file: &Path) -> Result<Self, LlmError> {
         let name = format!("replay:{}", file.display());
         let unusable = |reason: String| LlmError::Unusable { model: name.clone(), reason };
@@ -79,7 +79,7 @@ impl Replay {
         Ok(Self { name, lines, next: AtomicUsize::new(0) })
     }
 
-    fn answer(&self, request: &Request) -> Result<Line, LlmError> {
+    fn answer(&self, request: &ModelRequest) -> Result<ReplayLine, LlmError> {
         let failed = |reason: String| LlmError::Failed { model: self.name.clone(), reason };
         let at = self.next.fetch_add(1, Ordering::Relaxed);
         let Some((number, line)) = self.lines.get(at) else {
@@ -96,27 +96,27 @@ impl Replay {
     }
 }
 
-impl Provider for Replay {
+impl Provider for ReplayProvider {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+    fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let line = match self.answer(&request) {
             Ok(line) => line,
             Err(error) => return stream::iter([Err(error)]).boxed(),
         };
         let said = line.answer.into_iter().map(|said| match said {
-            Said::Text(text) => StreamEvent::Text(text),
-            Said::Thought(text) => StreamEvent::Thought(text),
-            Said::ToolUse(call) => StreamEvent::ToolUse(call),
+            ReplayPart::Text(text) => StreamEvent::Text(text),
+            ReplayPart::Thought(text) => StreamEvent::Thought(text),
+            ReplayPart::ToolUse(call) => StreamEvent::ToolUse(call),
         });
         let usage = line.usage;
         let end = match line.stop {
-            Stop::Finished => Some(StreamEvent::Done { stop: ModelStop::Finished, usage }),
-            Stop::Length => Some(StreamEvent::Done { stop: ModelStop::Length, usage }),
-            Stop::Refused => Some(StreamEvent::Done { stop: ModelStop::Refused, usage }),
-            Stop::Cut => None,
+            ReplayStop::Finished => Some(StreamEvent::Done { stop: ModelStop::Finished, usage }),
+            ReplayStop::Length => Some(StreamEvent::Done { stop: ModelStop::Length, usage }),
+            ReplayStop::Refused => Some(StreamEvent::Done { stop: ModelStop::Refused, usage }),
+            ReplayStop::Cut => None,
         };
         stream::iter(said.chain(end).map(Ok).collect::<Vec<_>>()).boxed()
     }
@@ -124,18 +124,18 @@ impl Provider for Replay {
 
 /// What tells a request from others: its last message's text, or the tools whose results it brings. Results
 /// themselves hold times and paths, which differ.
-fn gist(request: &Request) -> String {
+fn gist(request: &ModelRequest) -> String {
     let Some(last) = request.messages.last() else { return String::new() };
     let results = last.parts.iter().filter_map(|part| match part {
-        Part::ToolResult(result) => Some(result.name.as_str()),
-        Part::Content(_) | Part::Thought(_) | Part::ToolUse(_) => None,
+        MessagePart::ToolResult(result) => Some(result.name.as_str()),
+        MessagePart::Content(_) | MessagePart::Thought(_) | MessagePart::ToolUse(_) => None,
     });
     let results: Vec<_> = results.collect();
     if results.is_empty() { last.text() } else { format!("results of {}", results.join(", ")) }
 }
 
 /// A model whose answers are written down as they come.
-pub struct Recorder {
+pub struct ModelRecorder {
     inner: Arc<dyn Provider>,
     file: Mutex<File>,
     path: PathBuf,
@@ -149,7 +149,7 @@ fn restrict(file: File) -> std::io::Result<File> {
     Ok(file)
 }
 
-impl Recorder {
+impl ModelRecorder {
     pub fn new(inner: Arc<dyn Provider>, path: &Path) -> Result<Self, LlmError> {
         // A talk may be private even where no secret is in it.
         let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
@@ -160,7 +160,7 @@ impl Recorder {
         Ok(Self { inner, file: Mutex::new(file), path: path.to_owned() })
     }
 
-    fn write(&self, line: &Line) -> Result<(), LlmError> {
+    fn write(&self, line: &ReplayLine) -> Result<(), LlmError> {
         let text = serde_json::to_string(line).map_err(std::io::Error::from);
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let written = text.and_then(|text| file.write_all(format!("{text}\n").as_bytes()));
@@ -171,7 +171,7 @@ impl Recorder {
     }
 }
 
-impl Provider for Recorder {
+impl Provider for ModelRecorder {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -184,9 +184,10 @@ impl Provider for Recorder {
         self.inner.price()
     }
 
-    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+    fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let asked = gist(&request).chars().take(ASKED).collect();
-        let begun = Line { asked: Some(asked), answer: Vec::new(), stop: Stop::Cut, usage: Usage::default() };
+        let begun =
+            ReplayLine { asked: Some(asked), answer: Vec::new(), stop: ReplayStop::Cut, usage: Usage::default() };
         let events = self.inner.stream(request);
         let recorded = stream::unfold((events, begun, false), async move |(mut events, mut line, over)| {
             if over {
@@ -194,11 +195,11 @@ impl Provider for Recorder {
             }
             let event = events.next().await;
             let over = match &event {
-                Some(Ok(event)) => line.hear(event),
+                Some(Ok(event)) => line.push_event(event),
                 Some(Err(_)) | None => true,
             };
             // An answer that failed before it began is asked for again in the same words, so it leaves no line.
-            let worth = line.stop != Stop::Cut || !line.answer.is_empty();
+            let worth = line.stop != ReplayStop::Cut || !line.answer.is_empty();
             let event = match if over && worth { self.write(&line) } else { Ok(()) } {
                 Ok(()) => event?,
                 Err(error) => Err(error),
@@ -209,27 +210,27 @@ impl Provider for Recorder {
     }
 }
 
-impl std::fmt::Debug for Recorder {
+impl std::fmt::Debug for ModelRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Recorder({}, {})", self.inner.name(), self.path.display())
     }
 }
 
-impl Line {
+impl ReplayLine {
     /// True if that was the end.
-    fn hear(&mut self, event: &StreamEvent) -> bool {
+    fn push_event(&mut self, event: &StreamEvent) -> bool {
         match (event, self.answer.last_mut()) {
-            (StreamEvent::Text(more), Some(Said::Text(text)))
-            | (StreamEvent::Thought(more), Some(Said::Thought(text))) => text.push_str(more),
-            (StreamEvent::Text(text), _) => self.answer.push(Said::Text(text.clone())),
-            (StreamEvent::Thought(text), _) => self.answer.push(Said::Thought(text.clone())),
-            (StreamEvent::ToolUse(call), _) => self.answer.push(Said::ToolUse(call.clone())),
+            (StreamEvent::Text(more), Some(ReplayPart::Text(text)))
+            | (StreamEvent::Thought(more), Some(ReplayPart::Thought(text))) => text.push_str(more),
+            (StreamEvent::Text(text), _) => self.answer.push(ReplayPart::Text(text.clone())),
+            (StreamEvent::Thought(text), _) => self.answer.push(ReplayPart::Thought(text.clone())),
+            (StreamEvent::ToolUse(call), _) => self.answer.push(ReplayPart::ToolUse(call.clone())),
             (StreamEvent::Done { stop, usage }, _) => {
                 self.usage = *usage;
                 self.stop = match stop {
-                    ModelStop::Finished => Stop::Finished,
-                    ModelStop::Length => Stop::Length,
-                    ModelStop::Refused => Stop::Refused,
+                    ModelStop::Finished => ReplayStop::Finished,
+                    ModelStop::Length => ReplayStop::Length,
+                    ModelStop::Refused => ReplayStop::Refused,
                 };
                 return true;
             }

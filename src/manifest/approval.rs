@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// read-only, `read-only` refuses the rest, `deny` refuses all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Approval {
+pub enum ApprovalLevel {
     Auto,
     Ask,
     Smart,
@@ -15,21 +15,21 @@ pub enum Approval {
     Deny,
 }
 
-impl Approval {
+impl ApprovalLevel {
     pub const ALL: [Self; 5] = [Self::Auto, Self::Ask, Self::Smart, Self::ReadOnly, Self::Deny];
 
     /// As it is written in files and flags.
     pub fn as_str(self) -> &'static str {
         match self {
-            Approval::Auto => "auto",
-            Approval::Ask => "ask",
-            Approval::Smart => "smart",
-            Approval::ReadOnly => "read-only",
-            Approval::Deny => "deny",
+            ApprovalLevel::Auto => "auto",
+            ApprovalLevel::Ask => "ask",
+            ApprovalLevel::Smart => "smart",
+            ApprovalLevel::ReadOnly => "read-only",
+            ApprovalLevel::Deny => "deny",
         }
     }
 
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|approval| approval.as_str() == name)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::approval::Approval;
+use super::approval::ApprovalLevel;
 use super::permission::PermissionRule;
 use crate::ids::{AgentName, ModeSlug, ServiceName};
 
@@ -19,7 +19,7 @@ pub struct Config {
     pub version: u64,
     /// When a call needs a person's consent; a project can only make it stricter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approval: Option<Approval>,
+    pub approval: Option<ApprovalLevel>,
     /// Which calls are allowed, asked about or denied; a project's rules can only deny and ask.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<PermissionRule>,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Span {
+pub struct ManifestDuration {
     amount: u32,
     unit: Unit,
 }
@@ -22,7 +22,7 @@ enum Unit {
     Hours,
 }
 
-impl Span {
+impl ManifestDuration {
     pub const fn seconds(amount: u32) -> Self {
         Self { amount, unit: Unit::Seconds }
     }
@@ -38,7 +38,7 @@ impl Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for ManifestDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = match self.unit {
             Unit::Milliseconds => "ms",
@@ -50,7 +50,7 @@ impl fmt::Display for Span {
     }
 }
 
-impl TryFrom<String> for Span {
+impl TryFrom<String> for ManifestDuration {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -68,13 +68,13 @@ impl TryFrom<String> for Span {
     }
 }
 
-impl From<Span> for String {
-    fn from(span: Span) -> Self {
+impl From<ManifestDuration> for String {
+    fn from(span: ManifestDuration) -> Self {
         span.to_string()
     }
 }
 
-impl JsonSchema for Span {
+impl JsonSchema for ManifestDuration {
     fn schema_name() -> Cow<'static, str> {
         "Span".into()
     }

@@ -5,16 +5,16 @@
 
 use serde_json::{Map, Value};
 
-use super::marks::{Mark, Node, TextSpan, mark};
-use super::yaml::{Source, parse};
+use super::marks::{MarkedNode, NodeContent, TextSpan, mark};
+use super::yaml::{SourceFile, parse};
 
 /// `text` with each path set to its value; `None` if that cannot be done without touching anything else.
-pub fn edited(text: &str, changes: &[(Vec<&str>, Value)]) -> Option<String> {
+pub fn apply_edits(text: &str, changes: &[(Vec<&str>, Value)]) -> Option<String> {
     let mut expected = read(text)?;
     let mut text = text.to_owned();
     for (path, value) in changes {
         set(&mut expected, path, value.clone())?;
-        text = one(&text, path, value)?;
+        text = apply_edit(&text, path, value)?;
         if read(&text)? != expected {
             return None;
         }
@@ -37,15 +37,15 @@ pub fn with_first(text: &str, path: &[&str], item: &Value) -> Option<String> {
 
 fn first(text: &str, path: &[&str], item: &Value) -> Option<String> {
     let marks = mark(text).ok()?;
-    let (mut at, mut key_line): (&Mark, usize) = (&marks.root, 0);
+    let (mut at, mut key_line): (&MarkedNode, usize) = (&marks.root, 0);
     for key in path {
-        let Node::Map(entries) = &at.node else { return None };
+        let NodeContent::Map(entries) = &at.node else { return None };
         let Some((_, key, inner)) = entries.iter().find(|(name, ..)| name == key) else {
-            return one(text, path, &Value::from(vec![item.clone()]));
+            return apply_edit(text, path, &Value::from(vec![item.clone()]));
         };
         (at, key_line) = (inner, key.line);
     }
-    let Node::Seq(items) = &at.node else { return None };
+    let NodeContent::Seq(items) = &at.node else { return None };
     let below = items.first().and_then(|first| text[offset(text, first.span.line, 1)?..].split_once("- "));
     if let Some((indent, _)) = below.filter(|(indent, _)| indent.trim_matches(' ').is_empty()) {
         // Right below the key: a comment that stands above the next item goes on to speak of that one.
@@ -59,7 +59,7 @@ fn first(text: &str, path: &[&str], item: &Value) -> Option<String> {
 }
 
 fn read(text: &str) -> Option<Value> {
-    parse(&Source::new("config.yaml", text)).ok().filter(Value::is_object)
+    parse(&SourceFile::new("config.yaml", text)).ok().filter(Value::is_object)
 }
 
 fn set(value: &mut Value, path: &[&str], new: Value) -> Option<()> {
@@ -72,11 +72,11 @@ fn set(value: &mut Value, path: &[&str], new: Value) -> Option<()> {
     Some(())
 }
 
-fn one(text: &str, path: &[&str], value: &Value) -> Option<String> {
+fn apply_edit(text: &str, path: &[&str], value: &Value) -> Option<String> {
     let marks = mark(text).ok()?;
-    let mut at: &Mark = &marks.root;
+    let mut at: &MarkedNode = &marks.root;
     for (depth, key) in path.iter().enumerate() {
-        let Node::Map(entries) = &at.node else { return None };
+        let NodeContent::Map(entries) = &at.node else { return None };
         match entries.iter().find(|(name, ..)| name == key) {
             Some((_, _, inner)) => at = inner,
             None => {
@@ -85,7 +85,7 @@ fn one(text: &str, path: &[&str], value: &Value) -> Option<String> {
             }
         }
     }
-    let Node::Scalar = at.node else { return None };
+    let NodeContent::Scalar = at.node else { return None };
     let start = offset(text, at.span.line, at.span.column)?;
     let end = start + scalar_length(&text[start..], at.span.width)?;
     Some(format!("{}{value}{}", &text[..start], &text[end..]))
@@ -165,7 +165,7 @@ mod tests {
     use serde_json::json;
 
     fn with_model(text: &str) -> Option<String> {
-        edited(text, &[(vec!["profiles", "default", "processor"], json!("openai:new"))])
+        apply_edits(text, &[(vec!["profiles", "default", "processor"], json!("openai:new"))])
     }
 
     #[test]

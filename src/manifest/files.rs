@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
 use super::builtin;
-use crate::diagnostic::{Diagnostic, Place};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 
 /// A manifest is some kilobytes; anything past this was put there by mistake.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -36,7 +36,7 @@ pub enum Root {
 
 /// A manifest file that was found, and its text or why it could not be read.
 #[derive(Debug)]
-pub struct Found {
+pub struct ManifestFile {
     /// As it is shown to a person.
     pub file: String,
     /// Relative to the root.
@@ -46,12 +46,12 @@ pub struct Found {
 
 impl Root {
     /// Every manifest and config file below the root, in the order of their paths.
-    pub fn manifests(&self) -> Vec<Found> {
+    pub fn manifests(&self) -> Vec<ManifestFile> {
         match self {
             Root::Builtin => builtin::FILES
                 .iter()
                 .filter(|(path, _)| is_manifest(Path::new(path)))
-                .map(|(path, text)| Found {
+                .map(|(path, text)| ManifestFile {
                     file: format!("builtin:{path}"),
                     path: PathBuf::from(path),
                     text: Ok((*text).to_owned()),
@@ -67,7 +67,7 @@ impl Root {
                     } else {
                         text_of(bytes.clone()).ok_or_else(|| not_text(&file))
                     };
-                    Found { file, path: path.clone(), text }
+                    ManifestFile { file, path: path.clone(), text }
                 })
                 .collect(),
             Root::Disk { path, shown } => {
@@ -79,15 +79,15 @@ impl Root {
                         let name = show(shown, &below);
                         let relative = if below == Path::new("") { file_name(&file) } else { below };
                         let text = read_text(&file, &name);
-                        found.push(Found { file: name, path: relative, text });
+                        found.push(ManifestFile { file: name, path: relative, text });
                     }
                     Ok(_) => {}
                     Err((file, problem)) => {
                         let relative = file.strip_prefix(path).unwrap_or(&file).to_owned();
                         let name = show(shown, &relative);
                         let help = "remove the link or make the file readable";
-                        let text = Err(Box::new(Diagnostic::error("E001", Place::file(&name), problem, help)));
-                        found.push(Found { file: name, path: relative, text });
+                        let text = Err(Box::new(Diagnostic::error("E001", SourceLocation::file(&name), problem, help)));
+                        found.push(ManifestFile { file: name, path: relative, text });
                     }
                 });
                 found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -280,7 +280,7 @@ pub fn read_named(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {
     // Reading a pipe or a device could wait for ever.
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         let problem = "it is no regular file";
-        return Err(Box::new(Diagnostic::error("E001", Place::file(shown), problem, "name the file itself")));
+        return Err(Box::new(Diagnostic::error("E001", SourceLocation::file(shown), problem, "name the file itself")));
     }
     read_text(path, shown)
 }
@@ -291,7 +291,7 @@ fn read_text(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {
         ReadError::NotText => not_text(shown),
         ReadError::Io(error) => Box::new(Diagnostic::error(
             "E001",
-            Place::file(shown),
+            SourceLocation::file(shown),
             format!("cannot be read: {error}"),
             "make the file readable or remove it",
         )),
@@ -301,12 +301,12 @@ fn read_text(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {
 fn too_large(shown: &str, size: u64) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(
         "E002",
-        Place::file(shown),
+        SourceLocation::file(shown),
         format!("the file has {size} bytes; a manifest may have {MAX_FILE}"),
         "keep one manifest per file, and data out of manifest folders",
     ))
 }
 
 fn not_text(shown: &str) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error("E001", Place::file(shown), "the file is not UTF-8 text", "save it as UTF-8"))
+    Box::new(Diagnostic::error("E001", SourceLocation::file(shown), "the file is not UTF-8 text", "save it as UTF-8"))
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::model::{AgentManifest, Mode, ServiceManifest};
 use super::prompt::Prompt;
-use super::yaml::{Path, Source};
-use super::{Config, Document, Layer, ModeFiles, Settings, Transport};
-use crate::diagnostic::{Diagnostic, Place};
+use super::yaml::{DocumentPath, SourceFile};
+use super::{Config, Layer, ManifestDocument, ModeFiles, Settings, Transport};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, GroupName, ModeId, ServiceName, ToolName};
 
 /// The one agent that may not be replaced.
@@ -33,7 +33,7 @@ pub struct AgentEntry {
     pub manifest: AgentManifest,
     pub modes: Vec<ModeEntry>,
     pub layer: Layer,
-    pub source: Arc<Source>,
+    pub source: Arc<SourceFile>,
     /// The files this one took the place of, earliest first.
     pub overrides: Vec<String>,
 }
@@ -60,8 +60,8 @@ pub struct ModeEntry {
     /// What the router learns from: `examples`, then the lines of `examples_file`.
     pub examples: Vec<String>,
     /// Where the mode is written; an internal mode stays in the built-in file when its agent is overridden.
-    pub source: Arc<Source>,
-    pub path: Path,
+    pub source: Arc<SourceFile>,
+    pub path: DocumentPath,
     pub layer: Layer,
 }
 
@@ -69,9 +69,9 @@ pub struct ModeEntry {
 pub struct ServiceEntry {
     pub manifest: ServiceManifest,
     pub layer: Layer,
-    pub source: Arc<Source>,
+    pub source: Arc<SourceFile>,
     /// Where in the file it stands; a `.mcp.json` holds several.
-    pub path: Path,
+    pub path: DocumentPath,
     pub overrides: Vec<String>,
     /// False for a service of the user that the profile in use does not list.
     pub enabled: bool,
@@ -81,13 +81,13 @@ pub struct ServiceEntry {
 
 impl ServiceEntry {
     /// Where its name is written: the field, or its key in a `.mcp.json`.
-    pub fn name_place(&self) -> Place {
+    pub fn name_place(&self) -> SourceLocation {
         name_place(&self.source, &self.path)
     }
 
     /// Where its command or address stands: a `.mcp.json` writes them without `transport`.
-    pub fn transport_path(&self) -> Path {
-        if self.path != Path::root() {
+    pub fn transport_path(&self) -> DocumentPath {
+        if self.path != DocumentPath::root() {
             return self.path.clone();
         }
         let form = match &self.manifest.transport {
@@ -105,7 +105,7 @@ impl ServiceEntry {
     }
 
     /// One of those that a mode with the group `mcp` is given.
-    pub fn in_mcp(&self) -> bool {
+    pub fn is_in_mcp(&self) -> bool {
         self.user_installed() && self.enabled
     }
 }
@@ -114,7 +114,7 @@ impl ServiceEntry {
 pub struct ConfigEntry {
     pub config: Config,
     pub layer: Layer,
-    pub source: Arc<Source>,
+    pub source: Arc<SourceFile>,
 }
 
 impl Manifests {
@@ -126,14 +126,27 @@ impl Manifests {
         }
     }
 
-    pub(super) fn add(&mut self, document: Document, layer: Layer, source: &Arc<Source>, found: &mut Vec<Diagnostic>) {
+    pub(super) fn add(
+        &mut self,
+        document: ManifestDocument,
+        layer: Layer,
+        source: &Arc<SourceFile>,
+        found: &mut Vec<Diagnostic>,
+    ) {
         match document {
-            Document::Agent { manifest, mode_files } => self.add_agent(*manifest, mode_files, layer, source, found),
-            Document::Service { manifest, path } => self.add_service(*manifest, path, layer, source, found),
-            Document::Config(config) => {
+            ManifestDocument::Agent { manifest, mode_files } => {
+                self.add_agent(*manifest, mode_files, layer, source, found)
+            }
+            ManifestDocument::Service { manifest, path } => self.add_service(*manifest, path, layer, source, found),
+            ManifestDocument::Config(config) => {
                 if let Some(earlier) = self.configs.iter().find(|earlier| earlier.layer == layer) {
-                    let first = Place::file(&earlier.source.file);
-                    return found.push(claimed_twice("config file", layer, Place::file(&source.file), first));
+                    let first = SourceLocation::file(&earlier.source.file);
+                    return found.push(duplicate_error(
+                        "config file",
+                        layer,
+                        SourceLocation::file(&source.file),
+                        first,
+                    ));
                 }
                 self.configs.push(ConfigEntry { config: *config, layer, source: Arc::clone(source) });
             }
@@ -145,10 +158,10 @@ impl Manifests {
         mut manifest: AgentManifest,
         mode_files: Vec<ModeFiles>,
         layer: Layer,
-        source: &Arc<Source>,
+        source: &Arc<SourceFile>,
         found: &mut Vec<Diagnostic>,
     ) {
-        let at_name = Path::root().key("name");
+        let at_name = DocumentPath::root().key("name");
         let modes = std::mem::take(&mut manifest.modes);
         let mut modes: Vec<_> = modes
             .into_iter()
@@ -159,7 +172,7 @@ impl Manifests {
                 prompt: files.prompt,
                 mode,
                 source: Arc::clone(source),
-                path: Path::root().key("modes").index(index),
+                path: DocumentPath::root().key("modes").index(index),
                 layer,
             })
             .collect();
@@ -170,7 +183,12 @@ impl Manifests {
         if let Some(earlier) = self.agents.get_mut(&manifest.name) {
             if earlier.layer == layer {
                 let what = format!("agent `{}`", manifest.name);
-                return found.push(claimed_twice(&what, layer, source.place(&at_name), earlier.source.place(&at_name)));
+                return found.push(duplicate_error(
+                    &what,
+                    layer,
+                    source.place(&at_name),
+                    earlier.source.place(&at_name),
+                ));
             }
             if manifest.name.as_str() == ORCHESTRATOR {
                 return found.push(Diagnostic::error(
@@ -203,9 +221,9 @@ impl Manifests {
     fn add_service(
         &mut self,
         manifest: ServiceManifest,
-        path: Path,
+        path: DocumentPath,
         layer: Layer,
-        source: &Arc<Source>,
+        source: &Arc<SourceFile>,
         found: &mut Vec<Diagnostic>,
     ) {
         if layer != Layer::Builtin && manifest.owner.is_some() {
@@ -220,7 +238,7 @@ impl Manifests {
         if let Some(earlier) = self.services.get(&manifest.name) {
             if earlier.layer == layer {
                 let what = format!("service `{}`", manifest.name);
-                return found.push(claimed_twice(&what, layer, name_place(source, &path), earlier.name_place()));
+                return found.push(duplicate_error(&what, layer, name_place(source, &path), earlier.name_place()));
             }
             if let Some(owner) = &earlier.manifest.owner {
                 return found.push(Diagnostic::error(
@@ -230,7 +248,7 @@ impl Manifests {
                     "choose another name",
                 ));
             }
-            if earlier.layer == Layer::Builtin && path != Path::root() {
+            if earlier.layer == Layer::Builtin && path != DocumentPath::root() {
                 // Such a server declares no groups, so every built-in mode that relies on them would break.
                 return found.push(Diagnostic::warning(
                     "W204",
@@ -267,8 +285,8 @@ impl Manifests {
     fn widens_builtin(
         &self,
         manifest: &ServiceManifest,
-        path: &Path,
-        source: &Source,
+        path: &DocumentPath,
+        source: &SourceFile,
         found: &mut Vec<Diagnostic>,
     ) -> bool {
         let Transport::Builtin(name) = &manifest.transport else { return false };
@@ -315,11 +333,11 @@ fn internal_elsewhere(entry: &ModeEntry, found: &mut Vec<Diagnostic>) -> bool {
     entry.mode.internal
 }
 
-fn name_place(source: &Source, path: &Path) -> Place {
-    if *path == Path::root() { source.place(&path.key("name")) } else { source.key_place(path) }
+fn name_place(source: &SourceFile, path: &DocumentPath) -> SourceLocation {
+    if *path == DocumentPath::root() { source.place(&path.key("name")) } else { source.key_place(path) }
 }
 
-fn claimed_twice(what: &str, layer: Layer, at: Place, first: Place) -> Diagnostic {
+fn duplicate_error(what: &str, layer: Layer, at: SourceLocation, first: SourceLocation) -> Diagnostic {
     Diagnostic::error(
         "E101",
         at,

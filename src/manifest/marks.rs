@@ -13,12 +13,12 @@ pub(super) const MAX_DEPTH: usize = 128;
 
 /// A document's shape, and the first key that stands twice in its mapping: where first, and where again.
 pub(super) struct Marks {
-    pub(super) root: Arc<Mark>,
+    pub(super) root: Arc<MarkedNode>,
     pub(super) repeated: Option<(TextSpan, TextSpan)>,
 }
 
 /// Why a text has no marks.
-pub(super) enum Unmarked {
+pub(super) enum MarkError {
     /// Not YAML, or nested deeper than the other parser reads.
     Unreadable,
     /// At this alias it grows past every limit.
@@ -27,21 +27,21 @@ pub(super) enum Unmarked {
 
 /// The shape of a document with the place of every node. An alias shares the node of its anchor, so a
 /// document with aliases takes no more room than its text.
-pub(super) struct Mark {
+pub(super) struct MarkedNode {
     pub(super) span: TextSpan,
-    pub(super) node: Node,
+    pub(super) node: NodeContent,
     /// Nodes below and including this one, aliases followed.
     size: usize,
 }
 
-pub(super) enum Node {
+pub(super) enum NodeContent {
     Scalar,
-    Seq(Vec<Arc<Mark>>),
+    Seq(Vec<Arc<MarkedNode>>),
     Map(Vec<MarkedEntry>),
 }
 
 /// A key of a mapping, where it stands, and its value.
-pub(super) type MarkedEntry = (String, TextSpan, Arc<Mark>);
+pub(super) type MarkedEntry = (String, TextSpan, Arc<MarkedNode>);
 
 #[derive(Clone, Copy)]
 pub(super) struct TextSpan {
@@ -59,12 +59,12 @@ impl From<YamlSpan> for TextSpan {
 }
 
 /// A collection whose end has not been read yet.
-struct Open {
+struct OpenCollection {
     span: TextSpan,
     anchor: usize,
     /// Present for a mapping.
     mapping: Option<OpenMapping>,
-    items: Vec<Arc<Mark>>,
+    items: Vec<Arc<MarkedNode>>,
     size: usize,
 }
 
@@ -76,40 +76,46 @@ struct OpenMapping {
     waiting: Option<(String, TextSpan)>,
 }
 
-pub(super) fn mark(text: &str) -> Result<Marks, Unmarked> {
-    let mut anchors: HashMap<usize, Arc<Mark>> = HashMap::new();
-    let mut open: Vec<Open> = Vec::new();
+pub(super) fn mark(text: &str) -> Result<Marks, MarkError> {
+    let mut anchors: HashMap<usize, Arc<MarkedNode>> = HashMap::new();
+    let mut open: Vec<OpenCollection> = Vec::new();
     let mut repeated = None;
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|_| Unmarked::Unreadable)?;
+        let (event, span) = event.map_err(|_| MarkError::Unreadable)?;
         if open.len() > MAX_DEPTH {
-            return Err(Unmarked::Unreadable);
+            return Err(MarkError::Unreadable);
         }
         let span = TextSpan::from(span);
         let (mark, key, anchor) = match event {
             Event::Scalar(text, _, anchor, _) => {
-                let mark = Arc::new(Mark { span, node: Node::Scalar, size: 1 });
+                let mark = Arc::new(MarkedNode { span, node: NodeContent::Scalar, size: 1 });
                 (mark, Some(text.into_owned()), anchor)
             }
             Event::Alias(anchor) => match anchors.get(&anchor) {
                 Some(target) => (Arc::clone(target), None, 0),
-                None => return Err(Unmarked::Unreadable),
+                None => return Err(MarkError::Unreadable),
             },
             Event::SequenceStart(anchor, _) => {
-                open.push(Open { span, anchor, mapping: None, items: Vec::new(), size: 1 });
+                open.push(OpenCollection { span, anchor, mapping: None, items: Vec::new(), size: 1 });
                 continue;
             }
             Event::MappingStart(anchor, _) => {
-                open.push(Open { span, anchor, mapping: Some(OpenMapping::default()), items: Vec::new(), size: 1 });
+                open.push(OpenCollection {
+                    span,
+                    anchor,
+                    mapping: Some(OpenMapping::default()),
+                    items: Vec::new(),
+                    size: 1,
+                });
                 continue;
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let done = open.pop().ok_or(Unmarked::Unreadable)?;
+                let done = open.pop().ok_or(MarkError::Unreadable)?;
                 let node = match done.mapping {
-                    Some(mapping) => Node::Map(mapping.entries),
-                    None => Node::Seq(done.items),
+                    Some(mapping) => NodeContent::Map(mapping.entries),
+                    None => NodeContent::Seq(done.items),
                 };
-                (Arc::new(Mark { span: done.span, node, size: done.size }), None, done.anchor)
+                (Arc::new(MarkedNode { span: done.span, node, size: done.size }), None, done.anchor)
             }
             _ => continue,
         };
@@ -119,7 +125,7 @@ pub(super) fn mark(text: &str) -> Result<Marks, Unmarked> {
         let Some(parent) = open.last_mut() else { return Ok(Marks { root: mark, repeated }) };
         parent.size = parent.size.saturating_add(mark.size);
         if parent.size > MAX_NODES {
-            return Err(Unmarked::TooLarge(span));
+            return Err(MarkError::TooLarge(span));
         }
         match &mut parent.mapping {
             None => parent.items.push(mark),
@@ -136,5 +142,5 @@ pub(super) fn mark(text: &str) -> Result<Marks, Unmarked> {
             },
         }
     }
-    Err(Unmarked::Unreadable)
+    Err(MarkError::Unreadable)
 }

@@ -4,23 +4,27 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::duration::Span;
+use super::duration::ManifestDuration;
 use super::model::{
-    HttpTransport, LOADERS, Requires, Restart, Scope, ServiceKind, ServiceManifest, Status, StdioTransport, Timeouts,
-    Transport, VERSION,
+    HttpTransport, LOADERS, Readiness, Requires, Restart, ServiceKind, ServiceManifest, ServiceSharing, StdioTransport,
+    Timeouts, Transport, VERSION,
 };
 use super::recipe::{Extension, ExtensionKind};
-use super::yaml::{Path, Source};
+use super::yaml::{DocumentPath, SourceFile};
 use super::{Layer, ServiceEntry};
 use crate::diagnostic::Diagnostic;
 use crate::ids::{ServiceName, ToolName};
 
-pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) -> Vec<(ServiceManifest, Path)> {
-    let at = Path::root().key("mcpServers");
+pub(super) fn read(
+    value: &Value,
+    source: &SourceFile,
+    found: &mut Vec<Diagnostic>,
+) -> Vec<(ServiceManifest, DocumentPath)> {
+    let at = DocumentPath::root().key("mcpServers");
     let Some(servers) = value.get("mcpServers").and_then(Value::as_object) else {
         found.push(Diagnostic::error(
             "E012",
-            source.place(&Path::root()),
+            source.place(&DocumentPath::root()),
             "the mapping `mcpServers` is missing",
             "write `{\"mcpServers\": {\"name\": {\"command\": …}}}`",
         ));
@@ -35,7 +39,7 @@ pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) 
         match service(name, server) {
             Ok(manifest) => services.push((manifest, at)),
             // The file belongs to other tools: what they can use and Skein cannot must not stop anything.
-            Err(Unusable(problem, help)) => found.push(Diagnostic::warning(
+            Err(McpServerError(problem, help)) => found.push(Diagnostic::warning(
                 "W204",
                 source.key_place(&at),
                 format!("the server `{name}` is left out: {problem}"),
@@ -47,21 +51,21 @@ pub(super) fn read(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) 
 }
 
 /// What is wrong with a server, and what to do about it.
-pub(super) struct Unusable(String, &'static str);
+pub(super) struct McpServerError(String, &'static str);
 
-impl Unusable {
-    pub(super) fn told(self) -> String {
+impl McpServerError {
+    pub(super) fn message(self) -> String {
         format!("{}; {}", self.0, self.1)
     }
 }
 
-impl From<String> for Unusable {
+impl From<String> for McpServerError {
     fn from(problem: String) -> Self {
-        Unusable(problem, "give it a `command` with `args` and `env`, or a `url` with `headers`")
+        McpServerError(problem, "give it a `command` with `args` and `env`, or a `url` with `headers`")
     }
 }
 
-fn service(name: &str, server: &Value) -> Result<ServiceManifest, Unusable> {
+fn service(name: &str, server: &Value) -> Result<ServiceManifest, McpServerError> {
     let text = |key: &str| server.get(key).and_then(Value::as_str);
     let transport = match (text("command"), text("url")) {
         (Some(command), None) => Transport::Stdio(StdioTransport {
@@ -72,11 +76,11 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, Unusable> {
         }),
         (None, Some(_)) if text("type") == Some("sse") => {
             let help = "use the server's streamable HTTP address, with `\"type\": \"http\"`";
-            return Err(Unusable("the old HTTP+SSE transport is not spoken".to_owned(), help));
+            return Err(McpServerError("the old HTTP+SSE transport is not spoken".to_owned(), help));
         }
         (None, Some(url)) if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) => {
             let help = "write the whole address, with http:// or https://";
-            return Err(Unusable(format!("its url is \"{url}\""), help));
+            return Err(McpServerError(format!("its url is \"{url}\""), help));
         }
         (None, Some(url)) => {
             Transport::Http(HttpTransport { url: variables(url), headers: map(server.get("headers"))? })
@@ -102,8 +106,8 @@ pub(super) fn manifest(
         description,
         transport,
         owner: None,
-        status: Status::Ready,
-        scope: Scope::Shared,
+        status: Readiness::Ready,
+        scope: ServiceSharing::Shared,
         requires: Requires::default(),
         groups: BTreeMap::new(),
         timeouts: Timeouts::default(),
@@ -115,7 +119,7 @@ pub(super) fn manifest(
 /// A server that an editor hands over for one session. What it gives is meant as it stands: an editor fills in
 /// variables itself, and ours are not for it.
 /// A name that is `taken` is not: the service becomes `editor-NAME`.
-pub fn brought_service(name: &str, transport: Transport, taken: impl Fn(&str) -> bool) -> Result<ServiceEntry, String> {
+pub fn client_service(name: &str, transport: Transport, taken: impl Fn(&str) -> bool) -> Result<ServiceEntry, String> {
     let written = serde_json::to_string(&transport).unwrap_or_default();
     if written.contains("${env:") {
         return Err(
@@ -124,7 +128,7 @@ pub fn brought_service(name: &str, transport: Transport, taken: impl Fn(&str) ->
     }
     let description = format!("MCP server {name} of the editor");
     let name_of = free_name(name, "editor", taken)?;
-    Ok(for_one_session(manifest(name_of, Some(name.to_owned()), description, transport), "session/new"))
+    Ok(session_entry(manifest(name_of, Some(name.to_owned()), description, transport), "session/new"))
 }
 
 /// An extension of a recipe as a service of the session that runs it; nothing if it is one that Skein itself has. A
@@ -164,28 +168,33 @@ pub fn recipe_service(extension: &Extension, taken: impl Fn(&str) -> bool) -> Re
     let name = free_name(&extension.name, "recipe", taken)?;
     let mut manifest = manifest(name, Some(title), description, transport);
     if let Some(seconds) = extension.timeout {
-        manifest.timeouts.call = Span::seconds(seconds);
+        manifest.timeouts.call = ManifestDuration::seconds(seconds);
     }
-    let mut entry = for_one_session(manifest, "recipe");
+    let mut entry = session_entry(manifest, "recipe");
     let only: Vec<_> = extension.available_tools.iter().map(ToolName::new).collect();
     entry.only = (!only.is_empty()).then_some(only);
     Ok(Some(entry))
 }
 
 /// A service that a front door answers itself, for one session. `settings` tell it from others of its kind.
-pub fn own_service(name: &str, description: &str, call: Span, settings: BTreeMap<String, Value>) -> ServiceEntry {
+pub fn session_service(
+    name: &str,
+    description: &str,
+    call: ManifestDuration,
+    settings: BTreeMap<String, Value>,
+) -> ServiceEntry {
     let transport = Transport::Builtin(ServiceName::new(name));
     let mut manifest = manifest(ServiceName::new(name), None, description.to_owned(), transport);
     manifest.timeouts.call = call;
     manifest.settings = Some(settings);
-    for_one_session(manifest, "skein")
+    session_entry(manifest, "skein")
 }
 
 /// The name as a manifest can hold it, or the same with `prefix` before it.
 fn free_name(name: &str, prefix: &str, taken: impl Fn(&str) -> bool) -> Result<ServiceName, String> {
-    let mut free = service_name(name).map_err(Unusable::told)?;
+    let mut free = service_name(name).map_err(McpServerError::message)?;
     if taken(free.as_str()) {
-        free = service_name(&format!("{prefix}-{name}")).map_err(Unusable::told)?;
+        free = service_name(&format!("{prefix}-{name}")).map_err(McpServerError::message)?;
     }
     if taken(free.as_str()) {
         return Err(format!("there is another service of the name `{free}`; rename it"));
@@ -193,12 +202,12 @@ fn free_name(name: &str, prefix: &str, taken: impl Fn(&str) -> bool) -> Result<S
     Ok(free)
 }
 
-fn for_one_session(manifest: ServiceManifest, origin: &str) -> ServiceEntry {
+fn session_entry(manifest: ServiceManifest, origin: &str) -> ServiceEntry {
     ServiceEntry {
         manifest,
         layer: Layer::Editor,
-        source: Source::new(origin, ""),
-        path: Path::root(),
+        source: SourceFile::new(origin, ""),
+        path: DocumentPath::root(),
         overrides: Vec::new(),
         enabled: true,
         only: None,
@@ -206,7 +215,7 @@ fn for_one_session(manifest: ServiceManifest, origin: &str) -> ServiceEntry {
 }
 
 /// `GitHub Tools` → `github-tools`.
-pub(super) fn service_name(name: &str) -> Result<ServiceName, Unusable> {
+pub(super) fn service_name(name: &str) -> Result<ServiceName, McpServerError> {
     let words: Vec<String> = name
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .flat_map(|word| word.split('_'))
@@ -219,7 +228,7 @@ pub(super) fn service_name(name: &str) -> Result<ServiceName, Unusable> {
         Ok(ServiceName::new(clean))
     } else {
         let help = "rename it: a letter first, then at most 31 letters, digits and -";
-        Err(Unusable("its name cannot be made one that a manifest can hold".to_owned(), help))
+        Err(McpServerError("its name cannot be made one that a manifest can hold".to_owned(), help))
     }
 }
 

@@ -3,21 +3,25 @@
 use serde_json::{Value, json};
 
 use super::model::VERSION;
-use super::yaml::{Path, Source};
+use super::yaml::{DocumentPath, SourceFile};
 use crate::diagnostic::Diagnostic;
 
 /// The file cannot be read by this build; the reason has been reported.
-pub(super) struct Refused;
+pub(super) struct UnsupportedVersion;
 
-pub(super) fn migrate(value: &mut Value, source: &Source, found: &mut Vec<Diagnostic>) -> Result<(), Refused> {
+pub(super) fn migrate(
+    value: &mut Value,
+    source: &SourceFile,
+    found: &mut Vec<Diagnostic>,
+) -> Result<(), UnsupportedVersion> {
     if !check_version(value, source, found) {
-        return Err(Refused);
+        return Err(UnsupportedVersion);
     }
     if value.get("version") == Some(&json!(0)) {
         from_version_0(value);
         found.push(Diagnostic::note(
             "N304",
-            source.place(&Path::root().key("version")),
+            source.place(&DocumentPath::root().key("version")),
             "a manifest of version 0 was read as version 1",
             "write `version: 1`, `kind`, and a `description` for the file and for each mode",
         ));
@@ -26,12 +30,12 @@ pub(super) fn migrate(value: &mut Value, source: &Source, found: &mut Vec<Diagno
 }
 
 /// False when the version is missing, newer than this build, or no version at all.
-pub(super) fn check_version(value: &Value, source: &Source, found: &mut Vec<Diagnostic>) -> bool {
-    let at = Path::root().key("version");
+pub(super) fn check_version(value: &Value, source: &SourceFile, found: &mut Vec<Diagnostic>) -> bool {
+    let at = DocumentPath::root().key("version");
     let (code, place, problem, help) = match value.get("version") {
         None => (
             "E012",
-            source.place(&Path::root()),
+            source.place(&DocumentPath::root()),
             "the field `version` is missing".to_owned(),
             format!("add `version: {VERSION}`"),
         ),

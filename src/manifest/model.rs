@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::approval::Approval;
-use super::duration::Span;
-use super::runtime::Runtime;
+use super::approval::ApprovalLevel;
+use super::duration::ManifestDuration;
+use super::runtime::AgentRuntime;
 use crate::ids::{AgentName, GroupName, ModeSlug, RoleName, ServiceName, ToolName};
 
 /// The format version this build reads and writes.
@@ -43,7 +43,7 @@ pub struct AgentManifest {
     pub metadata: Metadata,
     /// An external program that speaks the Agent Client Protocol; without it Skein runs the agent itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub runtime: Option<Runtime>,
+    pub runtime: Option<AgentRuntime>,
     /// The mode a session starts in; the first one if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_mode: Option<ModeSlug>,
@@ -231,7 +231,7 @@ pub struct Mode {
     pub dependencies: Vec<Dependency>,
     /// When a call needs a person's consent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approval: Option<Approval>,
+    pub approval: Option<ApprovalLevel>,
     /// Whether tools may be called from code the model writes.
     #[serde(default, skip_serializing_if = "CodeExecution::is_off")]
     pub code_execution: CodeExecution,
@@ -309,10 +309,10 @@ pub struct ServiceManifest {
     pub owner: Option<AgentName>,
     /// `planned` services are shown and never started.
     #[serde(default)]
-    pub status: Status,
+    pub status: Readiness,
     /// One instance for all, or one per session.
     #[serde(default)]
-    pub scope: Scope,
+    pub scope: ServiceSharing,
     /// Services this one needs, by name or by the role they play; the modes that use it see none of them.
     #[serde(default, skip_serializing_if = "Requires::is_empty")]
     pub requires: Requires,
@@ -388,7 +388,7 @@ pub struct HttpTransport {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum Readiness {
     #[default]
     Ready,
     Planned,
@@ -396,7 +396,7 @@ pub enum Status {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Scope {
+pub enum ServiceSharing {
     #[default]
     Shared,
     Session,
@@ -439,14 +439,18 @@ impl Requires {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
-    pub start: Span,
-    pub call: Span,
-    pub idle: Span,
+    pub start: ManifestDuration,
+    pub call: ManifestDuration,
+    pub idle: ManifestDuration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { start: Span::seconds(20), call: Span::seconds(120), idle: Span::seconds(300) }
+        Self {
+            start: ManifestDuration::seconds(20),
+            call: ManifestDuration::seconds(120),
+            idle: ManifestDuration::seconds(300),
+        }
     }
 }
 
@@ -456,11 +460,11 @@ impl Default for Timeouts {
 pub struct Restart {
     #[schemars(range(max = 100))]
     pub max: u32,
-    pub within: Span,
+    pub within: ManifestDuration,
 }
 
 impl Default for Restart {
     fn default() -> Self {
-        Self { max: 3, within: Span::seconds(60) }
+        Self { max: 3, within: ManifestDuration::seconds(60) }
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::yaml::{self, Source};
+use super::yaml::{self, SourceFile};
 
 /// Which calls it speaks of, and what is to happen to them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -30,25 +30,25 @@ pub struct PermissionRule {
     #[schemars(regex(pattern = r"^/"))]
     pub project: Option<String>,
     /// What happens. `deny` counts more than `ask`, and `ask` more than `allow`.
-    pub then: Then,
+    pub then: RuleEffect,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Then {
+pub enum RuleEffect {
     Allow,
     Ask,
     #[default]
     Deny,
 }
 
-impl Then {
+impl RuleEffect {
     /// As it is written in files.
     pub fn as_str(self) -> &'static str {
         match self {
-            Then::Allow => "allow",
-            Then::Ask => "ask",
-            Then::Deny => "deny",
+            RuleEffect::Allow => "allow",
+            RuleEffect::Ask => "ask",
+            RuleEffect::Deny => "deny",
         }
     }
 }
@@ -60,14 +60,15 @@ const HOST: &str = "host:";
 
 impl PermissionRule {
     /// `developer__shell: {command: "git status*"}`, or the tool alone. `Err` says what is wrong and how to write it.
-    pub fn from_text(text: &str, then: Then) -> Result<Self, String> {
+    pub fn from_text(text: &str, then: RuleEffect) -> Result<Self, String> {
         // Not as YAML: `host: *.example.com` would be an alias there.
         if let Some(host) = text.trim().strip_prefix(HOST).map(str::trim).filter(|host| !host.starts_with('{')) {
             let quoted = |mark| host.strip_prefix(mark).and_then(|host: &str| host.strip_suffix(mark));
             let host = quoted('"').or_else(|| quoted('\'')).unwrap_or(host);
             return Ok(Self { host: Some(host.to_owned()), then, ..Self::default() });
         }
-        let value = yaml::parse(&Source::new("rule", text)).map_err(|found| format!("{}; {FORM}", found.problem))?;
+        let value =
+            yaml::parse(&SourceFile::new("rule", text)).map_err(|found| format!("{}; {FORM}", found.problem))?;
         let (tool, arguments) = match value {
             Value::String(tool) => (tool, BTreeMap::new()),
             Value::Object(object) if object.len() == 1 => {
@@ -124,21 +125,21 @@ mod tests {
             "notes__resources/read",
             r#"host: "*.example.com""#,
         ] {
-            let rule = PermissionRule::from_text(text, Then::Deny).expect("a rule");
+            let rule = PermissionRule::from_text(text, RuleEffect::Deny).expect("a rule");
             assert_eq!(rule.to_string(), text);
         }
         for text in ["host: *.example.com:8080", "host:'*.example.com:8080'"] {
-            let rule = PermissionRule::from_text(text, Then::Allow).expect("a rule");
+            let rule = PermissionRule::from_text(text, RuleEffect::Allow).expect("a rule");
             assert_eq!((rule.host.as_deref(), rule.tool), (Some("*.example.com:8080"), None));
         }
-        let plain = PermissionRule::from_text("developer__shell: {command: ls, timeout: 5}", Then::Allow);
+        let plain = PermissionRule::from_text("developer__shell: {command: ls, timeout: 5}", RuleEffect::Allow);
         assert_eq!(plain.expect("a rule").to_string(), r#"developer__shell: {command: "ls", timeout: "5"}"#);
     }
 
     #[test]
     fn what_is_no_rule_is_told_with_the_form() {
         for text in ["", "[a]", "a b", "shell: ls", "a: {b: [c]}", "{a: {}, b: {}}", "x: {"] {
-            let problem = PermissionRule::from_text(text, Then::Allow).expect_err(text);
+            let problem = PermissionRule::from_text(text, RuleEffect::Allow).expect_err(text);
             assert!(problem.contains("write `TOOL`"), "{text}: {problem}");
         }
     }

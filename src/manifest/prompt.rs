@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::diagnostic::{Diagnostic, Place};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::nearest;
 
 use super::template::{Template, TemplateError, TemplateProblem};
@@ -110,8 +110,8 @@ impl Prompt {
 
     fn template_error(&self, error: &TemplateError) -> Diagnostic {
         let place = match error.line {
-            Some(line) => Place::at(&self.file, &self.text, line, 1, usize::MAX),
-            None => Place::file(&self.file),
+            Some(line) => SourceLocation::at(&self.file, &self.text, line, 1, usize::MAX),
+            None => SourceLocation::file(&self.file),
         };
         let (problem, help) = match error.kind {
             TemplateProblem::OverLimit => ("the prompt is over a limit", "shorten its loops, or write the text out"),
@@ -125,13 +125,13 @@ impl Prompt {
         Diagnostic::error("E113", place, format!("{problem}: {}", error.reason), help)
     }
 
-    fn place_of(&self, name: &str) -> Place {
+    fn place_of(&self, name: &str) -> SourceLocation {
         place_in_tags(&self.file, &self.text, name)
     }
 }
 
 /// minijinja tells which variables are unknown but not where: the first use inside a tag is looked up.
-pub fn place_in_tags(file: &str, text: &str, name: &str) -> Place {
+pub fn place_in_tags(file: &str, text: &str, name: &str) -> SourceLocation {
     let mut inside = false;
     for (index, line) in text.lines().enumerate() {
         let mut word_start = None;
@@ -149,7 +149,7 @@ pub fn place_in_tags(file: &str, text: &str, name: &str) -> Place {
                     word_start = None;
                     let found: String = line.chars().skip(start).take(column - start).collect();
                     if inside && found == name {
-                        return Place::at(file, text, index + 1, start + 1, column - start);
+                        return SourceLocation::at(file, text, index + 1, start + 1, column - start);
                     }
                 }
                 _ => {}
@@ -157,7 +157,7 @@ pub fn place_in_tags(file: &str, text: &str, name: &str) -> Place {
             previous = c;
         }
     }
-    Place::file(file)
+    SourceLocation::file(file)
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub struct RecipeFile {
     /// What differs from run to run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<RecipeParameter>,
     /// Services that it needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
@@ -45,7 +45,7 @@ pub struct RecipeFile {
     pub settings: Option<RecipeSettings>,
     /// What the answer must look like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub response: Option<Response>,
+    pub response: Option<RecipeResponse>,
     /// Other recipes that the agent may run as parts of this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
@@ -73,7 +73,7 @@ fn first_version() -> String {
 /// One value that whoever runs the recipe gives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Parameter {
+pub struct RecipeParameter {
     pub key: ParameterKey,
     pub input_type: InputType,
     pub requirement: Requirement,
@@ -236,7 +236,7 @@ pub struct RecipeSettings {
 /// The answer is JSON, and nothing else.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Response {
+pub struct RecipeResponse {
     /// A JSON Schema that the answer must fit.
     pub json_schema: Map<String, Value>,
 }

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::duration::Span;
+use super::duration::ManifestDuration;
 use super::model::Restart;
 
 /// An external agent: a program that speaks the Agent Client Protocol on stdio.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Runtime {
+pub enum AgentRuntime {
     Acp(AcpRuntime),
 }
 
@@ -114,35 +114,35 @@ impl Handover {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcpTimeouts {
-    pub start: Span,
-    pub stale: Span,
+    pub start: ManifestDuration,
+    pub stale: ManifestDuration,
 }
 
 impl Default for AcpTimeouts {
     fn default() -> Self {
         // A package that is not here yet is fetched first.
-        Self { start: Span::seconds(60), stale: Span::seconds(300) }
+        Self { start: ManifestDuration::seconds(60), stale: ManifestDuration::seconds(300) }
     }
 }
 
 /// What is to be started, placeholders not yet filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
+pub struct AgentProgram {
     pub command: String,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
 }
 
 impl AcpRuntime {
-    pub fn program(&self) -> Program {
+    pub fn program(&self) -> AgentProgram {
         let (command, own) = match (&self.npx, &self.uvx, &self.cargo) {
             (Some(npx), ..) => ("npx", vec!["-y".to_owned(), npx.package.clone()]),
             (_, Some(uvx), _) => ("uvx", vec![uvx.package.clone()]),
             (.., Some(cargo)) => (cargo.bin(), Vec::new()),
             _ => (self.command.as_deref().unwrap_or_default(), Vec::new()),
         };
-        let (packed, set) = self.packed();
-        Program {
+        let (packed, set) = self.package_options();
+        AgentProgram {
             command: command.to_owned(),
             args: own.iter().chain(packed).chain(&self.args).cloned().collect(),
             env: set
@@ -168,7 +168,7 @@ impl AcpRuntime {
     }
 
     /// The arguments and variables that stand with the package.
-    fn packed(&self) -> (&[String], Option<&BTreeMap<String, String>>) {
+    fn package_options(&self) -> (&[String], Option<&BTreeMap<String, String>>) {
         match (self.npx.as_ref().or(self.uvx.as_ref()), &self.cargo) {
             (Some(package), _) => (&package.args, Some(&package.env)),
             (_, Some(cargo)) => (&cargo.args, Some(&cargo.env)),
@@ -191,7 +191,7 @@ mod tests {
 
     fn started(runtime: Value) -> String {
         let runtime: AcpRuntime = serde_json::from_value(runtime).unwrap();
-        let Program { command, args, env } = runtime.program();
+        let AgentProgram { command, args, env } = runtime.program();
         let set: Vec<_> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         [set, vec![command], args].concat().join(" ")
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_bring_arguments_and_variables_and_the_manifest_has_the_last_word() {
+    fn manifest_overrides_package_arguments_and_variables() {
         let package = json!({"package": "@scope/agent@1.2", "args": ["--acp"], "env": {"A": "1", "B": "1"}});
         let with = |key: &str| json!({key: package, "args": ["--more"], "env": {"B": "2"}});
         assert_eq!(started(with("npx")), "A=1 B=2 npx -y @scope/agent@1.2 --acp --more");

@@ -15,56 +15,57 @@ use serde_json::Value;
 use super::config::Config;
 use super::model::{AgentManifest, ServiceManifest};
 use super::recipe::RecipeFile;
-use super::yaml::{Path, Source};
+use super::yaml::{DocumentPath, SourceFile};
 use crate::diagnostic::Diagnostic;
 use crate::ids::nearest;
 
 /// What a file describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum DocumentKind {
     Agent,
     Service,
     Config,
     Recipe,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Agent, Kind::Service, Kind::Config, Kind::Recipe];
+impl DocumentKind {
+    pub const ALL: [DocumentKind; 4] =
+        [DocumentKind::Agent, DocumentKind::Service, DocumentKind::Config, DocumentKind::Recipe];
 
     /// The schema's file under `schemas/`.
     pub fn file_name(self) -> &'static str {
         match self {
-            Kind::Agent => "agent.schema.json",
-            Kind::Service => "service.schema.json",
-            Kind::Config => "config.schema.json",
-            Kind::Recipe => "recipe.schema.json",
+            DocumentKind::Agent => "agent.schema.json",
+            DocumentKind::Service => "service.schema.json",
+            DocumentKind::Config => "config.schema.json",
+            DocumentKind::Recipe => "recipe.schema.json",
         }
     }
 
-    fn checked_in(self) -> &'static Checked {
-        static AGENT: LazyLock<Checked> =
-            LazyLock::new(|| Checked::new(include_str!("../../schemas/agent.schema.json")));
-        static SERVICE: LazyLock<Checked> =
-            LazyLock::new(|| Checked::new(include_str!("../../schemas/service.schema.json")));
-        static CONFIG: LazyLock<Checked> =
-            LazyLock::new(|| Checked::new(include_str!("../../schemas/config.schema.json")));
-        static RECIPE: LazyLock<Checked> =
-            LazyLock::new(|| Checked::new(include_str!("../../schemas/recipe.schema.json")));
+    fn schema(self) -> &'static CompiledSchema {
+        static AGENT: LazyLock<CompiledSchema> =
+            LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/agent.schema.json")));
+        static SERVICE: LazyLock<CompiledSchema> =
+            LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/service.schema.json")));
+        static CONFIG: LazyLock<CompiledSchema> =
+            LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/config.schema.json")));
+        static RECIPE: LazyLock<CompiledSchema> =
+            LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/recipe.schema.json")));
         match self {
-            Kind::Agent => &AGENT,
-            Kind::Service => &SERVICE,
-            Kind::Config => &CONFIG,
-            Kind::Recipe => &RECIPE,
+            DocumentKind::Agent => &AGENT,
+            DocumentKind::Service => &SERVICE,
+            DocumentKind::Config => &CONFIG,
+            DocumentKind::Recipe => &RECIPE,
         }
     }
 }
 
-struct Checked {
+struct CompiledSchema {
     schema: Value,
     validator: Validator,
 }
 
-impl Checked {
+impl CompiledSchema {
     #[expect(clippy::expect_used, reason = "the text is compiled in and a test builds them all")]
     fn new(text: &str) -> Self {
         let schema: Value = serde_json::from_str(text).expect("a checked-in schema is JSON");
@@ -74,14 +75,14 @@ impl Checked {
 }
 
 /// The schema as the types say it; `schemas/` must hold the same.
-pub fn generate(kind: Kind) -> Value {
+pub fn generate(kind: DocumentKind) -> Value {
     // Draft 7 is what YAML language servers understand best.
     let generator = SchemaSettings::draft07().into_generator();
     match kind {
-        Kind::Agent => generator.into_root_schema_for::<AgentManifest>(),
-        Kind::Service => generator.into_root_schema_for::<ServiceManifest>(),
-        Kind::Config => generator.into_root_schema_for::<Config>(),
-        Kind::Recipe => generator.into_root_schema_for::<RecipeFile>(),
+        DocumentKind::Agent => generator.into_root_schema_for::<AgentManifest>(),
+        DocumentKind::Service => generator.into_root_schema_for::<ServiceManifest>(),
+        DocumentKind::Config => generator.into_root_schema_for::<Config>(),
+        DocumentKind::Recipe => generator.into_root_schema_for::<RecipeFile>(),
     }
     .into()
 }
@@ -90,8 +91,8 @@ pub fn generate(kind: Kind) -> Value {
 const MAX_FOUND: usize = 100;
 
 /// What the schema finds wrong with a document.
-pub(super) fn validate(kind: Kind, value: &Value, source: &Source) -> Vec<Diagnostic> {
-    let checked = kind.checked_in();
+pub(super) fn validate(kind: DocumentKind, value: &Value, source: &SourceFile) -> Vec<Diagnostic> {
+    let checked = kind.schema();
     let mut found = Vec::new();
     for error in checked.validator.iter_errors(value) {
         explain(&error, &checked.schema, source, &mut found);
@@ -102,13 +103,13 @@ pub(super) fn validate(kind: Kind, value: &Value, source: &Source) -> Vec<Diagno
     found
 }
 
-fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: &mut Vec<Diagnostic>) {
+fn explain(error: &ValidationError<'_>, schema: &Value, source: &SourceFile, found: &mut Vec<Diagnostic>) {
     let path = path_of(error);
-    let field = if path == Path::root() { "the document".to_owned() } else { format!("`{path}`") };
+    let field = if path == DocumentPath::root() { "the document".to_owned() } else { format!("`{path}`") };
     let here = || source.place(&path);
     match error.kind() {
         ValidationErrorKind::AdditionalProperties { unexpected } => {
-            let known = known_fields(error, schema);
+            let known = field_names(error, schema);
             for name in unexpected.iter().take(MAX_FOUND) {
                 let at = source.key_place(&path.key(name));
                 // Where no field is known the keys are names that the writer chooses: groups, roles.
@@ -126,7 +127,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
         }
         ValidationErrorKind::Required { property } => {
             let name = property.as_str().unwrap_or_default();
-            let whole = if path == Path::root() { String::new() } else { format!(" in `{path}`") };
+            let whole = if path == DocumentPath::root() { String::new() } else { format!(" in `{path}`") };
             found.push(Diagnostic::error(
                 "E012",
                 here(),
@@ -136,8 +137,8 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
         }
         ValidationErrorKind::Type { kind } => {
             let help = form(error, schema).map(|form| format!("write {form}"));
-            let help = help.unwrap_or_else(|| type_help(&path, &expected(kind), error.instance()));
-            found.push(wrong_type(error.instance(), &expected(kind), source, &path, help));
+            let help = help.unwrap_or_else(|| type_help(&path, &type_text(kind), error.instance()));
+            found.push(wrong_type(error.instance(), &type_text(kind), source, &path, help));
         }
         ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
             explain_choice(error, context, schema, source, found);
@@ -153,16 +154,16 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &Source, found: 
                 format!("keep one of {}", given.join(", ")),
             ));
         }
-        ValidationErrorKind::Enum { options } => found.push(one_of(error, options, source, &path)),
+        ValidationErrorKind::Enum { options } => found.push(choice_error(error, options, source, &path)),
         ValidationErrorKind::Constant { expected_value } => {
-            found.push(one_of(error, &Value::Array(vec![expected_value.as_ref().clone()]), source, &path));
+            found.push(choice_error(error, &Value::Array(vec![expected_value.as_ref().clone()]), source, &path));
         }
         ValidationErrorKind::Pattern { pattern } => {
             let form = form(error, schema).unwrap_or_else(|| format!("text that matches {pattern}"));
             found.push(Diagnostic::error(
                 "E013",
                 here(),
-                format!("{} is not a valid value of {field}", described(error.instance())),
+                format!("{} is not a valid value of {field}", value_text(error.instance())),
                 format!("write {form}"),
             ));
         }
@@ -197,7 +198,7 @@ fn explain_choice(
     error: &ValidationError<'_>,
     branches: &[Vec<ValidationError<'static>>],
     schema: &Value,
-    source: &Source,
+    source: &SourceFile,
     found: &mut Vec<Diagnostic>,
 ) {
     let path = path_of(error);
@@ -214,7 +215,7 @@ fn explain_choice(
                 .iter()
                 .flatten()
                 .filter_map(|e| match e.kind() {
-                    ValidationErrorKind::Type { kind } => Some(expected(kind)),
+                    ValidationErrorKind::Type { kind } => Some(type_text(kind)),
                     _ => None,
                 })
                 .collect();
@@ -234,13 +235,13 @@ fn explain_choice(
                 .flatten()
                 .flat_map(|e| match e.kind() {
                     ValidationErrorKind::Required { property } => property.as_str().into_iter().collect(),
-                    ValidationErrorKind::AdditionalProperties { .. } => known_fields(e, schema),
+                    ValidationErrorKind::AdditionalProperties { .. } => field_names(e, schema),
                     _ => Vec::new(),
                 })
                 .collect();
             fields.dedup();
             // A field that may stand beside them is no misspelling of one.
-            let beside = known_fields(error, schema);
+            let beside = field_names(error, schema);
             let mut keys = error.instance().as_object().into_iter().flat_map(|object| object.keys());
             let given = keys.find(|key| !beside.contains(&key.as_str()));
             let help = match given.and_then(|given| nearest(given, fields.iter().copied())) {
@@ -257,7 +258,7 @@ fn explain_choice(
     }
 }
 
-fn one_of(error: &ValidationError<'_>, options: &Value, source: &Source, path: &Path) -> Diagnostic {
+fn choice_error(error: &ValidationError<'_>, options: &Value, source: &SourceFile, path: &DocumentPath) -> Diagnostic {
     let options: Vec<_> = options
         .as_array()
         .into_iter()
@@ -272,26 +273,27 @@ fn one_of(error: &ValidationError<'_>, options: &Value, source: &Source, path: &
     Diagnostic::error(
         "E013",
         source.place(path),
-        format!("{} is not one of the values of `{path}`: {}", described(error.instance()), options.join(", ")),
+        format!("{} is not one of the values of `{path}`: {}", value_text(error.instance()), options.join(", ")),
         help,
     )
 }
 
-fn path_of(error: &ValidationError<'_>) -> Path {
-    error.instance_path().iter().fold(Path::root(), |path, segment| match segment {
+fn path_of(error: &ValidationError<'_>) -> DocumentPath {
+    error.instance_path().iter().fold(DocumentPath::root(), |path, segment| match segment {
         LocationSegment::Property(key) => path.key(key.to_string()),
         LocationSegment::Index(index) => path.index(index),
     })
 }
 
 /// The schema object that holds the keyword which failed.
-fn around<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Option<&'a Value> {
+fn parent_schema<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Option<&'a Value> {
     let pointer = error.schema_path().as_str();
     schema.pointer(&pointer[..pointer.rfind('/')?])
 }
 
-fn known_fields<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a str> {
-    let properties = around(error, schema).and_then(|object| object.get("properties")).and_then(Value::as_object);
+fn field_names<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a str> {
+    let properties =
+        parent_schema(error, schema).and_then(|object| object.get("properties")).and_then(Value::as_object);
     properties.into_iter().flat_map(|properties| properties.keys().map(String::as_str)).collect()
 }
 
@@ -304,7 +306,7 @@ fn alternatives<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a s
 
 /// What text of a certain form looks like: the description that stands beside the pattern it must match.
 fn form(error: &ValidationError<'_>, schema: &Value) -> Option<String> {
-    let object = around(error, schema)?;
+    let object = parent_schema(error, schema)?;
     object.get("pattern")?;
     let description = object.get("description")?.as_str()?.trim_end_matches('.');
     let mut letters = description.chars();
@@ -312,14 +314,14 @@ fn form(error: &ValidationError<'_>, schema: &Value) -> Option<String> {
     Some(first.to_lowercase().chain(letters).collect())
 }
 
-fn wrong_type(value: &Value, expected: &str, source: &Source, path: &Path, help: String) -> Diagnostic {
-    let field = if *path == Path::root() { "the document".to_owned() } else { format!("`{path}`") };
+fn wrong_type(value: &Value, expected: &str, source: &SourceFile, path: &DocumentPath, help: String) -> Diagnostic {
+    let field = if *path == DocumentPath::root() { "the document".to_owned() } else { format!("`{path}`") };
     // There is no text to point at where nothing was written.
     let at = if value.is_null() { source.key_place(path) } else { source.place(path) };
-    Diagnostic::error("E010", at, format!("{field} must be {expected}, not {}", described(value)), help)
+    Diagnostic::error("E010", at, format!("{field} must be {expected}, not {}", value_text(value)), help)
 }
 
-fn type_help(path: &Path, expected: &str, value: &Value) -> String {
+fn type_help(path: &DocumentPath, expected: &str, value: &Value) -> String {
     match value {
         _ if path.to_string() == "transport" => missing_help("transport").replacen("add", "write", 1),
         Value::Number(_) | Value::Bool(_) if expected == "text" => format!("put it in quotes: \"{value}\""),
@@ -337,7 +339,7 @@ fn missing_help(field: &str) -> String {
     }
 }
 
-fn expected(kind: &TypeKind) -> String {
+fn type_text(kind: &TypeKind) -> String {
     let name = |json_type: JsonType| match json_type {
         JsonType::Array => "a list",
         JsonType::Boolean => "true or false",
@@ -356,7 +358,7 @@ fn expected(kind: &TypeKind) -> String {
     }
 }
 
-fn described(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "empty".to_owned(),
         Value::Bool(value) => format!("`{value}`"),

@@ -46,12 +46,12 @@ impl Settings {
         let mut of_user = profile(&user, &base).unwrap_or_default();
         // Whichever profile a project names, the services that the user has left out stay out.
         let own = profile(&user, &named(&user).unwrap_or_else(|| DEFAULT.to_owned())).unwrap_or_default();
-        of_user.services = both(own.services, of_user.services);
+        of_user.services = intersect(own.services, of_user.services);
         let (models, providers) = user.map(|user| (user.models, user.providers)).unwrap_or_default();
-        Self::joined(of_user, of_project.unwrap_or_default(), models, providers)
+        Self::merge(of_user, of_project.unwrap_or_default(), models, providers)
     }
 
-    fn joined(
+    fn merge(
         user: Profile,
         project: Profile,
         models: BTreeMap<String, ModelFacts>,
@@ -60,7 +60,7 @@ impl Settings {
         // A mode belongs to its agent, so they come together.
         let (agent, mode) =
             if project.agent.is_some() { (project.agent, project.mode) } else { (user.agent, user.mode) };
-        let services = both(user.services, project.services);
+        let services = intersect(user.services, project.services);
         let chosen = project.processor.filter(|name| is_model(name));
         Self {
             users_accelerator: user.accelerator.clone(),
@@ -88,7 +88,7 @@ fn is_model(name: &str) -> bool {
 }
 
 /// What is in both lists; no list at all leaves nothing out.
-fn both(one: Option<Vec<ServiceName>>, other: Option<Vec<ServiceName>>) -> Option<Vec<ServiceName>> {
+fn intersect(one: Option<Vec<ServiceName>>, other: Option<Vec<ServiceName>>) -> Option<Vec<ServiceName>> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.into_iter().filter(|name| other.contains(name)).collect()),
         (one, other) => one.or(other),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_may_choose_models_and_agent_and_switch_services_off() {
+    fn project_can_choose_models_and_agent_and_disable_services() {
         let own = "profile: own\nprofiles:\n  own: {processor: 'groq:d', agent: coding, services: [y, z]}\n";
         let settings = settings(USER, own);
         assert_eq!(settings.processor.as_deref(), Some("groq:d"));

@@ -12,63 +12,65 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value};
 
 use super::json::{DUPLICATE, Strict};
-use super::marks::{MAX_DEPTH, MAX_NODES, Marks, Node, TextSpan, Unmarked, mark};
-use crate::diagnostic::{Diagnostic, Place};
+use super::marks::{MAX_DEPTH, MAX_NODES, MarkError, Marks, NodeContent, TextSpan, mark};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 
 /// A place costs a walk through the text and holds its line. Past this many in one file, which no person made,
 /// the file's name must do.
 const MAX_PLACES: usize = 200;
 
 /// One file as it was read.
-pub struct Source {
+pub struct SourceFile {
     pub file: String,
     pub text: String,
-    marks: OnceLock<Result<Marks, Unmarked>>,
+    marks: OnceLock<Result<Marks, MarkError>>,
     /// How many places have been looked up so far.
     located: AtomicUsize,
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for SourceFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Source({})", self.file)
     }
 }
 
-impl Source {
+impl SourceFile {
     pub fn new(file: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
         Arc::new(Self { file: file.into(), text: text.into(), marks: OnceLock::new(), located: AtomicUsize::new(0) })
     }
 
-    fn marks(&self) -> Result<&Marks, &Unmarked> {
+    fn marks(&self) -> Result<&Marks, &MarkError> {
         self.marks.get_or_init(|| mark(&self.text)).as_ref()
     }
 
     /// The place of the value at `path`, or of the nearest thing around it that exists.
-    pub fn place(&self, path: &Path) -> Place {
-        self.locate(path, Part::Value)
+    pub fn place(&self, path: &DocumentPath) -> SourceLocation {
+        self.locate(path, EntryPart::Value)
     }
 
     /// The place of the key that the last step of `path` names.
-    pub fn key_place(&self, path: &Path) -> Place {
-        self.locate(path, Part::Key)
+    pub fn key_place(&self, path: &DocumentPath) -> SourceLocation {
+        self.locate(path, EntryPart::Key)
     }
 
-    fn locate(&self, path: &Path, part: Part) -> Place {
+    fn locate(&self, path: &DocumentPath, part: EntryPart) -> SourceLocation {
         let in_full = self.located.fetch_add(1, Ordering::Relaxed) < MAX_PLACES;
-        let (Ok(Marks { root, .. }), true) = (self.marks(), in_full) else { return Place::file(&self.file) };
+        let (Ok(Marks { root, .. }), true) = (self.marks(), in_full) else { return SourceLocation::file(&self.file) };
         let mut mark = root;
         let mut span = root.span;
         for (depth, step) in path.0.iter().enumerate() {
             let last = depth + 1 == path.0.len();
             match (step, &mark.node) {
-                (Step::Key(key), Node::Map(entries)) => match entries.iter().find(|(name, ..)| name == key) {
-                    Some((_, key_span, value)) => {
-                        mark = value;
-                        span = if last && part == Part::Key { *key_span } else { value.span };
+                (PathStep::Key(key), NodeContent::Map(entries)) => {
+                    match entries.iter().find(|(name, ..)| name == key) {
+                        Some((_, key_span, value)) => {
+                            mark = value;
+                            span = if last && part == EntryPart::Key { *key_span } else { value.span };
+                        }
+                        None => break,
                     }
-                    None => break,
-                },
-                (Step::Index(index), Node::Seq(items)) => match items.get(*index) {
+                }
+                (PathStep::Index(index), NodeContent::Seq(items)) => match items.get(*index) {
                     Some(item) => {
                         mark = item;
                         span = item.span;
@@ -81,56 +83,56 @@ impl Source {
         self.at(span)
     }
 
-    fn at(&self, span: TextSpan) -> Place {
-        Place::at(&self.file, &self.text, span.line, span.column, span.width)
+    fn at(&self, span: TextSpan) -> SourceLocation {
+        SourceLocation::at(&self.file, &self.text, span.line, span.column, span.width)
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Part {
+enum EntryPart {
     Key,
     Value,
 }
 
 /// A path into a document: `modes[2].tool_groups[0]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Path(Vec<Step>);
+pub struct DocumentPath(Vec<PathStep>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum PathStep {
     Key(String),
     Index(usize),
 }
 
-impl Path {
+impl DocumentPath {
     pub fn root() -> Self {
         Self::default()
     }
 
     #[must_use]
     pub fn key(&self, key: impl Into<String>) -> Self {
-        self.with(Step::Key(key.into()))
+        self.with(PathStep::Key(key.into()))
     }
 
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
-        self.with(Step::Index(index))
+        self.with(PathStep::Index(index))
     }
 
-    fn with(&self, step: Step) -> Self {
+    fn with(&self, step: PathStep) -> Self {
         let mut steps = self.0.clone();
         steps.push(step);
         Self(steps)
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for DocumentPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (depth, step) in self.0.iter().enumerate() {
             match step {
-                Step::Key(key) if depth == 0 => f.write_str(key)?,
-                Step::Key(key) => write!(f, ".{key}")?,
-                Step::Index(index) => write!(f, "[{index}]")?,
+                PathStep::Key(key) if depth == 0 => f.write_str(key)?,
+                PathStep::Key(key) => write!(f, ".{key}")?,
+                PathStep::Index(index) => write!(f, "[{index}]")?,
             }
         }
         Ok(())
@@ -138,7 +140,7 @@ impl fmt::Display for Path {
 }
 
 /// Reads the one document of a file. Syntax is all that can be wrong here.
-pub fn parse(source: &Source) -> Result<Value, Box<Diagnostic>> {
+pub fn parse(source: &SourceFile) -> Result<Value, Box<Diagnostic>> {
     if source.text.trim_start_matches('\u{feff}').trim().is_empty() {
         return Err(empty(source));
     }
@@ -146,21 +148,21 @@ pub fn parse(source: &Source) -> Result<Value, Box<Diagnostic>> {
     if value.is_null() { Err(empty(source)) } else { Ok(value) }
 }
 
-fn empty(source: &Source) -> Box<Diagnostic> {
+fn empty(source: &SourceFile) -> Box<Diagnostic> {
     let blank = source.text.trim_start_matches('\u{feff}').trim().is_empty();
     Box::new(Diagnostic::error(
         "E004",
-        Place::file(&source.file),
+        SourceLocation::file(&source.file),
         if blank { "the file is empty" } else { "the file holds nothing but comments" },
         "write a manifest (`skein new agent NAME` shows one) or remove the file",
     ))
 }
 
-fn parse_json(source: &Source) -> Result<Value, Box<Diagnostic>> {
+fn parse_json(source: &SourceFile) -> Result<Value, Box<Diagnostic>> {
     serde_json::from_str::<Strict>(&source.text).map(|strict| strict.0).map_err(|error| {
-        let message = before_location(&error.to_string());
+        let message = strip_location(&error.to_string());
         if message.starts_with(DUPLICATE) {
-            return repeated(source, &message);
+            return duplicate_key(source, &message);
         }
         // Its columns count bytes.
         let line = source.text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
@@ -172,24 +174,24 @@ fn parse_json(source: &Source) -> Result<Value, Box<Diagnostic>> {
         } else {
             (message, "correct the syntax at this place")
         };
-        let at = Place::at(&source.file, &source.text, error.line(), column, 1);
+        let at = SourceLocation::at(&source.file, &source.text, error.line(), column, 1);
         Box::new(Diagnostic::error("E003", at, format!("not valid JSON: {message}"), help))
     })
 }
 
 /// The parsers only know where the mapping begins or ends; the marked parse knows both keys.
-fn repeated(source: &Source, message: &str) -> Box<Diagnostic> {
+fn duplicate_key(source: &SourceFile, message: &str) -> Box<Diagnostic> {
     let key = message.strip_prefix(DUPLICATE).unwrap_or_default().trim_matches('"');
     let problem = format!("the key `{key}` stands twice in one mapping");
     let help = "keep one of the two entries";
     Box::new(match source.marks().map(|marks| marks.repeated) {
         Ok(Some((first, second))) => Diagnostic::error("E003", source.at(second), problem, help)
             .with_related(source.at(first), "it stands here first"),
-        Ok(None) | Err(_) => Diagnostic::error("E003", Place::file(&source.file), problem, help),
+        Ok(None) | Err(_) => Diagnostic::error("E003", SourceLocation::file(&source.file), problem, help),
     })
 }
 
-fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
+fn parse_yaml(source: &SourceFile) -> Result<Value, Box<Diagnostic>> {
     if let Some(place) = too_deep(source) {
         let help = "a manifest needs a handful of levels; close the brackets that are still open";
         return Err(Box::new(Diagnostic::error("E003", place, "brackets are nested too deeply", help)));
@@ -200,13 +202,13 @@ fn parse_yaml(source: &Source) -> Result<Value, Box<Diagnostic>> {
     match serde_yaml::from_str::<serde_yaml::Value>(&source.text) {
         Ok(value) => to_json(value).map_err(|unfit| Box::new(unfit.diagnostic(source))),
         Err(error) => {
-            let message = before_location(&error.to_string());
+            let message = strip_location(&error.to_string());
             let place = match error.location() {
-                Some(at) => Place::at(&source.file, &source.text, at.line(), at.column(), 1),
-                None => Place::file(&source.file),
+                Some(at) => SourceLocation::at(&source.file, &source.text, at.line(), at.column(), 1),
+                None => SourceLocation::file(&source.file),
             };
             if message.contains(DUPLICATE) {
-                return Err(repeated(source, message.rsplit(": ").next().unwrap_or_default()));
+                return Err(duplicate_key(source, message.rsplit(": ").next().unwrap_or_default()));
             }
             Err(Box::new(if message.contains("more than one document") {
                 Diagnostic::error(
@@ -238,7 +240,7 @@ fn syntax_help(message: &str) -> &'static str {
 
 /// Where brackets go deeper than any parser reads. Both parsers take quadratic time to find that out, so it is
 /// counted first; brackets in quotes and comments count too, but nobody leaves that many open.
-fn too_deep(source: &Source) -> Option<Place> {
+fn too_deep(source: &SourceFile) -> Option<SourceLocation> {
     let mut depth = 0_usize;
     for (index, byte) in source.text.bytes().enumerate() {
         match byte {
@@ -250,24 +252,24 @@ fn too_deep(source: &Source) -> Option<Place> {
             let before = &source.text[..index];
             let line = before.matches('\n').count() + 1;
             let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            return Some(Place::at(&source.file, &source.text, line, column, 1));
+            return Some(SourceLocation::at(&source.file, &source.text, line, column, 1));
         }
     }
     None
 }
 
-fn starts_with_tab(place: &Place) -> bool {
+fn starts_with_tab(place: &SourceLocation) -> bool {
     place.span.as_ref().is_some_and(|span| span.text.chars().nth(span.column - 1) == Some('\t'))
 }
 
-fn second_document(source: &Source) -> Option<Place> {
+fn second_document(source: &SourceFile) -> Option<SourceLocation> {
     let line = source.text.lines().enumerate().skip(1).find(|(_, line)| line.starts_with("---"))?.0;
-    Some(Place::at(&source.file, &source.text, line + 1, 1, 3))
+    Some(SourceLocation::at(&source.file, &source.text, line + 1, 1, 3))
 }
 
 /// Both parsers end their messages with "at line L column C", which the place says already, and then what they
 /// were busy with.
-fn before_location(message: &str) -> String {
+fn strip_location(message: &str) -> String {
     match message.find(" at line ") {
         Some(end) => message[..end].to_owned(),
         None => message.to_owned(),
@@ -275,7 +277,7 @@ fn before_location(message: &str) -> String {
 }
 
 /// Counts the nodes a document has once its aliases are followed, without following them.
-fn weigh(source: &Source) -> Result<(), Box<Diagnostic>> {
+fn weigh(source: &SourceFile) -> Result<(), Box<Diagnostic>> {
     let too_large = |place| {
         Box::new(Diagnostic::error(
             "E005",
@@ -285,41 +287,43 @@ fn weigh(source: &Source) -> Result<(), Box<Diagnostic>> {
         ))
     };
     match source.marks() {
-        Err(Unmarked::TooLarge(at)) => Err(too_large(source.at(*at))),
+        Err(MarkError::TooLarge(at)) => Err(too_large(source.at(*at))),
         // A text the marked parser cannot read may still hold a bomb that the other one would build.
-        Err(Unmarked::Unreadable) if source.text.matches('*').count() > 64 => Err(too_large(Place::file(&source.file))),
-        Err(Unmarked::Unreadable) | Ok(_) => Ok(()),
+        Err(MarkError::Unreadable) if source.text.matches('*').count() > 64 => {
+            Err(too_large(SourceLocation::file(&source.file)))
+        }
+        Err(MarkError::Unreadable) | Ok(_) => Ok(()),
     }
 }
 
 /// What YAML can say and JSON cannot.
 struct Unfit {
     problem: String,
-    part: Part,
+    part: EntryPart,
     /// The way to it, from the inside out: it is written down only once something is wrong.
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
 }
 
 impl Unfit {
     fn value(problem: impl Into<String>) -> Self {
-        Self { problem: problem.into(), part: Part::Value, steps: Vec::new() }
+        Self { problem: problem.into(), part: EntryPart::Value, steps: Vec::new() }
     }
 
     fn key(key: &str) -> Self {
         let problem = format!("the key `{key}` is not text");
-        Self { problem, part: Part::Key, steps: vec![Step::Key(key.to_owned())] }
+        Self { problem, part: EntryPart::Key, steps: vec![PathStep::Key(key.to_owned())] }
     }
 
-    fn inside(mut self, step: Step) -> Self {
+    fn inside(mut self, step: PathStep) -> Self {
         self.steps.push(step);
         self
     }
 
-    fn diagnostic(self, source: &Source) -> Diagnostic {
-        let path = Path(self.steps.into_iter().rev().collect());
+    fn diagnostic(self, source: &SourceFile) -> Diagnostic {
+        let path = DocumentPath(self.steps.into_iter().rev().collect());
         let help = match self.part {
-            Part::Value => "use text, numbers, true/false, lists and mappings",
-            Part::Key => "put the key in quotes",
+            EntryPart::Value => "use text, numbers, true/false, lists and mappings",
+            EntryPart::Key => "put the key in quotes",
         };
         Diagnostic::error("E003", source.locate(&path, self.part), self.problem, help)
     }
@@ -341,7 +345,7 @@ fn to_json(value: serde_yaml::Value) -> Result<Value, Unfit> {
         serde_yaml::Value::Sequence(items) => items
             .into_iter()
             .enumerate()
-            .map(|(index, item)| to_json(item).map_err(|unfit| unfit.inside(Step::Index(index))))
+            .map(|(index, item)| to_json(item).map_err(|unfit| unfit.inside(PathStep::Index(index))))
             .collect::<Result<_, _>>()?,
         serde_yaml::Value::Mapping(entries) => {
             let mut object = Map::new();
@@ -352,7 +356,7 @@ fn to_json(value: serde_yaml::Value) -> Result<Value, Unfit> {
                     serde_yaml::Value::Number(key) => return Err(Unfit::key(&key.to_string())),
                     _ => return Err(Unfit::value("a key of this mapping is not text")),
                 };
-                let value = to_json(value).map_err(|unfit| unfit.inside(Step::Key(key.clone())))?;
+                let value = to_json(value).map_err(|unfit| unfit.inside(PathStep::Key(key.clone())))?;
                 object.insert(key, value);
             }
             Value::Object(object)
@@ -367,8 +371,8 @@ fn to_json(value: serde_yaml::Value) -> Result<Value, Unfit> {
 mod tests {
     use super::*;
 
-    fn at(text: &str, path: &Path) -> (usize, usize, usize) {
-        let place = Source::new("a.yaml", text).place(path);
+    fn at(text: &str, path: &DocumentPath) -> (usize, usize, usize) {
+        let place = SourceFile::new("a.yaml", text).place(path);
         let span = place.span.expect("a place in the text");
         (span.line, span.column, span.width)
     }
@@ -376,19 +380,19 @@ mod tests {
     #[test]
     fn a_path_leads_back_to_its_line_and_column() {
         let text = "name: x\nmodes:\n  - slug: one\n    deps: [a, {name: b}]\n";
-        let second = Path::root().key("modes").index(0).key("deps").index(1).key("name");
+        let second = DocumentPath::root().key("modes").index(0).key("deps").index(1).key("name");
         assert_eq!(at(text, &second), (4, 22, 1));
         assert_eq!(second.to_string(), "modes[0].deps[1].name");
     }
 
     #[test]
-    fn a_path_that_does_not_exist_leads_to_the_nearest_thing_around_it() {
-        assert_eq!(at("a:\n  b: 1\n", &Path::root().key("a").key("missing")), (2, 3, 1));
+    fn missing_path_resolves_to_its_nearest_parent() {
+        assert_eq!(at("a:\n  b: 1\n", &DocumentPath::root().key("a").key("missing")), (2, 3, 1));
     }
 
     #[test]
     fn columns_count_characters_not_bytes() {
-        assert_eq!(at("{ü: [ä, x]}", &Path::root().key("ü").index(1)), (1, 9, 1));
+        assert_eq!(at("{ü: [ä, x]}", &DocumentPath::root().key("ü").index(1)), (1, 9, 1));
     }
 
     #[test]
@@ -398,14 +402,14 @@ mod tests {
             let reference = format!("*a{},", n - 1).repeat(10);
             text.push_str(&format!("a{n}: &a{n} [{reference}]\n"));
         }
-        let error = parse(&Source::new("bomb.yaml", text)).expect_err("refused");
+        let error = parse(&SourceFile::new("bomb.yaml", text)).expect_err("refused");
         assert_eq!(error.code, "E005");
     }
 
     #[test]
     fn equal_keys_are_refused_in_both_notations() {
         for (file, text) in [("a.json", r#"{"a": 1, "a": 2}"#), ("a.yaml", "a: 1\na: 2\n")] {
-            let error = parse(&Source::new(file, text)).expect_err("refused");
+            let error = parse(&SourceFile::new(file, text)).expect_err("refused");
             assert!(error.problem.contains("twice"), "{}", error.problem);
         }
     }

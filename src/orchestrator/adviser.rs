@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::tasks::in_order;
-use crate::agents::asked_once;
+use super::tasks::sort_by_dependency;
+use crate::agents::ask_once;
 use crate::conversation::Usage;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::llm::Provider;
-use crate::tool::head;
+use crate::tool::truncate;
 
 /// More parts than this are not one request any more.
 pub(super) const MAX_TASKS: usize = 5;
 /// Longer than this nobody wants to wait for the work to begin.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ADVISER_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_ANSWER: usize = 20_000;
 /// Bytes of the request, and of what was said before, that the adviser is shown.
 const MAX_REQUEST: usize = 16_000;
@@ -31,7 +31,7 @@ task needs; without it tasks run side by side, so tasks that write the same file
 
 /// A part of a request and who should do it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Part {
+pub(super) struct AdvisedTask {
     pub name: String,
     pub mode: ModeId,
     pub task: String,
@@ -40,12 +40,12 @@ pub(super) struct Part {
 }
 
 #[derive(Deserialize)]
-struct Said {
-    tasks: Vec<SaidTask>,
+struct AdviserAnswer {
+    tasks: Vec<AdviserAnswerTask>,
 }
 
 #[derive(Deserialize)]
-struct SaidTask {
+struct AdviserAnswerTask {
     #[serde(default)]
     name: Option<String>,
     mode: String,
@@ -63,7 +63,7 @@ pub(super) async fn advice(
     plan: &Plan,
     modes: &[ModeId],
     request: &str,
-) -> Result<(Vec<Part>, Usage), String> {
+) -> Result<(Vec<AdvisedTask>, Usage), String> {
     let known: Vec<_> = modes
         .iter()
         .filter_map(|id| {
@@ -72,25 +72,25 @@ pub(super) async fn advice(
             Some(serde_json::json!({"mode": id.to_string(), "for": use_for}))
         })
         .collect();
-    let question = serde_json::json!({"request": head(request, MAX_REQUEST), "modes": known}).to_string();
-    let asked = asked_once(provider, SYSTEM.into(), question, MAX_ANSWER);
-    let answered = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "it took too long".to_owned())?;
+    let question = serde_json::json!({"request": truncate(request, MAX_REQUEST), "modes": known}).to_string();
+    let asked = ask_once(provider, SYSTEM.into(), question, MAX_ANSWER);
+    let answered = tokio::time::timeout(ADVISER_TIMEOUT, asked).await.map_err(|_| "it took too long".to_owned())?;
     let (answer, usage) = answered.ok_or_else(|| "it did not answer".to_owned())?;
-    Ok((understood(&answer, modes)?, usage))
+    Ok((parse_answer(&answer, modes)?, usage))
 }
 
 /// The tasks in the order in which they can be done.
-fn understood(answer: &str, modes: &[ModeId]) -> Result<Vec<Part>, String> {
+fn parse_answer(answer: &str, modes: &[ModeId]) -> Result<Vec<AdvisedTask>, String> {
     // Some models cannot help putting a fence around JSON.
     let answer = answer.trim();
     let inner = answer.strip_prefix("```json").or_else(|| answer.strip_prefix("```"));
     let answer = inner.and_then(|inner| inner.trim_end().strip_suffix("```")).unwrap_or(answer);
-    let said: Said =
+    let said: AdviserAnswer =
         serde_json::from_str(answer).map_err(|error| format!("its answer is not as asked for: {error}"))?;
     if said.tasks.is_empty() || said.tasks.len() > MAX_TASKS {
         return Err(format!("it made {} tasks of it", said.tasks.len()));
     }
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<AdvisedTask> = Vec::new();
     for (number, task) in said.tasks.into_iter().enumerate() {
         let name = task.name.filter(|name| !name.trim().is_empty()).unwrap_or_else(|| format!("part{}", number + 1));
         let mode = task.mode.parse::<ModeId>().ok().filter(|mode| modes.contains(mode));
@@ -98,7 +98,7 @@ fn understood(answer: &str, modes: &[ModeId]) -> Result<Vec<Part>, String> {
         if task.task.trim().is_empty() {
             return Err("it made a task without words".to_owned());
         }
-        let part = Part { name: name.clone(), mode, task: task.task, after: task.after, why: task.why };
+        let part = AdvisedTask { name: name.clone(), mode, task: task.task, after: task.after, why: task.why };
         if parts.iter().any(|other| other.name == name) {
             return Err(format!("it called two tasks `{name}`"));
         }
@@ -108,7 +108,8 @@ fn understood(answer: &str, modes: &[ModeId]) -> Result<Vec<Part>, String> {
     if let Some(gone) = after.values().flatten().find(|name| !after.contains_key(*name)) {
         return Err(format!("a task waits for `{gone}`, which is not there"));
     }
-    let order = in_order(&after).map_err(|name| format!("its tasks wait for each other, beginning with `{name}`"))?;
+    let order =
+        sort_by_dependency(&after).map_err(|name| format!("its tasks wait for each other, beginning with `{name}`"))?;
     // As it was said, unless something would come before what it needs.
     let place = |name: &String| parts.iter().position(|part| part.name == *name);
     let said = parts.iter().enumerate().all(|(at, part)| part.after.iter().all(|name| place(name) < Some(at)));
@@ -133,7 +134,7 @@ mod tests {
     }
 
     fn read(tasks: &[serde_json::Value]) -> Result<Vec<String>, String> {
-        let parts = understood(&json!({"tasks": tasks}).to_string(), &modes())?;
+        let parts = parse_answer(&json!({"tasks": tasks}).to_string(), &modes())?;
         Ok(parts.into_iter().map(|part| part.name).collect())
     }
 
@@ -142,7 +143,7 @@ mod tests {
         let later = task("b", "coding/frontend", &["a"]);
         assert_eq!(read(&[later, task("a", "coding/backend", &[])]), Ok(vec!["a".to_owned(), "b".to_owned()]));
         let fenced = "```json\n{\"tasks\":[{\"mode\":\"coding/backend\",\"task\":\"do\"}]}\n```";
-        assert_eq!(understood(fenced, &modes()).unwrap()[0].name, "part1");
+        assert_eq!(parse_answer(fenced, &modes()).unwrap()[0].name, "part1");
     }
 
     #[test]
@@ -160,6 +161,6 @@ mod tests {
         }
         let circle = read(&[task("a", back, &["b"]), task("b", front, &["a"])]).unwrap_err();
         assert!(circle.contains("wait for each other"), "{circle}");
-        assert!(understood("coding/backend", &modes()).unwrap_err().contains("not as asked for"));
+        assert!(parse_answer("coding/backend", &modes()).unwrap_err().contains("not as asked for"));
     }
 }

@@ -2,7 +2,7 @@
 //! is more than one thing to do.
 
 use super::adviser::advice;
-use super::route::{self, By, Decision, Route};
+use super::route::{self, DecisionSource, Route, RoutingDecision};
 use crate::conversation::Usage;
 use crate::graph::Plan;
 use crate::ids::ModeId;
@@ -14,22 +14,22 @@ use crate::router::Router;
 const DEFAULT: &str = "goose/assistant";
 
 /// A decision, and what it took.
-pub(super) struct Decided {
-    pub(super) decision: Decision,
+pub(super) struct DecisionOutcome {
+    pub(super) decision: RoutingDecision,
     pub(super) usage: Usage,
     /// Why no model was heard that was asked.
     pub(super) problem: Option<String>,
 }
 
 /// `own` is the mode that decides, and does itself what cannot be handed over.
-pub(super) async fn decided(
+pub(super) async fn route_prompt(
     plan: &Plan,
     own: &ModeId,
     text: &str,
     router: &Router,
     adviser: Option<&dyn Provider>,
-) -> Decided {
-    let mut decision = route::embedded(text, router, &default_mode(plan, own, router));
+) -> DecisionOutcome {
+    let mut decision = route::route_by_router(text, router, &default_mode(plan, own, router));
     if decision.is_compound() {
         // Whoever decides cannot be handed a part; the next best does it.
         for route in decision.routes.iter_mut().filter(|route| route.mode == *own) {
@@ -39,14 +39,14 @@ pub(super) async fn decided(
             }
         }
     }
-    let simple = decision.by == By::Embedded && !decision.is_compound() && decision.routes[0].mode != *own;
+    let simple = decision.by == DecisionSource::Embedded && !decision.is_compound() && decision.routes[0].mode != *own;
     let Some(adviser) = adviser.filter(|_| !simple) else {
-        return Decided { decision, usage: Usage::default(), problem: None };
+        return DecisionOutcome { decision, usage: Usage::default(), problem: None };
     };
     match advice(adviser, plan, router.modes(), text).await {
         Ok((parts, usage)) => {
             let place = |name: &String| parts.iter().position(|part| part.name == *name);
-            let route = |part: &super::adviser::Part| Route {
+            let route = |part: &super::adviser::AdvisedTask| Route {
                 mode: part.mode.clone(),
                 confidence: 1.0,
                 reason: part.why.clone(),
@@ -55,12 +55,16 @@ pub(super) async fn decided(
                 after: part.after.iter().filter_map(place).collect(),
             };
             let own_part = parts.len() > 1 && parts.iter().any(|part| part.mode == *own);
-            let routes = if own_part { vec![whole(own, text)] } else { parts.iter().map(route).collect() };
-            Decided { decision: Decision { routes, by: By::Model, ..decision }, usage, problem: None }
+            let routes = if own_part { vec![whole_request(own, text)] } else { parts.iter().map(route).collect() };
+            DecisionOutcome {
+                decision: RoutingDecision { routes, by: DecisionSource::Model, ..decision },
+                usage,
+                problem: None,
+            }
         }
         Err(problem) => {
             let problem = format!("the model {} could not say who should do this: {problem}", adviser.name());
-            Decided { decision, usage: Usage::default(), problem: Some(problem) }
+            DecisionOutcome { decision, usage: Usage::default(), problem: Some(problem) }
         }
     }
 }
@@ -77,7 +81,7 @@ fn default_mode(plan: &Plan, own: &ModeId, router: &Router) -> ModeId {
 }
 
 /// The whole request for whoever decides: its parts cannot be handed over.
-fn whole(own: &ModeId, text: &str) -> Route {
+fn whole_request(own: &ModeId, text: &str) -> Route {
     let reason = "it needs several at once".to_owned();
     Route { mode: own.clone(), confidence: 1.0, reason, task: text.to_owned(), after: Vec::new() }
 }

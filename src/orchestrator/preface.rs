@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::recall::Piece;
+use super::recall::RecallExcerpt;
 use crate::agents::between;
 use crate::conversation::{Content, Message};
 
@@ -18,9 +18,13 @@ const NOTHING: &str = "(nothing any more; what stood here before no longer holds
 
 /// What to say before the next prompt, if there is something that `shown`, the talk as the model is shown it, does not
 /// say already.
-pub(super) fn preface(shown: &[Arc<Message>], top_of_mind: Option<&str>, recalled: &[Piece]) -> Option<Content> {
+pub(super) fn preface(
+    shown: &[Arc<Message>],
+    top_of_mind: Option<&str>,
+    recalled: &[RecallExcerpt],
+) -> Option<Content> {
     let parts: Vec<_> = [top(shown, top_of_mind), earlier(shown, recalled)].into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| Content::Aside(parts.join("\n\n")))
+    (!parts.is_empty()).then(|| Content::Injected(parts.join("\n\n")))
 }
 
 /// Top of mind, if it is another one than the talk shows last.
@@ -41,15 +45,16 @@ fn top(shown: &[Arc<Message>], text: Option<&str>) -> Option<String> {
 }
 
 /// The pieces that the talk does not show yet.
-fn earlier(shown: &[Arc<Message>], recalled: &[Piece]) -> Option<String> {
-    let told = |piece: &&Piece| asides(shown).any(|aside| aside.lines().any(|line| line.starts_with(&piece.citation)));
-    let new: Vec<_> = recalled.iter().filter(|piece| !told(piece)).map(Piece::line).collect();
+fn earlier(shown: &[Arc<Message>], recalled: &[RecallExcerpt]) -> Option<String> {
+    let told =
+        |piece: &&RecallExcerpt| asides(shown).any(|aside| aside.lines().any(|line| line.starts_with(&piece.citation)));
+    let new: Vec<_> = recalled.iter().filter(|piece| !told(piece)).map(RecallExcerpt::line).collect();
     let block = || between(EARLIER, ("note", EARLIER_NOTE), "", &new.join("\n")).trim_start().to_owned();
     (!new.is_empty()).then(block)
 }
 
 fn asides(shown: &[Arc<Message>]) -> impl Iterator<Item = &str> {
-    shown.iter().flat_map(|message| message.asides())
+    shown.iter().flat_map(|message| message.injections())
 }
 
 #[cfg(test)]
@@ -59,14 +64,14 @@ mod tests {
     use super::*;
     use crate::agents::History;
 
-    fn piece(citation: &str, text: &str) -> Piece {
-        Piece { citation: citation.to_owned(), text: text.to_owned() }
+    fn piece(citation: &str, text: &str) -> RecallExcerpt {
+        RecallExcerpt { citation: citation.to_owned(), text: text.to_owned() }
     }
 
     /// A talk in which each turn says its preface and a prompt; what was said in each.
-    fn talk(history: &mut History, top: Option<&str>, recalled: &[Piece]) -> Option<String> {
-        let preface = preface(&history.shown(), top, recalled);
-        let said = preface.clone().map(|content| content.in_words());
+    fn talk(history: &mut History, top: Option<&str>, recalled: &[RecallExcerpt]) -> Option<String> {
+        let preface = preface(&history.visible_messages(), top, recalled);
+        let said = preface.clone().map(|content| content.to_plain_text());
         let prompt = preface.into_iter().chain([Content::text("go on")]).collect();
         history.push(Arc::new(Message::user(prompt)));
         said

@@ -9,27 +9,27 @@ use std::path::Path;
 
 use crate::clock;
 use crate::secrets;
-use crate::store::{self, COUNTED, InCommon, Kindred, Said, Weigh, sessions_of_project};
-use crate::tool::plain_line;
+use crate::store::{self, COUNTED, RecallMatch, StoredMessage, TermStats, TermWeights, sessions_of_project};
+use crate::tool::strip_to_line;
 
 /// How many pieces there are at most, and how long they are together, in bytes.
-pub(super) const PIECES: usize = 3;
-pub(super) const BYTES: usize = 1_500;
+pub(super) const MAX_EXCERPTS: usize = 3;
+pub(super) const MAX_BYTES: usize = 1_500;
 /// Of the words of one message, and of the answer to it, in characters.
-const ASKED: usize = 160;
-const ANSWERED: usize = 240;
+const MAX_QUESTION_CHARS: usize = 160;
+const MAX_ANSWER_CHARS: usize = 240;
 /// The beginning of a prompt tells what it is about.
-const READ: usize = 4_000;
-const WORDS: usize = 24;
+const MAX_PROMPT_CHARS: usize = 4_000;
+const MAX_WORDS: usize = 24;
 /// Messages that are looked at more closely.
-const CANDIDATES: usize = 24;
+const MAX_CANDIDATES: usize = 24;
 /// What the words in common must weigh: as two that each stand in some thirty messages, or more that are less rare.
-const ENOUGH: f64 = 5.0;
+const MIN_WEIGHT: f64 = 5.0;
 /// And which share of all the words of the prompt: one that is mostly about something else has nothing to do with it.
-const SHARE: f64 = 0.2;
+const MIN_SHARE: f64 = 0.2;
 /// A word in no more messages than this says enough alone, among at least so many events.
-const RARE: usize = 2;
-const MANY: u64 = 200;
+const MAX_RARE_COUNT: usize = 2;
+const MIN_EVENTS: u64 = 200;
 /// Shorter words are seldom about anything.
 const SHORT: usize = 3;
 const LONG: usize = 5;
@@ -37,7 +37,7 @@ const LONG: usize = 5;
 const MARGIN: usize = 120;
 
 /// Words that say nothing of the matter. Frequent ones that are not here are found to be frequent.
-const PLAIN: &str = "a about after again all already also always an and another any are around as at back be because been \
+const STOP_WORDS: &str = "a about after again all already also always an and another any are around as at back be because been \
     before being between both but by can cannot could did do does doing don done down each else even ever every few file \
     files find first for from get gets getting give go goes going good got had has have having he hello help her here hers \
     hi him his how however i if in into is isn it its itself just keep know last let like look looks lot made make makes \
@@ -53,14 +53,14 @@ const PLAIN: &str = "a about after again all already also always an and another 
 
 /// A piece of an earlier session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct RecallExcerpt {
     /// `[session day, message]`, which no other piece has.
     pub(super) citation: String,
     /// One line.
     pub(super) text: String,
 }
 
-impl Piece {
+impl RecallExcerpt {
     pub(super) fn line(&self) -> String {
         format!("{} {}", self.citation, self.text)
     }
@@ -68,7 +68,12 @@ impl Piece {
 
 /// The pieces that have to do with `about`, the best first. Sessions in `without` are left out: the one that asks, and
 /// those that belong to it. A store that cannot be read gives nothing, because a turn can do without.
-pub(super) async fn extract(store: &store::Sessions, about: &str, cwd: &Path, without: &[String]) -> Vec<Piece> {
+pub(super) async fn extract(
+    store: &store::SessionStore,
+    about: &str,
+    cwd: &Path,
+    without: &[String],
+) -> Vec<RecallExcerpt> {
     match pieces(store, about, cwd, without).await {
         Ok(pieces) => pieces,
         Err(error) => {
@@ -79,30 +84,30 @@ pub(super) async fn extract(store: &store::Sessions, about: &str, cwd: &Path, wi
 }
 
 async fn pieces(
-    store: &store::Sessions,
+    store: &store::SessionStore,
     about: &str,
     cwd: &Path,
     without: &[String],
-) -> Result<Vec<Piece>, store::StoreError> {
+) -> Result<Vec<RecallExcerpt>, store::StoreError> {
     let words = content_words(about);
     if words.is_empty() {
         return Ok(Vec::new());
     }
     let within = sessions_of_project(cwd);
-    let common = store.in_common(words.clone(), within, without.to_vec(), WEIGH, CANDIDATES).await?;
-    let mut found: Vec<Piece> = Vec::new();
+    let common = store.common_terms(words.clone(), within, without.to_vec(), TERM_WEIGHTS, MAX_CANDIDATES).await?;
+    let mut found: Vec<RecallExcerpt> = Vec::new();
     let (mut sessions, mut texts, mut bytes) = (HashSet::new(), HashSet::new(), 0);
     for kindred in common.messages.iter().filter(|kindred| matters(kindred, &common, &words)) {
-        if found.len() == PIECES {
+        if found.len() == MAX_EXCERPTS {
             break;
         }
         if !sessions.insert(kindred.session.as_str()) {
             continue;
         }
-        let Some(text) = told(store, kindred, &words).await? else { continue };
-        let piece = Piece { citation: citation(kindred), text };
+        let Some(text) = quote_match(store, kindred, &words).await? else { continue };
+        let piece = RecallExcerpt { citation: citation(kindred), text };
         // A copy of a session says the same once more.
-        if bytes + piece.line().len() < BYTES && texts.insert(piece.text.clone()) {
+        if bytes + piece.line().len() < MAX_BYTES && texts.insert(piece.text.clone()) {
             bytes += piece.line().len() + 1;
             found.push(piece);
         }
@@ -112,8 +117,8 @@ async fn pieces(
 
 /// The words of a prompt that can be about something, each once, in their order.
 fn content_words(about: &str) -> Vec<String> {
-    let plain: HashSet<&str> = PLAIN.split_whitespace().collect();
-    let about: String = about.chars().take(READ).collect::<String>().to_lowercase();
+    let plain: HashSet<&str> = STOP_WORDS.split_whitespace().collect();
+    let about: String = about.chars().take(MAX_PROMPT_CHARS).collect::<String>().to_lowercase();
     let mut seen = HashSet::new();
     let words = about.split(|c: char| !c.is_alphanumeric()).filter(|word| {
         word.chars().count() >= SHORT
@@ -121,11 +126,11 @@ fn content_words(about: &str) -> Vec<String> {
             && !(word.chars().count() < LONG && word.chars().all(char::is_numeric))
             && seen.insert((*word).to_owned())
     });
-    words.map(str::to_owned).take(WORDS).collect()
+    words.map(str::to_owned).take(MAX_WORDS).collect()
 }
 
 /// A rare word alone weighs as much.
-const WEIGH: Weigh = Weigh { word: weight, least: ENOUGH };
+const TERM_WEIGHTS: TermWeights = TermWeights { word: weight, least: MIN_WEIGHT };
 
 /// What a word counts that stands in so many messages: the rarer, the more. One that nobody has used is as rare as can
 /// be, and speaks for another matter.
@@ -135,38 +140,38 @@ fn weight(messages: usize) -> f64 {
 }
 
 /// The bar.
-fn matters(kindred: &Kindred, common: &InCommon, words: &[String]) -> bool {
+fn matters(kindred: &RecallMatch, common: &TermStats, words: &[String]) -> bool {
     let weights =
         |places: &mut dyn Iterator<Item = usize>| places.map(|place| weight(common.frequency[place])).sum::<f64>();
     let shared = weights(&mut kindred.words.iter().copied());
     let whole = weights(&mut (0..words.len()));
-    let rare = |place: &usize| common.frequency[*place] <= RARE && words[*place].chars().count() >= LONG;
-    let alone = common.events >= MANY && kindred.words.iter().any(rare);
-    shared >= whole * SHARE && (alone || (kindred.words.len() >= 2 && shared >= ENOUGH))
+    let rare = |place: &usize| common.frequency[*place] <= MAX_RARE_COUNT && words[*place].chars().count() >= LONG;
+    let alone = common.events >= MIN_EVENTS && kindred.words.iter().any(rare);
+    shared >= whole * MIN_SHARE && (alone || (kindred.words.len() >= 2 && shared >= MIN_WEIGHT))
 }
 
-fn citation(kindred: &Kindred) -> String {
+fn citation(kindred: &RecallMatch) -> String {
     let short: String = kindred.session.chars().take(10).collect();
     format!("[session {short}, {}, message {}]", clock::date(kindred.said.at), kindred.said.seq)
 }
 
 /// What was said, around the words, and what came of it; nothing if it holds a secret.
-async fn told(
-    store: &store::Sessions,
-    kindred: &Kindred,
+async fn quote_match(
+    store: &store::SessionStore,
+    kindred: &RecallMatch,
     words: &[String],
 ) -> Result<Option<String>, store::StoreError> {
     let shared: Vec<_> = kindred.words.iter().map(|place| words[*place].as_str()).collect();
     if kindred.said.by != "user" {
-        return Ok(excerpt(&kindred.said.text, &shared, ANSWERED).map(|text| format!("answered: {text}")));
+        return Ok(excerpt(&kindred.said.text, &shared, MAX_ANSWER_CHARS).map(|text| format!("answered: {text}")));
     }
-    let Some(asked) = excerpt(&kindred.said.text, &shared, ASKED) else { return Ok(None) };
-    let after = store.said(&kindred.session, kindred.said.seq + 1, 20).await?;
-    let answer: Option<&Said> = after.iter().take_while(|said| said.by != "user").last();
+    let Some(asked) = excerpt(&kindred.said.text, &shared, MAX_QUESTION_CHARS) else { return Ok(None) };
+    let after = store.messages(&kindred.session, kindred.said.seq + 1, 20).await?;
+    let answer: Option<&StoredMessage> = after.iter().take_while(|said| said.by != "user").last();
     Ok(match answer {
         None => Some(format!("asked: {asked}")),
         Some(answer) => {
-            excerpt(&answer.text, &shared, ANSWERED).map(|text| format!("asked: {asked} — answered: {text}"))
+            excerpt(&answer.text, &shared, MAX_ANSWER_CHARS).map(|text| format!("asked: {asked} — answered: {text}"))
         }
     })
 }
@@ -174,7 +179,7 @@ async fn told(
 /// At most so many characters of the text from about where one of the words stands, of whole words; nothing if there is a
 /// secret in or near them.
 fn excerpt(text: &str, words: &[&str], length: usize) -> Option<String> {
-    let line: Vec<char> = plain_line(&text.chars().take(100_000).collect::<String>()).chars().collect();
+    let line: Vec<char> = strip_to_line(&text.chars().take(100_000).collect::<String>()).chars().collect();
     let from = place(&line, words).saturating_sub(length / 4);
     let from =
         if from == 0 { 0 } else { from + line[from..].iter().position(|c| *c == ' ').map_or(0, |space| space + 1) };
@@ -183,7 +188,7 @@ fn excerpt(text: &str, words: &[&str], length: usize) -> Option<String> {
         end = line[from..end].iter().rposition(|c| *c == ' ').map_or(end, |space| from + space);
     }
     let near: String = line[from.saturating_sub(MARGIN)..(end + MARGIN).min(line.len())].iter().collect();
-    if end <= from || secrets::found_in(&near).is_some() {
+    if end <= from || secrets::find_secret(&near).is_some() {
         return None;
     }
     let (before, after) = (if from > 0 { "…" } else { "" }, if end < line.len() { "…" } else { "" });

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::agents::Event;
-use crate::conversation::{Content, Message, Part, Role};
-use crate::store::{NewEvent, NewSession, Sessions};
+use crate::conversation::{Content, Message, MessagePart, Role};
+use crate::store::{NewEvent, NewSession, SessionStore};
 
 struct Past {
-    store: Sessions,
+    store: SessionStore,
     cwd: PathBuf,
     _folder: tempfile::TempDir,
 }
@@ -21,12 +21,12 @@ fn past() -> Past {
     let cwd = folder.path().join("project");
     std::fs::create_dir_all(cwd.join(".git")).unwrap();
     let cwd = cwd.canonicalize().unwrap();
-    Past { store: Sessions::open(&folder.path().join("data")).unwrap(), cwd, _folder: folder }
+    Past { store: SessionStore::open(&folder.path().join("data")).unwrap(), cwd, _folder: folder }
 }
 
 /// As a session records it.
 fn said(role: Role, text: &str) -> NewEvent {
-    let message = Message { role, parts: vec![Part::Content(Content::text(text))] };
+    let message = Message { role, parts: vec![MessagePart::Content(Content::text(text))] };
     let event = Event::Message { message: std::sync::Arc::new(message) };
     NewEvent { kind: "message".into(), body: serde_json::to_string(&event).unwrap(), text: Some(text.to_owned()) }
 }
@@ -58,7 +58,7 @@ impl Past {
         self.session_in(&self.cwd, vec![said(Role::User, asked), said(Role::Assistant, answered)]).await
     }
 
-    async fn about(&self, prompt: &str) -> Vec<Piece> {
+    async fn about(&self, prompt: &str) -> Vec<RecallExcerpt> {
         extract(&self.store, prompt, &self.cwd, &[]).await
     }
 }
@@ -140,7 +140,7 @@ async fn secrets_are_not_told_again() {
 }
 
 #[tokio::test]
-async fn at_most_three_pieces_and_fifteen_hundred_bytes_of_whole_words_are_given() {
+async fn recall_returns_at_most_three_excerpts_and_1500_bytes() {
     let past = past();
     for number in 0..6 {
         let long = format!("zebra importer {number} {}", "wörter und wörter ".repeat(100));
@@ -148,20 +148,20 @@ async fn at_most_three_pieces_and_fifteen_hundred_bytes_of_whole_words_are_given
     }
     past.store.copy(&past.session("the zebra importer once", "said").await).await.unwrap();
     let pieces = past.about("zebra importer").await;
-    assert_eq!(pieces.len(), PIECES);
+    assert_eq!(pieces.len(), MAX_EXCERPTS);
     let bytes: usize = pieces.iter().map(|piece| piece.line().len() + 1).sum();
-    assert!(bytes <= BYTES, "{bytes}");
+    assert!(bytes <= MAX_BYTES, "{bytes}");
     for piece in &pieces {
         assert!(piece.text.contains("zebra importer") && !piece.text.contains('\n'), "{piece:?}");
     }
     let sessions: HashSet<_> = pieces.iter().map(|piece| &piece.text).collect();
-    assert_eq!(sessions.len(), PIECES, "a copy says nothing new");
+    assert_eq!(sessions.len(), MAX_EXCERPTS, "a copy says nothing new");
     assert_eq!(pieces, past.about("zebra importer").await, "the same again");
 }
 
 #[test]
 fn a_rare_word_alone_weighs_enough_and_rarer_ones_more() {
-    assert!(weight(RARE) >= ENOUGH);
+    assert!(weight(MAX_RARE_COUNT) >= MIN_WEIGHT);
     assert!((1..COUNTED).all(|messages| weight(messages) > weight(messages + 1)));
 }
 
@@ -195,7 +195,7 @@ async fn looking_back_takes_no_time_that_anybody_notices() {
 
 proptest! {
     #[test]
-    fn an_excerpt_is_within_its_length_and_holds_no_control_characters(text in "(?s).{0,400}", length in 1_usize..200) {
+    fn excerpt_is_bounded_and_has_no_control_characters(text in "(?s).{0,400}", length in 1_usize..200) {
         if let Some(excerpt) = excerpt(&text, &["zebra"], length) {
             prop_assert!(excerpt.chars().count() <= length + 2, "{excerpt:?}");
             prop_assert!(!excerpt.contains(char::is_control));

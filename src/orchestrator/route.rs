@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
 use crate::manifest::AgentEntry;
-use crate::router::{Ranked, Router, THRESHOLD, split};
+use crate::router::{RankedMode, Router, THRESHOLD, split};
 
 /// How many other modes are shown.
 const ALTERNATIVES: usize = 3;
 /// By so much the best must be before the next.
-const LEAD: f64 = 0.1;
+const MIN_LEAD: f64 = 0.1;
 /// Letters of a word that says something.
-const SHORTEST: usize = 4;
+const MIN_WORD_LETTERS: usize = 4;
 
 /// Who decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum DecisionSource {
     /// The user: `@agent/mode`.
     Explicit,
     /// The router in this program.
@@ -32,14 +32,14 @@ pub enum By {
     Default,
 }
 
-impl By {
+impl DecisionSource {
     pub fn as_str(self) -> &'static str {
         match self {
-            By::Explicit => "explicit",
-            By::Embedded => "embedded",
-            By::Model => "model",
-            By::Continuing => "continuing",
-            By::Default => "default",
+            DecisionSource::Explicit => "explicit",
+            DecisionSource::Embedded => "embedded",
+            DecisionSource::Model => "model",
+            DecisionSource::Continuing => "continuing",
+            DecisionSource::Default => "default",
         }
     }
 }
@@ -57,20 +57,20 @@ pub struct Route {
 
 /// Where a prompt goes, and why.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
+pub struct RoutingDecision {
     /// At least one; more if the prompt is compound.
     pub routes: Vec<Route>,
-    pub by: By,
+    pub by: DecisionSource,
     /// What else it might have been, the best first.
-    pub alternatives: Vec<Ranked>,
+    pub alternatives: Vec<RankedMode>,
 }
 
-impl Decision {
+impl RoutingDecision {
     /// What the user chose.
     pub(super) fn explicit(mode: ModeId, task: String) -> Self {
         let reason = "you chose it".to_owned();
         let route = Route { mode, confidence: 1.0, reason, task, after: Vec::new() };
-        Self { routes: vec![route], by: By::Explicit, alternatives: Vec::new() }
+        Self { routes: vec![route], by: DecisionSource::Explicit, alternatives: Vec::new() }
     }
 
     pub fn is_compound(&self) -> bool {
@@ -80,13 +80,13 @@ impl Decision {
     pub fn to_json(&self) -> Value {
         let route = |route: &Route| {
             json!({
-                "agent": route.mode.agent, "mode": route.mode.mode, "confidence": rounded(route.confidence),
+                "agent": route.mode.agent, "mode": route.mode.mode, "confidence": round_confidence(route.confidence),
                 "reason": route.reason, "task": route.task, "after": route.after,
             })
         };
-        let alternative = |ranked: &Ranked| {
+        let alternative = |ranked: &RankedMode| {
             json!({
-                "agent": ranked.mode.agent, "mode": ranked.mode.mode, "confidence": rounded(ranked.confidence),
+                "agent": ranked.mode.agent, "mode": ranked.mode.mode, "confidence": round_confidence(ranked.confidence),
             })
         };
         json!({
@@ -99,25 +99,25 @@ impl Decision {
 }
 
 /// More digits would promise more than is known.
-fn rounded(confidence: f64) -> f64 {
+fn round_confidence(confidence: f64) -> f64 {
     (confidence * 1000.0).round() / 1000.0
 }
 
 /// A prompt that names a mode which cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; {help}")]
-pub struct NoSuchMode {
+pub struct UnknownModeError {
     pub problem: String,
     pub help: String,
 }
 
 /// What the router says, or the default if it is unsure.
-pub(super) fn embedded(prompt: &str, router: &Router, default: &ModeId) -> Decision {
+pub(super) fn route_by_router(prompt: &str, router: &Router, default: &ModeId) -> RoutingDecision {
     let ranked = router.rank(prompt);
     let tasks = split(prompt, router);
     let sure = tasks.len() > 1 || is_sure(prompt, &ranked);
     let routes: Vec<Route> = if sure {
-        let route = |task: crate::router::Task| Route {
+        let route = |task: crate::router::RoutedTask| Route {
             mode: task.mode,
             confidence: task.confidence,
             reason: task.reason,
@@ -137,21 +137,22 @@ pub(super) fn embedded(prompt: &str, router: &Router, default: &ModeId) -> Decis
     };
     let others = ranked.into_iter().filter(|ranked| routes.iter().all(|route| route.mode != ranked.mode));
     let alternatives = others.take(ALTERNATIVES).collect();
-    Decision { routes, by: if sure { By::Embedded } else { By::Default }, alternatives }
+    RoutingDecision { routes, by: if sure { DecisionSource::Embedded } else { DecisionSource::Default }, alternatives }
 }
 
 /// Whether one mode stands out. Where two are as good, or the prompt hardly says anything, nobody should pretend.
-fn is_sure(prompt: &str, ranked: &[Ranked]) -> bool {
-    let says = prompt.split(|c: char| !c.is_alphanumeric()).filter(|word| word.chars().count() >= SHORTEST).count();
+fn is_sure(prompt: &str, ranked: &[RankedMode]) -> bool {
+    let says =
+        prompt.split(|c: char| !c.is_alphanumeric()).filter(|word| word.chars().count() >= MIN_WORD_LETTERS).count();
     let second = ranked.get(1).map_or(0.0, |second| second.confidence);
     // What the user has chosen for this very prompt is certain.
-    let stands_out = |best: &Ranked| best.confidence >= 1.0 || best.confidence - second >= LEAD;
+    let stands_out = |best: &RankedMode| best.confidence >= 1.0 || best.confidence - second >= MIN_LEAD;
     says > 0 && ranked.first().is_some_and(|best| best.confidence >= THRESHOLD && stands_out(best))
 }
 
 /// The mode that a prompt begins with, as `@coding/backend` or `@coding`, and the rest of it. Other words with an
 /// `@` are files and names, and stay text.
-pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeId, &'a str)>, NoSuchMode> {
+pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeId, &'a str)>, UnknownModeError> {
     let Some(after) = prompt.trim_start().strip_prefix('@') else { return Ok(None) };
     let end = after.find(char::is_whitespace).unwrap_or(after.len());
     let name = after[..end].trim_end_matches([':', ',']);
@@ -163,7 +164,7 @@ pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeI
     match (plan.agent(agent), slug) {
         (Some(entry), None) => Ok(entry.default_mode().map(|mode| (mode, task))),
         (Some(entry), Some(slug)) => Ok(Some((mode_of(entry, slug)?, task))),
-        (None, _) => match unknown(name, slug.is_some(), plan) {
+        (None, _) => match nearest_mode_error(name, slug.is_some(), plan) {
             Some(error) if slug.is_some() || task.is_empty() => Err(error),
             _ => Ok(None),
         },
@@ -176,7 +177,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase()) && text.split(['-', '_']).all(part)
 }
 
-fn mode_of(agent: &AgentEntry, slug: &str) -> Result<ModeId, NoSuchMode> {
+fn mode_of(agent: &AgentEntry, slug: &str) -> Result<ModeId, UnknownModeError> {
     let name = &agent.manifest.name;
     let slugs = || agent.modes.iter().filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
     if slugs().any(|known| known == slug) {
@@ -184,17 +185,17 @@ fn mode_of(agent: &AgentEntry, slug: &str) -> Result<ModeId, NoSuchMode> {
     }
     if agent.modes.iter().any(|entry| entry.mode.slug.as_str() == slug) {
         let problem = format!("`{name}/{slug}` is an internal mode and cannot be asked for");
-        return Err(NoSuchMode { problem, help: "see `skein agents`".to_owned() });
+        return Err(UnknownModeError { problem, help: "see `skein agents`".to_owned() });
     }
     let help = match nearest(slug, slugs()) {
         Some(near) => format!("did you mean `@{name}/{near}`?"),
         None => format!("it has: {}", slugs().collect::<Vec<_>>().join(", ")),
     };
-    Err(NoSuchMode { problem: format!("the agent `{name}` has no mode `{slug}`"), help })
+    Err(UnknownModeError { problem: format!("the agent `{name}` has no mode `{slug}`"), help })
 }
 
 /// A name that is nearly one of ours was meant to be; any other may be a folder.
-fn unknown(name: &str, with_mode: bool, plan: &Plan) -> Option<NoSuchMode> {
+fn nearest_mode_error(name: &str, with_mode: bool, plan: &Plan) -> Option<UnknownModeError> {
     let known: Vec<String> = plan
         .agents()
         .flat_map(|agent| {
@@ -205,20 +206,20 @@ fn unknown(name: &str, with_mode: bool, plan: &Plan) -> Option<NoSuchMode> {
         .collect();
     let near = nearest(name, known.iter().map(String::as_str))?;
     let what = if with_mode { "mode" } else { "agent" };
-    Some(NoSuchMode { problem: format!("there is no {what} `{name}`"), help: format!("did you mean `@{near}`?") })
+    Some(UnknownModeError { problem: format!("there is no {what} `{name}`"), help: format!("did you mean `@{near}`?") })
 }
 
 /// The mode that a label names, for cases and corrections: `agent/mode`, never an internal one.
-pub fn named(text: &str, plan: &Plan) -> Result<ModeId, NoSuchMode> {
-    let (agent, slug) = text.split_once('/').ok_or_else(|| NoSuchMode {
+pub fn parse_mode(text: &str, plan: &Plan) -> Result<ModeId, UnknownModeError> {
+    let (agent, slug) = text.split_once('/').ok_or_else(|| UnknownModeError {
         problem: format!("`{text}` is not of the form agent/mode"),
         help: "write it as in `coding/backend`; `skein agents` lists them".to_owned(),
     })?;
     match plan.agent(AgentName::new(agent).as_str()) {
         Some(entry) => mode_of(entry, slug),
-        None => Err(unknown(text, true, plan).unwrap_or_else(|| {
+        None => Err(nearest_mode_error(text, true, plan).unwrap_or_else(|| {
             let names: Vec<_> = plan.agents().map(|agent| agent.manifest.name.as_str()).collect();
-            NoSuchMode {
+            UnknownModeError {
                 problem: format!("there is no agent `{agent}`"),
                 help: format!("there are: {}", names.join(", ")),
             }
@@ -273,15 +274,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unsure_goes_to_the_default_and_shows_the_alternatives() {
+    fn unsure_prompt_goes_to_default_with_alternatives() {
         let plan = plan();
         let mut some = candidates(plan.manifests());
         some.retain(|candidate| candidate.mode.agent.as_str() == "coding");
         some.iter_mut().for_each(|candidate| candidate.examples.truncate(3));
         let router = Router::learn(&some);
         let default: ModeId = "goose/assistant".parse().unwrap();
-        let decision = embedded("zzz", &router, &default);
-        assert_eq!((decision.by, &decision.routes[0].mode), (By::Default, &default));
+        let decision = route_by_router("zzz", &router, &default);
+        assert_eq!((decision.by, &decision.routes[0].mode), (DecisionSource::Default, &default));
         assert_eq!(decision.alternatives.len(), ALTERNATIVES);
         let json = decision.to_json();
         assert_eq!(json["by"], "default");
@@ -293,14 +294,14 @@ mod tests {
     #[test]
     fn labels_are_modes_that_can_be_chosen() {
         let plan = plan();
-        assert_eq!(named("coding/backend", &plan).unwrap().to_string(), "coding/backend");
+        assert_eq!(parse_mode("coding/backend", &plan).unwrap().to_string(), "coding/backend");
         for (label, problem) in [
             ("backend", "`backend` is not of the form agent/mode"),
             ("coding/backnd", "the agent `coding` has no mode `backnd`"),
             ("codin/backend", "there is no mode `codin/backend`"),
             ("kitchen/sink", "there is no agent `kitchen`"),
         ] {
-            assert_eq!(named(label, &plan).unwrap_err().problem, problem);
+            assert_eq!(parse_mode(label, &plan).unwrap_err().problem, problem);
         }
     }
 }

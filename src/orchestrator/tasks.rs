@@ -10,27 +10,27 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::conversation::{Message, Part};
+use crate::conversation::{Message, MessagePart};
 use crate::ids::ModeId;
 use crate::tool::delegate::{TaskReport, TaskState};
-use crate::tool::{PlanStep, StepStatus};
+use crate::tool::{StepStatus, TodoStep};
 
 /// The tool by which a model hands over a task.
 pub(super) const DELEGATE: &str = "summon__delegate";
 /// How long a task that was announced may take to begin; whoever waits for it does not wait longer.
-const ANNOUNCED: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Tasks {
-    list: Mutex<Vec<Record>>,
+pub(super) struct TaskTable {
+    list: Mutex<Vec<TaskRecord>>,
     /// The calls whose tasks were not even entered.
     refused: Mutex<Vec<String>>,
     changed: watch::Sender<()>,
 }
 
 #[derive(Debug)]
-struct Record {
+struct TaskRecord {
     report: TaskReport,
     name: Option<String>,
     /// The call that handed it over.
@@ -40,20 +40,20 @@ struct Record {
 
 /// A task that another one waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Before {
+pub(super) enum TaskDependency {
     /// It is there already.
     Id(String),
     /// It is handed over by this call, in the same answer.
     Call(String),
 }
 
-impl Default for Tasks {
+impl Default for TaskTable {
     fn default() -> Self {
         Self { list: Mutex::default(), refused: Mutex::default(), changed: watch::channel(()).0 }
     }
 }
 
-impl Tasks {
+impl TaskTable {
     /// Enters a task and returns its id: its name if no other task has it, else with a number.
     pub(super) fn add(
         &self,
@@ -77,7 +77,7 @@ impl Tasks {
             session: None,
             result: String::new(),
         };
-        list.push(Record { report: report.clone(), name, call, cancel });
+        list.push(TaskRecord { report: report.clone(), name, call, cancel });
         drop(list);
         self.changed.send_replace(());
         report
@@ -124,18 +124,18 @@ impl Tasks {
         refused.extend(call.map(str::to_owned));
     }
 
-    fn get(&self, wanted: &Before) -> Option<TaskReport> {
-        let is = |record: &&Record| match wanted {
-            Before::Id(id) => record.report.id == *id,
-            Before::Call(call) => record.call.as_deref() == Some(call.as_str()),
+    fn get(&self, wanted: &TaskDependency) -> Option<TaskReport> {
+        let is = |record: &&TaskRecord| match wanted {
+            TaskDependency::Id(id) => record.report.id == *id,
+            TaskDependency::Call(call) => record.call.as_deref() == Some(call.as_str()),
         };
         self.list().iter().rev().find(is).map(|record| record.report.clone())
     }
 
     /// The task when it has ended. `Err` if it never begins.
-    pub(super) async fn end_of(&self, wanted: &Before) -> Result<TaskReport, String> {
+    pub(super) async fn wait_for_end(&self, wanted: &TaskDependency) -> Result<TaskReport, String> {
         let mut changed = self.changed.subscribe();
-        let missing = tokio::time::sleep(ANNOUNCED);
+        let missing = tokio::time::sleep(START_TIMEOUT);
         tokio::pin!(missing);
         loop {
             let found = self.get(wanted);
@@ -154,21 +154,21 @@ impl Tasks {
     }
 
     /// The tasks of these calls as the steps of a plan; those that are not entered yet wait.
-    pub(super) fn plan(&self, together: &[Announced]) -> Vec<PlanStep> {
+    pub(super) fn plan(&self, together: &[AnnouncedTask]) -> Vec<TodoStep> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        let step_of = |task: &Announced| {
-            let known = self.get(&Before::Call(task.call.clone()));
+        let step_of = |task: &AnnouncedTask| {
+            let known = self.get(&TaskDependency::Call(task.call.clone()));
             known.as_ref().map_or_else(|| task.step(refused.contains(&task.call)), step)
         };
         together.iter().map(step_of).collect()
     }
 
-    fn list(&self) -> MutexGuard<'_, Vec<Record>> {
+    fn list(&self) -> MutexGuard<'_, Vec<TaskRecord>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn step(report: &TaskReport) -> PlanStep {
+fn step(report: &TaskReport) -> TodoStep {
     let status = match report.state {
         TaskState::Waiting => StepStatus::Pending,
         TaskState::Working => StepStatus::InProgress,
@@ -180,12 +180,12 @@ fn step(report: &TaskReport) -> PlanStep {
         TaskState::Cancelled => " (cancelled)",
         TaskState::Waiting | TaskState::Working | TaskState::Done => "",
     };
-    PlanStep { text: format!("{}: {}{ended}", report.mode, report.task), status, priority: None }
+    TodoStep { text: format!("{}: {}{ended}", report.mode, report.task), status, priority: None }
 }
 
 /// A task that is handed over in the same answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedTask {
     pub(super) call: String,
     pub(super) name: Option<String>,
     after: Vec<String>,
@@ -193,22 +193,22 @@ pub(super) struct Announced {
     to: String,
 }
 
-impl Announced {
-    fn step(&self, refused: bool) -> PlanStep {
+impl AnnouncedTask {
+    fn step(&self, refused: bool) -> TodoStep {
         let (status, note) = if refused { (StepStatus::Completed, " (failed)") } else { (StepStatus::Pending, "") };
-        PlanStep { text: format!("{}: {}{note}", self.to, self.task), status, priority: None }
+        TodoStep { text: format!("{}: {}{note}", self.to, self.task), status, priority: None }
     }
 }
 
 /// All tasks that are handed over in this answer.
-pub(super) fn announced(message: Option<&Message>) -> Vec<Announced> {
+pub(super) fn tasks_in_message(message: Option<&Message>) -> Vec<AnnouncedTask> {
     let parts = message.map(|message| message.parts.as_slice()).unwrap_or_default();
     let tasks = parts.iter().filter_map(|part| match part {
-        Part::ToolUse(call) if call.name == DELEGATE => {
+        MessagePart::ToolUse(call) if call.name == DELEGATE => {
             let text = |key: &str| call.arguments[key].as_str().map(str::to_owned);
             let after = call.arguments["after"].as_array().map(Vec::as_slice).unwrap_or_default();
             let to: Vec<_> = [text("agent"), text("mode")].into_iter().flatten().collect();
-            Some(Announced {
+            Some(AnnouncedTask {
                 call: call.id.clone(),
                 name: text("name"),
                 after: after.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
@@ -216,19 +216,21 @@ pub(super) fn announced(message: Option<&Message>) -> Vec<Announced> {
                 to: to.join("/"),
             })
         }
-        Part::ToolUse(_) | Part::Content(_) | Part::Thought(_) | Part::ToolResult(_) => None,
+        MessagePart::ToolUse(_) | MessagePart::Content(_) | MessagePart::Thought(_) | MessagePart::ToolResult(_) => {
+            None
+        }
     });
     tasks.collect()
 }
 
 /// `Err` names a task that waits for itself in the end.
-pub(super) fn circle_free(tasks: &[Announced]) -> Result<(), String> {
+pub(super) fn check_acyclic(tasks: &[AnnouncedTask]) -> Result<(), String> {
     let named = tasks.iter().filter_map(|task| Some((task.name.clone()?, task.after.clone())));
-    in_order(&named.collect()).map(drop)
+    sort_by_dependency(&named.collect()).map(drop)
 }
 
 /// The tasks in an order in which each comes after those it waits for; `Err` names one that waits for itself in the end.
-pub(super) fn in_order(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<String>, String> {
+pub(super) fn sort_by_dependency(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<String>, String> {
     let mut graph = DiGraph::<&str, ()>::new();
     let nodes: BTreeMap<&str, _> = tasks.keys().map(|name| (name.as_str(), graph.add_node(name))).collect();
     for (name, after) in tasks {
@@ -251,13 +253,13 @@ mod tests {
         "coding/backend".parse().unwrap()
     }
 
-    fn add(tasks: &Tasks, name: Option<&str>) -> String {
+    fn add(tasks: &TaskTable, name: Option<&str>) -> String {
         tasks.add(name.map(str::to_owned), &mode(), "do", name.map(Arc::from), CancellationToken::new()).id
     }
 
     #[test]
-    fn every_task_has_an_id_of_its_own_and_a_name_means_the_last_one() {
-        let tasks = Tasks::default();
+    fn task_ids_are_unique_and_a_name_means_the_latest() {
+        let tasks = TaskTable::default();
         let ids: Vec<_> =
             [Some("api"), None, Some("api"), Some("2"), None].iter().map(|name| add(&tasks, *name)).collect();
         assert_eq!(ids, ["api", "2", "api-2", "2-2", "5"]);
@@ -268,43 +270,43 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_waits_for_the_end_and_not_for_ever_for_the_beginning() {
-        let tasks = Tasks::default();
-        let api = Before::Id(add(&tasks, Some("api")));
-        let (ended, _) = tokio::join!(tasks.end_of(&api), async {
+        let tasks = TaskTable::default();
+        let api = TaskDependency::Id(add(&tasks, Some("api")));
+        let (ended, _) = tokio::join!(tasks.wait_for_end(&api), async {
             tokio::task::yield_now().await;
             tasks.change("api", |report| report.state = TaskState::Working);
             tokio::task::yield_now().await;
             tasks.change("api", |report| report.state = TaskState::Failed)
         });
         assert_eq!(ended.unwrap().state, TaskState::Failed);
-        let other = Before::Call("other".to_owned());
-        assert!(tasks.end_of(&other).await.unwrap_err().contains("did not begin"));
+        let other = TaskDependency::Call("other".to_owned());
+        assert!(tasks.wait_for_end(&other).await.unwrap_err().contains("did not begin"));
     }
 
     #[test]
-    fn what_is_announced_together_can_be_put_in_order_or_goes_round_in_a_circle() {
+    fn announced_tasks_are_sorted_or_form_a_cycle() {
         let call = |name: &str, after: &[&str]| {
             let arguments = json!({"task": "do", "name": name, "after": after});
-            Part::ToolUse(ToolUse { id: name.to_owned(), name: DELEGATE.to_owned(), arguments })
+            MessagePart::ToolUse(ToolUse { id: name.to_owned(), name: DELEGATE.to_owned(), arguments })
         };
-        let message = |parts: Vec<Part>| Message { role: Role::Assistant, parts };
+        let message = |parts: Vec<MessagePart>| Message { role: Role::Assistant, parts };
         let said = message(vec![call("c", &["a", "b"]), call("b", &["a"]), call("a", &["gone"])]);
-        assert_eq!(circle_free(&announced(Some(&said))), Ok(()));
+        assert_eq!(check_acyclic(&tasks_in_message(Some(&said))), Ok(()));
         let said = message(vec![call("a", &["b"]), call("b", &["a"])]);
-        assert!(circle_free(&announced(Some(&said))).is_err());
-        assert!(announced(None).is_empty());
+        assert!(check_acyclic(&tasks_in_message(Some(&said))).is_err());
+        assert!(tasks_in_message(None).is_empty());
         let order = BTreeMap::from([("c", vec!["a", "b"]), ("b", vec!["a"]), ("a", vec![])]);
         let order =
             order.into_iter().map(|(name, after)| (name.to_owned(), after.into_iter().map(str::to_owned).collect()));
-        assert_eq!(in_order(&order.collect()), Ok(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]));
+        assert_eq!(sort_by_dependency(&order.collect()), Ok(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]));
     }
 
     #[test]
-    fn a_plan_shows_what_was_announced_together_and_says_what_came_to_nothing() {
-        let tasks = Tasks::default();
+    fn plan_shows_announced_tasks_and_failed_ones() {
+        let tasks = TaskTable::default();
         let task = |name: &str| {
             let (text, name) = (|text: &str| text.to_owned(), name.to_owned());
-            Announced {
+            AnnouncedTask {
                 call: name.clone(),
                 name: Some(name),
                 after: Vec::new(),

@@ -22,7 +22,7 @@ pub struct TopOfMind {
 
 /// What is on top of the user's mind now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Read {
+pub struct TopOfMindText {
     /// Nothing if there is nothing to be kept in mind.
     pub text: Option<String>,
     /// What the user has to be told, and was not told before.
@@ -35,7 +35,7 @@ impl TopOfMind {
         Self { text, file, told: Mutex::default() }
     }
 
-    pub fn read(&self) -> Read {
+    pub fn read(&self) -> TopOfMindText {
         let (from_file, problem) = match self.file.as_deref().map(contents) {
             Some(Ok(text)) => (Some(text), None),
             Some(Err(problem)) => (None, Some(problem)),
@@ -43,7 +43,10 @@ impl TopOfMind {
         };
         let texts = [self.text.as_deref(), from_file.as_deref()];
         let texts: Vec<_> = texts.into_iter().flatten().map(str::trim).filter(|text| !text.is_empty()).collect();
-        Read { text: (!texts.is_empty()).then(|| capped(&texts.join("\n\n"))), problem: self.news(problem) }
+        TopOfMindText {
+            text: (!texts.is_empty()).then(|| truncate_text(&texts.join("\n\n"))),
+            problem: self.news(problem),
+        }
     }
 
     /// The problem, if it is another one than before.
@@ -92,7 +95,7 @@ fn open(file: &Path) -> io::Result<File> {
     Ok(opened)
 }
 
-fn capped(text: &str) -> String {
+fn truncate_text(text: &str) -> String {
     if text.len() <= MAX {
         return text.to_owned();
     }
@@ -116,16 +119,16 @@ mod tests {
         let file = folder.path().join("mind.md");
         fs::write(&file, "first\n").unwrap();
         let top = TopOfMind::new(Some(" always \n".to_owned()), Some(file.clone()));
-        assert_eq!(top.read(), Read { text: Some("always\n\nfirst".to_owned()), problem: None });
+        assert_eq!(top.read(), TopOfMindText { text: Some("always\n\nfirst".to_owned()), problem: None });
         fs::write(&file, "second").unwrap();
         assert_eq!(top.read().text.unwrap(), "always\n\nsecond");
         fs::write(&file, " \n").unwrap();
         assert_eq!(top.read().text.unwrap(), "always");
-        assert_eq!(TopOfMind::default().read(), Read::default());
+        assert_eq!(TopOfMind::default().read(), TopOfMindText::default());
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_told_once_for_as_long_as_it_stays_so() {
+    fn unreadable_file_is_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mind.md");
         let top = TopOfMind::new(Some("always".to_owned()), Some(file.clone()));

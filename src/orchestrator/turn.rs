@@ -7,49 +7,49 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Value, json};
 
 use super::Orchestrator;
-use super::decide::decided;
-use super::route::{self, By, Decision, Route};
+use super::decide::route_prompt;
+use super::route::{self, DecisionSource, Route, RoutingDecision};
 use super::tasks::DELEGATE;
-use crate::agents::{Event, Notifier, Opening, ROUTE, Status};
-use crate::conversation::{Content, Part, ToolUse};
+use crate::agents::{Event, Notifier, ROUTE, StatusUpdate, TurnInput};
+use crate::conversation::{Content, MessagePart, ToolUse};
 use crate::ids::{ModeId, random_id};
 use crate::router::{Router, THRESHOLD, split};
-use crate::session::{Begun, PromptError};
-use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, head};
+use crate::session::{PendingTurn, PromptError};
+use crate::tool::{Activity, StepStatus, TodoStep, ToolOutcome, truncate};
 
 /// A prompt of so few words says too little to begin something else with.
-const FEW_WORDS: usize = 2;
+const MAX_FRAGMENT_WORDS: usize = 2;
 /// Words with which one goes on with what was said before.
-const GOES_ON: [&str; 22] = [
+const CONTINUATION_WORDS: [&str; 22] = [
     "and", "also", "now", "then", "but", "again", "yes", "no", "ok", "okay", "thanks", "it", "that", "this", "they",
     "those", "these", "instead", "why", "continue", "same", "better",
 ];
 /// Words for what was spoken of before.
-const REFERS_BACK: [&str; 14] =
+const REFERENCE_WORDS: [&str; 14] =
     ["it", "its", "that", "this", "them", "they", "those", "these", "same", "again", "too", "one", "ones", "instead"];
 /// So sure the router must be that what begins like that is still about something else.
-const SURE: f64 = 0.8;
+const MIN_CONFIDENCE: f64 = 0.8;
 /// Bytes of attached text that the parts of a split prompt are given.
 const MAX_ATTACHED: usize = 20_000;
 
 /// What a user wants of a turn, beside its prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct PromptOptions {
     /// Only to see who would do what.
     pub plan_only: bool,
     /// The user has typed it: only then `@agent/mode` at its beginning is their choice. What comes from a file, a pipe or a
     /// service must not choose who works.
-    pub typed: bool,
+    pub from_user: bool,
 }
 
 /// Who worked last in a session that routes, and on what.
 #[derive(Debug, Default)]
 pub(super) struct LastRoute {
-    last: Mutex<Option<Last>>,
+    last: Mutex<Option<PreviousRoute>>,
 }
 
 #[derive(Debug, Clone)]
-struct Last {
+struct PreviousRoute {
     mode: ModeId,
     prompt: Vec<Content>,
     /// It was a new request, and the user has not said who should work on it.
@@ -57,11 +57,11 @@ struct Last {
 }
 
 impl LastRoute {
-    fn get(&self) -> Option<Last> {
+    fn get(&self) -> Option<PreviousRoute> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, last: Option<Last>) {
+    fn set(&self, last: Option<PreviousRoute>) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
     }
 }
@@ -70,28 +70,28 @@ impl Orchestrator {
     /// Decides what becomes of the prompt.
     pub(super) async fn open(
         &self,
-        begun: &mut Begun,
+        begun: &mut PendingTurn,
         prompt: Vec<Content>,
         named: Option<(ModeId, &str)>,
-        wish: Wish,
+        wish: PromptOptions,
         front: &Arc<dyn Notifier>,
-    ) -> Result<Opening, PromptError> {
+    ) -> Result<TurnInput, PromptError> {
         let text = words(&prompt);
-        let plan = begun.live().plan();
+        let plan = begun.session().plan();
         let own = begun.choice().mode.clone();
-        let cwd = begun.live().session().cwd.clone();
-        let last = begun.live().session().state::<LastRoute>();
-        if own.agent.as_str() != super::OWN {
+        let cwd = begun.session().context().cwd.clone();
+        let last = begun.session().context().state::<LastRoute>();
+        if own.agent.as_str() != super::ORCHESTRATOR {
             self.note_choice(&last, &own, &text, &cwd, front).await;
             let Some((mode, task)) = named else { return Ok(prompt.into()) };
             if task.is_empty() {
                 return Err(nothing_to_do(&mode));
             }
-            let (task, prompt) = (task.to_owned(), said_without(prompt, task));
-            return Ok(handed(begun, &Decision::explicit(mode, task), prompt));
+            let (task, prompt) = (task.to_owned(), replace_text(prompt, task));
+            return Ok(hand_over(begun, &RoutingDecision::explicit(mode, task), prompt));
         }
         if last.get().is_none() && !begun.history().messages().is_empty() {
-            last.set(recorded(begun).await);
+            last.set(last_route_from_events(begun).await);
         }
         if let Some((mode, task)) = named {
             let (task, prompt) = match (task, last.get()) {
@@ -101,24 +101,24 @@ impl Orchestrator {
                     self.correct(&cwd, &before, &mode, front).await;
                     (words(&before.prompt), before.prompt)
                 }
-                (task, _) => (task.to_owned(), said_without(prompt, task)),
+                (task, _) => (task.to_owned(), replace_text(prompt, task)),
             };
-            last.set(Some(Last { mode: mode.clone(), prompt: prompt.clone(), guessed: false }));
-            return Ok(handed(begun, &Decision::explicit(mode, task), prompt));
+            last.set(Some(PreviousRoute { mode: mode.clone(), prompt: prompt.clone(), guessed: false }));
+            return Ok(hand_over(begun, &RoutingDecision::explicit(mode, task), prompt));
         }
         // A command names a tool or a prompt of this very mode.
         if text.starts_with('/') {
             return Ok(prompt.into());
         }
-        let router = self.known().router(&plan, &own, &cwd).await.map_err(PromptError::Misdirected)?;
-        let decision = match last.get().filter(|last| goes_on(&text, last, &router)) {
-            Some(last) => going_on(last.mode, &text),
+        let router = self.router_cache().router(&plan, &own, &cwd).await.map_err(PromptError::Misdirected)?;
+        let decision = match last.get().filter(|last| is_continuation(&text, last, &router)) {
+            Some(last) => continuation(last.mode, &text),
             None => {
                 let adviser = begun.adviser()?;
-                let decided = decided(&plan, &own, &text, &router, adviser.as_deref()).await;
-                begun.live().spend(decided.usage);
+                let decided = route_prompt(&plan, &own, &text, &router, adviser.as_deref()).await;
+                begun.session().spend(decided.usage);
                 if let Some(problem) = decided.problem {
-                    front.status(Status::Notice(problem));
+                    front.status(StatusUpdate::Notice(problem));
                 }
                 decided.decision
             }
@@ -126,17 +126,17 @@ impl Orchestrator {
         if !wish.plan_only {
             // After several the orchestrator goes on itself: it has heard what they reported.
             let mode = if let [only] = decision.routes.as_slice() { only.mode.clone() } else { own };
-            let guessed = decision.by != By::Continuing;
-            last.set(Some(Last { mode, prompt: prompt.clone(), guessed }));
+            let guessed = decision.by != DecisionSource::Continuing;
+            last.set(Some(PreviousRoute { mode, prompt: prompt.clone(), guessed }));
         }
         Ok(if wish.plan_only {
-            let first = vec![Part::Content(Content::text(in_words(&decision)))];
-            Opening { prompt, decided: decision_events(&decision), first }
+            let first = vec![MessagePart::Content(Content::text(decision_text(&decision)))];
+            TurnInput { prompt, decided: decision_events(&decision), first }
         } else if decision.is_compound() {
             let first = calls(&decision, &prompt, &text);
-            Opening { prompt, decided: decision_events(&decision), first }
+            TurnInput { prompt, decided: decision_events(&decision), first }
         } else {
-            handed(begun, &decision, prompt)
+            hand_over(begun, &decision, prompt)
         })
     }
 
@@ -150,19 +150,19 @@ impl Orchestrator {
         }
     }
 
-    async fn correct(&self, cwd: &Path, before: &Last, mode: &ModeId, front: &Arc<dyn Notifier>) {
+    async fn correct(&self, cwd: &Path, before: &PreviousRoute, mode: &ModeId, front: &Arc<dyn Notifier>) {
         if !before.guessed || before.mode == *mode {
             return;
         }
-        let told = match self.known().correct(cwd, &words(&before.prompt), mode).await {
+        let told = match self.router_cache().correct(cwd, &words(&before.prompt), mode).await {
             Ok(()) => format!("remembered for this project: such a prompt is for {mode}"),
             Err(problem) => format!("the correction is not remembered: {problem}"),
         };
-        front.status(Status::Notice(told));
+        front.status(StatusUpdate::Notice(told));
     }
 }
 
-pub(super) fn misdirected(error: route::NoSuchMode) -> PromptError {
+pub(super) fn misdirection_error(error: route::UnknownModeError) -> PromptError {
     PromptError::Misdirected(error.to_string())
 }
 
@@ -176,42 +176,42 @@ pub(super) fn words(prompt: &[Content]) -> String {
 }
 
 /// The prompt with these words in the place of its first ones.
-fn said_without(mut prompt: Vec<Content>, task: &str) -> Vec<Content> {
+fn replace_text(mut prompt: Vec<Content>, task: &str) -> Vec<Content> {
     if let Some(first) = prompt.iter_mut().find(|content| content.as_text().is_some()) {
         *first = Content::text(task);
     }
     prompt
 }
 
-fn going_on(mode: ModeId, text: &str) -> Decision {
+fn continuation(mode: ModeId, text: &str) -> RoutingDecision {
     let reason = "the talk with it goes on".to_owned();
     let route = Route { mode, confidence: 1.0, reason, task: text.to_owned(), after: Vec::new() };
-    Decision { routes: vec![route], by: By::Continuing, alternatives: Vec::new() }
+    RoutingDecision { routes: vec![route], by: DecisionSource::Continuing, alternatives: Vec::new() }
 }
 
 /// Whether a prompt goes on with what was done last: it says so, says too little for anything else, or nothing else
 /// fits it for sure.
-fn goes_on(text: &str, last: &Last, router: &Router) -> bool {
+fn is_continuation(text: &str, last: &PreviousRoute, router: &Router) -> bool {
     let lower = text.to_lowercase();
     let words: Vec<_> = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    let goes_on = words.first().is_some_and(|first| GOES_ON.contains(first));
-    if words.len() <= FEW_WORDS || (goes_on && words.iter().any(|word| REFERS_BACK.contains(word))) {
+    let goes_on = words.first().is_some_and(|first| CONTINUATION_WORDS.contains(first));
+    if words.len() <= MAX_FRAGMENT_WORDS || (goes_on && words.iter().any(|word| REFERENCE_WORDS.contains(word))) {
         return true;
     }
     let best = router.rank(text).into_iter().next();
-    let bar = if goes_on { SURE } else { THRESHOLD };
+    let bar = if goes_on { MIN_CONFIDENCE } else { THRESHOLD };
     let other = best.is_some_and(|best| best.confidence >= bar && best.mode != last.mode);
     // Two requests in one are about something of their own, though no mode fits both.
     !(other || split(text, router).len() > 1)
 }
 
 /// Who worked last according to the session's record.
-async fn recorded(begun: &Begun) -> Option<Last> {
-    let live = begun.live();
+async fn last_route_from_events(begun: &PendingTurn) -> Option<PreviousRoute> {
+    let live = begun.session();
     let events = live.sessions().events(live.id()).await.ok()?;
     let mut prompt = Vec::new();
     let mut last = None;
-    for (_, event) in crate::agents::standing(&events) {
+    for (_, event) in crate::agents::active_events(&events) {
         match event {
             Event::Message { message } if message.is_prompt() => prompt = vec![Content::text(message.text())],
             Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
@@ -226,7 +226,7 @@ async fn recorded(begun: &Begun) -> Option<Last> {
                     }
                     _ => own(),
                 };
-                last = Some(Last { mode, prompt: prompt.clone(), guessed: false });
+                last = Some(PreviousRoute { mode, prompt: prompt.clone(), guessed: false });
             }
             _ => {}
         }
@@ -235,37 +235,39 @@ async fn recorded(begun: &Begun) -> Option<Last> {
 }
 
 /// Hands the turn to the mode of the only route.
-fn handed(begun: &mut Begun, decision: &Decision, prompt: Vec<Content>) -> Opening {
+fn hand_over(begun: &mut PendingTurn, decision: &RoutingDecision, prompt: Vec<Content>) -> TurnInput {
     let decided = decision_events(decision);
     if let [route] = decision.routes.as_slice() {
         begun.hand_to(route.mode.clone());
     }
-    Opening { prompt, decided, first: Vec::new() }
+    TurnInput { prompt, decided, first: Vec::new() }
 }
 
 /// The decision as a call that everybody can see, with the plan if there are several parts.
-fn decision_events(decision: &Decision) -> Vec<Event> {
+fn decision_events(decision: &RoutingDecision) -> Vec<Event> {
     let id = random_id("route");
     let to: Vec<_> = decision.routes.iter().map(|route| route.mode.to_string()).collect();
     let arguments = json!({"to": to.join(", "), "by": decision.by.as_str()});
-    let step = |route: &Route| PlanStep {
+    let step = |route: &Route| TodoStep {
         text: format!("{}: {}", route.mode, route.task),
         status: StepStatus::Pending,
         priority: None,
     };
-    let plan = Activity::Plan(decision.routes.iter().map(step).collect());
+    let plan = Activity::TodoList(decision.routes.iter().map(step).collect());
     let activity = if decision.is_compound() { vec![plan] } else { Vec::new() };
-    let outcome = ToolOutcome { structured: Some(decision.to_json()), ..ToolOutcome::text(in_words(decision)) };
+    let outcome = ToolOutcome { structured: Some(decision.to_json()), ..ToolOutcome::text(decision_text(decision)) };
     let call = ToolUse { id: id.clone(), name: ROUTE.to_owned(), arguments };
     vec![Event::ToolStarted { call, by: None }, Event::ToolEnded { id, name: ROUTE.to_owned(), outcome, activity }]
 }
 
 /// `coding/backend (83 %): it speaks of endpoints`, and what else it could be.
-fn in_words(decision: &Decision) -> String {
+fn decision_text(decision: &RoutingDecision) -> String {
     let percent = |confidence: f64| format!("{:.0} %", confidence * 100.0);
     let sure = |route: &Route| match decision.by {
-        By::Embedded => format!(" ({})", percent(route.confidence)),
-        By::Explicit | By::Model | By::Continuing | By::Default => String::new(),
+        DecisionSource::Embedded => format!(" ({})", percent(route.confidence)),
+        DecisionSource::Explicit | DecisionSource::Model | DecisionSource::Continuing | DecisionSource::Default => {
+            String::new()
+        }
     };
     let line = |(number, route): (usize, &Route)| {
         let after: Vec<_> = route.after.iter().map(|place| (place + 1).to_string()).collect();
@@ -279,7 +281,7 @@ fn in_words(decision: &Decision) -> String {
                 .iter()
                 .map(|other| format!("{} ({})", other.mode, percent(other.confidence)))
                 .collect();
-            let unsure = decision.by == By::Default && !others.is_empty();
+            let unsure = decision.by == DecisionSource::Default && !others.is_empty();
             let others = if unsure { format!("; it could be {}", others.join(", ")) } else { String::new() };
             let hint = if unsure { ". `@agent/mode` alone sends it there" } else { "" };
             format!("{}{}: {}{others}{hint}", only.mode, sure(only), only.reason)
@@ -289,20 +291,20 @@ fn in_words(decision: &Decision) -> String {
 }
 
 /// The parts as calls that hand them over, as a model would make them.
-fn calls(decision: &Decision, prompt: &[Content], text: &str) -> Vec<Part> {
+fn calls(decision: &RoutingDecision, prompt: &[Content], text: &str) -> Vec<MessagePart> {
     let name = |place: usize| format!("part{}", place + 1);
     let mut context = match decision.by {
         // A model has written each part so that it stands alone; a grammar only cuts.
-        By::Model => String::new(),
-        By::Embedded | By::Explicit | By::Continuing | By::Default => {
+        DecisionSource::Model => String::new(),
+        DecisionSource::Embedded | DecisionSource::Explicit | DecisionSource::Continuing | DecisionSource::Default => {
             format!("This is one part of a request, of which others do the rest. The whole of it: {text}")
         }
     };
     let said = prompt.iter().position(|content| content.as_text().is_some());
     let attached = prompt.iter().enumerate().filter(|(at, _)| Some(*at) != said);
-    let attached = attached.map(|(_, content)| content.in_words()).collect::<Vec<_>>().join("\n\n");
+    let attached = attached.map(|(_, content)| content.to_plain_text()).collect::<Vec<_>>().join("\n\n");
     if !attached.is_empty() {
-        context.push_str(&format!("\n\nWhat came with it:\n{}", head(&attached, MAX_ATTACHED)));
+        context.push_str(&format!("\n\nWhat came with it:\n{}", truncate(&attached, MAX_ATTACHED)));
     }
     let call = |(place, route): (usize, &Route)| {
         let after: Vec<_> = route.after.iter().copied().map(name).collect();
@@ -312,7 +314,7 @@ fn calls(decision: &Decision, prompt: &[Content], text: &str) -> Vec<Part> {
         if !context.trim().is_empty() {
             arguments["context"] = Value::String(context.trim().to_owned());
         }
-        Part::ToolUse(ToolUse { id: name(place), name: DELEGATE.to_owned(), arguments })
+        MessagePart::ToolUse(ToolUse { id: name(place), name: DELEGATE.to_owned(), arguments })
     };
     decision.routes.iter().enumerate().map(call).collect()
 }

@@ -8,12 +8,12 @@ use serde_json::json;
 
 use super::Orchestrator;
 use super::tasks::DELEGATE;
-use crate::agents::asked_once;
-use crate::conversation::{Content, Message, Part};
-use crate::session::Live;
-use crate::tool::head;
+use crate::agents::ask_once;
+use crate::conversation::{Content, Message, MessagePart};
+use crate::session::Session;
+use crate::tool::truncate;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const JUDGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of each result that the judge is shown, and of its verdict.
 const MAX_RESULT: usize = 8_000;
 const MAX_ANSWER: usize = 8_000;
@@ -21,8 +21,8 @@ const MAX_ANSWER: usize = 8_000;
 /// What the judge says of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Verdict {
-    pub verdict: Finding,
+pub struct Verification {
+    pub verdict: VerificationResult,
     #[serde(default)]
     pub reason: String,
     /// What is open, or where results disagree.
@@ -32,7 +32,7 @@ pub struct Verdict {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Finding {
+pub enum VerificationResult {
     Complete,
     Incomplete,
     Conflict,
@@ -42,17 +42,18 @@ pub enum Finding {
 impl Orchestrator {
     /// What goose/judge says of the last turn: whether its results, together, are what was asked for. `Err` says why
     /// nobody could tell.
-    pub async fn verify(&self, live: &Live) -> Result<Verdict, String> {
+    pub async fn verify(&self, live: &Session) -> Result<Verification, String> {
         let (provider, system) = live.judge().ok_or("there is no model of your own that could judge it")?;
         let exchange = live.last_exchange();
         let task = exchange.first().map(|message| message.text()).unwrap_or_default();
         let results = results(&exchange);
         let answer = exchange.last().map(|message| message.text()).unwrap_or_default();
         let question =
-            json!({"task": head(&task, MAX_RESULT), "results": results, "answer": head(&answer, MAX_RESULT)})
+            json!({"task": truncate(&task, MAX_RESULT), "results": results, "answer": truncate(&answer, MAX_RESULT)})
                 .to_string();
-        let asked = asked_once(provider.as_ref(), system, question, MAX_ANSWER);
-        let said = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "the judge took too long".to_owned())?;
+        let asked = ask_once(provider.as_ref(), system, question, MAX_ANSWER);
+        let said =
+            tokio::time::timeout(JUDGE_TIMEOUT, asked).await.map_err(|_| "the judge took too long".to_owned())?;
         let (said, usage) = said.ok_or("the judge did not answer")?;
         live.spend(usage);
         serde_json::from_str(said.trim()).map_err(|error| format!("the judge did not answer as it should: {error}"))
@@ -63,11 +64,13 @@ impl Orchestrator {
 fn results(exchange: &[Arc<Message>]) -> Vec<serde_json::Value> {
     let parts = exchange.iter().flat_map(|message| &message.parts);
     let results = parts.filter_map(|part| match part {
-        Part::ToolResult(result) if result.name == DELEGATE => {
-            let text: Vec<_> = result.content.iter().map(Content::in_words).collect();
-            Some(json!({"failed": result.is_error, "result": head(&text.join("\n"), MAX_RESULT)}))
+        MessagePart::ToolResult(result) if result.name == DELEGATE => {
+            let text: Vec<_> = result.content.iter().map(Content::to_plain_text).collect();
+            Some(json!({"failed": result.is_error, "result": truncate(&text.join("\n"), MAX_RESULT)}))
         }
-        Part::ToolResult(_) | Part::ToolUse(_) | Part::Content(_) | Part::Thought(_) => None,
+        MessagePart::ToolResult(_) | MessagePart::ToolUse(_) | MessagePart::Content(_) | MessagePart::Thought(_) => {
+            None
+        }
     });
     results.collect()
 }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_characters_and_the_pattern_for_the_whole_text() {
+    fn star_matches_any_characters_and_the_pattern_all_text() {
         for (pattern, text, expected) in [
             ("", "", true),
             ("*", "", true),

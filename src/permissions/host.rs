@@ -5,8 +5,8 @@
 
 use url::{Host as UrlHost, Url};
 
-use super::{Rule, Ruling};
-use crate::manifest::Then;
+use super::{RuleDecision, SourcedRule};
+use crate::manifest::RuleEffect;
 
 /// A host that a call reaches, normalised.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -87,11 +87,11 @@ impl HostPattern {
     }
 
     /// Without a port, a pattern that allows means 80 and 443, and one that denies or asks means every port.
-    pub fn matches(&self, host: &RemoteHost, then: Then) -> bool {
+    pub fn matches(&self, host: &RemoteHost, then: RuleEffect) -> bool {
         let port = match (self.port, then) {
             (Some(port), _) => port == host.port,
-            (None, Then::Allow) => host.has_web_port(),
-            (None, Then::Ask | Then::Deny) => true,
+            (None, RuleEffect::Allow) => host.has_web_port(),
+            (None, RuleEffect::Ask | RuleEffect::Deny) => true,
         };
         let name = if self.subdomains {
             host.name.strip_suffix(&self.name).is_some_and(|sub| sub.len() > 1 && sub.ends_with('.'))
@@ -103,39 +103,39 @@ impl HostPattern {
 }
 
 /// What the host rules say about a host. Tool rules are left out.
-pub fn judge_host<'a>(rules: &'a [Rule], host: &RemoteHost) -> Ruling<'a> {
-    let first = |then: Then| rules.iter().find(move |rule| rule.rule.then == then && rule.names_host(host));
-    if let Some(rule) = first(Then::Deny) {
-        Ruling::Deny(rule)
-    } else if let Some(rule) = first(Then::Ask) {
-        Ruling::Ask { rule, certain: true }
+pub fn judge_host<'a>(rules: &'a [SourcedRule], host: &RemoteHost) -> RuleDecision<'a> {
+    let first = |then: RuleEffect| rules.iter().find(move |rule| rule.rule.then == then && rule.names_host(host));
+    if let Some(rule) = first(RuleEffect::Deny) {
+        RuleDecision::Deny(rule)
+    } else if let Some(rule) = first(RuleEffect::Ask) {
+        RuleDecision::Ask { rule, certain: true }
     } else {
-        first(Then::Allow).map_or(Ruling::Silent, |rule| Ruling::Allow(vec![rule]))
+        first(RuleEffect::Allow).map_or(RuleDecision::Silent, |rule| RuleDecision::Allow(vec![rule]))
     }
 }
 
-impl Rule {
+impl SourcedRule {
     /// True if it is a host rule about this host. A pattern that cannot be read is reported before; here it matches
     /// everything if the rule tightens, and nothing if it allows.
     fn names_host(&self, host: &RemoteHost) -> bool {
         let Some(pattern) = &self.rule.host else { return false };
         match HostPattern::parse(pattern) {
             Ok(pattern) => pattern.matches(host, self.rule.then),
-            Err(_) => self.rule.then != Then::Allow,
+            Err(_) => self.rule.then != RuleEffect::Allow,
         }
     }
 }
 
-impl<'a> Ruling<'a> {
+impl<'a> RuleDecision<'a> {
     /// What two rulings about one call say together: `deny` before `ask` before `allow`.
     #[must_use]
-    pub fn and(self, other: Ruling<'a>) -> Ruling<'a> {
-        let rank = |ruling: &Ruling<'_>| match ruling {
-            Ruling::Deny(_) => 4,
-            Ruling::Ask { certain: true, .. } => 3,
-            Ruling::Ask { certain: false, .. } => 2,
-            Ruling::Allow(_) => 1,
-            Ruling::Silent => 0,
+    pub fn and(self, other: RuleDecision<'a>) -> RuleDecision<'a> {
+        let rank = |ruling: &RuleDecision<'_>| match ruling {
+            RuleDecision::Deny(_) => 4,
+            RuleDecision::Ask { certain: true, .. } => 3,
+            RuleDecision::Ask { certain: false, .. } => 2,
+            RuleDecision::Allow(_) => 1,
+            RuleDecision::Silent => 0,
         };
         if rank(&other) > rank(&self) { other } else { self }
     }
@@ -178,7 +178,7 @@ fn canonical_name<S: AsRef<str>>(host: &UrlHost<S>) -> String {
 mod tests {
     use super::*;
     use crate::manifest::PermissionRule;
-    use crate::permissions::Origin;
+    use crate::permissions::RuleOrigin;
 
     fn host(url: &str) -> RemoteHost {
         RemoteHost::of_url(url).expect(url)
@@ -208,7 +208,7 @@ mod tests {
             ("[::1]:9", "http://[0:0::1]:9/", true),
             ("10.0.0.1", "http://10.0.0.10/", false),
         ] {
-            for then in [Then::Allow, Then::Deny] {
+            for then in [RuleEffect::Allow, RuleEffect::Deny] {
                 let matched = HostPattern::parse(pattern).expect(pattern).matches(&host(url), then);
                 assert_eq!(matched, matches, "{pattern} {url} {then:?}");
             }
@@ -218,9 +218,9 @@ mod tests {
     #[test]
     fn without_a_port_an_allow_rule_means_the_two_of_the_web() {
         let pattern = HostPattern::parse("example.com").expect("a pattern");
-        assert!(!pattern.matches(&host("http://example.com:8080/"), Then::Allow));
-        assert!(pattern.matches(&host("http://example.com:8080/"), Then::Deny));
-        assert!(pattern.matches(&host("http://example.com:8080/"), Then::Ask));
+        assert!(!pattern.matches(&host("http://example.com:8080/"), RuleEffect::Allow));
+        assert!(pattern.matches(&host("http://example.com:8080/"), RuleEffect::Deny));
+        assert!(pattern.matches(&host("http://example.com:8080/"), RuleEffect::Ask));
     }
 
     #[test]
@@ -254,19 +254,19 @@ mod tests {
     fn deny_beats_ask_beats_allow() {
         let rule = |host: &str, then| {
             let rule = PermissionRule { tool: None, host: Some(host.to_owned()), then, ..PermissionRule::default() };
-            Rule { rule, origin: Origin::Flag }
+            SourcedRule { rule, origin: RuleOrigin::Flag }
         };
         let rules = [
-            rule("*.example.com", Then::Allow),
-            rule("asks.example.com", Then::Ask),
-            rule("bad.example.com", Then::Deny),
-            rule("bad.example.com", Then::Allow),
+            rule("*.example.com", RuleEffect::Allow),
+            rule("asks.example.com", RuleEffect::Ask),
+            rule("bad.example.com", RuleEffect::Deny),
+            rule("bad.example.com", RuleEffect::Allow),
         ];
         let said = |url: &str| match judge_host(&rules, &host(url)) {
-            Ruling::Deny(_) => "deny",
-            Ruling::Ask { .. } => "ask",
-            Ruling::Allow(_) => "allow",
-            Ruling::Silent => "silent",
+            RuleDecision::Deny(_) => "deny",
+            RuleDecision::Ask { .. } => "ask",
+            RuleDecision::Allow(_) => "allow",
+            RuleDecision::Silent => "silent",
         };
         assert_eq!(said("https://docs.example.com/"), "allow");
         assert_eq!(said("https://asks.example.com/"), "ask");

@@ -2,37 +2,37 @@
 
 use super::*;
 
-fn rules(texts: &[(&str, Then)]) -> Vec<Rule> {
-    let rule = |(text, then): &(&str, Then)| Rule {
+fn rules(texts: &[(&str, RuleEffect)]) -> Vec<SourcedRule> {
+    let rule = |(text, then): &(&str, RuleEffect)| SourcedRule {
         rule: PermissionRule::from_text(text, *then).expect("a rule"),
-        origin: Origin::Flag,
+        origin: RuleOrigin::Flag,
     };
     texts.iter().map(rule).collect()
 }
 
-fn said(rules: &[Rule], tool: &str, arguments: &[(&str, Argument)]) -> &'static str {
+fn said(rules: &[SourcedRule], tool: &str, arguments: &[(&str, Argument)]) -> &'static str {
     let arguments = arguments.iter().map(|(name, argument)| ((*name).to_owned(), argument.clone())).collect();
-    match judge(rules, Call { tool, arguments: &arguments, brought: false }) {
-        Ruling::Silent => "silent",
-        Ruling::Allow(_) => "allow",
-        Ruling::Ask { certain: true, .. } => "ask",
-        Ruling::Ask { certain: false, .. } => "unsure",
-        Ruling::Deny(_) => "deny",
+    match evaluate(rules, Call { tool, arguments: &arguments, brought: false }) {
+        RuleDecision::Silent => "silent",
+        RuleDecision::Allow(_) => "allow",
+        RuleDecision::Ask { certain: true, .. } => "ask",
+        RuleDecision::Ask { certain: false, .. } => "unsure",
+        RuleDecision::Deny(_) => "deny",
     }
 }
 
-fn shell(rules: &[Rule], command: &str) -> &'static str {
+fn shell(rules: &[SourcedRule], command: &str) -> &'static str {
     said(rules, "developer__shell", &[("command", Argument::Command(command.to_owned()))])
 }
 
 #[test]
 fn a_command_line_is_allowed_if_every_part_is() {
     let rules = rules(&[
-        ("developer__shell: {command: \"git status*\"}", Then::Allow),
-        ("developer__shell: {command: \"ls *\"}", Then::Allow),
-        ("developer__shell: {command: ls}", Then::Allow),
-        ("developer__shell: {command: \"wc -l\"}", Then::Allow),
-        ("developer__shell: {command: \"git commit -m 'a b'\"}", Then::Allow),
+        ("developer__shell: {command: \"git status*\"}", RuleEffect::Allow),
+        ("developer__shell: {command: \"ls *\"}", RuleEffect::Allow),
+        ("developer__shell: {command: ls}", RuleEffect::Allow),
+        ("developer__shell: {command: \"wc -l\"}", RuleEffect::Allow),
+        ("developer__shell: {command: \"git commit -m 'a b'\"}", RuleEffect::Allow),
     ]);
     for (command, expected) in [
         ("git status", "allow"),
@@ -65,16 +65,16 @@ fn a_command_line_is_allowed_if_every_part_is() {
     }
 }
 
-fn allowing(patterns: &[&str]) -> Vec<Rule> {
-    let rule = |pattern: &&str| Rule {
+fn allowing(patterns: &[&str]) -> Vec<SourcedRule> {
+    let rule = |pattern: &&str| SourcedRule {
         rule: PermissionRule {
             tool: Some("developer__shell".to_owned()),
             host: None,
             arguments: [("command".to_owned(), (*pattern).to_owned())].into(),
             project: None,
-            then: Then::Allow,
+            then: RuleEffect::Allow,
         },
-        origin: Origin::Flag,
+        origin: RuleOrigin::Flag,
     };
     patterns.iter().map(rule).collect()
 }
@@ -133,7 +133,7 @@ fn everyday_commands_are_allowed_by_everyday_rules() {
 }
 
 #[test]
-fn what_changes_the_shell_is_allowed_alone_and_by_its_very_words_only() {
+fn shell_changing_command_is_allowed_alone_and_verbatim_only() {
     let stars = allowing(&[
         "git status*",
         "echo *",
@@ -190,7 +190,8 @@ fn what_changes_the_shell_is_allowed_alone_and_by_its_very_words_only() {
 
 #[test]
 fn a_rule_denies_a_part_wherever_it_hides_and_asks_where_it_may() {
-    let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    let rules =
+        rules(&[("developer__shell: {command: \"rm *\"}", RuleEffect::Deny), ("developer__shell", RuleEffect::Allow)]);
     for command in [
         "rm x",
         "ls && rm x",
@@ -230,7 +231,8 @@ fn a_rule_denies_a_part_wherever_it_hides_and_asks_where_it_may() {
 
 #[test]
 fn what_a_wrapper_runs_for_certain_is_denied() {
-    let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    let rules =
+        rules(&[("developer__shell: {command: \"rm *\"}", RuleEffect::Deny), ("developer__shell", RuleEffect::Allow)]);
     for command in [
         "bash -c 'rm\tx'",
         "eval 'rm\tx'",
@@ -252,7 +254,8 @@ fn what_a_wrapper_runs_for_certain_is_denied() {
 
 #[test]
 fn what_may_be_run_is_asked_about() {
-    let rules = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    let rules =
+        rules(&[("developer__shell: {command: \"rm *\"}", RuleEffect::Deny), ("developer__shell", RuleEffect::Allow)]);
     let nested = (0..7).fold("rm x".to_owned(), |inner, _| format!("sh -c '{}'", inner.replace('\'', r"'\''")));
     for command in [
         nested.as_str(),
@@ -303,12 +306,13 @@ fn what_may_be_run_is_asked_about() {
 
 #[test]
 fn a_very_long_command_is_asked_about() {
-    let denying = rules(&[("developer__shell: {command: \"rm *\"}", Then::Deny), ("developer__shell", Then::Allow)]);
+    let denying =
+        rules(&[("developer__shell: {command: \"rm *\"}", RuleEffect::Deny), ("developer__shell", RuleEffect::Allow)]);
     for word in ["sudo ", "! ", "$x ", "$(", "a;", "a=", "eval "] {
         assert_eq!(shell(&denying, &word.repeat(20_000)), "unsure", "{word}");
     }
     assert_eq!(shell(&denying, &format!("rm {}", "x ".repeat(20_000))), "deny", "no parts are needed to tell");
-    let allowing = rules(&[("developer__shell: {command: \"ls *\"}", Then::Allow)]);
+    let allowing = rules(&[("developer__shell: {command: \"ls *\"}", RuleEffect::Allow)]);
     assert_eq!(shell(&allowing, &format!("ls {}", "x".repeat(16_000))), "allow");
     assert_eq!(shell(&allowing, &format!("ls {}", "x".repeat(17_000))), "silent");
     assert_eq!(narrowest(&format!("ls {}", "x".repeat(17_000))), None);
@@ -321,24 +325,24 @@ fn what_takes_too_many_steps_is_asked_about() {
             |nth| (format!("developer__shell: {{command: \"{}\"}}", pattern.replace('#', &format!("{nth}"))), then);
         (0..50).map(rule).collect::<Vec<_>>()
     };
-    let rules = |texts: &[(String, Then)]| {
+    let rules = |texts: &[(String, RuleEffect)]| {
         let texts: Vec<_> = texts.iter().map(|(text, then)| (text.as_str(), *then)).collect();
         rules(&texts)
     };
-    let mut denying = many("*a*a*a*a*a*a*a*a*a*a*a*a*b#", Then::Deny);
-    denying.push(("developer__shell".to_owned(), Then::Allow));
+    let mut denying = many("*a*a*a*a*a*a*a*a*a*a*a*a*b#", RuleEffect::Deny);
+    denying.push(("developer__shell".to_owned(), RuleEffect::Allow));
     let denying = rules(&denying);
-    let allowing = rules(&many("ls *a*a*a*a*a*a*a*a*a*a*a*a*b#", Then::Allow));
+    let allowing = rules(&many("ls *a*a*a*a*a*a*a*a*a*a*a*a*b#", RuleEffect::Allow));
     let nested = (0..4).fold("a ".repeat(150), |inner, _| format!("sh -c '{}'", inner.replace('\'', r"'\''")));
-    let steps = |rules: &[Rule], command: &str| {
+    let steps = |rules: &[SourcedRule], command: &str| {
         assert!(command.len() <= 16_384, "{}", command.len());
         let arguments = [("command".to_owned(), Argument::Command(command.to_owned()))].into();
         let budget = Budget::default();
         let ruling =
             judge_within(&budget, rules, Call { tool: "developer__shell", arguments: &arguments, brought: false });
         let said = match ruling {
-            Ruling::Ask { certain: false, .. } => "unsure",
-            Ruling::Silent => "silent",
+            RuleDecision::Ask { certain: false, .. } => "unsure",
+            RuleDecision::Silent => "silent",
             other => panic!("{other:?}"),
         };
         (said, budget.is_spent())
@@ -356,14 +360,14 @@ fn what_takes_too_many_steps_is_asked_about() {
     let budget = Budget::default();
     let arguments = [("command".to_owned(), Argument::Command("cargo test --locked | tail -5".to_owned()))].into();
     let call = Call { tool: "developer__shell", arguments: &arguments, brought: false };
-    let everyday = rules(&many("rm -rf #*", Then::Deny));
-    assert_eq!(judge_within(&budget, &everyday, call), Ruling::Silent);
+    let everyday = rules(&many("rm -rf #*", RuleEffect::Deny));
+    assert_eq!(judge_within(&budget, &everyday, call), RuleDecision::Silent);
     assert!(budget.used() < 100_000, "{}", budget.used());
 }
 
 #[test]
-fn deny_counts_more_than_ask_and_ask_more_than_allow_in_any_order() {
-    let texts = [("a__*", Then::Allow), ("a__b", Then::Ask), ("a__b: {x: \"1\"}", Then::Deny)];
+fn deny_beats_ask_and_ask_beats_allow_in_any_order() {
+    let texts = [("a__*", RuleEffect::Allow), ("a__b", RuleEffect::Ask), ("a__b: {x: \"1\"}", RuleEffect::Deny)];
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let rules = rules(&order.map(|index| texts[index]));
         let x = |value: Value| [("x", Argument::plain(&value))];
@@ -377,7 +381,7 @@ fn deny_counts_more_than_ask_and_ask_more_than_allow_in_any_order() {
 
 #[test]
 fn a_path_is_matched_where_it_leads() {
-    let rules = rules(&[("e: {path: \"src/*\"}", Then::Allow), ("e: {path: \"*.env\"}", Then::Deny)]);
+    let rules = rules(&[("e: {path: \"src/*\"}", RuleEffect::Allow), ("e: {path: \"*.env\"}", RuleEffect::Deny)]);
     let path = |shown: &str, given: &str| {
         let (shown, given) = (shown.to_owned(), given.to_owned());
         [("path", Argument::Path { absolute: format!("/p/{shown}"), shown, given })]
@@ -393,12 +397,12 @@ fn a_path_is_matched_where_it_leads() {
 
 #[test]
 fn a_rule_may_be_for_one_folder() {
-    let is_for = |then: Then, given: &str, real: &str| {
+    let is_for = |then: RuleEffect, given: &str, real: &str| {
         let mut rule = rules(&[("a", then)]).remove(0);
         rule.rule.project = Some("/home/me/p".to_owned());
         rule.is_for(FilePath::new(given), FilePath::new(real))
     };
-    assert!(rules(&[("a", Then::Allow)])[0].is_for(FilePath::new("/x"), FilePath::new("/x")));
+    assert!(rules(&[("a", RuleEffect::Allow)])[0].is_for(FilePath::new("/x"), FilePath::new("/x")));
     for (given, real, allows, denies) in [
         ("/home/me/p", "/home/me/p", true, true),
         ("/link", "/home/me/p", true, true),
@@ -408,35 +412,35 @@ fn a_rule_may_be_for_one_folder() {
         ("/home/me/p2", "/home/me/p2", false, false),
         ("/home/me", "/home/me", false, false),
     ] {
-        assert_eq!(is_for(Then::Allow, given, real), allows, "{given}");
-        assert_eq!(is_for(Then::Deny, given, real), denies, "{given}");
-        assert_eq!(is_for(Then::Ask, given, real), denies, "{given}");
+        assert_eq!(is_for(RuleEffect::Allow, given, real), allows, "{given}");
+        assert_eq!(is_for(RuleEffect::Deny, given, real), denies, "{given}");
+        assert_eq!(is_for(RuleEffect::Ask, given, real), denies, "{given}");
     }
 }
 
 #[test]
-fn what_the_user_allows_everywhere_is_not_for_a_service_that_a_project_brings() {
+fn user_wide_allow_rule_excludes_project_services() {
     let arguments = BTreeMap::new();
-    let said = |rule: &Rule, brought| {
+    let said = |rule: &SourcedRule, brought| {
         let rules = [rule.clone()];
-        matches!(judge(&rules, Call { tool: "fs__read", arguments: &arguments, brought }), Ruling::Allow(_))
+        matches!(evaluate(&rules, Call { tool: "fs__read", arguments: &arguments, brought }), RuleDecision::Allow(_))
     };
-    let mut rule = rules(&[("fs__*", Then::Allow)]).remove(0);
+    let mut rule = rules(&[("fs__*", RuleEffect::Allow)]).remove(0);
     assert!(said(&rule, false) && said(&rule, true), "whoever types it for this launch means what is there");
-    let place = Place { file: "config.yaml".to_owned(), span: None };
-    rule.origin = Origin::Config { layer: Layer::User, place };
+    let place = SourceLocation { file: "config.yaml".to_owned(), span: None };
+    rule.origin = RuleOrigin::Config { layer: Layer::User, place };
     assert!(said(&rule, false) && !said(&rule, true));
     rule.rule.project = Some("/p".to_owned());
     assert!(said(&rule, true), "a rule for this very folder means what is there");
-    rule.rule = PermissionRule { project: None, then: Then::Deny, ..rule.rule };
+    rule.rule = PermissionRule { project: None, then: RuleEffect::Deny, ..rule.rule };
     let rules = [rule];
     let brought = Call { tool: "fs__read", arguments: &arguments, brought: true };
-    assert!(matches!(judge(&rules, brought), Ruling::Deny(_)));
+    assert!(matches!(evaluate(&rules, brought), RuleDecision::Deny(_)));
 }
 
 #[test]
-fn lists_and_mappings_are_never_allowed_and_may_always_be_denied() {
-    let rules = rules(&[("t: {n: 5}", Then::Deny), ("t: {n: \"*\"}", Then::Allow)]);
+fn lists_and_mappings_can_be_denied_but_never_allowed() {
+    let rules = rules(&[("t: {n: 5}", RuleEffect::Deny), ("t: {n: \"*\"}", RuleEffect::Allow)]);
     let n = |value: Value| said(&rules, "t", &[("n", Argument::plain(&value))]);
     for value in [serde_json::json!(5), serde_json::json!(5.0), serde_json::json!([5]), serde_json::json!({"m": [5.0]})]
     {
@@ -447,7 +451,7 @@ fn lists_and_mappings_are_never_allowed_and_may_always_be_denied() {
     let inside = |value: Value| said(&rules, "t", &[("input", Argument::plain(&value))]);
     assert_eq!(inside(serde_json::json!({"a": [{"n": 6}]})), "unsure");
     assert_eq!(inside(serde_json::json!({"a": [{"m": 6}]})), "silent");
-    let commands = self::rules(&[("t: {command: \"rm *\"}", Then::Deny)]);
+    let commands = self::rules(&[("t: {command: \"rm *\"}", RuleEffect::Deny)]);
     let command = |value: Value| {
         let argument = Argument::of(&value, &|text| Argument::Command(text.to_owned()));
         said(&commands, "t", &[("command", argument)])
@@ -459,8 +463,8 @@ fn lists_and_mappings_are_never_allowed_and_may_always_be_denied() {
 
 #[test]
 fn a_folder_may_lead_to_what_is_denied_in_it() {
-    let rules = rules(&[("t: {path: \"secret/*\"}", Then::Deny), ("t: {path: \"*\"}", Then::Allow)]);
-    let path = |shown: &str, pattern: &[Rule]| {
+    let rules = rules(&[("t: {path: \"secret/*\"}", RuleEffect::Deny), ("t: {path: \"*\"}", RuleEffect::Allow)]);
+    let path = |shown: &str, pattern: &[SourcedRule]| {
         let (shown, given) = (shown.to_owned(), shown.to_owned());
         let absolute = if shown.starts_with('/') { shown.clone() } else { format!("/p/{shown}") };
         said(pattern, "t", &[("path", Argument::Folder { shown, absolute, given })])
@@ -470,16 +474,20 @@ fn a_folder_may_lead_to_what_is_denied_in_it() {
     {
         assert_eq!(path(folder, &rules), expected, "{folder}");
     }
-    let absolute = self::rules(&[("t: {path: \"/etc/*\"}", Then::Deny)]);
+    let absolute = self::rules(&[("t: {path: \"/etc/*\"}", RuleEffect::Deny)]);
     assert_eq!((path("", &absolute), path("/", &absolute)), ("silent", "unsure"));
 }
 
 #[test]
 fn a_rule_about_a_command_says_nothing_of_what_changes_it() {
-    let rules = rules(&[("t: {command: ls}", Then::Allow), ("t: {command: ls, background: \"true\"}", Then::Allow)]);
+    let rules = rules(&[
+        ("t: {command: ls}", RuleEffect::Allow),
+        ("t: {command: ls, background: \"true\"}", RuleEffect::Allow),
+    ]);
     let command = || ("command", Argument::Command("ls".to_owned()));
-    let with =
-        |rules: &[Rule], name: &str, value: Value| said(rules, "t", &[command(), (name, Argument::plain(&value))]);
+    let with = |rules: &[SourcedRule], name: &str, value: Value| {
+        said(rules, "t", &[command(), (name, Argument::plain(&value))])
+    };
     assert_eq!(with(&rules, "timeout", 5.into()), "allow");
     assert_eq!(with(&rules[..1], "background", false.into()), "allow");
     assert_eq!(with(&rules[..1], "background", true.into()), "silent");

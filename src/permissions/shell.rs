@@ -20,22 +20,22 @@ const OTHER_SYNTAX: [&str; 9] = ["for", "case", "select", "function", "coproc", 
 /// A command line, split.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Script {
-    pub parts: Vec<Part>,
+    pub parts: Vec<SimpleCommand>,
     /// Why the parts may not be all that there is.
     pub unreadable: Option<&'static str>,
 }
 
 /// A simple command: assignments, a program, arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Part {
-    pub(super) words: Vec<Word>,
+pub struct SimpleCommand {
+    pub(super) words: Vec<ShellWord>,
     /// A pipe stands before it, so it may read what another part writes.
     pub(super) piped: bool,
 }
 
 /// A word without its quotes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Word {
+pub(super) struct ShellWord {
     /// With [`UNKNOWN`] for every expansion.
     pub(super) text: String,
     /// As it was typed, if nothing in it was quoted or expanded.
@@ -44,9 +44,9 @@ pub(super) struct Word {
     plain: usize,
 }
 
-impl Word {
+impl ShellWord {
     /// One of which nothing is known.
-    pub(super) fn unknown() -> Self {
+    pub(super) fn new_unknown() -> Self {
         Self { text: UNKNOWN.to_string(), bare: None, plain: 0 }
     }
 
@@ -66,7 +66,7 @@ impl Word {
     }
 
     /// Quoted if it would otherwise look like several words.
-    fn shown(&self) -> String {
+    fn quote(&self) -> String {
         let plain = |c: char| !c.is_whitespace() && c != '\'' && c != '"';
         if !self.text.is_empty() && self.text.chars().all(plain) {
             return self.text.clone();
@@ -75,19 +75,19 @@ impl Word {
     }
 }
 
-impl Part {
+impl SimpleCommand {
     /// One space between words; a word with blanks or quotes in it stands in single quotes.
     pub(super) fn text(&self) -> String {
         text(&self.words)
     }
 }
 
-pub(super) fn text(words: &[Word]) -> String {
-    words.iter().map(Word::shown).collect::<Vec<_>>().join(" ")
+pub(super) fn text(words: &[ShellWord]) -> String {
+    words.iter().map(ShellWord::quote).collect::<Vec<_>>().join(" ")
 }
 
 /// With `…` for what an expansion will make of it.
-impl std::fmt::Display for Part {
+impl std::fmt::Display for SimpleCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text().replace(UNKNOWN, "…"))
     }
@@ -102,7 +102,8 @@ pub(super) fn read_at(command: &str, depth: usize) -> Script {
     if command.len() > MAX_COMMAND {
         return Script { parts: Vec::new(), unreadable: Some("it is too long") };
     }
-    let mut reader = Reader { chars: command.chars().collect(), at: 0, script: Script::default(), depth, piped: false };
+    let mut reader =
+        ShellReader { chars: command.chars().collect(), at: 0, script: Script::default(), depth, piped: false };
     if command.contains(odd) {
         reader.unreadable("it holds a character that does not belong into a command");
     }
@@ -115,7 +116,7 @@ fn odd(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace()) || crate::text::is_invisible(c)
 }
 
-struct Reader {
+struct ShellReader {
     chars: Vec<char>,
     at: usize,
     script: Script,
@@ -124,7 +125,7 @@ struct Reader {
     piped: bool,
 }
 
-impl Reader {
+impl ShellReader {
     fn unreadable(&mut self, why: &'static str) {
         self.script.unreadable.get_or_insert(why);
     }
@@ -141,7 +142,7 @@ impl Reader {
 
     /// Commands up to the end, or up to the `)` of a substitution.
     fn list(&mut self, nested: bool) {
-        let mut part = Part::default();
+        let mut part = SimpleCommand::default();
         let mut open = 0usize;
         while let Some(c) = self.peek() {
             match c {
@@ -222,10 +223,10 @@ impl Reader {
     }
 
     /// A simple command has come to its end.
-    fn end(&mut self, part: &mut Part) {
+    fn end(&mut self, part: &mut SimpleCommand) {
         let mut words = std::mem::take(&mut part.words);
         let is_one_of =
-            |word: &Word, reserved: &[&str]| word.bare.as_deref().is_some_and(|bare| reserved.contains(&bare));
+            |word: &ShellWord, reserved: &[&str]| word.bare.as_deref().is_some_and(|bare| reserved.contains(&bare));
         let reserved = words.iter().take_while(|word| {
             [&BEFORE_A_COMMAND[..], &BRACKETS, &OTHER_SYNTAX].iter().any(|reserved| is_one_of(word, reserved))
         });
@@ -235,12 +236,12 @@ impl Reader {
         }
         words.drain(..reserved);
         if !words.is_empty() {
-            self.script.parts.push(Part { words, piped: self.piped });
+            self.script.parts.push(SimpleCommand { words, piped: self.piped });
         }
     }
 
     /// At `<` or `>`. Only what reads or writes nothing is understood.
-    fn redirection(&mut self, part: &mut Part) {
+    fn redirection(&mut self, part: &mut SimpleCommand) {
         let mut operator = String::new();
         while let Some(c) = self.peek().filter(|c| matches!(c, '<' | '>' | '&' | '|')) {
             operator.push(c);
@@ -269,7 +270,7 @@ impl Reader {
     }
 
     /// Up to a blank or an operator, without quotes.
-    fn word(&mut self) -> Word {
+    fn word(&mut self) -> ShellWord {
         let mut text = String::new();
         let mut bare = Some(String::new());
         let mut plain = None;
@@ -284,7 +285,7 @@ impl Reader {
                     bare = None;
                     plain = plain.or(Some(text.len()));
                     self.at += 1;
-                    self.quoted(c, &mut text);
+                    self.read_quoted(c, &mut text);
                 }
                 '*' | '?' | '[' | '{' | '}' | '~' => {
                     self.at += 1;
@@ -303,11 +304,11 @@ impl Reader {
             name.clone_into(&mut text);
         }
         let plain = plain.unwrap_or(text.len());
-        Word { bare: bare.filter(|_| !text.contains(UNKNOWN)), text, plain }
+        ShellWord { bare: bare.filter(|_| !text.contains(UNKNOWN)), text, plain }
     }
 
     /// After a character that quotes or expands.
-    fn quoted(&mut self, c: char, text: &mut String) {
+    fn read_quoted(&mut self, c: char, text: &mut String) {
         match c {
             '\'' => loop {
                 match self.next() {
@@ -354,7 +355,7 @@ impl Reader {
                 if self.peek() == Some('(') {
                     self.unreadable("it calculates");
                 }
-                self.nested();
+                self.read_nested();
             }
             Some('{') => {
                 text.push(UNKNOWN);
@@ -388,7 +389,7 @@ impl Reader {
         }
     }
 
-    fn nested(&mut self) {
+    fn read_nested(&mut self) {
         if self.depth >= MAX_DEPTH {
             self.at = self.chars.len();
             return self.unreadable("it is nested too deeply");

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::Recipe;
-use super::response::Form;
+use super::response::ResponseSchema;
 use super::values::{FOLDER, fits};
-use crate::diagnostic::{Diagnostic, Place};
+use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::nearest;
-use crate::manifest::{self, ExtensionKind, InputType, Parameter, Path, Requirement};
+use crate::manifest::{self, DocumentPath, ExtensionKind, InputType, RecipeParameter, Requirement};
 
 pub(super) fn check(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let before = found.len();
-    whole(recipe, found);
+    check_recipe(recipe, found);
     for index in 0..recipe.file.parameters.len() {
         parameter(recipe, index, found);
     }
@@ -19,26 +19,26 @@ pub(super) fn check(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     extensions(recipe, found);
     sub_names(recipe, found);
     if let Some(response) = &recipe.file.response
-        && let Err(reason) = Form::new(&response.json_schema)
+        && let Err(reason) = ResponseSchema::new(&response.json_schema)
     {
-        let at = recipe.text.key_place(&Path::root().key("response").key("json_schema"));
+        let at = recipe.text.key_place(&DocumentPath::root().key("response").key("json_schema"));
         let help = "write a JSON Schema, as `type: object` with `properties`";
         found.push(Diagnostic::error("E127", at, format!("`json_schema` is no JSON Schema: {reason}"), help));
     }
     found[before..].sort_by(|one, other| one.at.cmp(&other.at));
 }
 
-fn whole(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+fn check_recipe(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let file = &recipe.file;
     let says = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.trim().is_empty());
     if !says(&file.instructions) && !says(&file.prompt) {
         let problem = "the recipe has neither `instructions` nor a `prompt`";
         let help = "add `prompt: |` with what is to be done";
-        found.push(Diagnostic::error("E012", recipe.text.place(&Path::root()), problem, help));
+        found.push(Diagnostic::error("E012", recipe.text.place(&DocumentPath::root()), problem, help));
     }
     let major = file.version.split('.').next().and_then(|major| major.parse::<u64>().ok());
     if major.is_some_and(|major| major > 1) {
-        let at = recipe.text.place(&Path::root().key("version"));
+        let at = recipe.text.place(&DocumentPath::root().key("version"));
         let problem = format!("this recipe has version {}, and this skein reads 1", file.version);
         found.push(Diagnostic::error("E008", at, problem, "use a newer skein"));
     }
@@ -46,11 +46,11 @@ fn whole(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
 
 fn parameter(recipe: &Recipe, index: usize, found: &mut Vec<Diagnostic>) {
     let all = &recipe.file.parameters;
-    let (parameter, at) = (&all[index], Path::root().key("parameters").index(index));
+    let (parameter, at) = (&all[index], DocumentPath::root().key("parameters").index(index));
     let key = &parameter.key.0;
     let place = |field: &str| recipe.text.place(&at.key(field));
     if let Some(first) = all[..index].iter().position(|earlier| earlier.key == parameter.key) {
-        let first = recipe.text.place(&Path::root().key("parameters").index(first).key("key"));
+        let first = recipe.text.place(&DocumentPath::root().key("parameters").index(first).key("key"));
         let problem = format!("two parameters are called `{key}`");
         found.push(
             Diagnostic::error("E101", place("key"), problem, "keep one of the two")
@@ -94,7 +94,7 @@ fn parameter(recipe: &Recipe, index: usize, found: &mut Vec<Diagnostic>) {
 }
 
 /// What is optional may be left empty.
-fn fits_or_empty(parameter: &Parameter, text: &str) -> Result<(), String> {
+fn fits_or_empty(parameter: &RecipeParameter, text: &str) -> Result<(), String> {
     if text.is_empty() && parameter.requirement == Requirement::Optional { Ok(()) } else { fits(parameter, text) }
 }
 
@@ -126,7 +126,7 @@ fn templates(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     // What cannot be read may use any of them.
     let unused = keys.iter().enumerate().filter(|(_, key)| !unread && **key != FOLDER && !used.contains(**key));
     for (index, key) in unused {
-        let at = recipe.text.place(&Path::root().key("parameters").index(index).key("key"));
+        let at = recipe.text.place(&DocumentPath::root().key("parameters").index(index).key("key"));
         let help = "use it as `{{ key }}`, or remove it: whoever runs the recipe is asked for it";
         found.push(Diagnostic::warning("W207", at, format!("the parameter `{key}` is used nowhere"), help));
     }
@@ -135,7 +135,7 @@ fn templates(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
 fn extensions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let mut names = BTreeSet::new();
     for (index, extension) in recipe.file.extensions.iter().enumerate() {
-        let at = Path::root().key("extensions").index(index);
+        let at = DocumentPath::root().key("extensions").index(index);
         let problem = match manifest::recipe_service(extension, |name| names.contains(name)) {
             Ok(Some(entry)) => {
                 names.insert(entry.manifest.name.to_string());
@@ -158,7 +158,7 @@ fn sub_names(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let subs = &recipe.file.sub_recipes;
     for (index, sub) in subs.iter().enumerate() {
         let Some(first) = subs[..index].iter().position(|earlier| earlier.name == sub.name) else { continue };
-        let place = |index| recipe.text.place(&Path::root().key("sub_recipes").index(index).key("name"));
+        let place = |index| recipe.text.place(&DocumentPath::root().key("sub_recipes").index(index).key("name"));
         let problem = format!("two sub-recipes are called `{}`", sub.name);
         let twice = Diagnostic::error("E101", place(index), problem, "rename one of the two");
         found.push(twice.with_related(place(first), "it stands here first"));
@@ -167,7 +167,7 @@ fn sub_names(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
 
 /// Whoever runs a recipe consents to its programs before an agent chooses any value.
 pub(super) fn is_plain(sub: &Recipe, found: &mut Vec<Diagnostic>) {
-    let in_extensions = |at: &Path| at.to_string().starts_with("extensions[");
+    let in_extensions = |at: &DocumentPath| at.to_string().starts_with("extensions[");
     for (at, text) in sub.templates().into_iter().filter(|(at, _)| in_extensions(at)) {
         let used = manifest::variables_of(text).unwrap_or_default();
         let Some(name) = used.iter().find(|name| *name != FOLDER) else { continue };
@@ -180,7 +180,7 @@ pub(super) fn is_plain(sub: &Recipe, found: &mut Vec<Diagnostic>) {
 /// What a recipe decides for its sub-recipe must be something the sub-recipe has.
 pub(super) fn values_of(recipe: &Recipe, index: usize, sub: &Recipe, found: &mut Vec<Diagnostic>) {
     let given = &recipe.file.sub_recipes[index];
-    let at = Path::root().key("sub_recipes").index(index).key("values");
+    let at = DocumentPath::root().key("sub_recipes").index(index).key("values");
     for (key, value) in &given.values {
         let parameter = sub.file.parameters.iter().find(|parameter| parameter.key.0 == *key);
         let text = value.text();
@@ -197,7 +197,7 @@ pub(super) fn values_of(recipe: &Recipe, index: usize, sub: &Recipe, found: &mut
                 Err(reason) => (format!("`{key}` does not fit: {reason}"), "correct the value".to_owned()),
             },
         };
-        let place: Place = recipe.text.key_place(&at.key(key));
+        let place: SourceLocation = recipe.text.key_place(&at.key(key));
         found.push(Diagnostic::error("E126", place, problem, help));
     }
 }

@@ -6,12 +6,12 @@ use crate::manifest::SchemaValidator;
 
 /// What an answer is held against.
 #[derive(Debug, Clone)]
-pub struct Form {
+pub struct ResponseSchema {
     schema: Value,
     validator: SchemaValidator,
 }
 
-impl Form {
+impl ResponseSchema {
     pub fn new(schema: &Map<String, Value>) -> Result<Self, String> {
         let validator = SchemaValidator::new(schema).map_err(|error| error.to_string())?;
         let schema = Value::Object(schema.clone());
@@ -19,7 +19,7 @@ impl Form {
     }
 
     /// What the model is told.
-    pub fn told(&self) -> String {
+    pub fn instructions(&self) -> String {
         format!(
             "When the work is done, answer with JSON that fits the schema below, and with nothing else: no sentence \
              before or after it, no code fence.\n\n{:#}",
@@ -48,8 +48,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn form(schema: &Value) -> Result<Form, String> {
-        Form::new(schema.as_object().unwrap())
+    fn form(schema: &Value) -> Result<ResponseSchema, String> {
+        ResponseSchema::new(schema.as_object().unwrap())
     }
 
     #[test]

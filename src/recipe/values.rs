@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::Recipe;
 use crate::ids::nearest;
-use crate::manifest::{InputType, Parameter, Requirement, Scalar};
+use crate::manifest::{InputType, RecipeParameter, Requirement, Scalar};
 
 /// What every recipe can refer to: the folder it lies in.
 pub const FOLDER: &str = "recipe_dir";
@@ -17,8 +17,8 @@ const MAX_FILE: u64 = 256 * 1024;
 
 impl Recipe {
     /// Parameters that need a value and have none. Those to be asked for count, too, if `asking`.
-    pub fn missing(&self, given: &BTreeMap<String, String>, asking: bool) -> Vec<&Parameter> {
-        let needs = |parameter: &&Parameter| match parameter.requirement {
+    pub fn missing(&self, given: &BTreeMap<String, String>, asking: bool) -> Vec<&RecipeParameter> {
+        let needs = |parameter: &&RecipeParameter| match parameter.requirement {
             _ if given.contains_key(&parameter.key.0) => false,
             Requirement::UserPrompt => asking || parameter.default.is_none(),
             Requirement::Required => parameter.default.is_none(),
@@ -64,7 +64,7 @@ impl Recipe {
 }
 
 /// Whether a value is one that the parameter can have.
-pub(super) fn fits(parameter: &Parameter, text: &str) -> Result<(), String> {
+pub(super) fn fits(parameter: &RecipeParameter, text: &str) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("\"{}\" is {what}", text.chars().take(60).collect::<String>()));
     match parameter.input_type {
         InputType::String => Ok(()),
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn parameter(input_type: &str) -> Parameter {
+    fn parameter(input_type: &str) -> RecipeParameter {
         let fields = json!({"key": "k", "input_type": input_type, "requirement": "required", "description": "x",
             "options": ["one", 2]});
         serde_json::from_value(fields).unwrap()

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::calibrate::Curve;
 use super::train::Weights;
-use super::vocabulary::{Known, Vocabulary};
+use super::vocabulary::{FeatureWeights, Vocabulary};
 use super::{Candidate, Router, sorted};
 
 const MAGIC: &[u8; 4] = b"SKRT";
@@ -21,12 +21,12 @@ const KEPT: usize = 8;
 impl Router {
     /// The router of these candidates: from a file below `folder` if there is one, or else learned and kept there.
     /// A folder that cannot be written to costs time, not the route.
-    pub fn learned_in(folder: &Path, candidates: &[Candidate]) -> Self {
+    pub fn load_or_learn(folder: &Path, candidates: &[Candidate]) -> Self {
         let file = folder.join(format!("{}.bin", key(candidates)));
-        let known = std::fs::read(&file).ok().and_then(|bytes| decoded(&bytes, candidates));
+        let known = std::fs::read(&file).ok().and_then(|bytes| decode(&bytes, candidates));
         known.unwrap_or_else(|| {
             let learned = Self::learn(candidates);
-            if let Err(error) = keep(folder, &file, &encoded(&learned)) {
+            if let Err(error) = keep(folder, &file, &encode(&learned)) {
                 tracing::warn!(file = %file.display(), %error, "what the router learned was not kept");
             }
             learned
@@ -89,7 +89,7 @@ fn prune(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn encoded(router: &Router) -> Vec<u8> {
+fn encode(router: &Router) -> Vec<u8> {
     let mut bytes = Vec::from(*MAGIC);
     bytes.extend(METHOD.to_le_bytes());
     let Vocabulary { words, letters } = &router.vocabulary;
@@ -109,19 +109,19 @@ fn encoded(router: &Router) -> Vec<u8> {
     bytes
 }
 
-fn decoded(bytes: &[u8], candidates: &[Candidate]) -> Option<Router> {
+fn decode(bytes: &[u8], candidates: &[Candidate]) -> Option<Router> {
     let (content, hash) = bytes.split_at_checked(bytes.len().checked_sub(HASH)?)?;
     if Sha256::digest(content).as_slice() != hash {
         return None;
     }
-    let mut reader = Reader(content);
+    let mut reader = CacheReader(content);
     if reader.take(4)? != MAGIC || reader.take(4)? != METHOD.to_le_bytes() {
         return None;
     }
     let modes: Vec<_> = sorted(candidates).iter().map(|candidate| candidate.mode.clone()).collect();
     let [count, words, letters] = [reader.count()?, reader.count()?, reader.count()?];
     let curve = Curve([reader.float()?, reader.float()?, reader.float()?]);
-    let vocabulary = Vocabulary { words: reader.known(words)?, letters: reader.known(letters)? };
+    let vocabulary = Vocabulary { words: reader.feature_weights(words)?, letters: reader.feature_weights(letters)? };
     if count != modes.len() {
         return None;
     }
@@ -136,9 +136,9 @@ fn decoded(bytes: &[u8], candidates: &[Candidate]) -> Option<Router> {
     })
 }
 
-struct Reader<'a>(&'a [u8]);
+struct CacheReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> CacheReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
         Some(f64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    fn known(&mut self, count: usize) -> Option<Known> {
+    fn feature_weights(&mut self, count: usize) -> Option<FeatureWeights> {
         let entry = |bytes: &[u8]| Some((u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?), small(&bytes[8..])?));
         self.take(count.checked_mul(12)?)?.chunks_exact(12).map(entry).collect()
     }
@@ -175,23 +175,23 @@ mod tests {
     #[test]
     fn what_is_read_back_is_what_was_learned() {
         let folder = tempfile::tempdir().unwrap();
-        let learned = Router::learned_in(folder.path(), &two_modes());
+        let learned = Router::load_or_learn(folder.path(), &two_modes());
         assert_eq!(files(folder.path()).len(), 1);
-        assert_eq!(decoded(&encoded(&learned), &two_modes()).as_ref(), Some(&learned));
-        assert_eq!(Router::learned_in(folder.path(), &two_modes()), learned);
+        assert_eq!(decode(&encode(&learned), &two_modes()).as_ref(), Some(&learned));
+        assert_eq!(Router::load_or_learn(folder.path(), &two_modes()), learned);
     }
 
     #[test]
     fn a_damaged_file_is_learned_again_and_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let learned = Router::learned_in(folder.path(), &two_modes());
+        let learned = Router::load_or_learn(folder.path(), &two_modes());
         let file = files(folder.path()).remove(0);
         let whole = std::fs::read(&file).unwrap();
         let mut flipped = whole.clone();
         flipped[whole.len() / 2] ^= 1;
         for damaged in [&flipped[..], &whole[..whole.len() - 1], &whole[..HASH], b""] {
             std::fs::write(&file, damaged).unwrap();
-            assert_eq!(Router::learned_in(folder.path(), &two_modes()), learned);
+            assert_eq!(Router::load_or_learn(folder.path(), &two_modes()), learned);
             assert!(std::fs::read(&file).unwrap() == whole, "the file is whole again");
         }
     }
@@ -202,7 +202,7 @@ mod tests {
         for extra in 0..KEPT + 2 {
             let mut candidates = two_modes();
             candidates[0].examples.push(format!("number {extra}"));
-            Router::learned_in(folder.path(), &candidates);
+            Router::load_or_learn(folder.path(), &candidates);
         }
         assert_eq!(files(folder.path()).len(), KEPT);
     }
@@ -212,6 +212,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(!Router::learned_in(&file, &two_modes()).rank("fix the login").is_empty());
+        assert!(!Router::load_or_learn(&file, &two_modes()).rank("fix the login").is_empty());
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn two_modes() -> Vec<Candidate> {
     ]
 }
 
-fn best(router: &Router, prompt: &str) -> Ranked {
+fn best(router: &Router, prompt: &str) -> RankedMode {
     router.rank(prompt).remove(0)
 }
 
@@ -101,7 +101,7 @@ fn one_mode_and_none_are_no_choice() {
 #[test]
 fn of_a_long_prompt_the_beginning_and_the_end_are_read() {
     let long = format!("bake a loaf of bread {} rake the leaves", "é".repeat(40_000));
-    let read = capped(&long);
+    let read = truncate_middle(&long);
     assert!(read.len() < 5_000 && read.starts_with("bake") && read.ends_with("leaves"));
 }
 

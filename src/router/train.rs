@@ -60,7 +60,7 @@ pub(super) fn train(examples: &[&Example], features: usize, modes: usize, rounds
     let mut pulls = vec![0.0; examples.len() * modes];
     let mut resting = vec![0_u8; examples.len()];
     let mut order: Vec<usize> = (0..examples.len()).collect();
-    let mut chance = Chance(42);
+    let mut chance = ShuffleRng(42);
     for _ in 0..rounds {
         chance.shuffle(&mut order);
         let mut worst = 0.0_f32;
@@ -134,17 +134,17 @@ fn level(loss: &[f32], own: usize, bound: f32) -> f32 {
 }
 
 /// The same sequence every time.
-struct Chance(u64);
+struct ShuffleRng(u64);
 
-impl Chance {
-    fn below(&mut self, bound: usize) -> usize {
+impl ShuffleRng {
+    fn next_below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap_or_default() % bound
     }
 
     fn shuffle(&mut self, order: &mut [usize]) {
         for at in (1..order.len()).rev() {
-            order.swap(at, self.below(at + 1));
+            order.swap(at, self.next_below(at + 1));
         }
     }
 }

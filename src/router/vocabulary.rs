@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::features::{self, Counts};
-use super::words::Words;
+use super::words::WordVectors;
 
 /// The length of each part. They were chosen on public sets of requests (docs/routing.md).
 const MEANING: f32 = 1.3;
@@ -12,31 +12,31 @@ const WORDS: f32 = 1.0;
 const LETTERS: f32 = 1.3;
 
 /// A feature's hash and its weight, sorted by hash.
-pub(super) type Known = Vec<(u64, f32)>;
+pub(super) type FeatureWeights = Vec<(u64, f32)>;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Vocabulary {
-    pub(super) words: Known,
-    pub(super) letters: Known,
+    pub(super) words: FeatureWeights,
+    pub(super) letters: FeatureWeights,
 }
 
 impl Vocabulary {
     /// `texts` with the mode of each.
     pub(super) fn learn(texts: &[(Counts, usize)], modes: usize) -> Self {
         Self {
-            words: weighed(texts, modes, |counts| &counts.words),
-            letters: weighed(texts, modes, |counts| &counts.letters),
+            words: weigh_features(texts, modes, |counts| &counts.words),
+            letters: weigh_features(texts, modes, |counts| &counts.letters),
         }
     }
 
     /// How many features there are, those of meaning first.
     pub(super) fn size(&self) -> usize {
-        Words::built_in().dims() + self.words.len() + self.letters.len()
+        WordVectors::builtin().dims() + self.words.len() + self.letters.len()
     }
 
     /// A text as (feature, value), sorted by feature.
     pub(super) fn vector(&self, counts: &Counts) -> Vec<(u32, f32)> {
-        let words = Words::built_in();
+        let words = WordVectors::builtin();
         let meaning = words.mean(&counts.plain).into_iter().zip(0..);
         let mut vector: Vec<_> = meaning.map(|(value, feature)| (feature, value * MEANING)).collect();
         let base = words.dims();
@@ -46,10 +46,11 @@ impl Vocabulary {
     }
 
     /// The features of one word alone.
-    pub(super) fn of_word(&self, word: &str) -> Vec<u32> {
+    pub(super) fn word_features(&self, word: &str) -> Vec<u32> {
         let counts = features::count(word);
-        let base = Words::built_in().dims();
-        let find = |known: &Known, feature: &u64, base: usize| index(known, *feature).map(|at| number(base + at));
+        let base = WordVectors::builtin().dims();
+        let find =
+            |known: &FeatureWeights, feature: &u64, base: usize| index(known, *feature).map(|at| number(base + at));
         let words = counts.words.keys().filter_map(|feature| find(&self.words, feature, base));
         let letters = counts.letters.keys().filter_map(|feature| find(&self.letters, feature, base + self.words.len()));
         words.chain(letters).collect()
@@ -60,11 +61,11 @@ fn number(feature: usize) -> u32 {
     u32::try_from(feature).unwrap_or(u32::MAX)
 }
 
-fn index(known: &Known, feature: u64) -> Option<usize> {
+fn index(known: &FeatureWeights, feature: u64) -> Option<usize> {
     known.binary_search_by_key(&feature, |(hash, _)| *hash).ok()
 }
 
-fn part(known: &Known, counts: &BTreeMap<u64, f32>, base: usize, length: f32, vector: &mut Vec<(u32, f32)>) {
+fn part(known: &FeatureWeights, counts: &BTreeMap<u64, f32>, base: usize, length: f32, vector: &mut Vec<(u32, f32)>) {
     let start = vector.len();
     for (feature, count) in counts {
         if let Some(at) = index(known, *feature) {
@@ -77,7 +78,11 @@ fn part(known: &Known, counts: &BTreeMap<u64, f32>, base: usize, length: f32, ve
     }
 }
 
-fn weighed(texts: &[(Counts, usize)], modes: usize, family: impl Fn(&Counts) -> &BTreeMap<u64, f32>) -> Known {
+fn weigh_features(
+    texts: &[(Counts, usize)],
+    modes: usize,
+    family: impl Fn(&Counts) -> &BTreeMap<u64, f32>,
+) -> FeatureWeights {
     let mut seen: BTreeMap<u64, (f32, BTreeSet<usize>)> = BTreeMap::new();
     for (counts, mode) in texts {
         for feature in family(counts).keys() {

@@ -11,7 +11,7 @@ const LONGEST: usize = 18;
 
 /// The table read in place: sorted hashes, a scale for each, then the vectors.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Words {
+pub(super) struct WordVectors {
     count: usize,
     dims: usize,
     table: &'static [u8],
@@ -21,9 +21,9 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-impl Words {
+impl WordVectors {
     /// Its header and its size are held by a test.
-    pub(super) fn built_in() -> Self {
+    pub(super) fn builtin() -> Self {
         Self { count: number(TABLE, 8) as usize, dims: number(TABLE, 12) as usize, table: TABLE }
     }
 
@@ -98,14 +98,14 @@ mod tests {
     use super::*;
 
     fn likeness(first: &str, second: &str) -> f32 {
-        let words = Words::built_in();
+        let words = WordVectors::builtin();
         let mean = |text: &str| words.mean(&[text.to_owned()]);
         mean(first).iter().zip(mean(second)).map(|(a, b)| a * b).sum()
     }
 
     #[test]
     fn the_table_is_whole() {
-        let words = Words::built_in();
+        let words = WordVectors::builtin();
         assert_eq!(&TABLE[..4], b"SKWV");
         assert_eq!(number(TABLE, 4), 1, "its version");
         assert_eq!(TABLE.len(), HEADER + words.count * (8 + words.dims));
@@ -122,7 +122,10 @@ mod tests {
     #[test]
     fn a_word_of_no_known_piece_has_no_meaning() {
         assert!(
-            Words::built_in().mean(&["\u{4f60}\u{597d}".to_owned(), String::new()]).iter().all(|value| *value == 0.0)
+            WordVectors::builtin()
+                .mean(&["\u{4f60}\u{597d}".to_owned(), String::new()])
+                .iter()
+                .all(|value| *value == 0.0)
         );
     }
 }

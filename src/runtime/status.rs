@@ -8,14 +8,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::external::Agents;
+use crate::external::ExternalAgentPool;
 use crate::services::Pool;
 use crate::socket;
-use crate::task::Scope;
+use crate::task::TaskScope;
 
 /// What one running Skein said.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct StatusReport {
     pub pid: u32,
     /// `[{name, health, leases, restarts, last_error, tools, started_at, pid, memory_bytes}]`
     pub services: Vec<Value>,
@@ -25,7 +25,7 @@ pub struct Report {
 
 /// Answers on a socket of this process until the scope stops. Without it everything else works, so a failure
 /// is only logged.
-pub(super) fn serve(folder: &Path, pool: Pool, agents: Agents, scope: &Scope) {
+pub(super) fn serve(folder: &Path, pool: Pool, agents: ExternalAgentPool, scope: &TaskScope) {
     let path = folder.join(format!("{}.sock", std::process::id()));
     let listener = match socket::listen(&path) {
         Ok(listener) => listener,
@@ -59,7 +59,7 @@ pub(super) fn serve(folder: &Path, pool: Pool, agents: Agents, scope: &Scope) {
 }
 
 /// Asks every Skein that runs. Sockets that nobody answers on are removed.
-pub fn reports(folder: &Path) -> Vec<Report> {
+pub fn reports(folder: &Path) -> Vec<StatusReport> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "sock"));
@@ -67,7 +67,7 @@ pub fn reports(folder: &Path) -> Vec<Report> {
     paths.iter().filter_map(|path| ask(path)).collect()
 }
 
-fn ask(path: &Path) -> Option<Report> {
+fn ask(path: &Path) -> Option<StatusReport> {
     let mut stream = socket::connect(path).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
     let mut text = String::new();
@@ -75,5 +75,5 @@ fn ask(path: &Path) -> Option<Report> {
     let value: Value = serde_json::from_str(&text).ok()?;
     let pid = value["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())?;
     let list = |key: &str| value[key].as_array().cloned().unwrap_or_default();
-    Some(Report { pid, services: list("services"), agents: list("agents") })
+    Some(StatusReport { pid, services: list("services"), agents: list("agents") })
 }

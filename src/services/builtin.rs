@@ -33,8 +33,8 @@ use rmcp::service::{RequestContext, RunningService, serve_directly};
 use rmcp::{Peer, RoleServer, ServerHandler};
 use serde_json::{Map, Value};
 
-pub use self::tools::Tools;
-use super::connection::{CallError, Connection};
+pub use self::tools::InlineTools;
+use super::connection::{CallError, ServiceConnection};
 use super::{UserFolders, content};
 use crate::ids::RoleName;
 use crate::process::Reaper;
@@ -42,7 +42,7 @@ use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome, ToolService};
 
 /// What a built-in service is given when it starts.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct BuiltinContext {
     /// The services it requires, by the role they play.
     pub roles: BTreeMap<RoleName, Arc<dyn ToolService>>,
     /// Ends its child processes with Skein.
@@ -59,21 +59,21 @@ pub struct Surroundings {
     pub settings: Map<String, Value>,
 }
 
-impl std::fmt::Debug for Surroundings {
+impl std::fmt::Debug for BuiltinContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Surroundings").field("roles", &self.roles.keys()).finish_non_exhaustive()
+        f.debug_struct("BuiltinContext").field("roles", &self.roles.keys()).finish_non_exhaustive()
     }
 }
 
-type Factory = Arc<dyn Fn(&Surroundings) -> Result<Arc<dyn Connection>, String> + Send + Sync>;
+type Factory = Arc<dyn Fn(&BuiltinContext) -> Result<Arc<dyn ServiceConnection>, String> + Send + Sync>;
 
 /// The built-in services by name.
 #[derive(Clone)]
-pub struct Registry {
+pub struct BuiltinRegistry {
     factories: HashMap<&'static str, Factory>,
 }
 
-impl Registry {
+impl BuiltinRegistry {
     /// Those that ship with Skein.
     pub fn builtin() -> Self {
         Self::empty()
@@ -104,7 +104,7 @@ impl Registry {
     pub fn with<H: ServerHandler>(
         self,
         name: &'static str,
-        make: impl Fn(&Surroundings) -> H + Send + Sync + 'static,
+        make: impl Fn(&BuiltinContext) -> H + Send + Sync + 'static,
     ) -> Self {
         self.with_settings(name, move |surroundings| match surroundings.settings.keys().next() {
             Some(setting) => Err(format!("it has no settings, and the manifest gives `{setting}`")),
@@ -117,11 +117,11 @@ impl Registry {
     pub fn with_settings<H: ServerHandler>(
         mut self,
         name: &'static str,
-        make: impl Fn(&Surroundings) -> Result<H, String> + Send + Sync + 'static,
+        make: impl Fn(&BuiltinContext) -> Result<H, String> + Send + Sync + 'static,
     ) -> Self {
         let factory: Factory = Arc::new(move |surroundings| {
             let handler = make(surroundings).map_err(|reason| format!("its `settings` are wrong: {reason}"))?;
-            Ok(Arc::new(Direct::new(handler, surroundings.cwd.clone())))
+            Ok(Arc::new(BuiltinConnection::new(handler, surroundings.cwd.clone())))
         });
         self.factories.insert(name, factory);
         self
@@ -132,9 +132,9 @@ impl Registry {
     pub fn with_tools(
         mut self,
         name: &'static str,
-        make: impl Fn(&Surroundings) -> Result<Arc<dyn Tools>, String> + Send + Sync + 'static,
+        make: impl Fn(&BuiltinContext) -> Result<Arc<dyn InlineTools>, String> + Send + Sync + 'static,
     ) -> Self {
-        let factory: Factory = Arc::new(move |surroundings| Ok(Arc::new(tools::InProcess(make(surroundings)?))));
+        let factory: Factory = Arc::new(move |surroundings| Ok(Arc::new(tools::InlineConnection(make(surroundings)?))));
         self.factories.insert(name, factory);
         self
     }
@@ -143,45 +143,49 @@ impl Registry {
         self.factories.keys().copied()
     }
 
-    pub(super) fn start(&self, name: &str, surroundings: &Surroundings) -> Result<Arc<dyn Connection>, String> {
+    pub(super) fn start(
+        &self,
+        name: &str,
+        surroundings: &BuiltinContext,
+    ) -> Result<Arc<dyn ServiceConnection>, String> {
         let factory = self.factories.get(name).ok_or_else(|| format!("this skein has no built-in service `{name}`"))?;
-        catch_unwind(AssertUnwindSafe(|| factory(surroundings))).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+        catch_unwind(AssertUnwindSafe(|| factory(surroundings))).unwrap_or_else(|panic| Err(panic_text(panic.as_ref())))
     }
 }
 
-impl std::fmt::Debug for Registry {
+impl std::fmt::Debug for BuiltinRegistry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.factories.keys()).finish()
     }
 }
 
 /// What came with the call; without it a tool does not know whose it is.
-fn call_context(context: &RequestContext<RoleServer>) -> Result<&CallContext, answer::Refusal> {
-    context.extensions.get().ok_or_else(|| answer::Refusal::new("the call carries no session; call through Skein"))
+fn call_context(context: &RequestContext<RoleServer>) -> Result<&CallContext, answer::ToolRefusal> {
+    context.extensions.get().ok_or_else(|| answer::ToolRefusal::new("the call carries no session; call through Skein"))
 }
 
 /// A server in this process, and the client side it sees: nobody.
-struct Direct<H> {
+struct BuiltinConnection<H> {
     handler: H,
     peer: Peer<RoleServer>,
     /// Of the session it is for, which it is asked about when it lists what it offers.
     cwd: std::path::PathBuf,
     next_id: AtomicI64,
     /// A handler's peer can only be had from a service that runs, so one runs, with nobody at the other end.
-    _nobody: RunningService<RoleServer, Nobody>,
+    _nobody: RunningService<RoleServer, NoClient>,
 }
 
 #[derive(Clone)]
-struct Nobody;
+struct NoClient;
 
-impl ServerHandler for Nobody {}
+impl ServerHandler for NoClient {}
 
-impl<H: ServerHandler> Direct<H> {
+impl<H: ServerHandler> BuiltinConnection<H> {
     fn new(handler: H, cwd: Option<std::path::PathBuf>) -> Self {
         // What is said to nobody fails at once. Nobody says anything, and never ends: the service and its peer
         // stay until they are dropped.
         let (outgoing, _) = futures::channel::mpsc::channel(1);
-        let nobody = serve_directly(Nobody, (outgoing, futures::stream::pending()), None);
+        let nobody = serve_directly(NoClient, (outgoing, futures::stream::pending()), None);
         let cwd = cwd.unwrap_or_else(|| "/".into());
         Self { handler, peer: nobody.peer().clone(), cwd, next_id: AtomicI64::new(0), _nobody: nobody }
     }
@@ -219,7 +223,7 @@ impl<H: ServerHandler> Direct<H> {
 }
 
 /// Runs a handler until it answers, is cancelled, runs out of time, or panics.
-async fn guarded<T>(
+async fn run_guarded<T>(
     context: &CallContext,
     limit: Option<Duration>,
     handler: impl Future<Output = Result<T, rmcp::ErrorData>>,
@@ -239,26 +243,26 @@ async fn guarded<T>(
             return Err(CallError::Cancelled);
         }
     };
-    answer.map_err(|panic| CallError::Died(panicked(panic.as_ref())))
+    answer.map_err(|panic| CallError::Died(panic_text(panic.as_ref())))
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let text = text.unwrap_or("without a message");
     tracing::error!(panic = text, "a built-in service panicked");
     format!("it panicked: {text}")
 }
 
-impl<H: ServerHandler> Connection for Direct<H> {
+impl<H: ServerHandler> ServiceConnection for BuiltinConnection<H> {
     fn instructions(&self) -> Option<String> {
         self.handler.get_info().instructions
     }
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
         Box::pin(async move {
-            let session = crate::tool::Session::new("catalog", self.cwd.clone(), Vec::new(), "/".into());
+            let session = crate::tool::SessionContext::new("catalog", self.cwd.clone(), Vec::new(), "/".into());
             let context = CallContext::new(session);
-            let listed = guarded(&context, None, self.list(&context)).await?;
+            let listed = run_guarded(&context, None, self.list(&context)).await?;
             listed.map_err(|error| CallError::Refused(error.message.into_owned()))
         })
     }
@@ -267,7 +271,7 @@ impl<H: ServerHandler> Connection for Direct<H> {
         Box::pin(async move {
             let params = CallToolRequestParams::new(call.tool.as_str().to_owned()).with_arguments(call.arguments);
             let handler = self.handler.call_tool(params, self.request(&call.context));
-            match guarded(&call.context, Some(limit), handler).await? {
+            match run_guarded(&call.context, Some(limit), handler).await? {
                 Ok(CallToolResponse::Complete(result)) => Ok(content::outcome(result)),
                 Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
                 Err(error) => Ok(ToolOutcome::error(error.message.into_owned())),
@@ -283,7 +287,7 @@ impl<H: ServerHandler> Connection for Direct<H> {
     ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
             let handler = self.handler.read_resource(ReadResourceRequestParams::new(uri), self.request(&context));
-            match guarded(&context, Some(limit), handler).await? {
+            match run_guarded(&context, Some(limit), handler).await? {
                 Ok(ReadResourceResponse::Complete(result)) => Ok(content::json(&result)),
                 Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
                 Err(error) => Err(CallError::Refused(error.message.into_owned())),
@@ -301,7 +305,7 @@ impl<H: ServerHandler> Connection for Direct<H> {
         Box::pin(async move {
             let params = GetPromptRequestParams::new(name).with_arguments(arguments);
             let handler = self.handler.get_prompt(params, self.request(&context));
-            match guarded(&context, Some(limit), handler).await? {
+            match run_guarded(&context, Some(limit), handler).await? {
                 Ok(GetPromptResponse::Complete(result)) => Ok(content::json(&result)),
                 Ok(_) => Err(CallError::Refused("a built-in service answers at once or not at all".to_owned())),
                 Err(error) => Err(CallError::Refused(error.message.into_owned())),
@@ -315,12 +319,12 @@ mod harness;
 #[cfg(test)]
 mod tests {
     use super::harness::Harness;
-    use super::{Registry, Surroundings};
+    use super::{BuiltinContext, BuiltinRegistry};
 
     #[tokio::test]
     async fn settings_that_nobody_reads_keep_a_service_from_starting() {
         let start = |name: &str, settings: serde_json::Value| {
-            let surroundings = Surroundings {
+            let surroundings = BuiltinContext {
                 roles: std::collections::BTreeMap::new(),
                 reaper: None,
                 environment: std::collections::BTreeMap::new(),
@@ -329,7 +333,7 @@ mod tests {
                 cwd: None,
                 settings: serde_json::from_value(settings).unwrap(),
             };
-            Registry::builtin().start(name, &surroundings).map(|_| "started")
+            BuiltinRegistry::builtin().start(name, &surroundings).map(|_| "started")
         };
         assert_eq!(start("fetch", serde_json::json!({"allow_hosts": ["wiki.internal"]})), Ok("started"));
         let unknown = start("fetch", serde_json::json!({"allowed": []})).unwrap_err();

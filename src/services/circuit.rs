@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::manifest::Restart;
-use crate::tool::Health;
+use crate::tool::ServiceHealth;
 
 /// The first pause before a restart; it doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -35,7 +35,7 @@ enum State {
 
 /// Whether a start may be attempted.
 #[derive(Debug, PartialEq)]
-pub enum Permission {
+pub enum StartPermit {
     /// After this pause.
     After(Duration),
     /// Not before this much time has passed.
@@ -48,15 +48,15 @@ impl Circuit {
         Self { max, within: restart.within.duration(), failures: VecDeque::new(), state: State::Closed }
     }
 
-    pub fn may_start(&mut self, now: Instant) -> Permission {
+    pub fn may_start(&mut self, now: Instant) -> StartPermit {
         self.forget_old(now);
         match self.state {
-            State::Open { until } if now < until => Permission::NotFor(until - now),
+            State::Open { until } if now < until => StartPermit::NotFor(until - now),
             State::Open { .. } | State::Trying => {
                 self.state = State::Trying;
-                Permission::After(Duration::ZERO)
+                StartPermit::After(Duration::ZERO)
             }
-            State::Closed => Permission::After(match self.failures.len() {
+            State::Closed => StartPermit::After(match self.failures.len() {
                 0 => Duration::ZERO,
                 count => FIRST_PAUSE.saturating_mul(1 << (count - 1).min(10)).min(LONGEST_PAUSE),
             }),
@@ -64,7 +64,7 @@ impl Circuit {
     }
 
     /// It died, or could not be started.
-    pub fn failed(&mut self, now: Instant) {
+    pub fn record_failure(&mut self, now: Instant) {
         self.forget_old(now);
         self.failures.push_back(now);
         if self.state == State::Trying || self.failures.len() > self.max {
@@ -74,17 +74,19 @@ impl Circuit {
 
     /// It started. Failures before this still count until they are old, so that a service which starts and
     /// dies again and again is found out.
-    pub fn started(&mut self) {
+    pub fn record_start(&mut self) {
         self.state = State::Closed;
     }
 
-    pub fn health(&self, now: Instant, running: bool) -> Health {
+    pub fn health(&self, now: Instant, running: bool) -> ServiceHealth {
         match self.state {
-            State::Open { until } if now < until => Health::Open,
-            State::Open { .. } | State::Trying => Health::HalfOpen,
-            State::Closed if self.failures.iter().any(|at| now.duration_since(*at) < self.within) => Health::Degraded,
-            State::Closed if running => Health::Healthy,
-            State::Closed => Health::Stopped,
+            State::Open { until } if now < until => ServiceHealth::Open,
+            State::Open { .. } | State::Trying => ServiceHealth::HalfOpen,
+            State::Closed if self.failures.iter().any(|at| now.duration_since(*at) < self.within) => {
+                ServiceHealth::Degraded
+            }
+            State::Closed if running => ServiceHealth::Healthy,
+            State::Closed => ServiceHealth::Stopped,
         }
     }
 
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     fn circuit(max: u32) -> Circuit {
-        Circuit::new(&Restart { max, within: crate::manifest::Span::seconds(60) })
+        Circuit::new(&Restart { max, within: crate::manifest::ManifestDuration::seconds(60) })
     }
 
     #[test]
@@ -108,22 +110,22 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut circuit = circuit(2);
-        assert_eq!(circuit.health(at(0), false), Health::Stopped);
-        circuit.failed(at(0));
-        assert_eq!(circuit.health(at(0), true), Health::Degraded);
-        assert_eq!(circuit.may_start(at(0)), Permission::After(FIRST_PAUSE));
-        circuit.failed(at(1));
-        assert_eq!(circuit.may_start(at(1)), Permission::After(FIRST_PAUSE * 2));
-        circuit.failed(at(2));
-        assert_eq!(circuit.health(at(2), false), Health::Open);
-        assert_eq!(circuit.may_start(at(3)), Permission::NotFor(Duration::from_secs(59)));
-        assert_eq!(circuit.health(at(62), false), Health::HalfOpen);
-        assert_eq!(circuit.may_start(at(62)), Permission::After(Duration::ZERO));
-        circuit.failed(at(62));
-        assert_eq!(circuit.health(at(63), false), Health::Open, "a failed trial opens it again");
-        assert_eq!(circuit.may_start(at(122)), Permission::After(Duration::ZERO));
-        circuit.started();
-        assert_eq!(circuit.health(at(200), true), Health::Healthy);
+        assert_eq!(circuit.health(at(0), false), ServiceHealth::Stopped);
+        circuit.record_failure(at(0));
+        assert_eq!(circuit.health(at(0), true), ServiceHealth::Degraded);
+        assert_eq!(circuit.may_start(at(0)), StartPermit::After(FIRST_PAUSE));
+        circuit.record_failure(at(1));
+        assert_eq!(circuit.may_start(at(1)), StartPermit::After(FIRST_PAUSE * 2));
+        circuit.record_failure(at(2));
+        assert_eq!(circuit.health(at(2), false), ServiceHealth::Open);
+        assert_eq!(circuit.may_start(at(3)), StartPermit::NotFor(Duration::from_secs(59)));
+        assert_eq!(circuit.health(at(62), false), ServiceHealth::HalfOpen);
+        assert_eq!(circuit.may_start(at(62)), StartPermit::After(Duration::ZERO));
+        circuit.record_failure(at(62));
+        assert_eq!(circuit.health(at(63), false), ServiceHealth::Open, "a failed trial opens it again");
+        assert_eq!(circuit.may_start(at(122)), StartPermit::After(Duration::ZERO));
+        circuit.record_start();
+        assert_eq!(circuit.health(at(200), true), ServiceHealth::Healthy);
     }
 
     #[test]
@@ -131,10 +133,10 @@ mod tests {
         let start = Instant::now();
         let mut circuit = circuit(1);
         for minute in 0..10 {
-            circuit.failed(start + Duration::from_secs(61 * minute));
-            circuit.started();
+            circuit.record_failure(start + Duration::from_secs(61 * minute));
+            circuit.record_start();
         }
-        assert_eq!(circuit.health(start + Duration::from_secs(620), true), Health::Healthy);
+        assert_eq!(circuit.health(start + Duration::from_secs(620), true), ServiceHealth::Healthy);
     }
 
     #[test]
@@ -142,9 +144,9 @@ mod tests {
         let start = Instant::now();
         let mut circuit = circuit(3);
         for _ in 0..4 {
-            circuit.started();
-            circuit.failed(start);
+            circuit.record_start();
+            circuit.record_failure(start);
         }
-        assert_eq!(circuit.health(start, false), Health::Open);
+        assert_eq!(circuit.health(start, false), ServiceHealth::Open);
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 
 /// What the pool holds while a service runs. Once [`Connection::closed`] gives a reason, it stays closed.
-pub(super) trait Connection: Send + Sync {
+pub(super) trait ServiceConnection: Send + Sync {
     fn instructions(&self) -> Option<String>;
 
     /// Goes up when the service says that what it offers has changed.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::conversation::Content;
 use crate::ids::ToolName;
-use crate::tool::{Hints, ToolOutcome, ToolSpec};
+use crate::tool::{ToolHints, ToolOutcome, ToolSpec};
 
 pub(super) fn spec(tool: Tool) -> ToolSpec {
     let annotations = tool.annotations.unwrap_or_default();
@@ -16,7 +16,7 @@ pub(super) fn spec(tool: Tool) -> ToolSpec {
         description: tool.description.map(std::borrow::Cow::into_owned).unwrap_or_default(),
         input_schema: tool.input_schema,
         output_schema: tool.output_schema,
-        hints: Hints {
+        hints: ToolHints {
             read_only: annotations.read_only_hint,
             destructive: annotations.destructive_hint,
             idempotent: annotations.idempotent_hint,

@@ -34,29 +34,29 @@ impl Environment {
 
 impl Environment {
     /// What `fill_in` puts into this text.
-    pub fn secrets_in(&self, text: &str) -> Secrets {
+    pub fn secrets_in(&self, text: &str) -> SecretValues {
         let names = Placeholder::all_in(text).map(|placeholder| placeholder.name);
         let known =
             names.filter_map(|name| Some((name.to_owned(), self.0.get(OsStr::new(name))?.to_str()?.to_owned())));
-        Secrets::of(known)
+        SecretValues::of(known)
     }
 }
 
 /// What a transport holds itself: editors and other tools write tokens where a manifest would name a variable. A
 /// path or a word may be hidden along with them, which harms nobody.
-pub fn literal_secrets(transport: &Transport) -> Secrets {
+pub fn literal_secrets(transport: &Transport) -> SecretValues {
     let values = |map: &BTreeMap<String, String>| map.clone().into_iter().filter(|(_, value)| value.len() >= 8);
     match transport {
-        Transport::Builtin(_) => Secrets::default(),
-        Transport::Stdio(stdio) => Secrets::of(values(&stdio.env)),
+        Transport::Builtin(_) => SecretValues::default(),
+        Transport::Stdio(stdio) => SecretValues::of(values(&stdio.env)),
         Transport::Http(http) => {
             let query = http.url.split_once('?').map(|(_, query)| ("query".to_owned(), query.to_owned()));
-            Secrets::of(values(&http.headers).chain(query))
+            SecretValues::of(values(&http.headers).chain(query))
         }
     }
 }
 
-impl Secrets {
+impl SecretValues {
     /// By the name that stands in their place.
     fn of(known: impl Iterator<Item = (String, String)>) -> Self {
         // Text is logged line by line, so each line of a value is a secret of its own. Shorter ones are none, and
@@ -69,11 +69,11 @@ impl Secrets {
         // One value may begin another: the longest goes first, or its tail would be left.
         secrets.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
         secrets.dedup();
-        Secrets(secrets)
+        SecretValues(secrets)
     }
 
     #[must_use]
-    pub fn and(mut self, more: Secrets) -> Self {
+    pub fn and(mut self, more: SecretValues) -> Self {
         self.0.extend(more.0);
         self.0.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
         self
@@ -82,16 +82,16 @@ impl Secrets {
 
 /// The values that a service was given, to keep them out of what is said about it.
 #[derive(Clone, Default)]
-pub struct Secrets(Vec<(String, String)>);
+pub struct SecretValues(Vec<(String, String)>);
 
 /// What it hides is hidden here, too.
-impl std::fmt::Debug for Secrets {
+impl std::fmt::Debug for SecretValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Secrets({})", self.0.len())
     }
 }
 
-impl Secrets {
+impl SecretValues {
     pub fn hide(&self, text: &str) -> String {
         let hidden = |text: String, (name, value): &(String, String)| text.replace(value, &format!("${{env:{name}}}"));
         self.0.iter().fold(text.to_owned(), hidden)

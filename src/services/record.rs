@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Environment;
-use super::connection::{CallError, Connection};
+use super::connection::{CallError, ServiceConnection};
 use crate::ids::{ServiceName, ToolName};
 use crate::manifest::ServiceManifest;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
@@ -26,7 +26,7 @@ use redact::Redaction;
 
 /// One line of a cassette.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Line {
+struct CassetteLine {
     service: ServiceName,
     #[serde(flatten)]
     interaction: Interaction,
@@ -36,14 +36,14 @@ struct Line {
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Interaction {
     Catalog { instructions: Option<String>, catalog: Catalog },
-    Call { tool: ToolName, arguments: Map<String, Value>, answer: Answer<ToolOutcome> },
-    Resource { uri: String, answer: Answer<Value> },
-    Prompt { name: String, arguments: Map<String, Value>, answer: Answer<Value> },
+    Call { tool: ToolName, arguments: Map<String, Value>, answer: RecordedAnswer<ToolOutcome> },
+    Resource { uri: String, answer: RecordedAnswer<Value> },
+    Prompt { name: String, arguments: Map<String, Value>, answer: RecordedAnswer<Value> },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer<T> {
+enum RecordedAnswer<T> {
     Ok(T),
     Died(String),
     TimedOut,
@@ -51,24 +51,24 @@ enum Answer<T> {
     Refused(String),
 }
 
-impl<T: Clone> Answer<T> {
+impl<T: Clone> RecordedAnswer<T> {
     fn of(result: &Result<T, CallError>) -> Self {
         match result {
-            Ok(value) => Answer::Ok(value.clone()),
-            Err(CallError::Died(reason)) => Answer::Died(reason.clone()),
-            Err(CallError::TimedOut) => Answer::TimedOut,
-            Err(CallError::Cancelled) => Answer::Cancelled,
-            Err(CallError::Refused(reason)) => Answer::Refused(reason.clone()),
+            Ok(value) => RecordedAnswer::Ok(value.clone()),
+            Err(CallError::Died(reason)) => RecordedAnswer::Died(reason.clone()),
+            Err(CallError::TimedOut) => RecordedAnswer::TimedOut,
+            Err(CallError::Cancelled) => RecordedAnswer::Cancelled,
+            Err(CallError::Refused(reason)) => RecordedAnswer::Refused(reason.clone()),
         }
     }
 
     fn result(self) -> Result<T, CallError> {
         match self {
-            Answer::Ok(value) => Ok(value),
-            Answer::Died(reason) => Err(CallError::Died(reason)),
-            Answer::TimedOut => Err(CallError::TimedOut),
-            Answer::Cancelled => Err(CallError::Cancelled),
-            Answer::Refused(reason) => Err(CallError::Refused(reason)),
+            RecordedAnswer::Ok(value) => Ok(value),
+            RecordedAnswer::Died(reason) => Err(CallError::Died(reason)),
+            RecordedAnswer::TimedOut => Err(CallError::TimedOut),
+            RecordedAnswer::Cancelled => Err(CallError::Cancelled),
+            RecordedAnswer::Refused(reason) => Err(CallError::Refused(reason)),
         }
     }
 }
@@ -83,10 +83,10 @@ pub enum RecordError {
 
 /// A recording under way, or one to play.
 #[derive(Debug, Clone)]
-pub struct Cassette(Arc<Tape>);
+pub struct Cassette(Arc<CassetteMode>);
 
 #[derive(Debug)]
-enum Tape {
+enum CassetteMode {
     Recording(Mutex<File>),
     Playing(HashMap<ServiceName, Vec<Interaction>>),
 }
@@ -106,7 +106,7 @@ impl Cassette {
         options.write(true).create(true).truncate(true).mode(0o600);
         let file = options.open(path).map_err(|error| unusable(path, &error))?;
         restrict(&file).map_err(|error| unusable(path, &error))?;
-        Ok(Self(Arc::new(Tape::Recording(Mutex::new(file)))))
+        Ok(Self(Arc::new(CassetteMode::Recording(Mutex::new(file)))))
     }
 
     pub fn from_file(path: &Path) -> Result<Self, RecordError> {
@@ -120,27 +120,29 @@ impl Cassette {
                 continue;
             }
             // The parser counts lines from the start of what it was given, which is always the first.
-            let line: Line = serde_json::from_str(&text)
+            let line: CassetteLine = serde_json::from_str(&text)
                 .map_err(|error| broken(error.to_string().replace(" at line 1 column ", " at column ")))?;
             interactions.entry(line.service).or_default().push(line.interaction);
         }
-        Ok(Self(Arc::new(Tape::Playing(interactions))))
+        Ok(Self(Arc::new(CassetteMode::Playing(interactions))))
     }
 
     pub(super) fn replays(&self) -> bool {
-        matches!(*self.0, Tape::Playing(_))
+        matches!(*self.0, CassetteMode::Playing(_))
     }
 
     /// The service as it was recorded.
-    pub(super) fn play(&self, service: &ServiceName) -> Result<Arc<dyn Connection>, String> {
-        let Tape::Playing(interactions) = &*self.0 else { return Err("the cassette is being recorded".to_owned()) };
+    pub(super) fn play(&self, service: &ServiceName) -> Result<Arc<dyn ServiceConnection>, String> {
+        let CassetteMode::Playing(interactions) = &*self.0 else {
+            return Err("the cassette is being recorded".to_owned());
+        };
         let lines = interactions.get(service).ok_or_else(|| {
             let mut held: Vec<_> = interactions.keys().map(ServiceName::as_str).collect();
             held.sort_unstable();
             let held = if held.is_empty() { "nothing".to_owned() } else { held.join(", ") };
             format!("the recording does not hold it; it holds: {held}")
         })?;
-        Ok(Arc::new(Player { lines: lines.clone(), played: Mutex::default() }))
+        Ok(Arc::new(CassettePlayer { lines: lines.clone(), played: Mutex::default() }))
     }
 
     /// The same service, with everything written down.
@@ -148,15 +150,15 @@ impl Cassette {
         &self,
         manifest: &ServiceManifest,
         environment: &Environment,
-        connection: Arc<dyn Connection>,
-    ) -> Arc<dyn Connection> {
+        connection: Arc<dyn ServiceConnection>,
+    ) -> Arc<dyn ServiceConnection> {
         let redaction = Redaction::of(&manifest.transport, environment);
         let (service, offered) = (manifest.name.clone(), Mutex::default());
-        Arc::new(Recorder { service, connection, cassette: self.clone(), redaction, offered })
+        Arc::new(CassetteRecorder { service, connection, cassette: self.clone(), redaction, offered })
     }
 
-    fn write(&self, line: &Line, redaction: &Redaction) {
-        let Tape::Recording(file) = &*self.0 else { return };
+    fn write(&self, line: &CassetteLine, redaction: &Redaction) {
+        let CassetteMode::Recording(file) = &*self.0 else { return };
         let text = serde_json::to_value(line).map(|value| redaction.apply(value).to_string());
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
         // In one piece, so that a skein that is killed leaves whole lines.
@@ -172,22 +174,22 @@ fn unusable(path: &Path, error: &std::io::Error) -> RecordError {
     RecordError::File { file: path.display().to_string(), problem: error.to_string() }
 }
 
-struct Recorder {
+struct CassetteRecorder {
     service: ServiceName,
-    connection: Arc<dyn Connection>,
+    connection: Arc<dyn ServiceConnection>,
     cassette: Cassette,
     redaction: Redaction,
     /// What was last written about what it offers; said again, it is not written again.
     offered: Mutex<Option<Catalog>>,
 }
 
-impl Recorder {
+impl CassetteRecorder {
     fn write(&self, interaction: Interaction) {
-        self.cassette.write(&Line { service: self.service.clone(), interaction }, &self.redaction);
+        self.cassette.write(&CassetteLine { service: self.service.clone(), interaction }, &self.redaction);
     }
 }
 
-impl Connection for Recorder {
+impl ServiceConnection for CassetteRecorder {
     fn instructions(&self) -> Option<String> {
         self.connection.instructions()
     }
@@ -215,7 +217,7 @@ impl Connection for Recorder {
         Box::pin(async move {
             let (tool, arguments) = (call.tool.clone(), call.arguments.clone());
             let result = self.connection.call(call, limit).await;
-            self.write(Interaction::Call { tool, arguments, answer: Answer::of(&result) });
+            self.write(Interaction::Call { tool, arguments, answer: RecordedAnswer::of(&result) });
             result
         })
     }
@@ -228,7 +230,7 @@ impl Connection for Recorder {
     ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
             let result = self.connection.read_resource(uri.clone(), context, limit).await;
-            self.write(Interaction::Resource { uri, answer: Answer::of(&result) });
+            self.write(Interaction::Resource { uri, answer: RecordedAnswer::of(&result) });
             result
         })
     }
@@ -242,7 +244,7 @@ impl Connection for Recorder {
     ) -> BoxFuture<'_, Result<Value, CallError>> {
         Box::pin(async move {
             let result = self.connection.get_prompt(name.clone(), arguments.clone(), context, limit).await;
-            self.write(Interaction::Prompt { name, arguments, answer: Answer::of(&result) });
+            self.write(Interaction::Prompt { name, arguments, answer: RecordedAnswer::of(&result) });
             result
         })
     }
@@ -260,15 +262,18 @@ impl Connection for Recorder {
     }
 }
 
-struct Player {
+struct CassettePlayer {
     lines: Vec<Interaction>,
     /// How often each line was the answer. The same question may have had several answers, in order.
     played: Mutex<HashMap<usize, usize>>,
 }
 
-impl Player {
+impl CassettePlayer {
     /// The recorded answer to a question: the first that was not given yet, or else the last one.
-    fn find<T: Clone>(&self, matches: impl Fn(&Interaction) -> Option<&Answer<T>>) -> Option<Answer<T>> {
+    fn find<T: Clone>(
+        &self,
+        matches: impl Fn(&Interaction) -> Option<&RecordedAnswer<T>>,
+    ) -> Option<RecordedAnswer<T>> {
         let mut played = self.played.lock().unwrap_or_else(PoisonError::into_inner);
         let found: Vec<_> = self
             .lines
@@ -281,7 +286,7 @@ impl Player {
         Some((*answer).clone())
     }
 
-    fn unmatched(&self, wanted: &str, recorded: impl Iterator<Item = String>) -> CallError {
+    fn no_answer(&self, wanted: &str, recorded: impl Iterator<Item = String>) -> CallError {
         let nearest = recorded.max_by(|a, b| strsim::jaro(a, wanted).total_cmp(&strsim::jaro(b, wanted)));
         CallError::Refused(match nearest {
             Some(nearest) => format!("the recording has no answer to {wanted}; the nearest it has is {nearest}"),
@@ -290,11 +295,11 @@ impl Player {
     }
 }
 
-fn shown(name: &str, arguments: &Map<String, Value>) -> String {
+fn call_text(name: &str, arguments: &Map<String, Value>) -> String {
     format!("{name} {}", Value::Object(arguments.clone()))
 }
 
-impl Connection for Player {
+impl ServiceConnection for CassettePlayer {
     fn instructions(&self) -> Option<String> {
         self.lines.iter().rev().find_map(|line| match line {
             Interaction::Catalog { instructions, .. } => instructions.clone(),
@@ -319,12 +324,12 @@ impl Connection for Player {
             }
             _ => None,
         });
-        let result = found.map(Answer::result).unwrap_or_else(|| {
+        let result = found.map(RecordedAnswer::result).unwrap_or_else(|| {
             let recorded = self.lines.iter().filter_map(|line| match line {
-                Interaction::Call { tool, arguments, .. } => Some(shown(tool.as_str(), arguments)),
+                Interaction::Call { tool, arguments, .. } => Some(call_text(tool.as_str(), arguments)),
                 _ => None,
             });
-            Err(self.unmatched(&shown(call.tool.as_str(), &call.arguments), recorded))
+            Err(self.no_answer(&call_text(call.tool.as_str(), &call.arguments), recorded))
         });
         Box::pin(async move { result })
     }
@@ -334,12 +339,12 @@ impl Connection for Player {
             Interaction::Resource { uri, answer } if *uri == wanted => Some(answer),
             _ => None,
         });
-        let result = found.map(Answer::result).unwrap_or_else(|| {
+        let result = found.map(RecordedAnswer::result).unwrap_or_else(|| {
             let recorded = self.lines.iter().filter_map(|line| match line {
                 Interaction::Resource { uri, .. } => Some(uri.clone()),
                 _ => None,
             });
-            Err(self.unmatched(&wanted, recorded))
+            Err(self.no_answer(&wanted, recorded))
         });
         Box::pin(async move { result })
     }
@@ -355,12 +360,12 @@ impl Connection for Player {
             Interaction::Prompt { name, arguments, answer } if *name == wanted && *arguments == given => Some(answer),
             _ => None,
         });
-        let result = found.map(Answer::result).unwrap_or_else(|| {
+        let result = found.map(RecordedAnswer::result).unwrap_or_else(|| {
             let recorded = self.lines.iter().filter_map(|line| match line {
-                Interaction::Prompt { name, arguments, .. } => Some(shown(name, arguments)),
+                Interaction::Prompt { name, arguments, .. } => Some(call_text(name, arguments)),
                 _ => None,
             });
-            Err(self.unmatched(&shown(&wanted, &given), recorded))
+            Err(self.no_answer(&call_text(&wanted, &given), recorded))
         });
         Box::pin(async move { result })
     }

@@ -24,13 +24,13 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{CallError, Connection};
+use super::connection::{CallError, ServiceConnection};
 use super::content;
-use super::stdio::Failure;
-use crate::process::Group;
-use crate::task::Scope;
+use super::stdio::WireFailure;
+use crate::process::ProcessGroup;
+use crate::task::TaskScope;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
-pub(super) use client::{Client, Owner};
+pub(super) use client::{McpClient, Owner};
 
 /// A server that asks for ever must not be answered for ever.
 const MAX_ROUNDS: usize = 10;
@@ -52,35 +52,35 @@ pub(super) enum Era {
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(super) enum Unconnected {
+pub(super) enum ConnectError {
     /// The server knows the newer question but speaks only older versions: it must be greeted anew.
     OlderEra,
     Failed(String),
 }
 
-pub(super) struct Remote {
+pub(super) struct McpConnection {
     peer: Peer<RoleClient>,
-    client: Client,
+    client: McpClient,
     instructions: Option<String>,
     pid: Option<u32>,
     /// Ends the client; the supervisor then ends the process.
     stop: Mutex<Option<RunningServiceCancellationToken>>,
     /// Why it was given up, if it was.
-    failure: Failure,
+    failure: WireFailure,
     /// Written by the supervisor, once, when everything is gone.
     closed: watch::Receiver<Option<String>>,
 }
 
-impl Remote {
+impl McpConnection {
     /// Performs the handshake, in whichever era the server speaks, and watches over the connection until it
     /// ends. A `group` dies with the connection, and the connection with it.
     pub(super) async fn connect<T, E, A>(
-        client: Client,
+        client: McpClient,
         transport: T,
         era: Era,
-        group: Option<(Group, Failure)>,
-        scope: &Scope,
-    ) -> Result<Self, Unconnected>
+        group: Option<(ProcessGroup, WireFailure)>,
+        scope: &TaskScope,
+    ) -> Result<Self, ConnectError>
     where
         T: IntoTransport<RoleClient, E, A>,
         E: std::error::Error + Send + Sync + 'static,
@@ -97,9 +97,9 @@ impl Remote {
         let running = match client.clone().serve_with_lifecycle(transport, lifecycle).await {
             Ok(running) => running,
             Err(ClientInitializeError::NoCompatibleProtocolVersion { .. }) if era == Era::Unknown => {
-                return Err(Unconnected::OlderEra);
+                return Err(ConnectError::OlderEra);
             }
-            Err(error) => return Err(Unconnected::Failed(start_failure(&plainly(&error), group).await)),
+            Err(error) => return Err(ConnectError::Failed(start_failure(&plainly(&error), group).await)),
         };
         let peer = running.peer().clone();
         let instructions = peer.peer_info().and_then(|info| info.instructions.clone());
@@ -158,7 +158,7 @@ impl Remote {
                 Ok(ServerResult::InputRequiredResult(required)) => required,
                 // So a server of the older era says that it has done nothing, because a page is to be visited first.
                 Err(RmcpError::McpError(error)) if error.code.0 == PAGE_FIRST => {
-                    let visited = questions::visited(&self.client, error.data.as_ref(), context).await;
+                    let visited = questions::visit_pages(&self.client, error.data.as_ref(), context).await;
                     if visited.is_empty() {
                         return Ok(Err(RmcpError::McpError(error)));
                     }
@@ -166,7 +166,7 @@ impl Remote {
                     continue;
                 }
                 answer => {
-                    questions::done(&self.client, &pages, context);
+                    questions::finish_pages(&self.client, &pages, context);
                     return Ok(answer);
                 }
             };
@@ -208,7 +208,7 @@ impl Remote {
                 () = context.cancel.cancelled() => ("the user cancelled", CallError::Cancelled),
                 answer = &mut answer => return Ok(answer),
                 // The time begins again.
-                () = listening.heard() => continue,
+                () = listening.wait_for_activity() => continue,
                 () = tokio::time::sleep(limit) => {
                     if listening.is_asking() {
                         continue;
@@ -252,7 +252,7 @@ impl Remote {
     }
 }
 
-impl Connection for Remote {
+impl ServiceConnection for McpConnection {
     fn instructions(&self) -> Option<String> {
         self.instructions.clone()
     }
@@ -337,7 +337,7 @@ impl Connection for Remote {
 }
 
 /// A connection that nobody holds any more ends, and its process with it.
-impl Drop for Remote {
+impl Drop for McpConnection {
     fn drop(&mut self) {
         self.give_up();
     }
@@ -349,7 +349,7 @@ fn is_newer(peer: &Peer<RoleClient>) -> bool {
 }
 
 /// A server of the newer era says only to those who listen that its lists have changed.
-async fn subscribe(peer: Peer<RoleClient>, client: Client, ending: CancellationToken) {
+async fn subscribe(peer: Peer<RoleClient>, client: McpClient, ending: CancellationToken) {
     let Some(info) = peer.peer_info().filter(|_| is_newer(&peer)) else { return };
     let capabilities = &info.capabilities;
     let said = |changes: Option<bool>| changes.filter(|changes| *changes);
@@ -364,7 +364,7 @@ async fn subscribe(peer: Peer<RoleClient>, client: Client, ending: CancellationT
         match peer.listen(filter).await {
             Ok(mut subscription) => {
                 while let Ok(Some(_)) = subscription.next().await {
-                    client.changed();
+                    client.mark_changed();
                 }
             }
             Err(error) => tracing::info!(service = %client.service, %error, "changes of its lists will not be heard"),
@@ -378,9 +378,9 @@ async fn subscribe(peer: Peer<RoleClient>, client: Client, ending: CancellationT
 
 /// Waits for the end of the connection, sees that the process is gone, and says why.
 async fn supervise(
-    running: RunningService<RoleClient, Client>,
-    mut group: Option<Group>,
-    failure: Failure,
+    running: RunningService<RoleClient, McpClient>,
+    mut group: Option<ProcessGroup>,
+    failure: WireFailure,
     closing: watch::Sender<Option<String>>,
     ending: CancellationToken,
 ) {
@@ -417,7 +417,7 @@ async fn supervise(
     drop(closing.send(Some(reason)));
 }
 
-async fn end(mut group: Group, failure: &Failure) -> String {
+async fn end(mut group: ProcessGroup, failure: &WireFailure) -> String {
     let exited = tokio::time::timeout(GRACE, group.wait()).await;
     group.stop(GRACE).await;
     match (failure.take(), exited) {
@@ -442,7 +442,7 @@ fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-async fn start_failure(error: &str, group: Option<(Group, Failure)>) -> String {
+async fn start_failure(error: &str, group: Option<(ProcessGroup, WireFailure)>) -> String {
     let Some((group, failure)) = group else { return error.to_owned() };
     let ended = end(group, &failure).await;
     if ended.starts_with("exit") || ended.starts_with("signal") {

@@ -14,12 +14,12 @@ use rmcp::transport::Transport;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 
-use super::environment::{Environment, Secrets};
+use super::environment::{Environment, SecretValues};
 use super::replies::PendingRequests;
 use crate::ids::ServiceName;
 use crate::manifest::{LOADERS, StdioTransport};
 use crate::process::{
-    DroppedOutput, Group, Launch, OutputLimit, OutputVerdict, Pipes, Reaper, Stdin, minimal_environment,
+    DroppedOutput, Launch, OutputLimit, OutputVerdict, Pipes, ProcessGroup, Reaper, Stdin, minimal_environment,
 };
 
 /// Longer than any answer that is worth having.
@@ -32,12 +32,12 @@ pub(super) fn start(
     transport: &StdioTransport,
     environment: &Environment,
     reaper: Option<&Reaper>,
-) -> Result<(Wire, ChildStderr, Group), String> {
+) -> Result<(StdioWire, ChildStderr, ProcessGroup), String> {
     let (group, pipes) = spawn(transport, environment, reaper)?;
     let Pipes { stdin: Some(stdin), stdout, stderr } = pipes else {
         return Err("its standard input is closed".to_owned());
     };
-    Ok((Wire::new(stdin, stdout), stderr, group))
+    Ok((StdioWire::new(stdin, stdout), stderr, group))
 }
 
 /// Starts a program with the minimal environment and what its manifest adds to that.
@@ -45,7 +45,7 @@ pub fn spawn(
     transport: &StdioTransport,
     environment: &Environment,
     reaper: Option<&Reaper>,
-) -> Result<(Group, Pipes), String> {
+) -> Result<(ProcessGroup, Pipes), String> {
     let mut env = minimal_environment(environment.variables());
     for (name, value) in &transport.env {
         env.insert(OsString::from(name), OsString::from(environment.fill_in(value)?));
@@ -59,7 +59,7 @@ pub fn spawn(
         cwd: transport.cwd.as_deref().map(|cwd| environment.fill_in(cwd).map(Into::into)).transpose()?,
         stdin: Stdin::Piped,
     };
-    Group::spawn(&launch, reaper).map_err(|error| match error.kind() {
+    ProcessGroup::spawn(&launch, reaper).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => format!("there is no program `{}` on the PATH", transport.command),
         _ => format!("`{}` cannot be run: {error}", transport.command),
     })
@@ -76,8 +76,8 @@ fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
 }
 
 /// What it says on stderr goes to the log, without the secrets it was given, and not faster than the log can bear.
-pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secrets) {
-    let mut lines = Lines::new(BufReader::new(stderr), 64 * 1024);
+pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: SecretValues) {
+    let mut lines = LineReader::new(BufReader::new(stderr), 64 * 1024);
     let mut limit = OutputLimit::default();
     let report = |dropped: Option<DroppedOutput>| {
         if let Some(dropped) = dropped {
@@ -105,12 +105,12 @@ pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secr
 }
 
 /// MCP messages, one a line.
-pub(super) struct Wire {
+pub(super) struct StdioWire {
     /// Shared with the sends under way.
     stdin: Arc<tokio::sync::Mutex<Option<ChildStdin>>>,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: LineReader<BufReader<ChildStdout>>,
     garbage: usize,
-    failure: Failure,
+    failure: WireFailure,
     /// Shared with the sends under way.
     pending: Arc<Mutex<PendingRequests>>,
     /// Errors for requests whose answer could not be read.
@@ -119,9 +119,9 @@ pub(super) struct Wire {
 
 /// Why the wire broke, if it was not simply closed. The connection reads it once the wire is gone.
 #[derive(Clone, Default)]
-pub(super) struct Failure(Arc<Mutex<Option<String>>>);
+pub(super) struct WireFailure(Arc<Mutex<Option<String>>>);
 
-impl Failure {
+impl WireFailure {
     pub(super) fn set(&self, reason: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
     }
@@ -131,24 +131,24 @@ impl Failure {
     }
 }
 
-impl Wire {
+impl StdioWire {
     fn new(stdin: ChildStdin, stdout: ChildStdout) -> Self {
         Self {
             stdin: Arc::new(tokio::sync::Mutex::new(Some(stdin))),
-            lines: Lines::new(BufReader::new(stdout), MAX_LINE),
+            lines: LineReader::new(BufReader::new(stdout), MAX_LINE),
             garbage: 0,
-            failure: Failure::default(),
+            failure: WireFailure::default(),
             pending: Arc::default(),
             failed: VecDeque::new(),
         }
     }
 
-    pub(super) fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> WireFailure {
         self.failure.clone()
     }
 }
 
-impl Transport<RoleClient> for Wire {
+impl Transport<RoleClient> for StdioWire {
     type Error = std::io::Error;
 
     fn send(
@@ -214,13 +214,13 @@ impl Transport<RoleClient> for Wire {
 
 /// Lines with a limit, read so that giving up in the middle loses nothing.
 #[derive(Debug)]
-pub struct Lines<R> {
+pub struct LineReader<R> {
     reader: R,
     partial: Vec<u8>,
     max: usize,
 }
 
-impl<R: AsyncBufRead + Unpin> Lines<R> {
+impl<R: AsyncBufRead + Unpin> LineReader<R> {
     pub fn new(reader: R, max: usize) -> Self {
         Self { reader, partial: Vec::new(), max }
     }

@@ -5,40 +5,40 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::recorder::{Recorder, row};
-use super::setup::Setup;
-use super::turn::Begun;
-use super::undo::{Undone, last_exchange};
-use super::{Choice, Host, Place, SessionError, Sessions};
-use crate::agents::{Event, Exchange, History, Notifier, Status};
+use super::recorder::{SessionRecorder, row};
+use super::setup::SessionSetup;
+use super::turn::PendingTurn;
+use super::undo::{UndoneTurn, last_exchange};
+use super::{SessionError, SessionPorts, SessionRoots, SessionSettings, Sessions};
+use crate::agents::{Event, Exchange, History, Notifier, StatusUpdate};
 use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Message, Role, Usage};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{Approval, ServiceEntry};
-use crate::store::{Change, Spent, StoreError, StoredSession};
-use crate::tool::{Session, is_hidden};
+use crate::manifest::{ApprovalLevel, ServiceEntry};
+use crate::store::{SessionChange, StoreError, StoredSession, UsageTotals};
+use crate::tool::{SessionContext, is_hidden};
 
 /// An open session.
-pub struct Live {
+pub struct Session {
     pub(super) sessions: Sessions,
-    session: Arc<Session>,
+    context: Arc<SessionContext>,
     /// Held while a turn runs.
     pub(super) history: Arc<tokio::sync::Mutex<History>>,
     /// How many events the history was made of. Another skein may have gone on with the session meanwhile.
     pub(super) events: Arc<AtomicU64>,
-    setup: Mutex<Arc<Setup>>,
+    setup: Mutex<Arc<SessionSetup>>,
     /// Held while a switch is prepared, so that of two the later one wins.
     switch: tokio::sync::Mutex<()>,
     title: Mutex<Option<String>>,
-    spent: Mutex<Spent>,
+    usage: Mutex<UsageTotals>,
     /// Of the turn that runs.
     notifier: Mutex<Option<Arc<dyn Notifier>>>,
     /// What the turn that runs thinks with; a switch is for the next one.
-    turn: Mutex<Option<Arc<Setup>>>,
+    turn: Mutex<Option<Arc<SessionSetup>>>,
     /// What was spent for the turn that runs outside of its own requests.
-    beside: Mutex<Usage>,
+    extra_usage: Mutex<Usage>,
     /// It works for nobody, and nobody for it.
     alone: AtomicBool,
 }
@@ -64,52 +64,58 @@ pub enum PromptError {
     Record(#[from] SessionError),
 }
 
-impl Live {
+impl Session {
     pub(super) fn new(
         sessions: Sessions,
         id: String,
-        place: Place,
-        choice: Choice,
-        host: Host,
+        place: SessionRoots,
+        choice: SessionSettings,
+        host: SessionPorts,
         history: History,
         stored: Option<&StoredSession>,
     ) -> Arc<Self> {
         let scratch = sessions.scratch(&id);
-        let session =
-            Session::in_editor(id, place.cwd, place.roots, scratch, sessions.paths_to_hide(), host.editor.clone());
-        let setup = Setup::new(choice, host, Arc::clone(&session));
+        let session = SessionContext::in_editor(
+            id,
+            place.cwd,
+            place.roots,
+            scratch,
+            sessions.paths_to_hide(),
+            host.editor.clone(),
+        );
+        let setup = SessionSetup::new(choice, host, Arc::clone(&session));
         let spent = stored.map(|stored| stored.spent).unwrap_or_default();
         let live = Arc::new(Self {
             sessions,
-            session,
+            context: session,
             history: Arc::new(tokio::sync::Mutex::new(history)),
             events: Arc::new(AtomicU64::new(stored.map_or(0, |stored| stored.events))),
             setup: Mutex::new(Arc::new(setup)),
             switch: tokio::sync::Mutex::default(),
             title: Mutex::new(stored.and_then(|stored| stored.title.clone())),
-            spent: Mutex::new(spent),
+            usage: Mutex::new(spent),
             notifier: Mutex::default(),
             turn: Mutex::default(),
-            beside: Mutex::default(),
+            extra_usage: Mutex::default(),
             alone: AtomicBool::new(false),
         });
         let weak = Arc::downgrade(&live);
-        live.session.warnings.listen(move |text| {
+        live.context.warnings.listen(move |text| {
             let turn = weak.upgrade().and_then(|live| live.notifier());
-            turn.map(|turn| turn.status(Status::Notice(text))).is_some()
+            turn.map(|turn| turn.status(StatusUpdate::Notice(text))).is_some()
         });
         live
     }
 
     pub fn id(&self) -> &str {
-        &self.session.id
+        &self.context.id
     }
 
-    pub fn session(&self) -> &Arc<Session> {
-        &self.session
+    pub fn context(&self) -> &Arc<SessionContext> {
+        &self.context
     }
 
-    pub fn choice(&self) -> Choice {
+    pub fn choice(&self) -> SessionSettings {
         self.setup().choice.clone()
     }
 
@@ -117,8 +123,8 @@ impl Live {
         lock(&self.title).clone()
     }
 
-    pub fn spent(&self) -> Spent {
-        *lock(&self.spent)
+    pub fn usage_totals(&self) -> UsageTotals {
+        *lock(&self.usage)
     }
 
     /// What the model said last; empty if it said nothing, and while a turn runs.
@@ -154,7 +160,7 @@ impl Live {
 
     /// What the session has cost if the turn that runs has used `usage` so far; nothing if that is not known.
     pub fn cost_with(&self, usage: &Usage) -> Option<f64> {
-        Some(self.spent().cost.unwrap_or_default() + self.cost_of(usage)?)
+        Some(self.usage_totals().cost.unwrap_or_default() + self.cost_of(usage)?)
     }
 
     /// What the session may use in its mode; its services are started if they do not run. If one of them has other tools
@@ -194,12 +200,12 @@ impl Live {
     }
 
     /// A stricter level holds at once, also for the turn that runs.
-    pub async fn set_approval(&self, approval: Approval) -> Result<(), SessionError> {
+    pub async fn set_approval(&self, approval: ApprovalLevel) -> Result<(), SessionError> {
         self.setup().tighten(approval);
         self.change(|choice| choice.approval = Some(approval)).await
     }
 
-    async fn change(&self, change: impl FnOnce(&mut Choice)) -> Result<(), SessionError> {
+    async fn change(&self, change: impl FnOnce(&mut SessionSettings)) -> Result<(), SessionError> {
         let _switch = self.switch.lock().await;
         let now = self.setup();
         let mut choice = now.choice.clone();
@@ -209,27 +215,27 @@ impl Live {
         }
         // A level that came with the launch is for the launch: it is kept only if it was chosen just now.
         let approval = choice.approval.filter(|_| choice.approval != now.choice.approval);
-        let change = Change {
+        let change = SessionChange {
             agent: Some(choice.mode.agent.to_string()),
             mode: Some(choice.mode.mode.to_string()),
             model: Some(choice.model.clone()),
             approval: approval.map(|approval| approval.as_str().to_owned()),
-            ..Change::default()
+            ..SessionChange::default()
         };
         let next = now.with(choice);
         next.binding().await?;
-        self.seat_of(&next, false).await?;
+        self.ensure_external_session(&next, false).await?;
         *lock(&self.setup) = Arc::new(next);
         self.sessions.store.change(self.id(), change);
         Ok(())
     }
 
     /// Starts a turn with the session's current mode and model. Fails if another turn runs.
-    pub fn begin(self: &Arc<Self>) -> Result<Begun, PromptError> {
+    pub fn begin(self: &Arc<Self>) -> Result<PendingTurn, PromptError> {
         let history = Arc::clone(&self.history).try_lock_owned().map_err(|_| PromptError::Busy)?;
         let setup = self.setup();
-        self.began(Arc::clone(&setup));
-        Ok(Begun::new(Arc::clone(self), history, setup))
+        self.set_turn_setup(Arc::clone(&setup));
+        Ok(PendingTurn::new(Arc::clone(self), history, setup))
     }
 
     /// Returns true while a turn runs.
@@ -246,20 +252,20 @@ impl Live {
     pub async fn compact(&self, front: Arc<dyn Notifier>, cancel: &CancellationToken) -> Result<usize, PromptError> {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
         self.catch_up(&mut history).await?;
-        if let Some((who, _)) = self.setup().outsider() {
+        if let Some((who, _)) = self.setup().external_agent() {
             return Err(PromptError::NotCompacted(format!("`{}` looks after its own window", who.name)));
         }
         let exchange = self.prepare(&self.setup(), "", &front).await?;
         let mut usage = Usage::default();
         let shortened = exchange.compact(&mut history, &mut usage, cancel).await;
         self.count(usage);
-        self.ended().await?;
+        self.finish_turn().await?;
         shortened.map_err(PromptError::NotCompacted)
     }
 
     /// Takes back the last prompt and everything that followed it, for the model and in the record. Nothing if there
     /// is no prompt left.
-    pub async fn undo(&self) -> Result<Option<Undone>, PromptError> {
+    pub async fn undo(&self) -> Result<Option<UndoneTurn>, PromptError> {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
         let mut events = self.sessions.events(self.id()).await?;
         let Some((place, undone)) = last_exchange(&events) else { return Ok(None) };
@@ -267,36 +273,36 @@ impl Live {
         self.sessions.store.append(self.id(), row(&event));
         self.sessions.store.flush(self.id()).await?;
         events.push(event);
-        *history = History::replayed(&events);
+        *history = History::from_events(&events);
         self.events.store(events.len() as u64, Ordering::Relaxed);
-        self.setup().seats().forget();
+        self.setup().external_sessions().forget();
         Ok(Some(undone))
     }
 
     /// Everything a turn needs, ready to begin.
     pub(super) async fn prepare(
         &self,
-        setup: &Setup,
+        setup: &SessionSetup,
         prompt: &str,
         front: &Arc<dyn Notifier>,
     ) -> Result<Exchange, PromptError> {
         let provider = setup.provider()?;
-        let upkeep = setup.models().upkeep()?;
+        let upkeep = setup.models().recovery_policy()?;
         let binding = setup.binding().await?;
         let options = &self.sessions.options;
         let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
         let recorder = self.recorder(front);
-        let session = Arc::clone(&self.session);
+        let session = Arc::clone(&self.context);
         let exchange = Exchange::new(provider, binding, session, recorder, options.limits, system);
-        Ok(exchange.with_upkeep(upkeep))
+        Ok(exchange.with_recovery(upkeep))
     }
 
     pub(super) fn recorder(&self, front: &Arc<dyn Notifier>) -> Arc<dyn Notifier> {
-        let recorder: Arc<dyn Notifier> = Arc::new(Recorder {
+        let recorder: Arc<dyn Notifier> = Arc::new(SessionRecorder {
             store: self.sessions.store.clone(),
             session: self.id().to_owned(),
             events: Arc::clone(&self.events),
-            front: Arc::clone(front),
+            notifier: Arc::clone(front),
         });
         *lock(&self.notifier) = Some(Arc::clone(&recorder));
         recorder
@@ -308,7 +314,7 @@ impl Live {
         let stored = stored.ok_or_else(|| StoreError::Gone { id: self.id().to_owned() })?;
         if stored.events != self.events.load(Ordering::Relaxed) {
             let whole = self.sessions.events(self.id()).await?;
-            *history = History::replayed(&whole);
+            *history = History::from_events(&whole);
             self.events.store(whole.len() as u64, Ordering::Relaxed);
         }
         Ok(())
@@ -321,52 +327,52 @@ impl Live {
             return None;
         }
         *title = title_of(prompt);
-        self.sessions.store.change(self.id(), Change { title: title.clone(), ..Change::default() });
+        self.sessions.store.change(self.id(), SessionChange { title: title.clone(), ..SessionChange::default() });
         title.clone()
     }
 
     /// Counts tokens that were spent for the session beside its own requests: with the turn that runs, if one does.
     pub fn spend(&self, usage: Usage) {
         if lock(&self.turn).is_some() {
-            *lock(&self.beside) += usage;
+            *lock(&self.extra_usage) += usage;
         } else {
             self.count(usage);
         }
     }
 
     /// What was spent beside the turn, which is counted with it.
-    pub(super) fn spent_beside(&self) -> Usage {
-        std::mem::take(&mut *lock(&self.beside))
+    pub(super) fn take_extra_usage(&self) -> Usage {
+        std::mem::take(&mut *lock(&self.extra_usage))
     }
 
-    pub(super) fn began(&self, setup: Arc<Setup>) {
+    pub(super) fn set_turn_setup(&self, setup: Arc<SessionSetup>) {
         *lock(&self.turn) = Some(setup);
     }
 
-    pub(super) fn over(&self) {
+    pub(super) fn clear_turn(&self) {
         *lock(&self.notifier) = None;
         *lock(&self.turn) = None;
     }
 
     /// What the turn that runs began with, or else what the session is set to.
-    pub(super) fn turn_setup(&self) -> Arc<Setup> {
+    pub(super) fn turn_setup(&self) -> Arc<SessionSetup> {
         lock(&self.turn).clone().unwrap_or_else(|| self.setup())
     }
 
     pub(super) fn count(&self, usage: Usage) {
         let cost = self.cost_of(&usage);
-        let more = Spent { input: usage.input, output: usage.output, cached: usage.cached, cost };
-        let mut spent = lock(&self.spent);
+        let more = UsageTotals { input: usage.input, output: usage.output, cached: usage.cached, cost };
+        let mut spent = lock(&self.usage);
         spent.cost = cost.map(|cost| spent.cost.unwrap_or_default() + cost).or(spent.cost);
         spent.input += more.input;
         spent.output += more.output;
         spent.cached += more.cached;
-        self.sessions.store.change(self.id(), Change { spent: Some(more), ..Change::default() });
+        self.sessions.store.change(self.id(), SessionChange { spent: Some(more), ..SessionChange::default() });
     }
 
     /// Nobody hears of the turn any more; returns when the store has it.
-    pub(super) async fn ended(&self) -> Result<(), StoreError> {
-        self.over();
+    pub(super) async fn finish_turn(&self) -> Result<(), StoreError> {
+        self.clear_turn();
         self.sessions.store.flush(self.id()).await
     }
 
@@ -379,8 +385,8 @@ impl Live {
     }
 
     /// MCP servers that came with the session.
-    pub fn brought(&self) -> Vec<Arc<ServiceEntry>> {
-        self.setup().host().brought.clone()
+    pub fn client_services(&self) -> Vec<Arc<ServiceEntry>> {
+        self.setup().host().client_services.clone()
     }
 
     /// This session, the one it works for, and those that work for either.
@@ -406,23 +412,23 @@ impl Live {
         &self.sessions
     }
 
-    pub(super) fn setup(&self) -> Arc<Setup> {
+    pub(super) fn setup(&self) -> Arc<SessionSetup> {
         Arc::clone(&lock(&self.setup))
     }
 }
 
-impl Drop for Live {
+impl Drop for Session {
     fn drop(&mut self) {
         // What others do for it ends with it.
-        if let Some(delegator) = self.session.delegator.get() {
+        if let Some(delegator) = self.context.delegator.get() {
             delegator.stop();
         }
     }
 }
 
-impl std::fmt::Debug for Live {
+impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").field("id", &self.id()).field("choice", &self.choice()).finish_non_exhaustive()
+        f.debug_struct("Session").field("id", &self.id()).field("choice", &self.choice()).finish_non_exhaustive()
     }
 }
 

@@ -5,43 +5,50 @@ use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 
+use super::external::{ExternalTurn, resume_policy};
 use super::recorder::row;
-use super::seats::{Guest, before};
-use super::setup::Setup;
-use super::{Live, PromptError, SessionError};
-use crate::agents::{Entering, Event, Notifier, Seat};
+use super::setup::SessionSetup;
+use super::{PromptError, Session, SessionError};
+use crate::agents::{Event, ExternalSession, ExternalSessionRequest, Notifier};
 
-impl Live {
+impl Session {
     /// Everything for a turn that an agent outside works on; nothing if none does.
-    pub(super) async fn prepare_guest(
+    pub(super) async fn prepare_external_turn(
         &self,
-        setup: &Setup,
+        setup: &SessionSetup,
         prompt: &str,
         front: &Arc<dyn Notifier>,
-    ) -> Result<Option<Guest>, PromptError> {
-        let Some((_, key)) = setup.outsider() else { return Ok(None) };
-        let Some(seat) = self.seat_of(setup, false).await? else { return Ok(None) };
+    ) -> Result<Option<ExternalTurn>, PromptError> {
+        let Some((_, key)) = setup.external_agent() else { return Ok(None) };
+        let Some(seat) = self.ensure_external_session(setup, false).await? else { return Ok(None) };
         let binding = setup.binding().await?;
-        let system =
-            setup.told_outside(&binding, prompt, self.sessions.options.os).await.map_err(PromptError::Prompt)?;
-        let (seats, notifier) = (Arc::clone(setup.seats()), self.recorder(front));
-        Ok(Some(Guest { seats, key, seat, notifier, system }))
+        let system = setup
+            .external_system_prompt(&binding, prompt, self.sessions.options.os)
+            .await
+            .map_err(PromptError::Prompt)?;
+        let (seats, notifier) = (Arc::clone(setup.external_sessions()), self.recorder(front));
+        Ok(Some(ExternalTurn { sessions: seats, key, session: seat, notifier, system }))
     }
 
     /// The session's place at the agent outside that works on it in its mode, if one does. It is taken if it is not
     /// yet; if the agent knew the session before and `must` be asked to go on with it, it does or this fails.
-    pub(super) async fn seat_of(&self, setup: &Setup, must: bool) -> Result<Option<Arc<dyn Seat>>, SessionError> {
-        let Some((who, key)) = setup.outsider() else { return Ok(None) };
+    pub(super) async fn ensure_external_session(
+        &self,
+        setup: &SessionSetup,
+        must: bool,
+    ) -> Result<Option<Arc<dyn ExternalSession>>, SessionError> {
+        let Some((who, key)) = setup.external_agent() else { return Ok(None) };
         let host = setup.host();
-        let entering = Entering {
-            who,
-            session: Arc::clone(self.session()),
+        let entering = ExternalSessionRequest {
+            agent: who,
+            session: Arc::clone(self.context()),
             // What the mode needs is there before the program is started.
             binding: setup.binding().await?,
             asker: Arc::clone(&host.asker),
-            before: before(setup.seats().known(&key), must),
+            resume: resume_policy(setup.external_sessions().external_id(&key), must),
         };
-        let (seat, taken) = setup.seats().take(&key, host.outside.as_ref(), entering).await?;
+        let (seat, taken) =
+            setup.external_sessions().ensure_open(&key, host.external_agents.as_ref(), entering).await?;
         if let Some(event) = taken {
             self.sessions.store.append(self.id(), row(&event));
             self.events.fetch_add(1, Ordering::Relaxed);
@@ -50,38 +57,38 @@ impl Live {
     }
 
     /// Takes the session's place at the agent outside that works on it, if one does.
-    pub async fn be_seated(&self) -> Result<(), SessionError> {
-        self.seat_of(&self.setup(), false).await.map(drop)
+    pub async fn open_external_session(&self) -> Result<(), SessionError> {
+        self.ensure_external_session(&self.setup(), false).await.map(drop)
     }
 
     /// The same for a session that was opened again: an agent that cannot go on with it is an error.
-    pub async fn be_seated_again(&self) -> Result<(), SessionError> {
-        self.seat_of(&self.setup(), true).await.map(drop)
+    pub async fn reopen_external_session(&self) -> Result<(), SessionError> {
+        self.ensure_external_session(&self.setup(), true).await.map(drop)
     }
 
     /// Whether an agent outside works on it in its mode.
-    pub fn is_outside(&self) -> bool {
-        self.setup().outsider().is_some()
+    pub fn is_external(&self) -> bool {
+        self.setup().external_agent().is_some()
     }
 
     /// The place that it has at the moment.
-    pub fn seat(&self) -> Option<Arc<dyn Seat>> {
+    pub fn external_session(&self) -> Option<Arc<dyn ExternalSession>> {
         let setup = self.setup();
-        let (_, key) = setup.outsider()?;
-        setup.seats().current(&key)
+        let (_, key) = setup.external_agent()?;
+        setup.external_sessions().current(&key)
     }
 
     /// Chooses something at the agent outside itself.
-    pub async fn choose_outside(&self, option: &str, value: Value) -> Result<(), String> {
+    pub async fn set_external_option(&self, option: &str, value: Value) -> Result<(), String> {
         let setup = self.setup();
-        let (_, key) = setup.outsider().ok_or("no agent outside works on the session")?;
-        setup.seats().choose(&key, option, value).await
+        let (_, key) = setup.external_agent().ok_or("no agent outside works on the session")?;
+        setup.external_sessions().choose(&key, option, value).await
     }
 
     /// What the record says about agents outside.
-    pub(super) fn recall_seats(&self, events: &[Event]) {
+    pub(super) fn restore_external_sessions(&self, events: &[Event]) {
         if let Ok(history) = self.history.try_lock() {
-            self.setup().seats().recorded(self.id(), events, &history);
+            self.setup().external_sessions().restore(self.id(), events, &history);
         }
     }
 }

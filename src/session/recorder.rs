@@ -3,42 +3,42 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::agents::{Child, Event, Notifier, Status};
-use crate::store::{self, Change, NewEvent};
-use crate::tool::plain_line;
+use crate::agents::{ChildSession, Event, Notifier, StatusUpdate};
+use crate::store::{self, NewEvent, SessionChange};
+use crate::tool::strip_to_line;
 
 /// A notifier that remembers.
-pub(super) struct Recorder {
-    pub(super) store: store::Sessions,
+pub(super) struct SessionRecorder {
+    pub(super) store: store::SessionStore,
     pub(super) session: String,
     /// How many events the session has had.
     pub(super) events: Arc<AtomicU64>,
-    pub(super) front: Arc<dyn Notifier>,
+    pub(super) notifier: Arc<dyn Notifier>,
 }
 
-impl Notifier for Recorder {
+impl Notifier for SessionRecorder {
     fn log(&self, event: Event) {
         self.store.append(&self.session, row(&event));
         self.events.fetch_add(1, Ordering::Relaxed);
         if let Some(title) = title_of(&event) {
-            self.store.change(&self.session, Change { title: Some(title), ..Change::default() });
+            self.store.change(&self.session, SessionChange { title: Some(title), ..SessionChange::default() });
         }
         // Nobody hears of the end before it is stored; the session tells it then.
         if !matches!(event, Event::TurnEnded { .. }) {
-            self.front.log(event);
+            self.notifier.log(event);
         }
     }
 
-    fn status(&self, status: Status) {
-        self.front.status(status);
+    fn status(&self, status: StatusUpdate) {
+        self.notifier.status(status);
     }
 
-    fn child(&self, child: &Child) -> Option<Arc<dyn Notifier>> {
-        self.front.child(child)
+    fn child(&self, child: &ChildSession) -> Option<Arc<dyn Notifier>> {
+        self.notifier.child(child)
     }
 
     fn backlog(&self) -> usize {
-        self.front.backlog().max(self.store.backlog())
+        self.notifier.backlog().max(self.store.backlog())
     }
 }
 
@@ -49,8 +49,8 @@ pub(super) fn row(event: &Event) -> NewEvent {
         Event::ToolEnded { .. } => ("tool_ended", None),
         Event::Compacted { .. } => ("compacted", None),
         Event::TurnEnded { .. } => ("turn_ended", None),
-        Event::Relayed { means, .. } => ("relayed", means.iter().find_map(|event| row(event).text)),
-        Event::Seated { .. } => ("seated", None),
+        Event::External { means, .. } => ("relayed", means.iter().find_map(|event| row(event).text)),
+        Event::ExternalSessionOpened { .. } => ("seated", None),
         Event::Undone { .. } => ("undone", None),
     };
     // Events hold values that JSON can hold.
@@ -60,8 +60,8 @@ pub(super) fn row(event: &Event) -> NewEvent {
 
 /// What an agent outside calls the session from now on.
 fn title_of(event: &Event) -> Option<String> {
-    let Event::Relayed { told, .. } = event else { return None };
+    let Event::External { told, .. } = event else { return None };
     let update = told.get("update").filter(|update| update["sessionUpdate"] == "session_info_update")?;
-    let title = plain_line(update["title"].as_str()?);
+    let title = strip_to_line(update["title"].as_str()?);
     (!title.is_empty()).then_some(title)
 }

@@ -6,76 +6,82 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::OnceCell;
 
-use super::seats::{Key, Seats};
-use super::{Choice, Host, ModelSource};
-use crate::agents::{ModelJudge, Outsider, Setting, memories, system_prompt};
-use crate::broker::{BindError, Binding, Bounds, Broker, Terms};
+use super::external::{ExternalSessionKey, ExternalSessions};
+use super::{ModelSource, SessionPorts, SessionSettings};
+use crate::agents::{ExternalAgentSpec, ModelJudge, SystemPromptInputs, memories, system_prompt};
+use crate::broker::{BindError, BindRequest, Binding, Broker, ParentLimits};
 use crate::clock;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ServiceName};
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{Approval, Layer, PromptValues, Runtime};
-use crate::tool::Session;
+use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptValues};
+use crate::tool::SessionContext;
 
 /// A model that begins like this is an agent outside.
-const OUTSIDE: &str = "acp:";
+const ACP_PREFIX: &str = "acp:";
 
 /// One choice and its binding, which is made when it is first needed.
-pub(super) struct Setup {
-    pub(super) choice: Choice,
-    host: Host,
-    session: Arc<Session>,
+pub(super) struct SessionSetup {
+    pub(super) choice: SessionSettings,
+    host: SessionPorts,
+    session: Arc<SessionContext>,
     binding: OnceCell<Arc<Binding>>,
     /// Shared by all setups of one mode in a row: the bytes must not change while the mode does not.
     system: Arc<OnceCell<Arc<str>>>,
     /// All bindings that this session ever had and that somebody still uses: a stricter level must reach them.
     bindings: Bindings,
     /// The session's places at agents outside.
-    seats: Arc<Seats>,
+    external_sessions: Arc<ExternalSessions>,
     /// For turns that are handed to other modes, with what was enabled when each was made.
-    handed: Mutex<HashMap<ModeId, Handed>>,
+    routed: Mutex<HashMap<ModeId, RoutedSetup>>,
 }
 
 type Bindings = Arc<Mutex<Vec<Weak<Binding>>>>;
 
-struct Handed {
+struct RoutedSetup {
     enabled: BTreeMap<ServiceName, bool>,
-    setup: Arc<Setup>,
+    setup: Arc<SessionSetup>,
 }
 
-impl Setup {
-    pub(super) fn new(choice: Choice, host: Host, session: Arc<Session>) -> Self {
-        let (binding, system, handed) = (OnceCell::new(), Arc::default(), Mutex::default());
-        let (bindings, seats) = (Arc::default(), Arc::default());
-        Self { choice, host, session, binding, system, bindings, seats, handed }
+impl SessionSetup {
+    pub(super) fn new(choice: SessionSettings, host: SessionPorts, session: Arc<SessionContext>) -> Self {
+        let (binding, system, routed) = (OnceCell::new(), Arc::default(), Mutex::default());
+        let (bindings, external_sessions) = (Arc::default(), Arc::default());
+        Self { choice, host, session, binding, system, bindings, external_sessions, routed }
     }
 
     /// The same session in another mode for a turn, never with more than its own mode may do without being asked.
-    pub(super) async fn handed_to(&self, mode: ModeId) -> Result<Arc<Self>, BindError> {
-        let bounds = Bounds { parent: Some(self.binding().await?), turnstile: None };
-        let mut handed = self.handed.lock().unwrap_or_else(PoisonError::into_inner);
-        let enabled = self.session.enabled().all();
+    pub(super) async fn for_mode(&self, mode: ModeId) -> Result<Arc<Self>, BindError> {
+        let bounds = ParentLimits { parent: Some(self.binding().await?), write_lock: None };
+        let mut handed = self.routed.lock().unwrap_or_else(PoisonError::into_inner);
+        let enabled = self.session.service_overrides().all();
         if let Some(before) = handed.get(&mode).filter(|before| before.enabled == enabled) {
             return Ok(Arc::clone(&before.setup));
         }
-        let host = Host { broker: self.host.broker.with_bounds(bounds), ..self.host.clone() };
-        let choice = Choice { mode: mode.clone(), ..self.choice.clone() };
-        let (bindings, seats) = (Arc::clone(&self.bindings), Arc::clone(&self.seats));
-        let setup = Arc::new(Self { bindings, seats, ..Self::new(choice, host, Arc::clone(&self.session)) });
-        handed.insert(mode, Handed { enabled, setup: Arc::clone(&setup) });
+        let host = SessionPorts { broker: self.host.broker.with_limits(bounds), ..self.host.clone() };
+        let choice = SessionSettings { mode: mode.clone(), ..self.choice.clone() };
+        let (bindings, seats) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
+        let setup =
+            Arc::new(Self { bindings, external_sessions: seats, ..Self::new(choice, host, Arc::clone(&self.session)) });
+        handed.insert(mode, RoutedSetup { enabled, setup: Arc::clone(&setup) });
         Ok(setup)
     }
 
-    pub(super) fn host(&self) -> &Host {
+    pub(super) fn host(&self) -> &SessionPorts {
         &self.host
     }
 
     /// The same session with another choice.
-    pub(super) fn with(&self, choice: Choice) -> Self {
+    pub(super) fn with(&self, choice: SessionSettings) -> Self {
         let same_mode = choice.mode == self.choice.mode;
         let system = if same_mode { Arc::clone(&self.system) } else { Arc::default() };
-        let (bindings, seats) = (Arc::clone(&self.bindings), Arc::clone(&self.seats));
-        Self { system, bindings, seats, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
+        let (bindings, seats) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
+        Self {
+            system,
+            bindings,
+            external_sessions: seats,
+            ..Self::new(choice, self.host.clone(), Arc::clone(&self.session))
+        }
     }
 
     pub(super) fn models(&self) -> &dyn ModelSource {
@@ -89,40 +95,40 @@ impl Setup {
 
     /// The model a user names.
     pub(super) fn provider_named(&self, model: &str) -> Result<Arc<dyn Provider>, LlmError> {
-        let Some(agent) = model.strip_prefix(OUTSIDE) else { return self.host.models.provider(model) };
-        let who = self.outsider_named(agent).ok_or_else(|| LlmError::Unusable {
+        let Some(agent) = model.strip_prefix(ACP_PREFIX) else { return self.host.models.provider(model) };
+        let who = self.external_agent_named(agent).ok_or_else(|| LlmError::Unusable {
             model: model.to_owned(),
             reason: format!("there is no external agent `{agent}`; `skein agents` lists them"),
         })?;
-        Ok(self.host.outside.model(who))
+        Ok(self.host.external_agents.model(who))
     }
 
     /// The agent outside that works here: the mode's own, or the one that was chosen as the model.
-    pub(super) fn outsider(&self) -> Option<(Outsider, Key)> {
-        let of_mode = self.outsider_named(self.choice.mode.agent.as_str());
-        let who = of_mode.or_else(|| self.outsider_named(self.choice.model.strip_prefix(OUTSIDE)?))?;
+    pub(super) fn external_agent(&self) -> Option<(ExternalAgentSpec, ExternalSessionKey)> {
+        let of_mode = self.external_agent_named(self.choice.mode.agent.as_str());
+        let who = of_mode.or_else(|| self.external_agent_named(self.choice.model.strip_prefix(ACP_PREFIX)?))?;
         let key = (self.choice.mode.clone(), who.name.clone());
         Some((who, key))
     }
 
-    fn outsider_named(&self, agent: &str) -> Option<Outsider> {
+    fn external_agent_named(&self, agent: &str) -> Option<ExternalAgentSpec> {
         let manifest = &self.host.broker.plan().agent(agent)?.manifest;
-        let Runtime::Acp(runtime) = manifest.runtime.clone()?;
+        let AgentRuntime::Acp(runtime) = manifest.runtime.clone()?;
         let title = manifest.title.clone().unwrap_or_else(|| manifest.name.to_string());
-        Some(Outsider { name: manifest.name.clone(), title, runtime })
+        Some(ExternalAgentSpec { name: manifest.name.clone(), title, runtime })
     }
 
-    pub(super) fn seats(&self) -> &Arc<Seats> {
-        &self.seats
+    pub(super) fn external_sessions(&self) -> &Arc<ExternalSessions> {
+        &self.external_sessions
     }
 
     pub(super) async fn binding(&self) -> Result<Arc<Binding>, BindError> {
         let bind = async || {
-            let terms = Terms {
+            let terms = BindRequest {
                 session: Arc::clone(&self.session),
                 approval: self.choice.approval,
                 asker: Arc::clone(&self.host.asker),
-                brought: self.host.brought.clone(),
+                client_services: self.host.client_services.clone(),
             };
             let binding = self.broker().bind(&self.choice.mode, terms).await.map(Arc::new)?;
             let mut bindings = self.bindings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +140,7 @@ impl Setup {
     }
 
     /// From now on no call of the session needs less than this level, whichever binding it is made through.
-    pub(super) fn tighten(&self, level: Approval) {
+    pub(super) fn tighten(&self, level: ApprovalLevel) {
         let bindings = self.bindings.lock().unwrap_or_else(PoisonError::into_inner);
         bindings.iter().filter_map(Weak::upgrade).for_each(|binding| binding.tighten(level));
     }
@@ -163,7 +169,7 @@ impl Setup {
     }
 
     /// What an agent outside is told about the mode it works in; nothing if the mode says nothing about itself.
-    pub(super) async fn told_outside(
+    pub(super) async fn external_system_prompt(
         &self,
         binding: &Binding,
         prompt: &str,
@@ -184,7 +190,7 @@ impl Setup {
             let memories = memories(binding, &self.session, prompt).await;
             let delegates = delegates(plan, &self.choice.mode.agent);
             let date = clock::date(clock::now());
-            let setting = Setting { date: &date, os, memories: &memories, delegates: &delegates };
+            let setting = SystemPromptInputs { date: &date, os, memories: &memories, delegates: &delegates };
             system_prompt(mode_prompt, binding, &self.session, setting).map(Arc::from)
         };
         self.system.get_or_try_init(make).await.cloned()

@@ -10,11 +10,11 @@ use crate::agents::Code;
 use crate::broker::{Binding, Requester};
 use crate::conversation::Content;
 use crate::ids::ServiceName;
-use crate::tool::{CallContext, Session};
+use crate::tool::{CallContext, SessionContext};
 
 /// Why a command came to nothing.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Misused {
+pub enum SlashCommandError {
     /// It was not written as it is meant.
     Arguments(String),
     /// Its service did not answer it.
@@ -23,7 +23,7 @@ pub enum Misused {
 
 /// A prompt of a service, and what the binding calls it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Named {
+pub struct ServicePrompt {
     listed: String,
     pub service: ServiceName,
     pub prompt: Value,
@@ -31,7 +31,7 @@ pub struct Named {
 
 /// The prompts by the name a user types. Those of a built-in service go by their own name unless it is `taken`; a
 /// foreign server could take a name that means something else, so its own begin with the service's.
-pub async fn prompts(binding: &Binding, taken: &[&str]) -> BTreeMap<String, Named> {
+pub async fn prompts(binding: &Binding, taken: &[&str]) -> BTreeMap<String, ServicePrompt> {
     let all = binding.prompts().await;
     let mut named = BTreeMap::new();
     for (listed, (service, prompt)) in &all {
@@ -39,7 +39,7 @@ pub async fn prompts(binding: &Binding, taken: &[&str]) -> BTreeMap<String, Name
         let taken = taken.contains(&own) || all.contains_key(own) || named.contains_key(own);
         let name = if binding.has_built_in(service) && !taken { own } else { listed };
         let (listed, service, prompt) = (listed.clone(), service.clone(), prompt.clone());
-        named.insert(name.to_owned(), Named { listed, service, prompt });
+        named.insert(name.to_owned(), ServicePrompt { listed, service, prompt });
     }
     named
 }
@@ -47,18 +47,18 @@ pub async fn prompts(binding: &Binding, taken: &[&str]) -> BTreeMap<String, Name
 /// What the command says to the model; nothing if no service has a prompt of that name.
 pub async fn prompt(
     binding: &Binding,
-    session: &Arc<Session>,
+    session: &Arc<SessionContext>,
     taken: &[&str],
     name: &str,
     rest: &str,
     cancel: &CancellationToken,
-) -> Result<Option<Vec<Content>>, Misused> {
+) -> Result<Option<Vec<Content>>, SlashCommandError> {
     let prompts = prompts(binding, taken).await;
     let Some(of) = prompts.get(name) else { return Ok(None) };
-    let filled = fill_in(&of.prompt, rest).map_err(Misused::Arguments)?;
+    let filled = fill_in(&of.prompt, rest).map_err(SlashCommandError::Arguments)?;
     let context = CallContext::new(Arc::clone(session)).with_cancel(cancel.clone());
     let said = binding.get_prompt(&of.listed, filled, Requester::User, context).await;
-    said.map(|said| Some(contents(&said))).map_err(|error| Misused::Service(error.to_string()))
+    said.map(|said| Some(contents(&said))).map_err(|error| SlashCommandError::Service(error.to_string()))
 }
 
 /// What is to be written behind the command.
@@ -130,7 +130,7 @@ pub fn tools(binding: &Binding) -> String {
     if Code::of(binding).is_some() {
         text.push_str("\nA model calls these from code that it writes (`code_execution`).\n");
     }
-    for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+    for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
         text.push_str(&format!("\nThe service {} is not there: {}\n", absent.service, absent.reason));
     }
     text
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_fill_the_arguments_in_order_and_the_last_takes_the_rest() {
+    fn words_fill_arguments_and_the_last_takes_the_rest() {
         let prompt = json!({"name": "mail", "arguments": [{"name": "to", "required": true}, {"name": "text"}]});
         assert_eq!(
             json!(fill_in(&prompt, "ann see you at noon").unwrap()),

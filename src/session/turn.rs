@@ -5,35 +5,35 @@ use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use super::seats::Guest;
-use super::setup::Setup;
-use super::{Choice, Live, PromptError};
-use crate::agents::{Ending, Event, Exchange, History, Notifier, Opening, TurnEnd};
+use super::external::ExternalTurn;
+use super::setup::SessionSetup;
+use super::{PromptError, Session, SessionSettings};
+use crate::agents::{Event, Exchange, History, Notifier, StopReason, TurnEnd, TurnInput};
 use crate::conversation::{Content, Usage};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
 
 /// A turn that has started and not yet run. The session is busy until it is dropped.
-pub struct Begun {
-    live: Arc<Live>,
+pub struct PendingTurn {
+    session: Arc<Session>,
     history: OwnedMutexGuard<History>,
-    setup: Arc<Setup>,
+    setup: Arc<SessionSetup>,
     /// Another mode than the session's own, for this turn.
     mode: Option<ModeId>,
-    over: Over,
+    cleanup: TurnCleanup,
 }
 
-impl Begun {
-    pub(super) fn new(live: Arc<Live>, history: OwnedMutexGuard<History>, setup: Arc<Setup>) -> Self {
-        Self { over: Over(Arc::clone(&live)), live, history, setup, mode: None }
+impl PendingTurn {
+    pub(super) fn new(session: Arc<Session>, history: OwnedMutexGuard<History>, setup: Arc<SessionSetup>) -> Self {
+        Self { cleanup: TurnCleanup(Arc::clone(&session)), session, history, setup, mode: None }
     }
 
-    pub fn live(&self) -> &Arc<Live> {
-        &self.live
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
     }
 
     /// What the session was set to when the turn began.
-    pub fn choice(&self) -> &Choice {
+    pub fn choice(&self) -> &SessionSettings {
         &self.setup.choice
     }
 
@@ -43,12 +43,12 @@ impl Begun {
 
     /// Reads the history anew if another program has gone on with the session.
     pub async fn catch_up(&mut self) -> Result<(), PromptError> {
-        self.live.catch_up(&mut self.history).await
+        self.session.catch_up(&mut self.history).await
     }
 
     /// The model for decisions, if there is one: the accelerator, or else the model of the session.
     pub fn adviser(&self) -> Result<Option<Arc<dyn Provider>>, LlmError> {
-        let accelerator = self.setup.models().upkeep()?.accelerator;
+        let accelerator = self.setup.models().recovery_policy()?.accelerator;
         let provider = accelerator.map_or_else(|| self.setup.provider(), Ok)?;
         // An agent outside is too slow for small decisions.
         let decides =
@@ -58,7 +58,7 @@ impl Begun {
 
     /// Names the session after its first prompt. Returns the title if it is new.
     pub fn name_after(&self, prompt: &[Content]) -> Option<String> {
-        self.live.name_after(&words(prompt))
+        self.session.name_after(&words(prompt))
     }
 
     /// Hands the turn to another mode, under the consent that the session's own mode needs.
@@ -70,23 +70,23 @@ impl Begun {
     /// sent after the store has all of them.
     pub async fn run(
         self,
-        opening: Opening,
+        opening: TurnInput,
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let Self { live, mut history, setup, mode, over: _over } = self;
+        let Self { session: live, mut history, setup, mode, cleanup: _over } = self;
         let text = words(&opening.prompt);
         // A first answer that is known is followed up by whoever is asked for the next.
         let whole = opening.first.is_empty();
         let prepare = async {
             let setup = match mode {
-                Some(mode) => setup.handed_to(mode).await?,
+                Some(mode) => setup.for_mode(mode).await?,
                 None => setup,
             };
-            let guest = if whole { live.prepare_guest(&setup, &text, &front).await? } else { None };
+            let guest = if whole { live.prepare_external_turn(&setup, &text, &front).await? } else { None };
             match guest {
-                Some(guest) => Ok(Worker::Guest(guest)),
-                None => live.prepare(&setup, &text, &front).await.map(|exchange| Worker::Ours(Box::new(exchange))),
+                Some(guest) => Ok(Worker::External(guest)),
+                None => live.prepare(&setup, &text, &front).await.map(|exchange| Worker::Exchange(Box::new(exchange))),
             }
         };
         let prepared = tokio::select! {
@@ -95,17 +95,17 @@ impl Begun {
             prepared = prepare => Some(prepared?),
         };
         let Some(worker) = prepared else {
-            let end = TurnEnd { ending: Ending::Cancelled, usage: Usage::default() };
+            let end = TurnEnd { ending: StopReason::Cancelled, usage: Usage::default() };
             front.log(Event::TurnEnded { end: end.clone() });
             return Ok(end);
         };
         let mut end = match worker {
-            Worker::Ours(exchange) => exchange.turn(&mut history, opening, cancel).await,
-            Worker::Guest(guest) => guest.turn(&mut history, opening, cancel).await,
+            Worker::Exchange(exchange) => exchange.turn(&mut history, opening, cancel).await,
+            Worker::External(guest) => guest.turn(&mut history, opening, cancel).await,
         };
-        end.usage += live.spent_beside();
+        end.usage += live.take_extra_usage();
         live.count(end.usage);
-        live.ended().await?;
+        live.finish_turn().await?;
         // The next prompt may follow at once.
         drop(history);
         front.log(Event::TurnEnded { end: end.clone() });
@@ -115,16 +115,16 @@ impl Begun {
 
 /// Who works on a turn.
 enum Worker {
-    Ours(Box<Exchange>),
-    Guest(Guest),
+    Exchange(Box<Exchange>),
+    External(ExternalTurn),
 }
 
 /// Clears the turn's state in the session when the turn ends, in any way.
-struct Over(Arc<Live>);
+struct TurnCleanup(Arc<Session>);
 
-impl Drop for Over {
+impl Drop for TurnCleanup {
     fn drop(&mut self) {
-        self.0.over();
+        self.0.clear_turn();
     }
 }
 
@@ -132,8 +132,8 @@ fn words(prompt: &[Content]) -> String {
     prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n")
 }
 
-impl std::fmt::Debug for Begun {
+impl std::fmt::Debug for PendingTurn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Begun").field("live", &self.live).field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("PendingTurn").field("live", &self.session).field("mode", &self.mode).finish_non_exhaustive()
     }
 }

@@ -2,23 +2,23 @@
 
 use std::path::PathBuf;
 
-use crate::agents::{Event, is_own, standing};
+use crate::agents::{Event, active_events, is_own};
 use crate::conversation::ToolUse;
 use crate::tool::Activity;
 
 /// What was taken back, and what of it is still there.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Undone {
+pub struct UndoneTurn {
     /// The words of the prompt.
     pub prompt: String,
     /// The files that the turn changed, each once: what was in it before, and what the turn left in it.
-    pub files: Vec<Changed>,
+    pub files: Vec<ChangedFile>,
     /// The other calls that the turn made, of which it is not known what they did. It stays done.
     pub calls: Vec<ToolUse>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Changed {
+pub struct ChangedFile {
     pub path: PathBuf,
     /// Missing if there was no such file.
     pub before: Option<String>,
@@ -26,15 +26,15 @@ pub struct Changed {
 }
 
 /// Where the last prompt stands in the record, and what taking it back means; nothing if there is none left.
-pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, Undone)> {
-    let standing = standing(events);
+pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
+    let standing = active_events(events);
     let is_prompt = |event: &Event| matches!(event, Event::Message { message } if message.is_prompt());
     let from = standing.iter().rposition(|(_, event)| is_prompt(event))?;
     let (place, _) = standing[from];
-    let (mut undone, mut begun) = (Undone::default(), Vec::new());
+    let (mut undone, mut begun) = (UndoneTurn::default(), Vec::new());
     for (theirs, event) in standing[from..].iter().flat_map(|(_, event)| {
-        let theirs = matches!(event, Event::Relayed { .. });
-        event.in_our_words().iter().map(move |event| (theirs, event))
+        let theirs = matches!(event, Event::External { .. });
+        event.native_events().iter().map(move |event| (theirs, event))
     }) {
         match event {
             Event::Message { message } if undone.prompt.is_empty() => undone.prompt = message.text(),
@@ -43,7 +43,9 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, Undone)> {
                 // What an agent outside says that it has changed nobody has seen.
                 activity.iter().filter(|_| !theirs).for_each(|activity| undone.note(activity));
                 let call = begun.iter().find(|call| call.id == *id);
-                undone.calls.extend(call.filter(|call| !outcome.refused && !tells(call)).map(|call| (*call).clone()));
+                undone
+                    .calls
+                    .extend(call.filter(|call| !outcome.refused && !reports_changes(call)).map(|call| (*call).clone()));
             }
             _ => {}
         }
@@ -53,18 +55,18 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, Undone)> {
 
 /// The developer tells each change to a file, whatever becomes of the call; only its commands do what nobody tells.
 /// What code did is told by the calls that it made.
-fn tells(call: &ToolUse) -> bool {
+fn reports_changes(call: &ToolUse) -> bool {
     is_own(&call.name) || call.name.starts_with("developer__") && call.arguments.get("command").is_none()
 }
 
-impl Undone {
+impl UndoneTurn {
     fn note(&mut self, activity: &Activity) {
         let Activity::Changed { path, before, after } = activity else { return };
         match self.files.iter_mut().find(|file| file.path == *path) {
             Some(file) => file.after.clone_from(after),
             None => {
                 let (path, before, after) = (path.clone(), before.clone(), after.clone());
-                self.files.push(Changed { path, before, after });
+                self.files.push(ChangedFile { path, before, after });
             }
         }
     }

@@ -43,7 +43,7 @@ pub struct Memory {
     pub id: i64,
     pub text: String,
     pub tags: Vec<String>,
-    pub scope: Reach,
+    pub scope: MemoryOwner,
     pub created: String,
     /// Who said so.
     pub source: String,
@@ -53,7 +53,7 @@ pub struct Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline, description = "")]
-pub enum Reach {
+pub enum MemoryOwner {
     Project,
     User,
 }
@@ -62,23 +62,23 @@ pub enum Reach {
 pub struct NewMemory<'a> {
     pub text: &'a str,
     pub tags: &'a [String],
-    pub scope: Reach,
+    pub scope: MemoryOwner,
     pub source: &'a str,
 }
 
 /// Which memories. What is left out does not narrow.
 #[derive(Debug, Clone, Default)]
-pub struct Filter<'a> {
+pub struct MemoryFilter<'a> {
     pub words: Option<&'a str>,
     /// All of them must be there.
     pub tags: &'a [String],
-    pub scope: Option<Reach>,
+    pub scope: Option<MemoryOwner>,
     pub limit: Option<usize>,
 }
 
 /// How the words of a query are taken.
 #[derive(Clone, Copy)]
-enum Match {
+enum MatchMode {
     /// Any word, the beginnings of words too, the best first.
     Any,
     /// Every word, as a whole.
@@ -87,11 +87,11 @@ enum Match {
 
 /// The store of memories as one project sees it: its own, and the user's.
 #[derive(Debug)]
-pub struct Memories {
+pub struct MemoryStore {
     connection: Mutex<Connection>,
 }
 
-impl Memories {
+impl MemoryStore {
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?) })
     }
@@ -112,12 +112,12 @@ impl Memories {
                 let mut tags = known.tags;
                 tags.extend(new.tags.iter().filter(|tag| !tags.contains(tag)).cloned().collect::<Vec<_>>());
                 let update = "UPDATE memory SET tags = ?2 WHERE id = ?1";
-                transaction.execute(update, params![known.id, packed(&tags)])?;
+                transaction.execute(update, params![known.id, tags_json(&tags)])?;
                 known.id
             }
             Err(rusqlite::Error::QueryReturnedNoRows) => {
                 let insert = "INSERT INTO memory (text, tags, project, source) VALUES (?1, ?2, ?3, ?4)";
-                transaction.execute(insert, params![new.text, packed(new.tags), project, new.source])?;
+                transaction.execute(insert, params![new.text, tags_json(new.tags), project, new.source])?;
                 transaction.last_insert_rowid()
             }
             Err(error) => return Err(error.into()),
@@ -129,14 +129,16 @@ impl Memories {
     }
 
     /// The memories that fit, the best first; without words the newest first.
-    pub fn recall(&self, project: &Path, filter: &Filter<'_>) -> Result<Vec<Memory>, StoreError> {
+    pub fn recall(&self, project: &Path, filter: &MemoryFilter<'_>) -> Result<Vec<Memory>, StoreError> {
         let Some(words) = filter.words.map(str::trim).filter(|words| !words.is_empty()) else {
-            return self.select(project, &Filter { words: None, ..filter.clone() }, Match::Any);
+            return self.select(project, &MemoryFilter { words: None, ..filter.clone() }, MatchMode::Any);
         };
-        let mut found = self.select(project, &Filter { limit: None, ..filter.clone() }, Match::Any)?;
+        let mut found = self.select(project, &MemoryFilter { limit: None, ..filter.clone() }, MatchMode::Any)?;
         // Languages without spaces, and parts of words: what stands in a text as it was asked for is found too.
         let asked = words.to_lowercase();
-        for memory in self.select(project, &Filter { words: None, limit: None, ..filter.clone() }, Match::Any)? {
+        for memory in
+            self.select(project, &MemoryFilter { words: None, limit: None, ..filter.clone() }, MatchMode::Any)?
+        {
             if memory.text.to_lowercase().contains(&asked) && !found.iter().any(|known| known.id == memory.id) {
                 found.push(memory);
             }
@@ -149,11 +151,11 @@ impl Memories {
 
     /// The memories in which every word of the query stands: what forgetting them would remove.
     pub fn exactly(&self, project: &Path, words: &str) -> Result<Vec<Memory>, StoreError> {
-        self.select(project, &Filter { words: Some(words), ..Filter::default() }, Match::All)
+        self.select(project, &MemoryFilter { words: Some(words), ..MemoryFilter::default() }, MatchMode::All)
     }
 
     pub fn get(&self, project: &Path, id: i64) -> Result<Option<Memory>, StoreError> {
-        Ok(self.select(project, &Filter::default(), Match::Any)?.into_iter().find(|memory| memory.id == id))
+        Ok(self.select(project, &MemoryFilter::default(), MatchMode::Any)?.into_iter().find(|memory| memory.id == id))
     }
 
     /// Removes exactly these.
@@ -167,8 +169,13 @@ impl Memories {
         Ok(())
     }
 
-    fn select(&self, project: &Path, filter: &Filter<'_>, matching: Match) -> Result<Vec<Memory>, StoreError> {
-        let project = owner(project, Reach::Project);
+    fn select(
+        &self,
+        project: &Path,
+        filter: &MemoryFilter<'_>,
+        matching: MatchMode,
+    ) -> Result<Vec<Memory>, StoreError> {
+        let project = owner(project, MemoryOwner::Project);
         let query = filter.words.map(|words| full_text(words, matching));
         let mut sql = String::from("SELECT m.id, m.text, m.tags, m.project, m.created, m.source FROM memory m");
         let mut values: Vec<&dyn ToSql> = vec![&project];
@@ -186,8 +193,8 @@ impl Memories {
             }
         };
         match filter.scope {
-            Some(Reach::User) => sql.push_str(" AND m.project IS NULL"),
-            Some(Reach::Project) => sql.push_str(" AND m.project IS NOT NULL"),
+            Some(MemoryOwner::User) => sql.push_str(" AND m.project IS NULL"),
+            Some(MemoryOwner::Project) => sql.push_str(" AND m.project IS NOT NULL"),
             None => {}
         }
         sql.push_str(order);
@@ -208,32 +215,32 @@ impl Memories {
     }
 }
 
-fn owner(project: &Path, scope: Reach) -> Option<String> {
-    (scope == Reach::Project).then(|| project.to_string_lossy().into_owned())
+fn owner(project: &Path, scope: MemoryOwner) -> Option<String> {
+    (scope == MemoryOwner::Project).then(|| project.to_string_lossy().into_owned())
 }
 
 /// A full-text query in which every word is only a word; `None` if there is none.
-fn full_text(words: &str, matching: Match) -> Option<String> {
+fn full_text(words: &str, matching: MatchMode) -> Option<String> {
     let terms: Vec<_> = match matching {
-        Match::Any => {
+        MatchMode::Any => {
             let words = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
             words.map(|word| format!("\"{word}\"*")).collect()
         }
         // Signs inside a word are left to the store, which takes them as it did when the text was kept.
-        Match::All => {
+        MatchMode::All => {
             let words = words.split(|c: char| c.is_whitespace() || c.is_control());
             let words = words.filter(|word| word.contains(char::is_alphanumeric));
             words.map(|word| format!("\"{}\"", word.replace('"', "\"\""))).collect()
         }
     };
     let join = match matching {
-        Match::Any => " OR ",
-        Match::All => " AND ",
+        MatchMode::Any => " OR ",
+        MatchMode::All => " AND ",
     };
     (!terms.is_empty()).then(|| terms.join(join))
 }
 
-fn packed(tags: &[String]) -> String {
+fn tags_json(tags: &[String]) -> String {
     serde_json::to_string(tags).unwrap_or_default()
 }
 
@@ -244,7 +251,7 @@ fn memory(row: &Row<'_>) -> rusqlite::Result<Memory> {
         id: row.get(0)?,
         text: row.get(1)?,
         tags: serde_json::from_str(&tags).unwrap_or_default(),
-        scope: if project.is_some() { Reach::Project } else { Reach::User },
+        scope: if project.is_some() { MemoryOwner::Project } else { MemoryOwner::User },
         created: row.get(4)?,
         source: row.get(5)?,
     })

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 struct Store {
-    memories: Memories,
+    memories: MemoryStore,
     file: PathBuf,
     _folder: tempfile::TempDir,
 }
@@ -15,14 +15,14 @@ struct Store {
 fn store() -> Store {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("data/memory.db");
-    Store { memories: Memories::open(&file).unwrap(), file, _folder: folder }
+    Store { memories: MemoryStore::open(&file).unwrap(), file, _folder: folder }
 }
 
 fn here() -> &'static Path {
     Path::new("/here")
 }
 
-fn keep(memories: &Memories, text: &str, tags: &[&str], scope: Reach) -> i64 {
+fn keep(memories: &MemoryStore, text: &str, tags: &[&str], scope: MemoryOwner) -> i64 {
     let tags: Vec<_> = tags.iter().map(|tag| (*tag).to_owned()).collect();
     memories.remember(here(), &NewMemory { text, tags: &tags, scope, source: "test" }).unwrap().id
 }
@@ -33,15 +33,15 @@ fn ids(found: &[Memory]) -> Vec<i64> {
     ids
 }
 
-fn by_words(memories: &Memories, words: &str) -> Vec<i64> {
-    ids(&memories.recall(here(), &Filter { words: Some(words), ..Filter::default() }).unwrap())
+fn by_words(memories: &MemoryStore, words: &str) -> Vec<i64> {
+    ids(&memories.recall(here(), &MemoryFilter { words: Some(words), ..MemoryFilter::default() }).unwrap())
 }
 
 #[test]
 fn only_the_owner_reads_what_is_kept() {
     use std::os::unix::fs::PermissionsExt as _;
     let store = store();
-    keep(&store.memories, "private", &[], Reach::User);
+    keep(&store.memories, "private", &[], MemoryOwner::User);
     for entry in std::fs::read_dir(store.file.parent().unwrap()).unwrap() {
         let entry = entry.unwrap();
         let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
@@ -53,34 +53,36 @@ fn only_the_owner_reads_what_is_kept() {
 fn entries_with_equal_tags_stand_beside_each_other() {
     let store = store();
     let (one, two) = (
-        keep(&store.memories, "tabs", &["style"], Reach::User),
-        keep(&store.memories, "short lines", &["style"], Reach::User),
+        keep(&store.memories, "tabs", &["style"], MemoryOwner::User),
+        keep(&store.memories, "short lines", &["style"], MemoryOwner::User),
     );
     let tags = ["style".to_owned()];
-    let found = store.memories.recall(here(), &Filter { tags: &tags, ..Filter::default() }).unwrap();
+    let found = store.memories.recall(here(), &MemoryFilter { tags: &tags, ..MemoryFilter::default() }).unwrap();
     assert_eq!(ids(&found), [one, two]);
 }
 
 #[test]
 fn the_same_text_is_kept_once_and_gains_tags() {
     let store = store();
-    let id = keep(&store.memories, "tabs", &["style"], Reach::Project);
-    assert_eq!(keep(&store.memories, "tabs", &["go"], Reach::Project), id);
-    assert_ne!(keep(&store.memories, "tabs", &[], Reach::User), id);
+    let id = keep(&store.memories, "tabs", &["style"], MemoryOwner::Project);
+    assert_eq!(keep(&store.memories, "tabs", &["go"], MemoryOwner::Project), id);
+    assert_ne!(keep(&store.memories, "tabs", &[], MemoryOwner::User), id);
     assert_eq!(store.memories.get(here(), id).unwrap().unwrap().tags, ["style", "go"]);
 }
 
 #[test]
 fn a_project_sees_its_own_and_the_users() {
     let store = store();
-    let (project, user) =
-        (keep(&store.memories, "of here", &[], Reach::Project), keep(&store.memories, "of all", &[], Reach::User));
+    let (project, user) = (
+        keep(&store.memories, "of here", &[], MemoryOwner::Project),
+        keep(&store.memories, "of all", &[], MemoryOwner::User),
+    );
     let recall = |folder: &str, scope| {
-        ids(&store.memories.recall(Path::new(folder), &Filter { scope, ..Filter::default() }).unwrap())
+        ids(&store.memories.recall(Path::new(folder), &MemoryFilter { scope, ..MemoryFilter::default() }).unwrap())
     };
     assert_eq!(recall("/here", None), [project, user]);
-    assert_eq!(recall("/here", Some(Reach::Project)), [project]);
-    assert_eq!(recall("/here", Some(Reach::User)), [user]);
+    assert_eq!(recall("/here", Some(MemoryOwner::Project)), [project]);
+    assert_eq!(recall("/here", Some(MemoryOwner::User)), [user]);
     assert_eq!(recall("/elsewhere", None), [user]);
     assert_eq!(store.memories.get(Path::new("/elsewhere"), project).unwrap(), None);
     assert_eq!(store.memories.exactly(Path::new("/elsewhere"), "here").unwrap(), []);
@@ -89,8 +91,8 @@ fn a_project_sees_its_own_and_the_users() {
 #[test]
 fn a_letter_is_not_taken_for_all_words_that_hold_it() {
     let store = store();
-    keep(&store.memories, "remember the tests", &["everything"], Reach::User);
-    let letter = keep(&store.memories, "vitamin e", &[], Reach::User);
+    keep(&store.memories, "remember the tests", &["everything"], MemoryOwner::User);
+    let letter = keep(&store.memories, "vitamin e", &[], MemoryOwner::User);
     assert_eq!(ids(&store.memories.exactly(here(), "e").unwrap()), [letter]);
     assert_eq!(store.memories.exactly(here(), "").unwrap(), []);
     assert_eq!(store.memories.exactly(here(), "* \" ' - OR").unwrap(), []);
@@ -99,15 +101,19 @@ fn a_letter_is_not_taken_for_all_words_that_hold_it() {
 #[test]
 fn a_whole_text_comes_first() {
     let store = store();
-    let wanted = keep(&store.memories, "deploy", &[], Reach::User);
+    let wanted = keep(&store.memories, "deploy", &[], MemoryOwner::User);
     for number in 0..20 {
-        keep(&store.memories, &format!("deploy deploy deploy {number}"), &["deploy"], Reach::User);
+        keep(&store.memories, &format!("deploy deploy deploy {number}"), &["deploy"], MemoryOwner::User);
     }
-    let found =
-        store.memories.recall(here(), &Filter { words: Some("Deploy"), limit: Some(3), ..Filter::default() }).unwrap();
+    let found = store
+        .memories
+        .recall(here(), &MemoryFilter { words: Some("Deploy"), limit: Some(3), ..MemoryFilter::default() })
+        .unwrap();
     assert_eq!((found.len(), found[0].id), (3, wanted));
-    let blank =
-        store.memories.recall(here(), &Filter { words: Some(" "), limit: Some(2), ..Filter::default() }).unwrap();
+    let blank = store
+        .memories
+        .recall(here(), &MemoryFilter { words: Some(" "), limit: Some(2), ..MemoryFilter::default() })
+        .unwrap();
     assert_eq!(blank.len(), 2);
 }
 
@@ -123,10 +129,10 @@ fn writers_at_the_same_time_lose_nothing() {
             let (file, begin) = (&file, &begin);
             scope.spawn(move || {
                 begin.wait();
-                let memories = Memories::open(file).unwrap();
+                let memories = MemoryStore::open(file).unwrap();
                 for number in 0..each {
-                    let id = keep(&memories, &format!("writer {writer} number {number}"), &["both"], Reach::User);
-                    keep(&memories, "shared by all", &[&format!("w{writer}")], Reach::User);
+                    let id = keep(&memories, &format!("writer {writer} number {number}"), &["both"], MemoryOwner::User);
+                    keep(&memories, "shared by all", &[&format!("w{writer}")], MemoryOwner::User);
                     if number % 5 == 0 {
                         memories.forget(&[id]).unwrap();
                     }
@@ -134,10 +140,11 @@ fn writers_at_the_same_time_lose_nothing() {
             });
         }
     });
-    let memories = Memories::open(&file).unwrap();
-    let all = memories.recall(here(), &Filter::default()).unwrap();
+    let memories = MemoryStore::open(&file).unwrap();
+    let all = memories.recall(here(), &MemoryFilter::default()).unwrap();
     assert_eq!(all.len(), writers * (each - each / 5) + 1);
-    let shared = memories.recall(here(), &Filter { words: Some("shared by all"), ..Filter::default() }).unwrap();
+    let shared =
+        memories.recall(here(), &MemoryFilter { words: Some("shared by all"), ..MemoryFilter::default() }).unwrap();
     assert_eq!(shared[0].tags.len(), writers);
     // The words say the same as the texts.
     for memory in &all {
@@ -149,7 +156,7 @@ fn writers_at_the_same_time_lose_nothing() {
 fn a_store_of_a_newer_skein_is_left_alone() {
     let store = store();
     store.memories.connection().pragma_update(None, "user_version", 99).unwrap();
-    assert!(matches!(Memories::open(&store.file), Err(StoreError::Newer { found: 99, .. })));
+    assert!(matches!(MemoryStore::open(&store.file), Err(StoreError::Newer { found: 99, .. })));
 }
 
 fn text() -> impl Strategy<Value = String> {
@@ -177,7 +184,7 @@ proptest! {
     #[test]
     fn what_is_kept_is_found_until_it_is_forgotten(texts in proptest::collection::btree_set(text(), 1..8), pick in any::<proptest::sample::Index>()) {
         let store = store();
-        let kept: Vec<_> = texts.iter().map(|text| (keep(&store.memories, text, &[], Reach::User), text.clone())).collect();
+        let kept: Vec<_> = texts.iter().map(|text| (keep(&store.memories, text, &[], MemoryOwner::User), text.clone())).collect();
         for (id, text) in &kept {
             prop_assert!(by_words(&store.memories, text).contains(id), "as a whole: {text:?}");
             for word in text.split_whitespace() {
@@ -188,22 +195,22 @@ proptest! {
         store.memories.forget(&[*gone]).unwrap();
         prop_assert!(!by_words(&store.memories, text).contains(gone));
         let left: Vec<_> = kept.iter().map(|(id, _)| *id).filter(|id| id != gone).collect();
-        prop_assert_eq!(ids(&store.memories.recall(here(), &Filter::default()).unwrap()), left);
+        prop_assert_eq!(ids(&store.memories.recall(here(), &MemoryFilter::default()).unwrap()), left);
         // Its number is never given to another.
-        prop_assert!(keep(&store.memories, "another", &[], Reach::User) > *gone);
+        prop_assert!(keep(&store.memories, "another", &[], MemoryOwner::User) > *gone);
     }
 
     #[test]
     fn any_query_lists_and_removes_the_same(texts in proptest::collection::btree_set(text(), 1..8), query in prop_oneof![text(), "\\PC{0,12}", any::<String>()]) {
         let store = store();
         for text in &texts {
-            keep(&store.memories, text, &["tag"], Reach::Project);
+            keep(&store.memories, text, &["tag"], MemoryOwner::Project);
         }
-        let before = ids(&store.memories.recall(here(), &Filter::default()).unwrap());
-        store.memories.recall(here(), &Filter { words: Some(&query), ..Filter::default() }).unwrap();
+        let before = ids(&store.memories.recall(here(), &MemoryFilter::default()).unwrap());
+        store.memories.recall(here(), &MemoryFilter { words: Some(&query), ..MemoryFilter::default() }).unwrap();
         let listed = ids(&store.memories.exactly(here(), &query).unwrap());
         store.memories.forget(&listed).unwrap();
-        let after = ids(&store.memories.recall(here(), &Filter::default()).unwrap());
+        let after = ids(&store.memories.recall(here(), &MemoryFilter::default()).unwrap());
         let expected: Vec<_> = before.into_iter().filter(|id| !listed.contains(id)).collect();
         prop_assert_eq!(after, expected);
         prop_assert_eq!(ids(&store.memories.exactly(here(), &query).unwrap()), Vec::<i64>::new());

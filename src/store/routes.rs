@@ -38,11 +38,11 @@ pub struct Correction {
 
 /// The corrections of all projects, each of which sees its own.
 #[derive(Debug)]
-pub struct Routes {
+pub struct CorrectionStore {
     connection: Mutex<Connection>,
 }
 
-impl Routes {
+impl CorrectionStore {
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?) })
     }
@@ -79,11 +79,11 @@ impl Routes {
 mod tests {
     use super::*;
 
-    fn opened(folder: &Path) -> Routes {
-        Routes::open(&folder.join("routes.db")).unwrap()
+    fn opened(folder: &Path) -> CorrectionStore {
+        CorrectionStore::open(&folder.join("routes.db")).unwrap()
     }
 
-    fn told(routes: &Routes, project: &str) -> Vec<(String, String)> {
+    fn told(routes: &CorrectionStore, project: &str) -> Vec<(String, String)> {
         let found = routes.corrections(Path::new(project)).unwrap();
         found.into_iter().map(|correction| (correction.prompt, correction.mode)).collect()
     }

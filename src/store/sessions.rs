@@ -30,10 +30,10 @@ use rusqlite::{Connection, OpenFlags};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-pub use recall::{COUNTED, InCommon, Kindred, Recall, Recalled, Said, Weigh};
+pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};
 
 use super::{PATIENCE, Schema, StoreError, failure, open};
-use writer::{Job, Work, Writer};
+use writer::{Job, SessionWriter, Work};
 
 /// `skei`.
 const MARK: i32 = 0x736b_6569;
@@ -120,19 +120,19 @@ pub struct NewEvent {
 
 /// What is different from now on. What is left out stays.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Change {
+pub struct SessionChange {
     pub title: Option<String>,
     pub agent: Option<String>,
     pub mode: Option<String>,
     pub model: Option<String>,
     pub approval: Option<String>,
     /// Added to what was spent before.
-    pub spent: Option<Spent>,
+    pub spent: Option<UsageTotals>,
 }
 
 /// Tokens and money.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Spent {
+pub struct UsageTotals {
     pub input: u64,
     pub output: u64,
     /// Of the input.
@@ -158,7 +158,7 @@ pub struct StoredSession {
     pub created_at: u64,
     pub updated_at: u64,
     #[serde(flatten)]
-    pub spent: Spent,
+    pub spent: UsageTotals,
     /// How many there are.
     pub events: u64,
 }
@@ -174,7 +174,7 @@ pub struct StoredEvent {
 
 /// Which folders' sessions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Within {
+pub enum FolderFilter {
     #[default]
     Anywhere,
     /// Those that work in exactly this one.
@@ -185,7 +185,7 @@ pub enum Within {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListFilter {
-    pub within: Within,
+    pub within: FolderFilter,
     /// Those that work for this session; those that work for none if left out.
     pub parent: Option<String>,
     /// Where the page before ended.
@@ -209,7 +209,7 @@ impl From<&StoredSession> for Cursor {
 
 /// An event in which the words stand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Hit {
+pub struct SearchHit {
     pub session: String,
     pub title: Option<String>,
     pub cwd: PathBuf,
@@ -222,7 +222,7 @@ pub struct Hit {
 
 /// The store of sessions. Copies of it are the same; the last one to go waits until everything is written.
 #[derive(Debug, Clone)]
-pub struct Sessions {
+pub struct SessionStore {
     shared: Arc<Shared>,
 }
 
@@ -247,7 +247,7 @@ impl Drop for Shared {
     }
 }
 
-impl Sessions {
+impl SessionStore {
     /// The store in the data folder, made if it is not there.
     pub fn open(data: &Path) -> Result<Self, StoreError> {
         let file = data.join("sessions.db");
@@ -259,7 +259,7 @@ impl Sessions {
         reader.busy_timeout(PATIENCE).map_err(fails)?;
         let (queue, jobs) = mpsc::channel();
         let unwritten: Arc<AtomicUsize> = Arc::default();
-        let writer = Writer::new(connection, jobs, file.clone(), Arc::clone(&unwritten));
+        let writer = SessionWriter::new(connection, jobs, file.clone(), Arc::clone(&unwritten));
         let writer = std::thread::Builder::new().name("sessions".to_owned()).spawn(move || writer.run());
         let writer = writer.map_err(|error| StoreError::Unusable {
             file: file.display().to_string(),
@@ -287,7 +287,7 @@ impl Sessions {
     }
 
     /// Queues a change, in order with events.
-    pub fn change(&self, id: &str, change: Change) {
+    pub fn change(&self, id: &str, change: SessionChange) {
         self.queue(id, Work::Change(Box::new(change)), None);
     }
 
@@ -324,32 +324,32 @@ impl Sessions {
     }
 
     /// The events in which all these words stand, the best first. No sign in them has a meaning of its own.
-    pub async fn search(&self, words: &str, within: Within, limit: usize) -> Result<Vec<Hit>, StoreError> {
+    pub async fn search(&self, words: &str, within: FolderFilter, limit: usize) -> Result<Vec<SearchHit>, StoreError> {
         let words = words.to_owned();
         self.read(move |connection| read::search(connection, &words, &within, limit)).await
     }
 
     /// What was said in earlier sessions, the best first and of equals the newest. Without words, the newest of each.
-    pub async fn recall(&self, recall: Recall) -> Result<Recalled, StoreError> {
+    pub async fn recall(&self, recall: RecallQuery) -> Result<RecallResults, StoreError> {
         self.read(move |connection| recall::recall(connection, &recall, id::now())).await
     }
 
     /// What was said in a session and stands, in order, from an event on.
-    pub async fn said(&self, id: &str, from: u64, limit: usize) -> Result<Vec<Said>, StoreError> {
+    pub async fn messages(&self, id: &str, from: u64, limit: usize) -> Result<Vec<StoredMessage>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection| recall::said(connection, &id, from, limit)).await
+        self.read(move |connection| recall::read_messages(connection, &id, from, limit)).await
     }
 
     /// At most `limit` messages that have the most in common with these words. A bounded number of messages is looked at.
-    pub async fn in_common(
+    pub async fn common_terms(
         &self,
         words: Vec<String>,
-        within: Within,
+        within: FolderFilter,
         without: Vec<String>,
-        weigh: Weigh,
+        weigh: TermWeights,
         limit: usize,
-    ) -> Result<InCommon, StoreError> {
-        self.read_as_it_is(move |connection| recall::in_common(connection, &words, &within, &without, weigh, limit))
+    ) -> Result<TermStats, StoreError> {
+        self.read_as_it_is(move |connection| recall::common_terms(connection, &words, &within, &without, weigh, limit))
             .await
     }
 
@@ -375,7 +375,7 @@ impl Sessions {
         }
     }
 
-    fn queue(&self, id: &str, work: Work, reply: Option<writer::Reply>) {
+    fn queue(&self, id: &str, work: Work, reply: Option<writer::WriteReply>) {
         let job = Job { session: id.to_owned(), at: id::now(), work, reply };
         self.shared.unwritten.fetch_add(job.size(), Ordering::Relaxed);
         let sent = self.shared.queue.as_ref().map(|queue| queue.send(job));

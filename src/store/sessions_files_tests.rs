@@ -19,7 +19,7 @@ fn contents(folder: &Path) -> Vec<(std::ffi::OsString, Vec<u8>)> {
 /// Says which file and what to do, and changes nothing.
 fn refused(what: &str, folder: &Path) -> StoreError {
     let before = contents(folder);
-    let refusal = Sessions::open(folder).err().unwrap_or_else(|| panic!("{what} was opened"));
+    let refusal = SessionStore::open(folder).err().unwrap_or_else(|| panic!("{what} was opened"));
     let told = refusal.to_string();
     assert!(told.contains(&folder.join("sessions.db").display().to_string()), "{what}: {told}");
     assert!(told.contains("move it away") || told.contains("use that skein"), "{what}: {told}");
@@ -117,7 +117,7 @@ async fn damage_that_is_met_later_is_told_as_such() {
     let half = bytes.len() / 2;
     bytes[half..].fill(0xa5);
     std::fs::write(&file, bytes).unwrap();
-    let told = match Sessions::open(store.folder.path()) {
+    let told = match SessionStore::open(store.folder.path()) {
         Ok(sessions) => sessions.events(&id).await.unwrap_err(),
         Err(refusal) => refusal,
     };
@@ -128,6 +128,6 @@ async fn damage_that_is_met_later_is_told_as_such() {
 fn a_folder_that_cannot_be_made_is_named() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("data"), "a file").unwrap();
-    let told = Sessions::open(&folder.path().join("data")).unwrap_err().to_string();
+    let told = SessionStore::open(&folder.path().join("data")).unwrap_err().to_string();
     assert!(told.contains("cannot be used") && told.contains("sessions.db"), "{told}");
 }

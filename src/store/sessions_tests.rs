@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use super::*;
 
 pub(super) struct Store {
-    pub(super) sessions: Sessions,
+    pub(super) sessions: SessionStore,
     pub(super) folder: tempfile::TempDir,
 }
 
 pub(super) fn store() -> Store {
     let folder = tempfile::tempdir().unwrap();
-    Store { sessions: Sessions::open(folder.path()).unwrap(), folder }
+    Store { sessions: SessionStore::open(folder.path()).unwrap(), folder }
 }
 
 impl Store {
@@ -51,19 +51,19 @@ fn said(text: &str) -> NewEvent {
     }
 }
 
-pub(super) async fn session_with(sessions: &Sessions, cwd: &str, texts: &[&str]) -> String {
+pub(super) async fn session_with(sessions: &SessionStore, cwd: &str, texts: &[&str]) -> String {
     let id = sessions.create(new_in(cwd)).await.unwrap();
     texts.iter().for_each(|text| sessions.append(&id, said(text)));
     sessions.flush(&id).await.unwrap();
     id
 }
 
-async fn bodies(sessions: &Sessions, id: &str) -> Vec<String> {
+async fn bodies(sessions: &SessionStore, id: &str) -> Vec<String> {
     sessions.events(id).await.unwrap().into_iter().map(|event| event.body).collect()
 }
 
-async fn found(sessions: &Sessions, words: &str) -> Vec<String> {
-    sessions.search(words, Within::Anywhere, 100).await.unwrap().into_iter().map(|hit| hit.session).collect()
+async fn found(sessions: &SessionStore, words: &str) -> Vec<String> {
+    sessions.search(words, FolderFilter::Anywhere, 100).await.unwrap().into_iter().map(|hit| hit.session).collect()
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_session_comes_back_as_it_was_told() {
     store.sessions.flush(&id).await.unwrap();
 
     drop(store.sessions);
-    let sessions = Sessions::open(store.folder.path()).unwrap();
+    let sessions = SessionStore::open(store.folder.path()).unwrap();
     let kept = sessions.find(&id).await.unwrap().unwrap();
     assert_eq!((kept.cwd.as_path(), kept.roots.as_slice()), (Path::new("/here"), ["/other".into()].as_slice()));
     assert_eq!((kept.agent.as_str(), kept.mode.as_str(), kept.model.as_str()), ("goose", "assistant", "offline"));
@@ -111,22 +111,24 @@ async fn a_session_comes_back_as_it_was_told() {
 async fn a_change_leaves_the_rest_and_adds_up_what_was_spent() {
     let store = store();
     let id = store.sessions.create(new_in("/here")).await.unwrap();
-    let spent = |input, cost| Some(Spent { input, output: 2, cached: 1, cost });
-    store
-        .sessions
-        .change(&id, Change { title: Some("A talk".to_owned()), spent: spent(10, None), ..Change::default() });
+    let spent = |input, cost| Some(UsageTotals { input, output: 2, cached: 1, cost });
+    store.sessions.change(
+        &id,
+        SessionChange { title: Some("A talk".to_owned()), spent: spent(10, None), ..SessionChange::default() },
+    );
     let first = store.sessions.find(&id).await.unwrap().unwrap();
     assert_eq!((first.title.as_deref(), first.spent), (Some("A talk"), spent(10, None).unwrap()));
-    store
-        .sessions
-        .change(&id, Change { mode: Some("planner".to_owned()), spent: spent(5, Some(0.5)), ..Change::default() });
-    store.sessions.change(&id, Change { spent: spent(0, Some(0.25)), ..Change::default() });
+    store.sessions.change(
+        &id,
+        SessionChange { mode: Some("planner".to_owned()), spent: spent(5, Some(0.5)), ..SessionChange::default() },
+    );
+    store.sessions.change(&id, SessionChange { spent: spent(0, Some(0.25)), ..SessionChange::default() });
     let then = store.sessions.find(&id).await.unwrap().unwrap();
     assert_eq!(
         (then.title.as_deref(), then.mode.as_str(), then.model.as_str()),
         (Some("A talk"), "planner", "offline")
     );
-    assert_eq!(then.spent, Spent { input: 15, output: 6, cached: 3, cost: Some(0.75) });
+    assert_eq!(then.spent, UsageTotals { input: 15, output: 6, cached: 3, cost: Some(0.75) });
 }
 
 #[tokio::test]
@@ -170,7 +172,7 @@ async fn an_unknown_session_is_none() {
 #[tokio::test]
 async fn what_is_deleted_is_gone_and_whoever_still_appends_is_told() {
     let store = store();
-    let other = Sessions::open(store.folder.path()).unwrap();
+    let other = SessionStore::open(store.folder.path()).unwrap();
     let id = session_with(&store.sessions, "/here", &["first words"]).await;
     let kept = session_with(&store.sessions, "/here", &["other words"]).await;
     assert!(other.delete(&id).await.unwrap());
@@ -192,7 +194,7 @@ async fn a_write_that_fails_for_a_while_is_told_and_done_later_once() {
     let full = "CREATE TRIGGER full BEFORE INSERT ON event BEGIN SELECT raise(ROLLBACK, 'the disk is full'); END";
     store.raw().execute_batch(full).unwrap();
     store.sessions.append(&id, said("two"));
-    store.sessions.change(&id, Change { title: Some("title".to_owned()), ..Change::default() });
+    store.sessions.change(&id, SessionChange { title: Some("title".to_owned()), ..SessionChange::default() });
     for _ in 0..2 {
         let told = store.sessions.flush(&id).await.unwrap_err().to_string();
         assert!(told.contains(&id) && told.contains("the disk is full") && told.contains("tried again"), "{told}");
@@ -205,7 +207,7 @@ async fn a_write_that_fails_for_a_while_is_told_and_done_later_once() {
 }
 
 #[tokio::test]
-async fn an_event_that_can_never_be_written_does_not_hold_up_the_others() {
+async fn unwritable_event_does_not_block_the_others() {
     let store = store();
     let id = session_with(&store.sessions, "/here", &["one"]).await;
     let never = "CREATE TRIGGER never BEFORE INSERT ON event WHEN new.kind = 'bad'
@@ -233,7 +235,7 @@ async fn the_last_handle_waits_until_everything_is_written() {
     // Closed in order: nothing is left beside the file.
     let files: Vec<_> = std::fs::read_dir(store.folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(files, ["sessions.db"]);
-    let sessions = Sessions::open(store.folder.path()).unwrap();
+    let sessions = SessionStore::open(store.folder.path()).unwrap();
     let expected: Vec<_> = (0..5_000).map(|number| said(&format!("number {number}")).body).collect();
     assert_eq!(bodies(&sessions, &id).await, expected);
 }
@@ -244,10 +246,10 @@ async fn a_copy_has_the_same_events_and_goes_its_own_way() {
     let id = session_with(sessions, "/here", &["one", "two"]).await;
     sessions.change(
         &id,
-        Change {
+        SessionChange {
             title: Some("A talk".to_owned()),
-            spent: Some(Spent { input: 9, ..Spent::default() }),
-            ..Change::default()
+            spent: Some(UsageTotals { input: 9, ..UsageTotals::default() }),
+            ..SessionChange::default()
         },
     );
     sessions.append(&id, said("queued"));
@@ -259,7 +261,7 @@ async fn a_copy_has_the_same_events_and_goes_its_own_way() {
     let stored = sessions.find(&copy).await.unwrap().unwrap();
     assert_eq!(
         (stored.title.as_deref(), stored.cwd.as_path(), stored.spent),
-        (Some("A talk"), Path::new("/here"), Spent::default())
+        (Some("A talk"), Path::new("/here"), UsageTotals::default())
     );
     assert!(sessions.delete(&id).await.unwrap());
     assert_eq!(found(sessions, "two").await, [copy]);
@@ -267,7 +269,7 @@ async fn a_copy_has_the_same_events_and_goes_its_own_way() {
 
 // Listing
 
-async fn page(sessions: &Sessions, after: Option<Cursor>) -> Vec<StoredSession> {
+async fn page(sessions: &SessionStore, after: Option<Cursor>) -> Vec<StoredSession> {
     sessions.list(ListFilter { after, limit: Some(3), ..ListFilter::default() }).await.unwrap()
 }
 
@@ -300,18 +302,18 @@ async fn the_newest_comes_first_and_folders_narrow() {
     for cwd in ["/projects/a", "/projects/a/deep", "/projects/ab", "/projects/a%b_"] {
         ids.push(session_with(sessions, cwd, &["word"]).await);
     }
-    let list = async |within: Within| {
+    let list = async |within: FolderFilter| {
         let found = sessions.list(ListFilter { within, ..ListFilter::default() }).await.unwrap();
         assert!(found.is_sorted_by(|a, b| (a.updated_at, &a.id) > (b.updated_at, &b.id)));
         found.into_iter().map(|session| session.id).collect::<BTreeSet<_>>()
     };
     let of = |numbers: &[usize]| numbers.iter().map(|number| ids[*number].clone()).collect::<BTreeSet<_>>();
-    assert_eq!(list(Within::Anywhere).await, of(&[0, 1, 2, 3]));
-    assert_eq!(list(Within::Folder("/projects/a".into())).await, of(&[0]));
-    assert_eq!(list(Within::Below("/projects/a".into())).await, of(&[0, 1]));
-    assert_eq!(list(Within::Below("/projects/a%b_".into())).await, of(&[3]));
-    assert_eq!(list(Within::Below("/".into())).await, of(&[0, 1, 2, 3]));
-    let hits = sessions.search("word", Within::Below("/projects/a".into()), 9).await.unwrap();
+    assert_eq!(list(FolderFilter::Anywhere).await, of(&[0, 1, 2, 3]));
+    assert_eq!(list(FolderFilter::Folder("/projects/a".into())).await, of(&[0]));
+    assert_eq!(list(FolderFilter::Below("/projects/a".into())).await, of(&[0, 1]));
+    assert_eq!(list(FolderFilter::Below("/projects/a%b_".into())).await, of(&[3]));
+    assert_eq!(list(FolderFilter::Below("/".into())).await, of(&[0, 1, 2, 3]));
+    let hits = sessions.search("word", FolderFilter::Below("/projects/a".into()), 9).await.unwrap();
     assert_eq!(hits.into_iter().map(|hit| hit.session).collect::<BTreeSet<_>>(), of(&[0, 1]));
 }
 
@@ -348,7 +350,7 @@ async fn old_sessions_in_which_nothing_was_said_are_swept() {
         ids.push(id);
     }
     drop(store.sessions);
-    let sessions = Sessions::open(store.folder.path()).unwrap();
+    let sessions = SessionStore::open(store.folder.path()).unwrap();
     assert_eq!(sessions.find(&ids[0]).await.unwrap(), None);
     assert!(sessions.find(&ids[1]).await.unwrap().is_some() && sessions.find(&ids[2]).await.unwrap().is_some());
 }
@@ -365,13 +367,13 @@ async fn words_are_found_with_what_stands_around_them() {
     let long = format!("{} the Retry budget is spent {}", "before ".repeat(200), "after ".repeat(200));
     let talk = session_with(sessions, "/here", &["hello", &long]).await;
     session_with(sessions, "/here", &["the budget alone"]).await;
-    let hits = sessions.search("budget retr", Within::Anywhere, 10).await.unwrap();
+    let hits = sessions.search("budget retr", FolderFilter::Anywhere, 10).await.unwrap();
     assert_eq!(hits.len(), 1);
     assert_eq!((hits[0].session.as_str(), hits[0].seq, hits[0].kind.as_str()), (talk.as_str(), 2, "message"));
     let snippet = &hits[0].snippet;
     assert!(snippet.contains("Retry budget") && snippet.len() < 300 && snippet.starts_with('…'), "{snippet}");
-    assert_eq!(sessions.search("budget", Within::Anywhere, 1).await.unwrap().len(), 1);
-    assert_eq!(sessions.search("budget", Within::Anywhere, 10).await.unwrap().len(), 2);
+    assert_eq!(sessions.search("budget", FolderFilter::Anywhere, 1).await.unwrap().len(), 1);
+    assert_eq!(sessions.search("budget", FolderFilter::Anywhere, 10).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -400,7 +402,7 @@ proptest! {
         runtime.block_on(async {
             let store = store();
             session_with(&store.sessions, "/here", &[&text, "a b and near"]).await;
-            store.sessions.search(&words, Within::Anywhere, 5).await.unwrap();
+            store.sessions.search(&words, FolderFilter::Anywhere, 5).await.unwrap();
             store.sessions.resolve(&words).await.unwrap();
             // Every text is found by itself, if there is anything to look for.
             let wanted = text.replace('\0', " ");
@@ -425,7 +427,7 @@ fn writers_at_the_same_time_lose_nothing_and_share_one_order() {
             scope.spawn(move || {
                 // They open the file, and make it, at the same moment.
                 begin.wait();
-                let sessions = Sessions::open(folder).unwrap();
+                let sessions = SessionStore::open(folder).unwrap();
                 let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
                 runtime.block_on(async {
                     if writer == 0 {
@@ -447,7 +449,7 @@ fn writers_at_the_same_time_lose_nothing_and_share_one_order() {
             });
         }
     });
-    let sessions = Sessions::open(folder.path()).unwrap();
+    let sessions = SessionStore::open(folder.path()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let events = runtime.block_on(sessions.events(shared.get().unwrap())).unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=480).collect::<Vec<_>>());

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 pub enum Activity {
     /// Whoever had to consent has: it runs.
     Running,
-    Progress(Progress),
+    Progress(CallProgress),
     /// It works on this place.
-    Place {
+    #[serde(rename = "place")]
+    Location {
         path: PathBuf,
         /// From 1.
         line: Option<u32>,
@@ -26,7 +27,8 @@ pub enum Activity {
         after: String,
     },
     /// The steps of the work, all of them; they replace those told before.
-    Plan(Vec<PlanStep>),
+    #[serde(rename = "plan")]
+    TodoList(Vec<TodoStep>),
     /// It runs in this terminal of the editor.
     Terminal {
         id: String,
@@ -42,7 +44,7 @@ impl Activity {
 
 /// How far a call has come.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct CallProgress {
     pub progress: f64,
     pub total: Option<f64>,
     pub message: Option<String>,
@@ -51,7 +53,7 @@ pub struct Progress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
-pub struct PlanStep {
+pub struct TodoStep {
     #[schemars(length(min = 1))]
     pub text: String,
     pub status: StepStatus,

@@ -8,7 +8,7 @@ use super::CallContext;
 
 /// Work to be handed over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Task {
+pub struct TaskRequest {
     /// What to do, in words that need nothing else to be understood.
     pub text: String,
     /// Who is to do it, as `agent/mode`, or an agent's name; whoever fits best if left out.
@@ -57,10 +57,10 @@ pub struct TaskReport {
 /// Whoever can hand work over. An `Err` says what is wrong with the request.
 pub trait Delegator: Send + Sync {
     /// Returns when the task has ended, whichever way.
-    fn delegate(&self, task: Task, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>>;
+    fn delegate(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>>;
 
     /// Returns when the task has begun; it goes on until its end, or that of the session.
-    fn begin(&self, task: Task, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>>;
+    fn begin(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>>;
 
     /// The tasks of this session, or one of them.
     fn tasks(&self, id: Option<&str>) -> Result<Vec<TaskReport>, String>;

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 
 /// What the editor can do for a tool. An error means that the tool has to help itself.
 pub trait Editor: Send + Sync {
-    fn abilities(&self) -> Abilities;
+    fn abilities(&self) -> EditorCapabilities;
 
     /// How long a tool waits for an answer before it helps itself; the end of a command takes as long as it takes.
     fn patience(&self) -> Duration {
@@ -24,11 +24,11 @@ pub trait Editor: Send + Sync {
 
     /// Starts a command in a terminal that the user sees. Whoever drops the future before it is done gets no
     /// terminal: one that comes after that is released by the implementation.
-    fn run(&self, command: Command) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>>;
+    fn run(&self, command: TerminalCommand) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>>;
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Abilities {
+pub struct EditorCapabilities {
     pub read: bool,
     pub write: bool,
     pub terminal: bool,
@@ -36,7 +36,7 @@ pub struct Abilities {
 
 /// A program for the editor to start.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Command {
+pub struct TerminalCommand {
     pub program: String,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
@@ -49,9 +49,9 @@ pub struct Command {
 pub trait Terminal: Send + Sync {
     fn id(&self) -> &str;
 
-    fn output(&self) -> BoxFuture<'_, Result<Output, EditorError>>;
+    fn output(&self) -> BoxFuture<'_, Result<TerminalOutput, EditorError>>;
 
-    fn wait(&self) -> BoxFuture<'_, Result<Exit, EditorError>>;
+    fn wait(&self) -> BoxFuture<'_, Result<TerminalExit, EditorError>>;
 
     /// Ends the command; its output can still be read.
     fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>>;
@@ -62,16 +62,16 @@ pub trait Terminal: Send + Sync {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Output {
+pub struct TerminalOutput {
     pub text: String,
     /// Its beginning is missing.
     pub truncated: bool,
     /// Present once the command has ended.
-    pub exit: Option<Exit>,
+    pub exit: Option<TerminalExit>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exit {
+pub struct TerminalExit {
     pub code: Option<u32>,
     pub signal: Option<String>,
 }

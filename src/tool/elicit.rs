@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 /// Whoever brings a question to the user of a session.
 pub trait Elicitor: Send + Sync {
-    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, Elicited>;
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse>;
 
     /// What the user was to do on a page is done, says whoever asked.
     fn page_done(&self, _by: &str, _id: &str) {}
@@ -23,11 +23,11 @@ pub struct Elicitation {
     /// The call in which it asks, if it is known.
     pub call: Option<Arc<str>>,
     pub message: String,
-    pub wanted: Wanted,
+    pub kind: ElicitationKind,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Wanted {
+pub enum ElicitationKind {
     /// Fields, as a flat JSON Schema of type `object`.
     Fields(Map<String, Value>),
     /// Something the user does on a page.
@@ -57,13 +57,13 @@ impl Elicitation {
     /// Why nobody may be asked this, if so: a form must not ask for secrets, and a page must be one that a browser
     /// reaches by a safe way.
     pub fn refusal(&self) -> Option<String> {
-        match &self.wanted {
-            Wanted::Fields(schema) => {
+        match &self.kind {
+            ElicitationKind::Fields(schema) => {
                 let fields = schema.get("properties").and_then(Value::as_object);
                 let (name, _) = fields.into_iter().flatten().find(|(name, field)| is_secret(name, field))?;
                 Some(format!("its form has the field `{name}`, and a form must not ask for secrets"))
             }
-            Wanted::Page { url, .. } => {
+            ElicitationKind::Page { url, .. } => {
                 host(url).is_none().then(|| "it wants a page opened whose address is not a safe one (https)".to_owned())
             }
         }
@@ -112,14 +112,14 @@ fn speaks_of_secrets(text: &str) -> bool {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Elicited {
+pub enum ElicitationResponse {
     /// What the user filled in; empty for a page.
     Accepted(Map<String, Value>),
     Declined,
     /// The user closed the question without an answer.
     Dismissed,
     /// There is no one to ask.
-    Unheard,
+    Unavailable,
 }
 
 #[cfg(test)]
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn question(wanted: Wanted) -> Elicitation {
-        Elicitation { by: "s".to_owned(), call: None, message: String::new(), wanted }
+    fn question(wanted: ElicitationKind) -> Elicitation {
+        Elicitation { by: "s".to_owned(), call: None, message: String::new(), kind: wanted }
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         let refused = |name: &str, field: Value| {
             let schema = json!({"type": "object", "properties": {name: field}});
             let Value::Object(schema) = schema else { unreachable!() };
-            question(Wanted::Fields(schema)).refusal().is_some()
+            question(ElicitationKind::Fields(schema)).refusal().is_some()
         };
         for name in ["password", "apiKey", "API_KEY", "access-key", "dbPassword", "token", "card number"] {
             assert!(refused(name, json!({"type": "string"})), "{name}");

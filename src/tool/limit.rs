@@ -87,7 +87,7 @@ fn cut(text: &mut String, limit: usize) {
 /// The text of a part, if it has one.
 fn text_of(content: &mut Content) -> Option<&mut String> {
     match content {
-        Content::Text(text) | Content::Aside(text) => Some(text),
+        Content::Text(text) | Content::Injected(text) => Some(text),
         Content::Resource(value) => match resource(value).get_mut("text") {
             Some(Value::String(text)) => Some(text),
             _ => None,
@@ -107,7 +107,7 @@ fn limit_binary(content: &mut Content, left: &mut usize) {
             Some(blob) => (blob.len(), "a file".to_owned()),
             None => return,
         },
-        Content::Text(_) | Content::Aside(_) | Content::Link(_) => return,
+        Content::Text(_) | Content::Injected(_) | Content::Link(_) => return,
     };
     match left.checked_sub(size) {
         Some(rest) => *left = rest,
@@ -131,7 +131,7 @@ fn limit_around(content: &mut Content) {
             json_size(value).saturating_sub(texts)
         }
         Content::Image { mime, .. } | Content::Audio { mime, .. } => mime.len(),
-        Content::Text(_) | Content::Aside(_) => 0,
+        Content::Text(_) | Content::Injected(_) => 0,
     };
     if around > MAX_AROUND {
         *content = Content::Text(format!("[… a part with {around} bytes about itself left out …]"));

@@ -15,11 +15,11 @@ use crate::ids::ServiceName;
 /// What was enabled and disabled since the session began. Copies are the same one: a session that works for another
 /// has the other's.
 #[derive(Debug, Clone, Default)]
-pub struct Enabled {
+pub struct EnabledServices {
     services: Arc<Mutex<BTreeMap<ServiceName, bool>>>,
 }
 
-impl Enabled {
+impl EnabledServices {
     /// Nothing if nobody said anything about it, and the configuration counts.
     pub fn of(&self, service: &ServiceName) -> Option<bool> {
         self.lock().get(service).copied()
@@ -42,19 +42,20 @@ impl Enabled {
 /// Whoever manages the services of a session. An `Err` says what is wrong and what to do, for the model.
 pub trait ServiceManager: Send + Sync {
     /// The services that fit the words, the best first; all of them without words.
-    fn search(&self, words: &str, context: &CallContext) -> Vec<Known>;
+    fn search(&self, words: &str, context: &CallContext) -> Vec<ServiceSummary>;
 
     /// Starts the service once to see that it works, and then enables it.
-    fn enable<'a>(&'a self, service: &'a str, context: &'a CallContext) -> BoxFuture<'a, Result<Changed, String>>;
+    fn enable<'a>(&'a self, service: &'a str, context: &'a CallContext)
+    -> BoxFuture<'a, Result<ServiceChange, String>>;
 
-    fn disable(&self, service: &str, context: &CallContext) -> Result<Changed, String>;
+    fn disable(&self, service: &str, context: &CallContext) -> Result<ServiceChange, String>;
 
     /// What enabled services offer to be read; of one, or of all.
     fn resources<'a>(
         &'a self,
         service: Option<&'a str>,
         context: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<Offered>, String>>;
+    ) -> BoxFuture<'a, Result<Vec<ResourceListing>, String>>;
 
     /// The contents of a resource, in MCP's JSON.
     fn read<'a>(
@@ -67,17 +68,17 @@ pub trait ServiceManager: Send + Sync {
 
 /// A service that there is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Known {
+pub struct ServiceSummary {
     pub service: ServiceName,
     pub description: String,
-    pub state: State,
+    pub state: ServiceState,
     /// The modes that have it, or would have it if it were enabled.
     pub modes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum ServiceState {
     Enabled,
     Disabled,
     /// Part of Skein: a mode has it by its manifest and in no other way.
@@ -90,7 +91,7 @@ pub enum State {
 
 /// What enabling or disabling a service did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Changed {
+pub struct ServiceChange {
     pub service: ServiceName,
     pub enabled: bool,
     /// Of a service that was enabled.
@@ -103,7 +104,7 @@ pub struct Changed {
 
 /// The resources of one service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Offered {
+pub struct ResourceListing {
     pub service: ServiceName,
     /// In MCP's JSON; those with `uriTemplate` are templates.
     pub resources: Vec<Value>,

@@ -298,8 +298,8 @@ fn what_was_said_beside_a_prompt_is_not_replayed() {
     client.finish();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let store = skein::store::Sessions::open(&sandbox.path("data")).unwrap();
-        let prompt = vec![Content::Aside("remember the zebra".to_owned()), Content::text("hello there")];
+        let store = skein::store::SessionStore::open(&sandbox.path("data")).unwrap();
+        let prompt = vec![Content::Injected("remember the zebra".to_owned()), Content::text("hello there")];
         let event = Event::Message { message: Message::user(prompt).into() };
         let body = serde_json::to_string(&event).unwrap();
         store.append(&session, skein::store::NewEvent { kind: "message".into(), body, text: None });

@@ -90,7 +90,7 @@ fn content_of_every_kind_reaches_the_editor() {
 }
 
 #[test]
-fn what_a_tool_says_about_itself_is_shown_and_never_relaxes_consent() {
+fn tool_hints_are_shown_and_never_relax_consent() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let asked: Rc<RefCell<Vec<Value>>> = Rc::default();
@@ -207,7 +207,7 @@ fn a_page_is_opened_by_the_editor_and_told_to_be_done() {
 }
 
 #[test]
-fn an_editor_without_forms_is_asked_for_permission_where_the_answers_can_be_listed() {
+fn editor_without_forms_gets_permission_requests_with_options() {
     let sandbox = Sandbox::new();
     let mut client = client(&sandbox, &json!({"session": {"notices": {}}}));
     let asked: Rc<RefCell<Vec<Value>>> = Rc::default();
@@ -257,7 +257,7 @@ fn nobody_is_asked_for_secrets_or_sent_to_unsafe_pages() {
 }
 
 #[test]
-fn a_shared_server_of_the_older_era_is_offered_no_questions_and_others_are() {
+fn shared_server_of_the_old_protocol_gets_no_elicitation() {
     let sandbox = Sandbox::new();
     install(&sandbox, &[("common", "shared", &[]), ("private", "session", &[]), ("newer", "shared", &["--newer"])]);
     let mut client = client(&sandbox, &able());
@@ -356,7 +356,7 @@ fn nobody_at_the_other_end_is_a_question_without_an_answer() {
 }
 
 #[test]
-fn warnings_of_a_service_are_notices_in_the_session_it_belongs_to() {
+fn service_warnings_become_notices_in_its_session() {
     let sandbox = Sandbox::new();
     install(&sandbox, &[("private", "session", &[]), ("common", "shared", &[])]);
     let mut client = client(&sandbox, &able());
@@ -404,7 +404,7 @@ fn tools_and_commands_follow_a_service_that_changes_its_lists() {
 }
 
 #[test]
-fn a_tool_that_changes_what_it_says_is_not_called_in_the_session_that_knows_it_otherwise() {
+fn changed_tool_is_not_called_in_a_session_with_the_old_spec() {
     let sandbox = Sandbox::new();
     let mut client = client(&sandbox, &json!({}));
     let session = client.session_with(json!([talker("parrot", &[])]));
@@ -438,7 +438,7 @@ fn tools_with(client: &mut Acp, session: &str, tool: &str) -> String {
 }
 
 #[test]
-fn resources_are_listed_as_links_and_attached_where_a_prompt_holds_one() {
+fn resources_become_links_and_prompt_resources_are_attached() {
     let sandbox = Sandbox::new();
     let mut client = client(&sandbox, &json!({}));
     let session = client.session_with(json!([talker("parrot", &["--resources"])]));

@@ -81,7 +81,7 @@ fn outcomes(updates: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn an_app_maker_makes_an_app_with_nothing_but_the_tools_for_apps() {
+fn app_maker_makes_an_app_with_only_the_app_tools() {
     let sandbox = Sandbox::new();
     let remote = timer().replace("<script>", "<script src=\"https://cdn.example.com/timer.js\"></script><script>");
     let model = model(vec![

@@ -52,7 +52,7 @@ fn text(result: &Value) -> String {
 }
 
 #[test]
-fn every_mode_that_can_be_chosen_is_a_tool_and_no_internal_one_is() {
+fn every_selectable_mode_is_a_tool_and_no_internal_mode_is() {
     let sandbox = Sandbox::new();
     let model = parrot();
     let listed = sandbox.skein(&["agents", "--json"]).json();
@@ -266,7 +266,7 @@ fn it_tells_of_its_progress() {
 }
 
 #[test]
-fn cancelling_the_request_cancels_the_turn_and_the_session_goes_on() {
+fn cancelling_the_request_cancels_only_the_turn() {
     let sandbox = Sandbox::new();
     let model =
         ScriptedModel::new(

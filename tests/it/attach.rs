@@ -13,11 +13,11 @@ use rmcp::model::CallToolRequestParams;
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use serde_json::{Value, json};
-use skein::adapter::attach::{Attachments, Offer};
-use skein::adapter::export::{Export, Names, Source};
-use skein::broker::{Binding, Nobody, Terms};
-use skein::manifest::Approval;
-use skein::task::Scope;
+use skein::adapter::attach::{Attachments, SocketOffer};
+use skein::adapter::export::{BindingServer, BindingSource, ToolNaming};
+use skein::broker::{BindRequest, Binding, NoAsker};
+use skein::manifest::ApprovalLevel;
+use skein::task::TaskScope;
 
 use crate::client::{Client, PATIENCE};
 use crate::support::{Sandbox, Wired, agent, arguments, echo, full_tests, inspector, mode, with};
@@ -25,7 +25,7 @@ use crate::support::{Sandbox, Wired, agent, arguments, echo, full_tests, inspect
 /// A process in which bindings of `test/…` can be attached to.
 struct Offering {
     wired: Wired,
-    scope: Scope,
+    scope: TaskScope,
     attachments: Attachments,
 }
 
@@ -39,26 +39,27 @@ impl Offering {
                 mode("wide", json!(["talk", "write"]), json!(["echo"])),
             ]),
         ]);
-        let scope = Scope::new();
+        let scope = TaskScope::new();
         let attachments = Attachments::new(wired.path("run"), &scope);
         Self { wired, scope, attachments }
     }
 
-    async fn binding(&self, mode: &str, approval: Approval) -> Arc<Binding> {
+    async fn binding(&self, mode: &str, approval: ApprovalLevel) -> Arc<Binding> {
         let session = self.wired.session("session");
-        let terms = Terms { session, approval: Some(approval), asker: Arc::new(Nobody), brought: Vec::new() };
+        let terms =
+            BindRequest { session, approval: Some(approval), asker: Arc::new(NoAsker), client_services: Vec::new() };
         Arc::new(self.wired.bind_terms(mode, terms).await.expect("bound"))
     }
 
-    fn export(&self, source: impl Into<Source>) -> Export {
-        Export::new(source, self.wired.session("session"), Names::Qualified, "For a test.")
+    fn export(&self, source: impl Into<BindingSource>) -> BindingServer {
+        BindingServer::new(source, self.wired.session("session"), ToolNaming::Qualified, "For a test.")
     }
 
-    async fn narrow(&self) -> Export {
-        self.export(self.binding("narrow", Approval::Auto).await)
+    async fn narrow(&self) -> BindingServer {
+        self.export(self.binding("narrow", ApprovalLevel::Auto).await)
     }
 
-    async fn offer(&self) -> Offer {
+    async fn offer(&self) -> SocketOffer {
         self.attachments.offer(self.narrow().await).expect("an offer")
     }
 
@@ -77,7 +78,7 @@ fn shim(socket: &std::path::Path, token: &str) -> Command {
     command
 }
 
-fn attach(offer: &Offer) -> Command {
+fn attach(offer: &SocketOffer) -> Command {
     shim(&offer.socket, &offer.token)
 }
 
@@ -89,7 +90,7 @@ fn refused(mut command: Command) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_attaches_has_what_the_mode_has_and_nothing_else() {
+async fn attached_program_has_exactly_the_modes_tools() {
     let offering = Offering::start();
     let offer = offering.offer().await;
     let permissions = |path: &std::path::Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
@@ -162,23 +163,23 @@ async fn what_is_withdrawn_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_binding_that_is_replaced_judges_the_next_call() {
     let offering = Offering::start();
-    let current = Arc::new(Mutex::new(offering.binding("wide", Approval::Auto).await));
+    let current = Arc::new(Mutex::new(offering.binding("wide", ApprovalLevel::Auto).await));
     let replace = |binding| *current.lock().expect("the binding") = binding;
     let source = Arc::clone(&current);
-    let source = Source::new(move || Arc::clone(&source.lock().expect("the binding")));
+    let source = BindingSource::new(move || Arc::clone(&source.lock().expect("the binding")));
     let offer = offering.attachments.offer(offering.export(source)).expect("an offer");
     let (mut client, _) = Client::connect(attach(&offer));
     let listed = client.tools();
     assert_eq!(listed, ["echo__add", "echo__append", "echo__echo", "echo__sleep"]);
     assert_eq!(client.call("echo__echo", json!({"text": "hi"}))["isError"], json!(false));
 
-    replace(offering.binding("wide", Approval::Deny).await);
+    replace(offering.binding("wide", ApprovalLevel::Deny).await);
     let denied = client.call("echo__echo", json!({"text": "hi"}));
     assert_eq!(denied["isError"], json!(true));
     assert!(denied["content"][0]["text"].as_str().expect("text").contains("allows no tool calls"), "{denied}");
 
     // The list stays, and what is in it and no longer there is refused.
-    replace(offering.binding("narrow", Approval::Auto).await);
+    replace(offering.binding("narrow", ApprovalLevel::Auto).await);
     assert_eq!(client.tools(), listed);
     let file = offering.wired.path("touched").display().to_string();
     let gone = client.call("echo__append", json!({"file": file, "text": "x"}));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use regex::Regex;
 use skein::diagnostic::Severity;
-use skein::graph::{self, Resolved};
+use skein::graph::{self, Resolution};
 use skein::manifest::{self, GroupEntry, Layer, Manifests, ModeEntry, Root};
 
 use crate::support::{files_below, read, repository, table};
@@ -103,14 +103,14 @@ fn the_services_have_the_tools_that_the_docs_list() {
 
 #[test]
 fn the_built_in_set_has_no_errors_and_no_warnings() {
-    let Resolved { plan, diagnostics } = graph::resolve(built_in(), Vec::new());
+    let Resolution { plan, diagnostics } = graph::resolve(built_in(), Vec::new());
     assert!(plan.is_some());
     let serious: Vec<_> = diagnostics.iter().filter(|found| found.severity != Severity::Note).collect();
     assert!(serious.is_empty(), "{serious:#?}");
 }
 
 #[test]
-fn every_prompt_can_be_filled_in_and_is_short_enough_to_be_paid_for_in_every_request() {
+fn every_mode_prompt_renders_and_is_short() {
     for (id, entry) in modes(&built_in()) {
         let prompt = entry.prompt.as_ref().unwrap_or_else(|| panic!("{id} has a prompt"));
         assert_eq!(prompt.check(skein::manifest::Rendering::WithStandIns), [], "{id}");
@@ -135,7 +135,7 @@ fn every_prompt_has_its_five_parts() {
 }
 
 #[test]
-fn every_mode_tells_the_router_when_to_use_it_with_many_distinct_examples() {
+fn every_mode_has_many_distinct_router_examples() {
     let manifests = built_in();
     let mut all = BTreeMap::new();
     for (id, entry) in modes(&manifests) {

@@ -99,7 +99,7 @@ fn it_needs_a_terminal() {
 }
 
 #[test]
-fn with_nothing_configured_it_says_what_is_active_and_what_to_type() {
+fn unconfigured_chat_shows_what_is_active_and_what_to_type() {
     if !full_tests() {
         return;
     }
@@ -172,7 +172,7 @@ fn a_narrow_screen_hangs_and_wraps_wide_characters_at_its_edge() {
 }
 
 #[test]
-fn a_screen_that_is_resized_while_words_come_wraps_the_rest_anew() {
+fn resize_during_an_answer_rewraps_the_rest() {
     if !full_tests() {
         return;
     }
@@ -302,7 +302,7 @@ fn one_key_answers_a_question() {
 }
 
 #[test]
-fn words_that_are_typed_or_pasted_are_no_answer_and_are_given_back() {
+fn typed_or_pasted_words_are_no_answer_and_are_returned() {
     if !full_tests() {
         return;
     }
@@ -354,7 +354,7 @@ fn ctrl_z_does_not_stop_it_at_the_prompt_or_in_a_turn() {
 }
 
 #[test]
-fn undo_leaves_a_file_alone_that_changes_while_it_asks_and_names_the_commands() {
+fn undo_skips_a_file_that_changes_during_its_question() {
     if !full_tests() {
         return;
     }

@@ -68,7 +68,7 @@ fn check_quiet_leaves_notes_out_and_still_counts_them() {
 }
 
 #[test]
-fn check_of_a_broken_file_shows_where_and_what_to_do_and_exits_6() {
+fn check_of_a_broken_file_shows_location_and_help_and_exits_6() {
     let sandbox = Sandbox::new();
     write_notes(&sandbox, "project");
     sandbox.write("project/notes.yaml", &notes_with("    dependencies: [developer]", "    dependencies: [develper]"));
@@ -126,7 +126,7 @@ fn the_picture_in_the_docs_is_what_graph_draws() {
 }
 
 #[test]
-fn the_svg_is_one_well_formed_document_that_names_everything_and_loads_nothing() {
+fn svg_is_well_formed_complete_and_self_contained() {
     let sandbox = Sandbox::new();
     let svg = sandbox.skein(&["graph", "--format", "svg"]).stdout;
     let texts = xml_texts(&svg);
@@ -695,7 +695,7 @@ fn skein_log_brings_the_log_to_stderr_without_colour() {
 }
 
 #[test]
-fn a_state_folder_that_cannot_be_written_is_said_and_does_no_harm() {
+fn unwritable_state_folder_is_reported_and_harmless() {
     let sandbox = Sandbox::new();
     sandbox.write("data", "a file where the folder should be");
     let run = sandbox.skein(&["graph"]);

@@ -157,7 +157,7 @@ fn a_model_can_find_out_what_there_is() {
 }
 
 #[test]
-fn each_call_is_asked_for_with_its_own_arguments_and_a_refusal_throws() {
+fn each_call_asks_with_its_arguments_and_a_refusal_throws() {
     let sandbox = sandbox();
     let model = executing(
         "const said = [];

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use skein::agents::{Ending, Event, Exchange, History, Limits, Upkeep};
-use skein::conversation::{Content, Message, Part, Role, Usage};
-use skein::llm::{LlmError, Provider, Request, StreamEvent};
+use skein::agents::{Event, Exchange, History, RecoveryPolicy, StopReason, TurnLimits};
+use skein::conversation::{Content, Message, MessagePart, Role, Usage};
+use skein::llm::{LlmError, ModelRequest, Provider, StreamEvent};
 use skein::manifest::Moderator;
 use tokio_util::sync::CancellationToken;
 
@@ -21,40 +21,40 @@ fn talk(turns: usize) -> History {
     for number in 0..turns {
         let filler = "word ".repeat(800);
         history.push(Arc::new(Message::user(vec![Content::text(format!("question {number} {filler}"))])));
-        let answer = Part::Content(Content::text(format!("answer {number} {filler}")));
+        let answer = MessagePart::Content(Content::text(format!("answer {number} {filler}")));
         history.push(Arc::new(Message { role: Role::Assistant, parts: vec![answer] }));
     }
     history
 }
 
-fn moderated(moderator: Moderator, accelerator: &Arc<Script>) -> Upkeep {
+fn moderated(moderator: Moderator, accelerator: &Arc<Script>) -> RecoveryPolicy {
     let accelerator: Arc<dyn Provider> = Arc::clone(accelerator) as _;
-    Upkeep { accelerator: Some(accelerator), moderator, ..upkeep() }
+    RecoveryPolicy { accelerator: Some(accelerator), moderator, ..upkeep() }
 }
 
-fn shown(request: &Request) -> String {
+fn shown(request: &ModelRequest) -> String {
     request.messages.iter().map(|message| message.text()).collect::<Vec<_>>().join("\n")
 }
 
 /// Providers refuse a talk in which a use and its result are apart.
-fn assert_whole(request: &Request) {
+fn assert_whole(request: &ModelRequest) {
     let mut open: Vec<&str> = Vec::new();
     for message in &request.messages {
         for part in &message.parts {
             match part {
-                Part::ToolUse(call) => open.push(&call.id),
-                Part::ToolResult(result) => {
+                MessagePart::ToolUse(call) => open.push(&call.id),
+                MessagePart::ToolResult(result) => {
                     let at = open.iter().position(|id| *id == result.id).expect("a result follows its use");
                     open.remove(at);
                 }
-                Part::Content(_) | Part::Thought(_) => {}
+                MessagePart::Content(_) | MessagePart::Thought(_) => {}
             }
         }
     }
     assert!(open.is_empty(), "uses without a result: {open:?}");
 }
 
-async fn ask(exchange: &Exchange, history: &mut History, prompt: &str) -> Ending {
+async fn ask(exchange: &Exchange, history: &mut History, prompt: &str) -> StopReason {
     exchange.turn(history, vec![Content::text(prompt)], &CancellationToken::new()).await.ending
 }
 
@@ -63,10 +63,10 @@ async fn the_older_part_is_summed_up_before_the_window_is_full() {
     let stage = Stage::new();
     let model = Script::with_window(vec![says("yes")], 10_000);
     let fast = Script::new(vec![says("They spoke of nine things.")]);
-    let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
-    let exchange = exchange.with_upkeep(moderated(Moderator::Summarize, &fast));
+    let exchange = stage.exchange("goose/planner", &model, TurnLimits::default()).await;
+    let exchange = exchange.with_recovery(moderated(Moderator::Summarize, &fast));
     let mut history = talk(5);
-    assert_eq!(ask(&exchange, &mut history, "and now?").await, Ending::EndTurn);
+    assert_eq!(ask(&exchange, &mut history, "and now?").await, StopReason::EndTurn);
     assert_eq!(history.messages().len(), 12, "the history stays whole");
     let transcript = shown(&fast.asked()[0]);
     assert!(transcript.contains("question 0") && !transcript.contains("answer 4"), "the older part alone is summed up");
@@ -79,12 +79,12 @@ async fn the_older_part_is_summed_up_before_the_window_is_full() {
     else {
         panic!("it is told")
     };
-    assert_eq!(*messages, history.compacted());
+    assert_eq!(*messages, history.messages_in_summary());
     // Whoever reads the record shows the same.
     let before =
         talk(5).messages().iter().map(|message| Event::Message { message: Arc::clone(message) }).collect::<Vec<_>>();
-    let replayed = History::replayed(before.iter().chain(&events));
-    assert_eq!(replayed.shown(), history.shown());
+    let replayed = History::from_events(before.iter().chain(&events));
+    assert_eq!(replayed.visible_messages(), history.visible_messages());
     stage.runtime.stop().await;
 }
 
@@ -100,8 +100,8 @@ async fn what_the_model_counted_is_believed_more_than_a_guess() {
     ];
     let model = Script::with_window(vec![counted, says("yes")], 10_000);
     let fast = Script::new(vec![says("summary")]);
-    let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
-    let exchange = exchange.with_upkeep(moderated(Moderator::Summarize, &fast));
+    let exchange = stage.exchange("goose/planner", &model, TurnLimits::default()).await;
+    let exchange = exchange.with_recovery(moderated(Moderator::Summarize, &fast));
     let mut history = History::default();
     ask(&exchange, &mut history, "one").await;
     assert_eq!(fast.asked().len(), 0);
@@ -115,8 +115,8 @@ async fn a_summary_can_be_summed_up_again() {
     let stage = Stage::new();
     let model = Script::with_window(vec![], 10_000);
     let fast = Script::new(vec![says("first summary"), says("second summary")]);
-    let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
-    let exchange = exchange.with_upkeep(moderated(Moderator::Passive, &fast));
+    let exchange = stage.exchange("goose/planner", &model, TurnLimits::default()).await;
+    let exchange = exchange.with_recovery(moderated(Moderator::Passive, &fast));
     let mut history = talk(3);
     let mut usage = Usage::default();
     let cancel = CancellationToken::new();
@@ -127,7 +127,7 @@ async fn a_summary_can_be_summed_up_again() {
     let second = exchange.compact(&mut history, &mut usage, &cancel).await.unwrap();
     assert!(second > first && history.messages().len() == 12);
     assert!(shown(&fast.asked()[1]).contains("first summary"));
-    assert!(history.shown()[0].text().contains("second summary"));
+    assert!(history.visible_messages()[0].text().contains("second summary"));
     assert_eq!(usage, Usage { input: 20, output: 10, cached: 0 }, "what it took is counted");
     stage.runtime.stop().await;
 }
@@ -143,9 +143,9 @@ async fn a_summary_that_fails_costs_no_turn() {
     for failure in failures {
         let model = Script::with_window(vec![says("yes")], 10_000);
         let fast = Script::new(vec![failure]);
-        let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
-        let exchange = exchange.with_upkeep(moderated(Moderator::Summarize, &fast));
-        assert_eq!(ask(&exchange, &mut talk(5), "and now?").await, Ending::EndTurn);
+        let exchange = stage.exchange("goose/planner", &model, TurnLimits::default()).await;
+        let exchange = exchange.with_recovery(moderated(Moderator::Summarize, &fast));
+        assert_eq!(ask(&exchange, &mut talk(5), "and now?").await, StopReason::EndTurn);
         let text = shown(&model.asked()[0]);
         assert!(text.contains("is left out") && text.ends_with("and now?") && !text.contains("question 0"), "{text}");
     }
@@ -158,10 +158,10 @@ async fn a_summary_that_fails_costs_no_turn() {
 async fn a_request_that_is_too_long_is_asked_again_with_less() {
     let stage = Stage::new();
     let model = Script::new(vec![overflow(), overflow(), says("at last")]);
-    let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
-    let exchange = exchange.with_upkeep(Upkeep { moderator: Moderator::Truncate, ..upkeep() });
+    let exchange = stage.exchange("goose/planner", &model, TurnLimits::default()).await;
+    let exchange = exchange.with_recovery(RecoveryPolicy { moderator: Moderator::Truncate, ..upkeep() });
     let mut history = talk(5);
-    assert_eq!(ask(&exchange, &mut history, "and now?").await, Ending::EndTurn);
+    assert_eq!(ask(&exchange, &mut history, "and now?").await, StopReason::EndTurn);
     let lengths: Vec<_> = model.asked().iter().map(|request| shown(request).len()).collect();
     assert!(lengths[0] > lengths[1] && lengths[1] > lengths[2], "{lengths:?}");
     assert!(shown(&model.asked()[2]).ends_with("and now?"));
@@ -179,9 +179,9 @@ async fn what_cannot_be_made_to_fit_ends_clearly() {
     ];
     for (moderator, mut history, asked, says) in cases {
         let model = Script::new((0..asked).map(|_| overflow()).collect());
-        let exchange = stage.exchange("goose/planner", &model, Limits::default()).await;
-        let exchange = exchange.with_upkeep(Upkeep { moderator, ..upkeep() });
-        let Ending::Failed { why } = ask(&exchange, &mut history, "and now?").await else { panic!("it fails") };
+        let exchange = stage.exchange("goose/planner", &model, TurnLimits::default()).await;
+        let exchange = exchange.with_recovery(RecoveryPolicy { moderator, ..upkeep() });
+        let StopReason::Failed { why } = ask(&exchange, &mut history, "and now?").await else { panic!("it fails") };
         assert!(why.contains("prompt is too long") && why.contains(says), "{why}");
         assert_eq!(model.asked().len(), asked);
     }
@@ -189,7 +189,7 @@ async fn what_cannot_be_made_to_fit_ends_clearly() {
 }
 
 #[tokio::test]
-async fn in_a_long_turn_the_prompt_stays_and_no_use_is_parted_from_its_result() {
+async fn compaction_keeps_the_prompt_and_pairs_calls_with_results() {
     let stage = Stage::new();
     for number in 0..12 {
         std::fs::write(stage.session.cwd.join(format!("{number}.txt")), format!("file {number} {}", "x".repeat(4_000)))
@@ -203,10 +203,10 @@ async fn in_a_long_turn_the_prompt_stays_and_no_use_is_parted_from_its_result() 
     turns.push(says("done"));
     let model = Script::new(turns);
     let fast = Script::new(vec![says("files 0 and up were read"), says("more files were read")]);
-    let exchange = stage.exchange("coding/security", &model, Limits::default()).await;
-    let exchange = exchange.with_upkeep(moderated(Moderator::Summarize, &fast));
+    let exchange = stage.exchange("coding/security", &model, TurnLimits::default()).await;
+    let exchange = exchange.with_recovery(moderated(Moderator::Summarize, &fast));
     let mut history = talk(1);
-    assert_eq!(ask(&exchange, &mut history, "read every file, mind the ORCHID").await, Ending::EndTurn);
+    assert_eq!(ask(&exchange, &mut history, "read every file, mind the ORCHID").await, StopReason::EndTurn);
     for request in model.asked() {
         assert_whole(&request);
         assert!(shown(&request).contains("mind the ORCHID"), "the prompt is always shown");

@@ -98,7 +98,7 @@ fn it_can_be_run_again_and_keeps_what_a_person_wrote() {
 }
 
 #[test]
-fn a_config_that_cannot_be_edited_safely_is_left_and_it_is_said_what_to_add() {
+fn unsafe_config_edit_is_skipped_and_the_text_to_add_is_shown() {
     let sandbox = Sandbox::new();
     let mine = "version: 1\nprofiles:\n  a: &x {processor: 'ollama:a'}\n  default: *x\n";
     sandbox.write("config/config.yaml", mine);
@@ -129,7 +129,7 @@ fn without_a_terminal_nothing_is_asked_and_the_flags_are_named() {
 }
 
 #[test]
-fn a_variable_that_is_not_set_is_told_before_anything_is_written() {
+fn unset_variable_is_reported_before_anything_is_written() {
     let sandbox = Sandbox::new();
     let args = ["--model", "openai:some", "--key-env", "NOT_SET_ANYWHERE"];
     let said = configure(&sandbox, None, &args, "");

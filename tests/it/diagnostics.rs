@@ -133,7 +133,7 @@ fn links_that_lead_back_or_nowhere_are_reported() {
 
 /// Each place holds its line: thousands of them in a file of one long line would fill the memory.
 #[test]
-fn thousands_of_mistakes_in_one_file_are_not_all_shown_with_their_line() {
+fn thousands_of_errors_in_one_file_are_not_all_located() {
     let unknown: String = (0..3000).map(|n| format!("z{n}, ")).collect();
     let text = format!(
         "{{version: 1, kind: agent, name: mine, description: x, runtime: {{acp: {{command: x}}}}, \

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use serde_json::json;
-use skein::broker::{Binding, Nobody, Terms};
-use skein::manifest::Approval;
-use skein::tool::editor::{Abilities, Command, Editor, EditorError, Terminal};
-use skein::tool::{Activity, CallContext, Session};
+use skein::broker::{BindRequest, Binding, NoAsker};
+use skein::manifest::ApprovalLevel;
+use skein::tool::editor::{Editor, EditorCapabilities, EditorError, Terminal, TerminalCommand};
+use skein::tool::{Activity, CallContext, SessionContext};
 
 use crate::support::{Wired, agent, arguments, mode};
 
@@ -26,8 +26,8 @@ impl Watched {
 }
 
 impl Editor for Watched {
-    fn abilities(&self) -> Abilities {
-        Abilities { read: true, write: true, terminal: true }
+    fn abilities(&self) -> EditorCapabilities {
+        EditorCapabilities { read: true, write: true, terminal: true }
     }
 
     fn read(&self, path: &Path) -> BoxFuture<'_, Result<String, EditorError>> {
@@ -40,7 +40,7 @@ impl Editor for Watched {
         ready(std::fs::write(path, text).map_err(|error| EditorError::Failed(error.to_string()))).boxed()
     }
 
-    fn run(&self, command: Command) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
+    fn run(&self, command: TerminalCommand) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
         self.asked.lock().unwrap().push(command.program.into());
         ready(Err(EditorError::Failed("no terminals here".to_owned()))).boxed()
     }
@@ -49,7 +49,7 @@ impl Editor for Watched {
 struct Shown {
     wired: Wired,
     binding: Binding,
-    session: Arc<Session>,
+    session: Arc<SessionContext>,
     editor: Arc<Watched>,
 }
 
@@ -61,12 +61,12 @@ impl Shown {
         let editor = Arc::new(Watched::default());
         let lent: Arc<dyn Editor> = Arc::clone(&editor) as _;
         let (cwd, scratch) = (wired.path("project"), wired.path("scratch"));
-        let session = Session::in_editor("session", cwd, Vec::new(), scratch, Default::default(), Some(lent));
-        let terms = Terms {
+        let session = SessionContext::in_editor("session", cwd, Vec::new(), scratch, Default::default(), Some(lent));
+        let terms = BindRequest {
             session: Arc::clone(&session),
-            approval: Some(Approval::Auto),
-            asker: Arc::new(Nobody),
-            brought: Vec::new(),
+            approval: Some(ApprovalLevel::Auto),
+            asker: Arc::new(NoAsker),
+            client_services: Vec::new(),
         };
         let binding = wired.bind_terms("docs", terms).await.expect("bound");
         Self { wired, binding, session, editor }
@@ -120,7 +120,7 @@ async fn a_files_rule_lets_no_other_path_reach_the_editor() {
     let notes = project.join("docs/notes.md");
     let (worked, told) = shown.call("developer__write_file", json!({"path": "docs/notes.md", "content": "a\n"})).await;
     let changed = Activity::Changed { path: notes.clone(), before: None, after: "a\n".to_owned() };
-    assert_eq!((worked, told), (true, vec![Activity::Place { path: notes.clone(), line: Some(1) }, changed]));
+    assert_eq!((worked, told), (true, vec![Activity::Location { path: notes.clone(), line: Some(1) }, changed]));
     let asked = shown.editor.asked();
     assert!(!asked.is_empty() && asked.iter().all(|path| *path == notes), "{asked:?}");
     drop(shown.binding);

@@ -112,7 +112,7 @@ fn the_program_passes_the_check_that_the_registry_makes() {
 }
 
 #[test]
-fn the_icon_is_small_square_and_of_the_colour_of_the_text_around_it() {
+fn icon_is_small_square_and_uses_the_current_colour() {
     let icon = read(repository("docs/registry/skein/icon.svg"));
     let root = icon.lines().next().expect("a line");
     assert_eq!(root, r#"<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 16 16">"#);

@@ -12,7 +12,7 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use serde_json::json;
-use skein::task::Scope;
+use skein::task::TaskScope;
 use skein::tool::ToolOutcome;
 
 use crate::support::{Wired, agent, mode, service};
@@ -52,7 +52,7 @@ impl ServerHandler for Echo {
 }
 
 /// Serves on loopback until the test ends, and says where.
-async fn serve(scope: &Scope, versions: &'static [ProtocolVersion], spoken: &Arc<Mutex<Vec<String>>>) -> String {
+async fn serve(scope: &TaskScope, versions: &'static [ProtocolVersion], spoken: &Arc<Mutex<Vec<String>>>) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let spoken = Arc::clone(spoken);
@@ -75,7 +75,7 @@ async fn servers_of_both_eras_are_reached_over_http() {
     static NEW: [ProtocolVersion; 1] = [ProtocolVersion::V_2026_07_28];
     for (versions, expected) in [(&OLD, "2025-06-18"), (&NEW, "2026-07-28")] {
         let spoken: Arc<Mutex<Vec<String>>> = Arc::default();
-        let scope = Scope::new();
+        let scope = TaskScope::new();
         let url = serve(&scope, versions, &spoken).await;
         let web = service("web", json!({"http": {"url": url}}));
         let wired = Wired::with_manifests(&[web, agent(&[mode("only", json!(["web"]), json!(["web"]))])]);

@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
-use skein::agents::{Ending, Event, Exchange, History, Limits, Notifier, Patience, Status, Upkeep};
-use skein::broker::{Nobody, Terms};
-use skein::conversation::{Content, Message, Part, ToolUse, Usage};
-use skein::llm::{LlmError, ModelStop, Provider, Request, StreamEvent};
-use skein::manifest::{Approval, Layer, Root};
+use skein::agents::{
+    Event, Exchange, History, Notifier, RecoveryPolicy, RetryPolicy, StatusUpdate, StopReason, TurnLimits,
+};
+use skein::broker::{BindRequest, NoAsker};
+use skein::conversation::{Content, Message, MessagePart, ToolUse, Usage};
+use skein::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
+use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
-use skein::services::{Environment, PoolOptions, Registry};
-use skein::tool::Session;
+use skein::services::{BuiltinRegistry, Environment, PoolOptions};
+use skein::tool::SessionContext;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Fake, until};
@@ -21,7 +23,7 @@ use crate::support::{Fake, until};
 /// A model that takes the turns it was given, and keeps every request.
 pub(crate) struct Script {
     turns: Mutex<std::vec::IntoIter<Said>>,
-    pub(crate) requests: Mutex<Vec<Request>>,
+    pub(crate) requests: Mutex<Vec<ModelRequest>>,
     window: Option<u64>,
 }
 
@@ -38,7 +40,7 @@ impl Script {
         Arc::new(Self { turns, requests: Mutex::default(), window: Some(window) })
     }
 
-    pub(crate) fn asked(&self) -> Vec<Request> {
+    pub(crate) fn asked(&self) -> Vec<ModelRequest> {
         self.requests.lock().unwrap().clone()
     }
 }
@@ -48,7 +50,7 @@ impl Provider for Script {
         "script"
     }
 
-    fn stream(&self, request: Request) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+    fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         self.requests.lock().unwrap().push(request);
         let turn = self.turns.lock().unwrap().next().expect("the script is asked no more often than it has turns");
         stream::iter(turn).boxed()
@@ -79,13 +81,13 @@ pub(crate) fn done() -> Result<StreamEvent, LlmError> {
 #[derive(Default)]
 pub(crate) struct Ear {
     pub(crate) events: Mutex<Vec<Event>>,
-    statuses: Mutex<Vec<Status>>,
+    statuses: Mutex<Vec<StatusUpdate>>,
 }
 
 impl Ear {
     pub(crate) fn notices(&self) -> Vec<String> {
-        let notice = |status: &Status| match status {
-            Status::Notice(text) => Some(text.clone()),
+        let notice = |status: &StatusUpdate| match status {
+            StatusUpdate::Notice(text) => Some(text.clone()),
             _ => None,
         };
         self.statuses.lock().unwrap().iter().filter_map(notice).collect()
@@ -93,8 +95,8 @@ impl Ear {
 
     /// The text as someone at a terminal has read it.
     pub(crate) fn read(&self) -> String {
-        let text = |status: &Status| match status {
-            Status::Text(text) => Some(text.clone()),
+        let text = |status: &StatusUpdate| match status {
+            StatusUpdate::Text(text) => Some(text.clone()),
             _ => None,
         };
         self.statuses.lock().unwrap().iter().filter_map(text).collect()
@@ -106,7 +108,7 @@ impl Notifier for Ear {
         self.events.lock().unwrap().push(event);
     }
 
-    fn status(&self, status: Status) {
+    fn status(&self, status: StatusUpdate) {
         self.statuses.lock().unwrap().push(status);
     }
 }
@@ -115,22 +117,22 @@ pub(crate) struct Stage {
     /// Goes last.
     _folder: tempfile::TempDir,
     pub(crate) runtime: Runtime,
-    pub(crate) session: Arc<Session>,
+    pub(crate) session: Arc<SessionContext>,
     pub(crate) ear: Arc<Ear>,
 }
 
 /// No test waits for a model.
-pub(crate) fn upkeep() -> Upkeep {
-    let patience = Patience { pause: std::time::Duration::ZERO, ..Patience::default() };
-    Upkeep { patience, ..Upkeep::default() }
+pub(crate) fn upkeep() -> RecoveryPolicy {
+    let patience = RetryPolicy { pause: std::time::Duration::ZERO, ..RetryPolicy::default() };
+    RecoveryPolicy { retry: patience, ..RecoveryPolicy::default() }
 }
 
 impl Stage {
     pub(crate) fn new() -> Self {
-        Self::with(Registry::builtin())
+        Self::with(BuiltinRegistry::builtin())
     }
 
-    pub(crate) fn with(registry: Registry) -> Self {
+    pub(crate) fn with(registry: BuiltinRegistry) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("project")).unwrap();
         let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
@@ -138,36 +140,42 @@ impl Stage {
         let environment = Environment::new(std::env::vars_os());
         let options = PoolOptions { environment, data: folder.path().join("data"), ..PoolOptions::default() };
         let runtime = Runtime::start(Arc::new(plan), registry, options, None);
-        let session = Session::new("s1", folder.path().join("project"), Vec::new(), folder.path().join("scratch"));
+        let session =
+            SessionContext::new("s1", folder.path().join("project"), Vec::new(), folder.path().join("scratch"));
         Self { _folder: folder, runtime, session, ear: Arc::default() }
     }
 
-    pub(crate) async fn exchange(&self, mode: &str, model: &Arc<impl Provider + 'static>, limits: Limits) -> Exchange {
-        let terms = Terms {
+    pub(crate) async fn exchange(
+        &self,
+        mode: &str,
+        model: &Arc<impl Provider + 'static>,
+        limits: TurnLimits,
+    ) -> Exchange {
+        let terms = BindRequest {
             session: Arc::clone(&self.session),
-            approval: Some(Approval::Auto),
-            asker: Arc::new(Nobody),
-            brought: Vec::new(),
+            approval: Some(ApprovalLevel::Auto),
+            asker: Arc::new(NoAsker),
+            client_services: Vec::new(),
         };
         let binding = self.runtime.broker().bind(&mode.parse().unwrap(), terms).await.expect("the mode can be entered");
         let provider: Arc<dyn Provider> = Arc::clone(model) as _;
         let notifier: Arc<dyn Notifier> = Arc::clone(&self.ear) as _;
         Exchange::new(provider, Arc::new(binding), Arc::clone(&self.session), notifier, limits, "system")
-            .with_upkeep(upkeep())
+            .with_recovery(upkeep())
     }
 
     /// One turn in a mode, to its end.
-    pub(crate) async fn turn(&self, mode: &str, model: &Arc<impl Provider + 'static>) -> (Ending, Vec<Message>) {
+    pub(crate) async fn turn(&self, mode: &str, model: &Arc<impl Provider + 'static>) -> (StopReason, Vec<Message>) {
         let mut history = History::default();
-        let exchange = self.exchange(mode, model, Limits::default()).await;
+        let exchange = self.exchange(mode, model, TurnLimits::default()).await;
         let end = exchange.turn(&mut history, vec![Content::text("go")], &CancellationToken::new()).await;
         (end.ending, history.messages().iter().map(|message| message.as_ref().clone()).collect())
     }
 }
 
 pub(crate) fn results(message: &Message) -> Vec<(String, bool)> {
-    let result = |part: &Part| match part {
-        Part::ToolResult(result) => {
+    let result = |part: &MessagePart| match part {
+        MessagePart::ToolResult(result) => {
             let text = result.content.iter().filter_map(Content::as_text).collect::<String>();
             Some((text, result.is_error))
         }
@@ -182,7 +190,7 @@ async fn a_tool_call_is_answered_and_the_model_goes_on() {
     std::fs::write(stage.session.cwd.join("a.txt"), "the needle\n").unwrap();
     let model = Script::new(vec![calls(&[("developer__read_file", json!({"path": "a.txt"}))]), says("found it")]);
     let (ending, history) = stage.turn("coding/security", &model).await;
-    assert_eq!(ending, Ending::EndTurn);
+    assert_eq!(ending, StopReason::EndTurn);
     assert_eq!(history.len(), 4, "prompt, call, result, answer");
     assert!(results(&history[2])[0].0.contains("the needle"));
     assert_eq!(history[3].text(), "found it");
@@ -204,7 +212,7 @@ async fn a_model_sees_the_tools_of_its_mode_and_reaches_no_others() {
     ];
     let model = Script::new(vec![calls(&hostile), says("I give up")]);
     let (ending, history) = stage.turn("coding/security", &model).await;
-    assert_eq!(ending, Ending::EndTurn, "a model's mistakes are answered, not fatal");
+    assert_eq!(ending, StopReason::EndTurn, "a model's mistakes are answered, not fatal");
     assert!(results(&history[2]).iter().all(|(_, is_error)| *is_error));
     assert!(!stage.session.cwd.join("b.txt").exists());
     let requests = model.requests.lock().unwrap().clone();
@@ -214,7 +222,7 @@ async fn a_model_sees_the_tools_of_its_mode_and_reaches_no_others() {
 }
 
 #[tokio::test]
-async fn what_the_model_is_shown_first_keeps_its_bytes_throughout_the_turn() {
+async fn request_prefix_keeps_its_bytes_throughout_the_turn() {
     let stage = Stage::new();
     let list = || calls(&[("developer__list_dir", json!({"path": "."}))]);
     let model = Script::new(vec![list(), list(), says("done")]);
@@ -249,7 +257,7 @@ async fn a_model_that_repeats_a_failing_call_is_stopped() {
     let wrong = || calls(&[("developer__read_file", json!({"path": "missing.txt"}))]);
     let model = Script::new(vec![wrong(), wrong(), wrong()]);
     let (ending, _) = stage.turn("coding/security", &model).await;
-    let Ending::Exhausted { why } = ending else { panic!("{ending:?}") };
+    let StopReason::Exhausted { why } = ending else { panic!("{ending:?}") };
     assert!(why.contains("failed 3 times") && why.contains("missing.txt"), "{why}");
     stage.runtime.stop().await;
 }
@@ -259,9 +267,9 @@ async fn a_model_that_never_ends_is_stopped() {
     let stage = Stage::new();
     let again = || calls(&[("developer__list_dir", json!({"path": "."}))]);
     let model = Script::new((0..5).map(|_| again()).collect());
-    let exchange = stage.exchange("coding/security", &model, Limits { requests: 5, ..Limits::default() }).await;
+    let exchange = stage.exchange("coding/security", &model, TurnLimits { requests: 5, ..TurnLimits::default() }).await;
     let end = exchange.turn(&mut History::default(), vec![Content::text("go")], &CancellationToken::new()).await;
-    assert!(matches!(end.ending, Ending::Exhausted { .. }), "{:?}", end.ending);
+    assert!(matches!(end.ending, StopReason::Exhausted { .. }), "{:?}", end.ending);
     assert_eq!(end.usage, Usage { input: 50, output: 25, cached: 0 });
     drop(exchange);
     stage.runtime.stop().await;
@@ -274,9 +282,9 @@ async fn an_answer_that_is_cut_off_is_kept_and_its_wishes_are_not() {
     let wish = ToolUse { id: "1".into(), name: "developer__list_dir".into(), arguments: json!({"path": "."}) };
     let cut = vec![Ok(StreamEvent::Text("I was about to".into())), Ok(StreamEvent::ToolUse(wish)), Err(broken)];
     let (ending, history) = stage.turn("coding/security", &Script::new(vec![cut])).await;
-    assert!(matches!(&ending, Ending::Failed { why } if why.contains("the line went dead")), "{ending:?}");
+    assert!(matches!(&ending, StopReason::Failed { why } if why.contains("the line went dead")), "{ending:?}");
     assert_eq!(history.len(), 2);
-    assert_eq!(history[1].parts, [Part::Content(Content::text("I was about to"))]);
+    assert_eq!(history[1].parts, [MessagePart::Content(Content::text("I was about to"))]);
     stage.runtime.stop().await;
 }
 
@@ -285,7 +293,7 @@ fn text(text: &str) -> Result<StreamEvent, LlmError> {
 }
 
 fn lost() -> Result<StreamEvent, LlmError> {
-    Err(LlmError::Passing { model: "script".into(), reason: "the line went dead".into(), retry_after: None })
+    Err(LlmError::Transient { model: "script".into(), reason: "the line went dead".into(), retry_after: None })
 }
 
 #[tokio::test]
@@ -300,9 +308,9 @@ async fn an_answer_that_was_cut_off_is_taken_up_where_it_stopped() {
         vec![text("Let me "), text("look at the folder."), done()],
     ]);
     let (ending, history) = stage.turn("coding/backend", &model).await;
-    assert_eq!(ending, Ending::EndTurn);
+    assert_eq!(ending, StopReason::EndTurn);
     assert_eq!(history.len(), 2, "prompt and answer");
-    assert_eq!(history[1].parts, [Part::Content(Content::text("Let me look at the folder."))]);
+    assert_eq!(history[1].parts, [MessagePart::Content(Content::text("Let me look at the folder."))]);
     assert_eq!(stage.ear.read(), "Let me look at the folder.", "nothing is read twice");
     assert!(!stage.session.cwd.join("made").exists(), "a wish of an answer without an end is not fulfilled");
     let asked = model.asked();
@@ -314,7 +322,7 @@ async fn an_answer_that_was_cut_off_is_taken_up_where_it_stopped() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_lost_again_and_again_is_given_up_and_what_it_said_is_kept() {
+async fn repeated_connection_loss_ends_the_turn_and_keeps_the_text() {
     let stage = Stage::new();
     let model = Script::new(vec![
         vec![text("a word, "), lost()],
@@ -324,9 +332,9 @@ async fn a_model_that_is_lost_again_and_again_is_given_up_and_what_it_said_is_ke
         vec![lost()],
     ]);
     let (ending, history) = stage.turn("coding/security", &model).await;
-    let Ending::Failed { why } = ending else { panic!("{ending:?}") };
+    let StopReason::Failed { why } = ending else { panic!("{ending:?}") };
     assert!(why.contains("the line went dead") && why.contains("asked 5 times"), "{why}");
-    assert_eq!(history[1].parts, [Part::Content(Content::text("a word, another"))]);
+    assert_eq!(history[1].parts, [MessagePart::Content(Content::text("a word, another"))]);
     assert_eq!(stage.ear.read(), "a word, another");
     stage.runtime.stop().await;
 }
@@ -335,13 +343,13 @@ async fn a_model_that_is_lost_again_and_again_is_given_up_and_what_it_said_is_ke
 async fn whoever_waits_for_a_model_can_stop_waiting() {
     let stage = Stage::new();
     let hour = std::time::Duration::from_secs(3600);
-    let busy = || LlmError::Passing { model: "script".into(), reason: "busy".into(), retry_after: Some(hour) };
+    let busy = || LlmError::Transient { model: "script".into(), reason: "busy".into(), retry_after: Some(hour) };
     let model = Script::new(vec![vec![Err(busy())], vec![Err(busy())]]);
     let (ending, _) = stage.turn("coding/security", &model).await;
-    assert!(matches!(&ending, Ending::Failed { why } if why.contains("3600 s")), "too long to wait: {ending:?}");
-    let patience = Patience { longest: hour, ..Patience::default() };
-    let exchange = stage.exchange("coding/security", &model, Limits::default()).await;
-    let exchange = exchange.with_upkeep(Upkeep { patience, ..Upkeep::default() });
+    assert!(matches!(&ending, StopReason::Failed { why } if why.contains("3600 s")), "too long to wait: {ending:?}");
+    let patience = RetryPolicy { longest: hour, ..RetryPolicy::default() };
+    let exchange = stage.exchange("coding/security", &model, TurnLimits::default()).await;
+    let exchange = exchange.with_recovery(RecoveryPolicy { retry: patience, ..RecoveryPolicy::default() });
     let cancel = CancellationToken::new();
     let mut history = History::default();
     let turn = exchange.turn(&mut history, vec![Content::text("go")], &cancel);
@@ -350,7 +358,7 @@ async fn whoever_waits_for_a_model_can_stop_waiting() {
         cancel.cancel();
     };
     let (end, ()) = tokio::join!(turn, stop);
-    assert_eq!(end.ending, Ending::Cancelled);
+    assert_eq!(end.ending, StopReason::Cancelled);
     drop(exchange);
     stage.runtime.stop().await;
 }
@@ -369,7 +377,7 @@ async fn every_call_has_an_id_of_its_own_whatever_the_model_calls_it() {
         vec![list("a"), done()],
         says("done"),
     ]);
-    let exchange = stage.exchange("coding/security", &model, Limits::default()).await;
+    let exchange = stage.exchange("coding/security", &model, TurnLimits::default()).await;
     let mut history = History::default();
     for _ in 0..2 {
         exchange.turn(&mut history, vec![Content::text("go")], &CancellationToken::new()).await;
@@ -377,9 +385,9 @@ async fn every_call_has_an_id_of_its_own_whatever_the_model_calls_it() {
     let (mut uses, mut answers) = (Vec::new(), Vec::new());
     for part in history.messages().iter().flat_map(|message| &message.parts) {
         match part {
-            Part::ToolUse(call) => uses.push(call.id.clone()),
-            Part::ToolResult(result) => answers.push(result.id.clone()),
-            Part::Content(_) | Part::Thought(_) => {}
+            MessagePart::ToolUse(call) => uses.push(call.id.clone()),
+            MessagePart::ToolResult(result) => answers.push(result.id.clone()),
+            MessagePart::Content(_) | MessagePart::Thought(_) => {}
         }
     }
     assert_eq!((uses.len(), &uses), (7, &answers));
@@ -393,23 +401,23 @@ async fn every_call_has_an_id_of_its_own_whatever_the_model_calls_it() {
 }
 
 #[tokio::test]
-async fn a_model_that_says_nothing_ends_the_turn_and_leaves_no_empty_message() {
+async fn empty_answer_ends_the_turn_without_an_empty_message() {
     let stage = Stage::new();
     let (ending, history) = stage.turn("coding/security", &Script::new(vec![vec![done()]])).await;
-    assert_eq!((ending, history.len()), (Ending::EndTurn, 1));
+    assert_eq!((ending, history.len()), (StopReason::EndTurn, 1));
     assert!(stage.ear.notices()[0].contains("said nothing"));
     stage.runtime.stop().await;
 }
 
 #[tokio::test]
-async fn cancelling_ends_the_command_answers_every_call_and_is_the_last_thing_told() {
+async fn cancelling_answers_every_call_and_is_the_last_event() {
     let stage = Stage::new();
     let slow = json!({"command": "echo $$ > pid; sleep 1000 & echo $! > grandchild; wait"});
     let model = Script::new(vec![calls(&[
         ("developer__shell", slow),
         ("developer__shell", json!({"command": "touch later"})),
     ])]);
-    let exchange = stage.exchange("coding/backend", &model, Limits::default()).await;
+    let exchange = stage.exchange("coding/backend", &model, TurnLimits::default()).await;
     let cancel = CancellationToken::new();
     let mut history = History::default();
     let grandchild = stage.session.cwd.join("grandchild");
@@ -420,7 +428,7 @@ async fn cancelling_ends_the_command_answers_every_call_and_is_the_last_thing_to
         cancel.cancel();
     };
     let (end, ()) = tokio::join!(turn, stop);
-    assert_eq!(end.ending, Ending::Cancelled);
+    assert_eq!(end.ending, StopReason::Cancelled);
     assert_eq!(results(&history.messages()[2]).len(), 2, "every wish has an answer");
     assert!(!stage.session.cwd.join("later").exists(), "nothing is started after the cancel");
     let pid = std::fs::read_to_string(&grandchild).unwrap();
@@ -441,9 +449,9 @@ async fn a_tool_can_read_the_talk_up_to_its_call() {
         let said: Vec<_> = call.view.messages().iter().map(|message| message.text()).collect();
         Box::pin(async move { said.join("|") })
     };
-    let stage = Stage::with(Registry::builtin().with("todo", move |_| Fake::new(&["list_todos"], heard)));
+    let stage = Stage::with(BuiltinRegistry::builtin().with("todo", move |_| Fake::new(&["list_todos"], heard)));
     let model = Script::new(vec![calls(&[("todo__list_todos", json!({}))]), says("done")]);
     let (ending, history) = stage.turn("goose/assistant", &model).await;
-    assert_eq!(ending, Ending::EndTurn);
+    assert_eq!(ending, StopReason::EndTurn);
     assert_eq!(results(&history[2])[0].0, "go|", "the prompt, and the message that holds the call");
 }

@@ -221,7 +221,7 @@ fn its_environment_is_minimal() {
 }
 
 #[test]
-fn a_dependency_that_is_needed_and_missing_keeps_it_from_being_started() {
+fn missing_required_dependency_prevents_the_start() {
     let sandbox = Sandbox::new();
     let broken = json!({"version": 1, "kind": "service", "name": "broken", "description": "Does not start.", "transport": {"stdio": {"command": "no-such-program"}}});
     sandbox.install(&broken);

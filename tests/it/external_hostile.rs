@@ -127,7 +127,7 @@ fn any_line(file: String) -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn whatever_it_sends_the_client_hears_the_protocol_and_nothing_runs_outside_of_the_scope() {
+fn hostile_agent_stays_in_protocol_and_in_scope() {
     let sandbox = Sandbox::new();
     let echoing = manifest("echo", &echo(&[]), &[mode("default", json!(["read"]), json!(["developer"]))]);
     sandbox.install(&echoing);

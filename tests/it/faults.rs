@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use skein::broker::{BindError, Binding};
-use skein::services::Registry;
-use skein::tool::{Health, ServiceError};
+use skein::services::BuiltinRegistry;
+use skein::tool::{ServiceError, ServiceHealth};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::http::{HttpServer, Reply, good_server, greeting};
@@ -44,7 +44,7 @@ async fn broken_by(wired: &Wired, binding: &Binding, tool: &str, with: Value) ->
 }
 
 #[tokio::test]
-async fn a_service_that_dies_in_a_call_is_restarted_and_the_call_is_not_repeated() {
+async fn death_in_a_call_restarts_the_service_without_a_retry() {
     let wired = beside_a_healthy_one(echo("echo", &[]));
     let binding = wired.bind("work").await.expect("bound");
     let file = wired.path("executions").display().to_string();
@@ -52,12 +52,12 @@ async fn a_service_that_dies_in_a_call_is_restarted_and_the_call_is_not_repeated
     let error = broken_by(&wired, &binding, "echo__append_then_crash", with).await;
     assert!(error.contains("exit status: 7"), "{error}");
     assert_eq!(wired.text("executions"), "once\n");
-    assert_eq!(wired.status("echo").expect("in the pool").health, Health::Degraded);
+    assert_eq!(wired.status("echo").expect("in the pool").health, ServiceHealth::Degraded);
     wired.stop().await;
 }
 
 #[tokio::test]
-async fn a_service_that_dies_while_nobody_calls_is_restarted_for_the_next_call() {
+async fn service_that_dies_while_idle_restarts_for_the_next_call() {
     let wired = beside_a_healthy_one(echo("echo", &[]));
     let binding = wired.bind("work").await.expect("bound");
     let before = pid(&wired, &binding).await;
@@ -143,7 +143,7 @@ async fn not_started(manifest: Value) -> String {
 }
 
 #[tokio::test]
-async fn a_service_that_never_answers_is_given_up_after_its_start_time() {
+async fn silent_service_is_abandoned_after_its_start_timeout() {
     for flag in ["--silent", "--silent-list"] {
         let manifest = with(echo("echo", &[flag]), json!({"timeouts": {"start": "300ms"}}));
         let error = not_started(manifest).await;
@@ -162,7 +162,7 @@ async fn a_service_that_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn an_optional_service_that_cannot_start_is_absent_and_the_session_goes_on() {
+async fn session_continues_without_a_failed_optional_service() {
     let needs = json!([{"type": "tool", "name": "echo", "optional": true}, "healthy"]);
     let manifests = [
         echo("echo", &["--exit-at-start"]),
@@ -171,7 +171,8 @@ async fn an_optional_service_that_cannot_start_is_absent_and_the_session_goes_on
     ];
     let wired = Wired::with_manifests(&manifests);
     let binding = wired.bind("work").await.expect("bound");
-    let absent: Vec<_> = binding.absent().iter().map(|absent| (absent.service.as_str(), absent.optional)).collect();
+    let absent: Vec<_> =
+        binding.missing_services().iter().map(|absent| (absent.service.as_str(), absent.optional)).collect();
     assert_eq!(absent, [("echo", true)]);
     assert_eq!(wired.said(&binding, "healthy__echo", json!({"text": "here"})).await, "here");
     wired.stop().await;
@@ -198,7 +199,7 @@ async fn grandchildren_go_with_a_service_that_is_stopped() {
 }
 
 #[tokio::test]
-async fn grandchildren_go_with_a_service_that_crashes_even_if_they_hold_its_output() {
+async fn crashed_service_takes_its_grandchildren_with_it() {
     for holds_output in [false, true] {
         let wired = beside_a_healthy_one(echo("echo", &[]));
         let binding = wired.bind("work").await.expect("bound");
@@ -241,7 +242,7 @@ async fn a_built_in_service_that_panics_is_answered_for() {
         })
     };
     let wired = Wiring::new()
-        .registry(Registry::builtin().with("fragile", fragile))
+        .registry(BuiltinRegistry::builtin().with("fragile", fragile))
         .builtin([service("fragile", json!({"builtin": "fragile"}))])
         .user([agent(&[mode("work", json!(["fragile"]), json!(["fragile"]))])])
         .start();
@@ -253,7 +254,7 @@ async fn a_built_in_service_that_panics_is_answered_for() {
 }
 
 #[tokio::test]
-async fn a_service_that_fails_too_often_is_left_alone_and_tried_again_later() {
+async fn failing_service_is_suspended_and_tried_again_later() {
     let folder = tempfile::tempdir().expect("a folder");
     let broken = folder.path().join("broken");
     std::fs::write(&broken, "").expect("written");
@@ -264,18 +265,18 @@ async fn a_service_that_fails_too_often_is_left_alone_and_tried_again_later() {
         let error = wired.bind("work").await.expect_err("not bound").to_string();
         assert!(error.contains("could not be started"), "{error}");
     }
-    assert_eq!(wired.status("echo").expect("in the pool").health, Health::Open);
+    assert_eq!(wired.status("echo").expect("in the pool").health, ServiceHealth::Open);
     let error = wired.bind("work").await.expect_err("not bound").to_string();
     assert!(error.contains("failed too often and is left alone for") && error.contains("exit status: 1"), "{error}");
-    let half_open = || wired.status("echo").filter(|status| status.health == Health::HalfOpen).map(drop);
+    let half_open = || wired.status("echo").filter(|status| status.health == ServiceHealth::HalfOpen).map(drop);
     until("it may be tried", half_open).await;
     wired.bind("work").await.expect_err("still broken");
-    assert_eq!(wired.status("echo").expect("in the pool").health, Health::Open, "one trial");
+    assert_eq!(wired.status("echo").expect("in the pool").health, ServiceHealth::Open, "one trial");
     std::fs::remove_file(&broken).expect("removed");
     until("it may be tried", half_open).await;
     let binding = wired.bind("work").await.expect("bound");
     assert_eq!(wired.said(&binding, "echo__echo", json!({"text": "well again"})).await, "well again");
-    assert_eq!(wired.status("echo").expect("in the pool").health, Health::Healthy);
+    assert_eq!(wired.status("echo").expect("in the pool").health, ServiceHealth::Healthy);
     wired.stop().await;
 }
 
@@ -299,7 +300,7 @@ async fn cancelling_a_call_reaches_the_server() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_sign_of_life_runs_out_of_time_and_progress_is_one() {
+async fn silent_call_times_out_and_progress_extends_it() {
     let manifest = with(echo("echo", &[]), json!({"timeouts": {"call": "500ms"}}));
     let wired = beside_a_healthy_one(manifest);
     let binding = wired.bind("work").await.expect("bound");
@@ -337,7 +338,7 @@ async fn a_call_to_a_service_that_reads_nothing_runs_out_of_time() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_announced_and_never_listed_does_not_hold_up_every_call() {
+async fn unanswered_list_change_does_not_block_calls() {
     let manifest = with(echo("echo", &["--list-once"]), json!({"timeouts": {"start": "500ms"}}));
     let wired = beside_a_healthy_one(manifest);
     let binding = wired.bind("work").await.expect("bound");
@@ -388,7 +389,7 @@ async fn a_server_behind_http_that_refuses_to_begin_is_reported() {
 }
 
 #[tokio::test]
-async fn a_server_behind_http_that_fails_in_a_call_is_connected_to_anew_and_the_call_is_not_repeated() {
+async fn http_failure_in_a_call_reconnects_without_repeating_it() {
     for status in [500, 404] {
         let failing = Arc::new(AtomicBool::new(true));
         let fails = Arc::clone(&failing);
@@ -410,7 +411,7 @@ async fn a_server_behind_http_that_fails_in_a_call_is_connected_to_anew_and_the_
 }
 
 #[tokio::test]
-async fn a_server_behind_http_that_never_answers_a_call_runs_out_of_time() {
+async fn unanswered_http_call_times_out() {
     let server = HttpServer::start(|request| good_server(request, || Reply::Never)).await;
     let wired = behind_http(&server.url);
     let binding = wired.bind("work").await.expect("bound");

@@ -107,7 +107,7 @@ fn what_was_typed_before_the_question_does_not_answer_it() {
 }
 
 #[test]
-fn variables_are_shown_with_what_they_hold_and_errors_before_they_stand_in_the_way() {
+fn trust_shows_variable_values_and_manifest_errors() {
     let sandbox = Sandbox::new();
     let set = "env: {GIT_SSH_COMMAND: 'sh -c evil', PYTHONPATH: lib}";
     sandbox.write("project/.skein/services/clock.yaml", &SERVICE.replace("env: {CLOCK_TOKEN: '${env:T}'}", set));
@@ -131,7 +131,7 @@ fn without_a_prompt_it_says_that_it_waits_for_one() {
 }
 
 #[test]
-fn a_wrong_answer_is_asked_for_again_and_enter_alone_changes_nothing() {
+fn wrong_answer_is_asked_again_and_enter_changes_nothing() {
     if !full_tests() {
         return;
     }
@@ -183,7 +183,7 @@ fn a_key_that_is_typed_is_not_shown() {
 
 /// Where a key goes, and whom a project puts its own in place of.
 #[test]
-fn a_project_is_seen_to_take_the_users_variables_and_the_place_of_their_services() {
+fn trust_shows_variables_and_replaced_services() {
     let sandbox = Sandbox::new();
     sandbox.write("config/services/web.yaml", "version: 1\nkind: service\nname: web\ndescription: Mine.\ntransport: {http: {url: 'http://127.0.0.1:9/mine'}}\n");
     let header = json!({"Authorization": "Bearer ${AWS_SECRET}"});

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use skein::agents::{Ending, History, Limits};
-use skein::conversation::{Content, Message, Part, Role, ToolResult, ToolUse, Usage};
-use skein::llm::remote::Remote;
-use skein::llm::{Address, Models};
+use skein::agents::{History, StopReason, TurnLimits};
+use skein::conversation::{Content, Message, MessagePart, Role, ToolResult, ToolUse, Usage};
+use skein::llm::remote::HttpProvider;
+use skein::llm::{ModelRegistry, ProviderEndpoint};
 use tokio_util::sync::CancellationToken;
 
 use crate::exchange::{Stage, results};
@@ -15,14 +15,14 @@ use crate::model::{Answer, Model, calls, completion, says, stop, text, wishes};
 use crate::support::until;
 
 /// `provider:model` at the scripted server.
-fn remote(name: &str, model: &Model) -> Arc<Remote> {
+fn remote(name: &str, model: &Model) -> Arc<HttpProvider> {
     let provider = name.split(':').next().unwrap().to_owned();
-    let address = Address { base_url: model.address.clone(), key: None };
-    let models = Models { providers: [(provider, address)].into(), ..Models::default() };
-    Arc::new(Remote::new(name, &models, |_| None).unwrap())
+    let address = ProviderEndpoint { base_url: model.address.clone(), key: None };
+    let models = ModelRegistry { providers: [(provider, address)].into(), ..ModelRegistry::default() };
+    Arc::new(HttpProvider::new(name, &models, |_| None).unwrap())
 }
 
-async fn turn(stage: &Stage, mode: &str, answers: Vec<Answer>) -> (Ending, Vec<Message>, Model) {
+async fn turn(stage: &Stage, mode: &str, answers: Vec<Answer>) -> (StopReason, Vec<Message>, Model) {
     let model = Model::new(answers);
     let (ending, history) = stage.turn(mode, &remote("openai:scripted", &model)).await;
     (ending, history, model)
@@ -34,7 +34,7 @@ async fn a_slow_answer_is_read_while_it_comes() {
     let (go, gate) = std::sync::mpsc::channel();
     let model = Model::new(vec![Answer::Slow(vec![text("one "), text("two"), stop("stop")], gate)]);
     let remote = remote("openai:scripted", &model);
-    let exchange = stage.exchange("goose/planner", &remote, Limits::default()).await;
+    let exchange = stage.exchange("goose/planner", &remote, TurnLimits::default()).await;
     let mut history = History::default();
     let cancel = CancellationToken::new();
     let turn = exchange.turn(&mut history, vec![Content::text("go")], &cancel);
@@ -46,13 +46,13 @@ async fn a_slow_answer_is_read_while_it_comes() {
         go.send(()).unwrap();
     };
     let (end, ()) = tokio::join!(turn, reader);
-    assert_eq!(end.ending, Ending::EndTurn);
+    assert_eq!(end.ending, StopReason::EndTurn);
     drop(exchange);
     stage.runtime.stop().await;
 }
 
 #[tokio::test]
-async fn wherever_an_answer_is_cut_it_is_taken_up_and_nothing_is_run_or_read_twice() {
+async fn cut_answer_resumes_at_any_point_without_repeated_calls() {
     let call = |arguments: &str| {
         let function = json!({"name": "developer__shell", "arguments": arguments});
         json!({"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]}})
@@ -85,7 +85,7 @@ async fn wherever_an_answer_is_cut_it_is_taken_up_and_nothing_is_run_or_read_twi
         let stage = Stage::new();
         let (ending, history, model) =
             turn(&stage, "coding/backend", vec![cut, Answer::Stream(says("half a sentence"))]).await;
-        assert_eq!((ending, model.asked()), (Ending::EndTurn, 2), "cut {place}: {:?}", stage.ear.notices());
+        assert_eq!((ending, model.asked()), (StopReason::EndTurn, 2), "cut {place}: {:?}", stage.ear.notices());
         // A reset may take what was sent before it along.
         assert_eq!(history.last().unwrap().text(), "half a sentence", "cut {place}");
         assert_eq!(stage.ear.read(), "half a sentence", "cut {place}");
@@ -107,7 +107,7 @@ async fn an_answer_that_is_too_long_is_stopped_and_said_to_be() {
         let stage = Stage::new();
         let answer = Answer::Cut(pieces);
         let (ending, history, model) = turn(&stage, "coding/backend", vec![answer]).await;
-        let Ending::Failed { why } = ending else { panic!("{what}: {ending:?}") };
+        let StopReason::Failed { why } = ending else { panic!("{what}: {ending:?}") };
         assert!(why.contains("was stopped because it is longer than 4 MiB"), "{what}: {why}");
         assert_eq!(model.asked(), 1, "{what}: it is not asked again");
         let kept: usize = history.iter().map(|message| message.text().len()).sum();
@@ -117,11 +117,11 @@ async fn an_answer_that_is_too_long_is_stopped_and_said_to_be() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_at_all_is_asked_for_again_and_then_given_up() {
+async fn invalid_answer_is_retried_and_then_fails() {
     let page = || Answer::Raw("text/html", "<html><body>Welcome to the proxy</body></html>".to_owned());
     let stage = Stage::new();
     let (ending, _, model) = turn(&stage, "goose/planner", (0..5).map(|_| page()).collect()).await;
-    let Ending::Failed { why } = ending else { panic!("{ending:?}") };
+    let StopReason::Failed { why } = ending else { panic!("{ending:?}") };
     assert!(why.contains("is its address that of a model?") && why.contains("asked 5 times"), "{why}");
     assert_eq!(model.asked(), 5);
     stage.runtime.stop().await;
@@ -138,14 +138,14 @@ async fn refusals_that_pass_are_waited_for_and_others_are_not() {
         Answer::Stream(says("now")),
     ];
     let (ending, history, _) = turn(&stage, "goose/planner", busy).await;
-    assert_eq!((ending, history[1].text().as_str()), (Ending::EndTurn, "now"));
+    assert_eq!((ending, history[1].text().as_str()), (StopReason::EndTurn, "now"));
     assert_eq!(stage.ear.notices().len(), 4);
     let (ending, _, model) = turn(&stage, "goose/planner", vec![Answer::Status(429, "retry-after: 7200\r\n")]).await;
-    assert!(matches!(&ending, Ending::Failed { why } if why.contains("in 7200 s")), "{ending:?}");
+    assert!(matches!(&ending, StopReason::Failed { why } if why.contains("in 7200 s")), "{ending:?}");
     assert_eq!(model.asked(), 1);
     for status in [400, 401, 403, 404] {
         let (ending, _, model) = turn(&stage, "goose/planner", vec![Answer::Status(status, "")]).await;
-        assert!(matches!(&ending, Ending::Failed { why } if why.contains(&status.to_string())), "{ending:?}");
+        assert!(matches!(&ending, StopReason::Failed { why } if why.contains(&status.to_string())), "{ending:?}");
         assert_eq!(model.asked(), 1);
     }
     stage.runtime.stop().await;
@@ -165,14 +165,14 @@ async fn a_window_that_is_full_is_understood_in_each_dialect() {
         let stage = Stage::new();
         let model = Model::new(vec![Answer::Refuse(400, body)]);
         let (ending, _) = stage.turn("goose/planner", &remote(name, &model)).await;
-        let Ending::Failed { why } = ending else { panic!("{ending:?}") };
+        let StopReason::Failed { why } = ending else { panic!("{ending:?}") };
         assert!(why.contains("does not fit by itself"), "{name}: {why}");
         stage.runtime.stop().await;
     }
 }
 
 #[tokio::test]
-async fn wrong_calls_are_answered_and_the_talk_stays_one_that_a_provider_takes() {
+async fn wrong_calls_get_results_and_the_history_stays_valid() {
     let stage = Stage::new();
     let wrong = wishes(&[
         ("a", "developer__read_file", "{\"path\": "),
@@ -185,7 +185,7 @@ async fn wrong_calls_are_answered_and_the_talk_stays_one_that_a_provider_takes()
     ]);
     let (ending, history, model) =
         turn(&stage, "coding/security", vec![Answer::Stream(wrong), Answer::Stream(says("I see"))]).await;
-    assert_eq!(ending, Ending::EndTurn);
+    assert_eq!(ending, StopReason::EndTurn);
     let answers = results(&history[2]);
     assert_eq!(answers.len(), 7);
     assert!(answers.iter().all(|(_, is_error)| *is_error), "{answers:?}");
@@ -244,7 +244,7 @@ async fn a_hundred_calls_and_five_megabytes_are_only_large() {
         Answer::Stream(says(&words)),
     ];
     let (ending, history, _) = turn(&stage, "coding/backend", answers).await;
-    assert_eq!(ending, Ending::EndTurn);
+    assert_eq!(ending, StopReason::EndTurn);
     assert_eq!(results(&history[2]).len(), 100);
     assert_eq!(std::fs::metadata(stage.session.cwd.join("large.txt")).unwrap().len(), 5_000_000);
     assert_eq!(history.last().unwrap().text(), words);
@@ -257,7 +257,7 @@ async fn images_thoughts_and_usage_go_over_the_wire() {
     let thought = json!({"index": 0, "delta": {"reasoning_content": "let me see"}});
     let model = Model::new(vec![Answer::Stream(vec![thought, text("a cat"), stop("stop")])]);
     let remote = remote("openai:scripted", &model);
-    let exchange = stage.exchange("goose/planner", &remote, Limits::default()).await;
+    let exchange = stage.exchange("goose/planner", &remote, TurnLimits::default()).await;
     let image = |data: &str| Content::Image { mime: "image/png".into(), data: data.into() };
     let call = ToolUse { id: "1".into(), name: "camera__shoot".into(), arguments: json!({}) };
     let result = ToolResult {
@@ -268,8 +268,8 @@ async fn images_thoughts_and_usage_go_over_the_wire() {
     };
     let mut history = History::default();
     history.push(Arc::new(Message::user(vec![Content::text("shoot")])));
-    history.push(Arc::new(Message { role: Role::Assistant, parts: vec![Part::ToolUse(call)] }));
-    history.push(Arc::new(Message { role: Role::User, parts: vec![Part::ToolResult(result)] }));
+    history.push(Arc::new(Message { role: Role::Assistant, parts: vec![MessagePart::ToolUse(call)] }));
+    history.push(Arc::new(Message { role: Role::User, parts: vec![MessagePart::ToolResult(result)] }));
     let prompt = vec![Content::text("what is this?"), image("cHJvbXB0")];
     let end = exchange.turn(&mut history, prompt, &CancellationToken::new()).await;
     assert_eq!(end.usage, Usage { input: 100, output: 7, cached: 60 });
@@ -279,7 +279,7 @@ async fn images_thoughts_and_usage_go_over_the_wire() {
         "{sent}"
     );
     let answer = history.messages().last().unwrap();
-    assert_eq!(answer.parts, [Part::Thought("let me see".into()), Part::Content(Content::text("a cat"))]);
+    assert_eq!(answer.parts, [MessagePart::Thought("let me see".into()), MessagePart::Content(Content::text("a cat"))]);
     drop(exchange);
     stage.runtime.stop().await;
 }
@@ -293,12 +293,12 @@ fn raw<'a>(body: &'a str, field: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn what_stays_the_same_is_sent_in_the_same_bytes_so_that_caches_hold() {
+async fn unchanged_request_parts_keep_their_bytes_for_caching() {
     let stage = Stage::new();
     let list = || Answer::Stream(calls("developer__list_dir", &json!({"path": "."})));
     let model = Model::new(vec![list(), list(), Answer::Stream(says("one")), list(), Answer::Stream(says("two"))]);
     let remote = remote("openai:scripted", &model);
-    let exchange = stage.exchange("coding/backend", &remote, Limits::default()).await;
+    let exchange = stage.exchange("coding/backend", &remote, TurnLimits::default()).await;
     let mut history = History::default();
     for prompt in ["first", "second"] {
         exchange.turn(&mut history, vec![Content::text(prompt)], &CancellationToken::new()).await;
@@ -359,12 +359,12 @@ async fn the_dialect_of_anthropic() {
         anthropic(vec![said("nd it.")], "end_turn"),
     ]);
     let remote = remote("anthropic:claude", &model);
-    let exchange = stage.exchange("coding/security", &remote, Limits::default()).await;
+    let exchange = stage.exchange("coding/security", &remote, TurnLimits::default()).await;
     let mut history = History::default();
     let end = exchange.turn(&mut history, vec![Content::text("find it")], &CancellationToken::new()).await;
-    assert_eq!(end.ending, Ending::EndTurn);
+    assert_eq!(end.ending, StopReason::EndTurn);
     assert_eq!(end.usage, Usage { input: 200, output: 14, cached: 120 });
-    assert_eq!(history.messages()[1].parts[0], Part::Thought("where?".into()));
+    assert_eq!(history.messages()[1].parts[0], MessagePart::Thought("where?".into()));
     let answers = results(&history.messages()[2]);
     assert!(answers[0].0.contains("the needle") && answers[1].1, "{answers:?}");
     assert_eq!(history.messages()[3].text(), "I found it.");
@@ -404,15 +404,15 @@ async fn the_dialect_of_google() {
         Answer::Events(vec![piece(json!([{"text": "nd it."}]), Some("STOP"))]),
     ]);
     let remote = remote("google:gemini", &model);
-    let exchange = stage.exchange("coding/security", &remote, Limits::default()).await;
+    let exchange = stage.exchange("coding/security", &remote, TurnLimits::default()).await;
     let mut history = History::default();
     let end = exchange.turn(&mut history, vec![Content::text("find it")], &CancellationToken::new()).await;
-    assert_eq!(end.ending, Ending::EndTurn);
+    assert_eq!(end.ending, StopReason::EndTurn);
     assert_eq!(end.usage, Usage { input: 300, output: 21, cached: 180 });
     let answers: Vec<_> = [2, 4].into_iter().flat_map(|at| results(&history.messages()[at])).collect();
     assert!(answers.len() == 3 && answers.iter().all(|(text, _)| text.contains("the needle")), "{answers:?}");
     let uses = history.messages().iter().flat_map(|message| &message.parts).filter_map(|part| match part {
-        Part::ToolUse(call) => Some(call.id.as_str()),
+        MessagePart::ToolUse(call) => Some(call.id.as_str()),
         _ => None,
     });
     assert_eq!(uses.collect::<std::collections::BTreeSet<_>>().len(), 3, "ids that Google does not give are made up");
@@ -433,15 +433,16 @@ async fn a_key_follows_no_redirect_and_is_in_no_words_about_a_failure() {
         format!("location: {}/messages\r\n", elsewhere.address.replace("127.0.0.1", "localhost")).into_boxed_str(),
     );
     let model = Model::new(vec![Answer::Status(307, location), Answer::Refuse(401, "no such key: a-marked-secret")]);
-    let address = Address { base_url: model.address.clone(), key: Some("A_KEY".to_owned()) };
-    let models = Models { providers: [("anthropic".to_owned(), address)].into(), ..Models::default() };
+    let address = ProviderEndpoint { base_url: model.address.clone(), key: Some("A_KEY".to_owned()) };
+    let models = ModelRegistry { providers: [("anthropic".to_owned(), address)].into(), ..ModelRegistry::default() };
     let remote = Arc::new(
-        Remote::new("anthropic:m", &models, |name| (name == "A_KEY").then(|| "a-marked-secret".to_owned())).unwrap(),
+        HttpProvider::new("anthropic:m", &models, |name| (name == "A_KEY").then(|| "a-marked-secret".to_owned()))
+            .unwrap(),
     );
     let (ending, _) = stage.turn("goose/planner", &remote).await;
-    assert!(matches!(ending, Ending::Failed { .. }), "{ending:?}");
+    assert!(matches!(ending, StopReason::Failed { .. }), "{ending:?}");
     assert_eq!(elsewhere.asked(), 0);
     let (ending, _) = stage.turn("goose/planner", &remote).await;
-    let Ending::Failed { why } = ending else { panic!("{ending:?}") };
+    let StopReason::Failed { why } = ending else { panic!("{ending:?}") };
     assert!(why.contains("no such key") && !why.contains("a-marked-secret"), "{why}");
 }

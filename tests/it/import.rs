@@ -107,7 +107,7 @@ fn a_file_that_is_none_of_these_is_refused() {
 }
 
 #[test]
-fn servers_that_claude_code_keeps_for_one_project_are_told_and_not_made_everybodys() {
+fn claude_code_project_servers_are_reported_not_imported() {
     let sandbox = Sandbox::new();
     let servers = r#"{"mcpServers": {"clock": {"command": "clock"}}, "numStartups": 7, "projects": {"/home/me/shop": {"mcpServers": {"till": {"command": "till"}}, "history": []}, "/home/me/empty": {"mcpServers": {}}}}"#;
     sandbox.write("home/.claude.json", servers);
@@ -134,7 +134,7 @@ fn memories_can_be_looked_at_before_they_are_kept() {
 }
 
 #[test]
-fn a_folder_that_is_not_gooses_is_refused_and_nothing_of_it_is_kept() {
+fn folder_without_goose_data_is_refused_and_not_stored() {
     let sandbox = Sandbox::new();
     sandbox.write("project/notes/todo.txt", "call the bank\n");
     sandbox.write("project/notes/script.sh", "echo\n");
@@ -211,7 +211,7 @@ fn an_archive_of_the_registry_is_not_fetched_but_told() {
 }
 
 #[test]
-fn what_the_registry_has_wrong_is_told_with_its_line_and_a_built_in_agent_stays() {
+fn registry_errors_have_lines_and_builtin_agents_stay() {
     let sandbox = Sandbox::new();
     sandbox.write("project/agent.json", "{\n  \"id\": \"helper\",\n  \"distribution\": {\"npx\": {\"package\": 7}}\n}");
     let run = sandbox.skein(&["import", "registry", "agent.json"]);

@@ -112,7 +112,7 @@ fn ctrl_c_ends_the_turn_in_order() {
 }
 
 #[tokio::test]
-async fn a_session_that_was_killed_in_the_middle_of_a_call_can_be_gone_on_with() {
+async fn session_killed_during_a_call_can_be_resumed() {
     let sandbox = Sandbox::new();
     let sleep = calls("developer__shell", &json!({"command": "sleep 60"}));
     let model = Model::new(vec![Answer::Stream(sleep), Answer::Stream(says("so it was"))]);

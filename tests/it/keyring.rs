@@ -100,7 +100,7 @@ fn kept_in(run: &Run) -> Value {
 }
 
 #[test]
-fn a_key_lies_in_the_keyring_is_used_from_there_and_can_be_forgotten() {
+fn key_is_stored_in_the_keyring_used_and_removed() {
     if !full_tests() {
         return;
     }
@@ -167,7 +167,7 @@ fn a_bus_without_a_keyring_or_no_bus_at_all_means_the_file() {
 }
 
 #[test]
-fn a_keyring_that_never_answers_is_waited_for_once_and_not_for_long() {
+fn silent_keyring_is_waited_for_once_and_briefly() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| Answer::Says(vec!["hello".to_owned()]));
     assert_eq!(kept_in(&skein(&sandbox, "", "", CONFIGURE, &format!("{KEY}\n"))), "file");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use skein::store::{NewEvent, NewSession, Sessions};
+use skein::store::{NewEvent, NewSession, SessionStore};
 
 use crate::support::Sandbox;
 use crate::support::acp::Acp;
@@ -35,7 +35,7 @@ fn event(place: usize) -> NewEvent {
 async fn child() {
     let Some(data) = std::env::var_os(DATA) else { return };
     let turns: usize = std::env::var(TURNS).unwrap().parse().unwrap();
-    let sessions = Sessions::open(Path::new(&data)).unwrap();
+    let sessions = SessionStore::open(Path::new(&data)).unwrap();
     let new = NewSession {
         cwd: "/here".into(),
         roots: Vec::new(),
@@ -111,7 +111,7 @@ fn killed_after(data: &Path, lines: usize, moment: Duration) -> Said {
 
 /// The file is sound, and every acknowledged turn is there once and in order; of a turn that was not, a beginning.
 fn check(data: &Path, all: &[Said], checked: usize) {
-    let sessions = Sessions::open(data).unwrap();
+    let sessions = SessionStore::open(data).unwrap();
     let connection = rusqlite::Connection::open(data.join("sessions.db")).unwrap();
     let sound: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(sound, "ok");
@@ -156,7 +156,7 @@ fn a_kill_at_any_point_loses_nothing_that_was_acknowledged() {
 
 /// The same with the whole program: a turn whose prompt was answered is in the record, its end included.
 #[test]
-fn a_turn_that_an_editor_was_told_has_ended_survives_the_kill_of_skein() {
+fn turn_reported_as_ended_survives_a_kill() {
     let sandbox = Sandbox::new();
     let mut chance = Chance(7);
     for _ in 0..KILLS {

@@ -4,9 +4,9 @@ use std::fs;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use skein::broker::{Nobody, Requester, Terms};
-use skein::manifest::Approval;
-use skein::tool::{CallContext, Session};
+use skein::broker::{BindRequest, NoAsker, Requester};
+use skein::manifest::ApprovalLevel;
+use skein::tool::{CallContext, SessionContext};
 
 use crate::client::Client;
 use crate::support::acp::{Acp, of_kind};
@@ -95,13 +95,17 @@ async fn each_session_has_what_its_own_folder_has() {
         let skill = cwd.join(format!(".agents/skills/{folder}/SKILL.md"));
         fs::create_dir_all(skill.parent().expect("a parent")).expect("a folder");
         fs::write(skill, "---\ndescription: one\n---\ntext").expect("written");
-        Session::new(folder, cwd, Vec::new(), wired.path("scratch"))
+        SessionContext::new(folder, cwd, Vec::new(), wired.path("scratch"))
     };
     for folder in ["one", "two"] {
         let session = in_folder(folder);
-        let asker = Arc::new(Nobody);
-        let terms =
-            Terms { session: Arc::clone(&session), approval: Some(Approval::ReadOnly), asker, brought: Vec::new() };
+        let asker = Arc::new(NoAsker);
+        let terms = BindRequest {
+            session: Arc::clone(&session),
+            approval: Some(ApprovalLevel::ReadOnly),
+            asker,
+            client_services: Vec::new(),
+        };
         let binding = wired.bind_terms("all", terms).await.expect("bound");
         let context = || CallContext::new(Arc::clone(&session));
         let listed = binding.call("knowledge__load", arguments(json!({})), context()).await.expect("an answer");

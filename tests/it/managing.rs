@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use skein::broker::{Answer, Asker, Binding, Nobody, Question, Terms};
+use skein::broker::{Asker, BindRequest, Binding, NoAsker, PermissionRequest, PermissionResponse};
 use skein::ids::ServiceName;
-use skein::manifest::Approval;
-use skein::orchestrator::manager::Manager;
-use skein::tool::{CallContext, Session};
+use skein::manifest::ApprovalLevel;
+use skein::orchestrator::session_services::SessionServices;
+use skein::tool::{CallContext, SessionContext};
 
 use crate::support::{Wired, Wiring, agent, arguments, echo, mode};
 
@@ -36,12 +36,12 @@ fn wired() -> Wired {
 
 /// Answers every question in the same way, and keeps them.
 struct Asked {
-    answer: Answer,
+    answer: PermissionResponse,
     tools: Mutex<Vec<String>>,
 }
 
 impl Asker for Asked {
-    fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+    fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
         self.tools.lock().unwrap().push(question.tool);
         Box::pin(async { self.answer })
     }
@@ -50,22 +50,22 @@ impl Asker for Asked {
 /// A session in orchestrator/auto, with a manager.
 struct Desk<'a> {
     wired: &'a Wired,
-    session: Arc<Session>,
+    session: Arc<SessionContext>,
     binding: Binding,
     asked: Arc<Asked>,
 }
 
 impl<'a> Desk<'a> {
-    async fn new(wired: &'a Wired, answer: Answer) -> Self {
+    async fn new(wired: &'a Wired, answer: PermissionResponse) -> Self {
         let session = wired.session("desk");
-        let manager = Manager::new(wired.runtime.broker().clone(), Vec::new());
+        let manager = SessionServices::new(wired.runtime.broker().clone(), Vec::new());
         assert!(session.manager.set(Arc::new(manager)).is_ok());
         let asked = Arc::new(Asked { answer, tools: Mutex::default() });
-        let terms = Terms {
+        let terms = BindRequest {
             session: Arc::clone(&session),
-            approval: Some(Approval::Ask),
+            approval: Some(ApprovalLevel::Ask),
             asker: Arc::clone(&asked) as Arc<dyn Asker>,
-            brought: Vec::new(),
+            client_services: Vec::new(),
         };
         let binding = wired.runtime.broker().bind(&"orchestrator/auto".parse().unwrap(), terms).await.expect("bound");
         Self { wired, session, binding, asked }
@@ -102,8 +102,13 @@ impl<'a> Desk<'a> {
     }
 }
 
-async fn bind(wired: &Wired, session: Arc<Session>, mode: &str) -> Result<Binding, String> {
-    let terms = Terms { session, approval: Some(Approval::Auto), asker: Arc::new(Nobody), brought: Vec::new() };
+async fn bind(wired: &Wired, session: Arc<SessionContext>, mode: &str) -> Result<Binding, String> {
+    let terms = BindRequest {
+        session,
+        approval: Some(ApprovalLevel::Auto),
+        asker: Arc::new(NoAsker),
+        client_services: Vec::new(),
+    };
     wired.bind_terms(mode, terms).await.map_err(|error| error.to_string())
 }
 
@@ -112,9 +117,9 @@ fn services(binding: &Binding) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn an_enabled_service_is_bound_for_children_that_list_mcp_and_for_no_others() {
+async fn enabled_service_is_bound_only_in_children_that_list_mcp() {
     let wired = wired();
-    let desk = Desk::new(&wired, Answer::Allow).await;
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
     assert_eq!(services(&desk.child("open").await.unwrap()), ["named".to_owned()].into());
     let said = desk.manage("enable_service", json!({"name": "spare"})).await;
     assert!(said.starts_with("`spare` is enabled for this session. Its tools: "), "{said}");
@@ -134,13 +139,13 @@ async fn an_enabled_service_is_bound_for_children_that_list_mcp_and_for_no_other
 #[tokio::test]
 async fn a_disabled_service_is_absent_and_says_why() {
     let wired = wired();
-    let desk = Desk::new(&wired, Answer::Allow).await;
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
     let before = desk.child("open").await.unwrap();
     let said = desk.manage("disable_service", json!({"name": "named"})).await;
     assert!(said.starts_with("`named` is disabled for this session."), "{said}");
     let open = desk.child("open").await.unwrap();
     assert!(open.tools().is_empty());
-    let absent = open.absent().iter().find(|absent| absent.service.as_str() == "named").unwrap();
+    let absent = open.missing_services().iter().find(|absent| absent.service.as_str() == "named").unwrap();
     assert_eq!(absent.reason, "it is disabled in this session");
     assert!(desk.child("may").await.unwrap().tools().is_empty());
     let needs = desk.child("needs").await.unwrap_err();
@@ -155,13 +160,13 @@ async fn a_disabled_service_is_absent_and_says_why() {
 #[tokio::test]
 async fn who_is_not_asked_or_refuses_changes_nothing() {
     let wired = wired();
-    let desk = Desk::new(&wired, Answer::Refuse).await;
+    let desk = Desk::new(&wired, PermissionResponse::Refuse).await;
     for (tool, name) in [("enable_service", "spare"), ("disable_service", "named")] {
         let refused = desk.refused(tool, json!({"name": name})).await;
         assert!(refused.contains("was not called: the user refused"), "{refused}");
     }
     assert_eq!(desk.asked().len(), 2);
-    assert!(desk.session.enabled().all().is_empty());
+    assert!(desk.session.service_overrides().all().is_empty());
     desk.manage("search_services", json!({"query": ""})).await;
     desk.manage("list_resources", json!({})).await;
     assert!(desk.asked().is_empty(), "looking changes nothing");
@@ -169,9 +174,9 @@ async fn who_is_not_asked_or_refuses_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_built_in_owned_broken_or_unknown_can_be_neither_enabled_nor_disabled() {
+async fn unmanageable_services_cannot_be_enabled_or_disabled() {
     let wired = wired();
-    let desk = Desk::new(&wired, Answer::Allow).await;
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
     for (name, why) in [
         ("extensionmanager", "the orchestrator's own"),
         ("summon", "the orchestrator's own"),
@@ -187,14 +192,14 @@ async fn what_is_built_in_owned_broken_or_unknown_can_be_neither_enabled_nor_dis
     }
     let broken = desk.refused("enable_service", json!({"name": "broken"})).await;
     assert!(broken.starts_with("`broken` was not enabled: "), "{broken}");
-    assert!(desk.session.enabled().all().is_empty());
+    assert!(desk.session.service_overrides().all().is_empty());
     wired.stop().await;
 }
 
 #[tokio::test]
-async fn services_are_found_with_their_state_and_the_modes_that_have_them() {
+async fn search_lists_services_with_state_and_modes() {
     let wired = wired();
-    let desk = Desk::new(&wired, Answer::Allow).await;
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
     let all = desk.manage("search_services", json!({"query": ""})).await;
     for expected in
         ["spare (disabled)", "named (enabled)", "developer (built in)", "chatrecall (the orchestrator's own)"]
@@ -212,7 +217,7 @@ async fn services_are_found_with_their_state_and_the_modes_that_have_them() {
 #[tokio::test]
 async fn resources_are_read_of_enabled_services_of_the_user_only() {
     let wired = wired();
-    let desk = Desk::new(&wired, Answer::Allow).await;
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
     let page = json!({"service": "spare", "uri": "echo://page"});
     assert!(desk.refused("read_resource", page.clone()).await.contains("`enable_service`"));
     desk.manage("enable_service", json!({"name": "spare"})).await;
@@ -233,9 +238,9 @@ async fn resources_are_read_of_enabled_services_of_the_user_only() {
 }
 
 #[tokio::test]
-async fn a_search_beyond_the_project_is_asked_about_and_one_within_is_not() {
+async fn only_a_search_beyond_the_project_needs_permission() {
     let wired = wired();
-    for (answer, refused) in [(Answer::Refuse, true), (Answer::Allow, false)] {
+    for (answer, refused) in [(PermissionResponse::Refuse, true), (PermissionResponse::Allow, false)] {
         let desk = Desk::new(&wired, answer).await;
         let (is_error, text) = desk.call("chatrecall__search_sessions", json!({"query": "zebra"})).await;
         assert!(!is_error && desk.asked().is_empty(), "{text}");
@@ -253,7 +258,7 @@ proptest! {
     /// Whatever is written down as enabled or disabled, by whoever: a mode without `mcp` has the same tools, and the
     /// orchestrator too.
     #[test]
-    fn nothing_that_is_enabled_or_disabled_changes_a_mode_that_does_not_ask_for_it(
+    fn enabling_services_affects_only_modes_that_list_mcp(
         changes in prop::collection::vec((0_usize..7, any::<bool>()), 0..12),
     ) {
         const NAMES: [&str; 7] = ["spare", "named", "developer", "memory", "extensionmanager", "summon", "nowhere"];
@@ -267,11 +272,11 @@ proptest! {
             };
             let (closed, none) = (tools("closed").await, tools("none").await);
             for (name, enabled) in changes {
-                session.enabled().set(ServiceName::new(NAMES[name]), enabled);
+                session.service_overrides().set(ServiceName::new(NAMES[name]), enabled);
                 prop_assert_eq!(&tools("closed").await, &closed);
                 prop_assert_eq!(&tools("none").await, &none);
             }
-            let terms = Terms { session: Arc::clone(&session), approval: None, asker: Arc::new(Nobody), brought: Vec::new() };
+            let terms = BindRequest { session: Arc::clone(&session), approval: None, asker: Arc::new(NoAsker), client_services: Vec::new() };
             let auto = wired.runtime.broker().bind(&"orchestrator/auto".parse().unwrap(), terms).await.expect("bound");
             let owned = |service: &String| !["spare", "named", "developer", "memory"].contains(&service.as_str());
             prop_assert!(services(&auto).iter().all(owned), "{:?}", services(&auto));

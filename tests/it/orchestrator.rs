@@ -45,7 +45,7 @@ fn delegate(task: &str, mode: &str) -> Value {
 /// Two tasks side by side: each child has its mode's tools and nothing else, its calls are seen in the parent, and the
 /// parent answers with what they report.
 #[test]
-fn each_child_has_the_tools_of_its_mode_and_its_calls_are_seen_in_the_parent() {
+fn child_has_its_modes_tools_and_reports_calls_to_the_parent() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "the letter a\n");
     let model = ScriptedModel::new(|request| match (is_orchestrator(request), has_result(request)) {
@@ -106,7 +106,7 @@ fn told(model: &ScriptedModel) -> String {
 
 /// A child asks for consent as the session itself would; one task that gets none fails and leaves the others alone.
 #[test]
-fn a_child_asks_in_the_parent_and_what_is_refused_sinks_no_other_task() {
+fn child_asks_in_the_parent_and_a_refusal_fails_only_its_task() {
     let sandbox = Sandbox::new();
     let model = handing_over(
         || {
@@ -480,7 +480,7 @@ fn the_judge_checks_the_joined_answer_when_it_is_asked_to() {
 /// What is on top of the user's mind stands before the prompt of every mode, is said once as long as it stays the same, and leaves
 /// what was said before byte for byte as it was.
 #[test]
-fn top_of_mind_and_earlier_sessions_come_before_a_prompt_and_the_prefix_stays() {
+fn top_of_mind_and_recall_precede_a_prompt_with_stable_prefix() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| Answer::Says(vec!["Noted.".to_owned()]));
     let mind = sandbox.path("mind.md");
@@ -523,7 +523,7 @@ fn top_of_mind_and_earlier_sessions_come_before_a_prompt_and_the_prefix_stays() 
 /// Before it hands work over, the orchestrator shortens what it is shown of its own talk when that is due; its children are
 /// given their task and nothing of the talk.
 #[test]
-fn a_long_talk_is_shortened_before_work_is_handed_over_and_children_see_none_of_it() {
+fn long_history_is_compacted_before_delegation_and_not_shared() {
     let sandbox = Sandbox::new();
     sandbox.write("config/config.yaml", "version: 1\nmodels:\n  openai:scripted: {window: 130}\n");
     let model = ScriptedModel::new(|request| {
@@ -619,7 +619,7 @@ fn children_have_what_the_editor_brings_until_it_is_disabled() {
 
 /// Whoever is handed work is offered exactly the tools that `skein tools` lists for that mode, in all of them.
 #[test]
-fn every_mode_is_offered_exactly_its_own_tools_when_it_works_for_another() {
+fn every_delegated_mode_has_exactly_its_own_tools() {
     let sandbox = Sandbox::new();
     let agents = sandbox.skein(&["agents", "show", "orchestrator", "--json"]).json();
     let modes: Vec<String> =

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use skein::broker::{Answer as UserAnswer, Asker, Nobody, Question, Terms};
-use skein::manifest::Approval;
+use skein::broker::{Asker, BindRequest, NoAsker, PermissionRequest, PermissionResponse as UserAnswer};
+use skein::manifest::ApprovalLevel;
 
 use crate::model::{Answer, Model, calls, says};
 use crate::support::acp::{Acp, of_kind, selected};
@@ -239,7 +239,7 @@ fn external_agents_ask_for_protected_and_read_no_hidden_paths() {
 struct Refusing(Mutex<Vec<String>>);
 
 impl Asker for Refusing {
-    fn ask(&self, question: Question) -> BoxFuture<'_, UserAnswer> {
+    fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, UserAnswer> {
         let protected = question.protected.map(|protected| protected.shown).unwrap_or_default();
         self.0.lock().expect("the questions").push(protected);
         Box::pin(async { UserAnswer::Refuse })
@@ -250,8 +250,12 @@ impl Asker for Refusing {
 async fn third_party_tools_ask_for_protected_paths_too() {
     let wired = Wired::with_manifests(&[echo("echo", &[]), agent(&[mode("work", json!(["echo"]), json!(["echo"]))])]);
     let asker = Arc::new(Refusing::default());
-    let terms =
-        |asker| Terms { session: wired.session("s"), approval: Some(Approval::Auto), asker, brought: Vec::new() };
+    let terms = |asker| BindRequest {
+        session: wired.session("s"),
+        approval: Some(ApprovalLevel::Auto),
+        asker,
+        client_services: Vec::new(),
+    };
     let binding = wired.bind_terms("work", terms(Arc::clone(&asker) as _)).await.expect("bound");
     let absolute = wired.path("project/.git/config").display().to_string();
     for path in [absolute.as_str(), ".git/config"] {
@@ -262,7 +266,7 @@ async fn third_party_tools_ask_for_protected_paths_too() {
     assert_eq!(asked, [".git/config", ".git/config"]);
     let fine = wired.path("project/notes.md").display().to_string();
     wired.said(&binding, "echo__write", json!({"path": fine, "content": "x"})).await;
-    let binding = wired.bind_terms("work", terms(Arc::new(Nobody))).await.expect("bound");
+    let binding = wired.bind_terms("work", terms(Arc::new(NoAsker))).await.expect("bound");
     let said = wired.refused(&binding, "echo__write", json!({"path": absolute, "content": "x"})).await;
     assert!(said.contains(r#"echo__write: {path: ".git/config"}"#), "{said}");
     wired.stop().await;

@@ -12,27 +12,30 @@ use proptest::sample::select;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
-use skein::manifest::{PermissionRule, Then};
-use skein::permissions::{Argument, Call, Origin, Rule, Ruling, judge};
+use skein::manifest::{PermissionRule, RuleEffect};
+use skein::permissions::{Argument, Call, RuleDecision, RuleOrigin, SourcedRule, evaluate};
 
 use crate::model::{Answer, Model, calls, says};
 use crate::support::{Run, Sandbox};
 
 // ---- what bash really runs ----
 
-fn rule(pattern: &str, then: Then) -> Rule {
+fn rule(pattern: &str, then: RuleEffect) -> SourcedRule {
     let text = format!("developer__shell: {{command: \"{pattern}\"}}");
-    Rule { rule: PermissionRule::from_text(&text, then).expect("a rule"), origin: Origin::Flag }
+    SourcedRule { rule: PermissionRule::from_text(&text, then).expect("a rule"), origin: RuleOrigin::Flag }
 }
 
 /// `safe`, `safe one`, and `ok` with whatever follows.
-fn rules() -> Vec<Rule> {
-    ["safe", "safe one", "ok *"].map(|pattern| rule(pattern, Then::Allow)).to_vec()
+fn rules() -> Vec<SourcedRule> {
+    ["safe", "safe one", "ok *"].map(|pattern| rule(pattern, RuleEffect::Allow)).to_vec()
 }
 
-fn allowed(rules: &[Rule], command: &str) -> bool {
+fn allowed(rules: &[SourcedRule], command: &str) -> bool {
     let arguments = [("command".to_owned(), Argument::Command(command.to_owned()))].into();
-    matches!(judge(rules, Call { tool: "developer__shell", arguments: &arguments, brought: false }), Ruling::Allow(_))
+    matches!(
+        evaluate(rules, Call { tool: "developer__shell", arguments: &arguments, brought: false }),
+        RuleDecision::Allow(_)
+    )
 }
 
 const PROGRAMS: [&str; 15] =
@@ -362,8 +365,8 @@ fn no_builtin_that_is_allowed_changes_what_later_commands_run() {
     let mut rules = rules();
     let prefixes: HashSet<_> = BUILTINS.iter().filter_map(|part| part.split([' ', '=']).next()).collect();
     let named = prefixes.iter().filter(|name| !["safe", "ok", "\"X"].contains(name));
-    rules.extend(named.flat_map(|name| [rule(&format!("{name} *"), Then::Allow), rule(name, Then::Allow)]));
-    rules.extend(["command printf *", "builtin printf *", "X=1 safe", "X=1"].map(|text| rule(text, Then::Allow)));
+    rules.extend(named.flat_map(|name| [rule(&format!("{name} *"), RuleEffect::Allow), rule(name, RuleEffect::Allow)]));
+    rules.extend(["command printf *", "builtin printf *", "X=1 safe", "X=1"].map(|text| rule(text, RuleEffect::Allow)));
     let mut runner = TestRunner::deterministic();
     let strategy = with_builtins();
     let (mut tried, mut refused) = (HashSet::new(), 0);
@@ -396,7 +399,7 @@ fn every_builtin_of_bash_is_known() {
     let listed = Command::new("/bin/bash").args(["-c", "compgen -b"]).output().expect("bash starts");
     for name in String::from_utf8_lossy(&listed.stdout).lines() {
         let harmless = HARMLESS.split_whitespace().any(|harmless| harmless == name);
-        let rules = [rule(&format!("{name} *"), Then::Allow)];
+        let rules = [rule(&format!("{name} *"), RuleEffect::Allow)];
         assert_eq!(allowed(&rules, &format!("{name} a")), harmless, "{name}");
     }
 }
@@ -447,7 +450,7 @@ fn whatever_runs_what_is_denied_is_asked_about_at_least() {
             ["/bin", "/usr/bin"].map(|folder| Path::new(folder).join(name)).into_iter().find(|real| real.exists());
         std::os::unix::fs::symlink(real.expect("a usual program"), &file).expect("linked");
     }
-    let rules = [rule("evil *", Then::Deny)];
+    let rules = [rule("evil *", RuleEffect::Deny)];
     let mut runner = TestRunner::deterministic();
     let strategy = hidden();
     let (mut ran, mut tried) = (0, HashSet::new());
@@ -458,8 +461,8 @@ fn whatever_runs_what_is_denied_is_asked_about_at_least() {
         }
         let arguments = [("command".to_owned(), Argument::Command(command.clone()))].into();
         let silent = matches!(
-            judge(&rules, Call { tool: "developer__shell", arguments: &arguments, brought: false }),
-            Ruling::Silent
+            evaluate(&rules, Call { tool: "developer__shell", arguments: &arguments, brought: false }),
+            RuleDecision::Silent
         );
         let evil = really_ran(folder.path(), &command).iter().any(|line| line.starts_with("evil["));
         ran += usize::from(evil);
@@ -476,7 +479,7 @@ proptest! {
         for command in [command, odd] {
             let mut rules = rules();
             allowed(&rules, &command);
-            rules[0].rule.then = Then::Deny;
+            rules[0].rule.then = RuleEffect::Deny;
             prop_assert!(!allowed(&rules, &format!("{command}\nsafe")), "what is denied is never allowed");
         }
     }

@@ -10,15 +10,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};
-use skein::diagnostic::{Diagnostic, Place, Severity};
-use skein::graph::{self, Plan, Resolved};
+use skein::diagnostic::{Diagnostic, Severity, SourceLocation};
+use skein::graph::{self, Plan, Resolution};
 use skein::ids::ModeId;
 use skein::manifest::{self, DependencyKind, Layer, Root};
 
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A project in memory, alone or on the built-in manifests.
-fn resolve(files: &Files, below: &[(Layer, Root)]) -> Resolved {
+fn resolve(files: &Files, below: &[(Layer, Root)]) -> Resolution {
     let mut roots = below.to_vec();
     roots.push((Layer::Project, Root::Snapshot { files: files.clone(), shown: String::new() }));
     let (manifests, found) = manifest::load(&roots);
@@ -176,7 +176,7 @@ fn arbitrary_text() -> impl Strategy<Value = String> {
     prop_oneof![any::<String>(), soup.prop_map(|tokens| tokens.concat())]
 }
 
-fn assert_lies_inside(place: &Place, code: &str, files: &Files) {
+fn assert_lies_inside(place: &SourceLocation, code: &str, files: &Files) {
     let Some(span) = &place.span else { return };
     let bytes = files.get(&PathBuf::from(&place.file)).expect("a place lies in a file that was read");
     let text = std::str::from_utf8(bytes).expect("a place lies in text");
@@ -197,7 +197,7 @@ fn assert_well_reported(diagnostics: &[Diagnostic], files: &Files) {
     }
 }
 
-fn has_error(resolved: &Resolved) -> bool {
+fn has_error(resolved: &Resolution) -> bool {
     resolved.diagnostics.iter().any(|found| found.severity == Severity::Error)
 }
 

@@ -7,13 +7,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use skein::broker::{Nobody, Terms};
+use skein::broker::{BindRequest, NoAsker};
 use skein::graph;
 use skein::ids::{AgentName, ModeId, ModeSlug};
-use skein::manifest::{self, Approval, Layer, Root};
+use skein::manifest::{self, ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
-use skein::services::{Environment, PoolOptions, Registry};
-use skein::tool::{CallContext, Session};
+use skein::services::{BuiltinRegistry, Environment, PoolOptions};
+use skein::tool::{CallContext, SessionContext};
 
 use crate::client::Client;
 use crate::recordings::{RECORDED, answer, recording, request};
@@ -208,13 +208,13 @@ async fn the_library_binds_and_calls_a_real_server() {
     let ours = std::env::vars_os().filter(|(name, _)| name == "PATH");
     let given = variables(&sandbox).map(|(name, value)| (name.into(), value.into()));
     let options = PoolOptions { environment: Environment::new(ours.chain(given)), ..PoolOptions::default() };
-    let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, None);
-    let session = Session::new("one", sandbox.path("files"), Vec::new(), sandbox.path("scratch"));
-    let terms = Terms {
+    let runtime = Runtime::start(Arc::new(plan), BuiltinRegistry::builtin(), options, None);
+    let session = SessionContext::new("one", sandbox.path("files"), Vec::new(), sandbox.path("scratch"));
+    let terms = BindRequest {
         session: Arc::clone(&session),
-        approval: Some(Approval::Auto),
-        asker: Arc::new(Nobody),
-        brought: Vec::new(),
+        approval: Some(ApprovalLevel::Auto),
+        asker: Arc::new(NoAsker),
+        client_services: Vec::new(),
     };
     let mode = ModeId::new(AgentName::new("real"), ModeSlug::new("look"));
     let binding = runtime.broker().bind(&mode, terms).await.expect("the mode can be entered");
@@ -259,7 +259,7 @@ fn the_inspector_lists_and_calls() {
 }
 
 #[test]
-fn the_inspector_sees_resources_and_prompts_where_they_are_in_scope() {
+fn inspector_sees_resources_and_prompts_in_scope() {
     if !full_tests() {
         return;
     }

@@ -197,7 +197,7 @@ fn at_a_terminal_the_services_of_a_recipe_are_asked_about() {
 }
 
 #[test]
-fn a_brought_service_has_the_tools_and_variables_that_the_recipe_names_and_no_others() {
+fn recipe_service_has_only_its_listed_tools_and_variables() {
     let sandbox = Sandbox::new().with("TICKET", "t-42").with("OTHER", "o-43");
     sandbox.write("project/echo.yaml", &with_extension("[echo, env]", ", env_keys: [TICKET], envs: {COLOUR: red}"));
     let wish = Answer::Stream(calls("words__env", &json!({})));
@@ -214,7 +214,7 @@ fn a_brought_service_has_the_tools_and_variables_that_the_recipe_names_and_no_ot
 }
 
 #[test]
-fn what_a_recipe_needs_and_cannot_have_is_said_before_anything_is_asked() {
+fn missing_recipe_needs_are_reported_before_any_question() {
     let sandbox = Sandbox::new();
     let task = "title: x\ndescription: x\nprompt: Go.\n";
     let gone = format!("{task}extensions: [{{type: stdio, name: gone, cmd: /no/such/program}}]\n");
@@ -254,7 +254,7 @@ fn with_its_own_model(model: &Model, sandbox: &Sandbox, args: &[&str]) -> Run {
 }
 
 #[test]
-fn the_settings_of_a_recipe_count_unless_the_user_says_otherwise() {
+fn recipe_settings_apply_unless_the_user_overrides_them() {
     let sandbox = Sandbox::new();
     let settings = |provider: &str| {
         format!(

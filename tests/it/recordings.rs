@@ -84,7 +84,7 @@ fn a_recording_is_played_without_the_server() {
 }
 
 #[test]
-fn the_same_question_gets_its_answers_in_order_and_then_the_last_one() {
+fn repeated_request_replays_answers_in_order_then_the_last() {
     let sandbox = Sandbox::new();
     let (mut client, _) = Client::connect(replayed(&sandbox, "memory", &fixture("memory")));
     let mut entities = || {
@@ -121,7 +121,7 @@ fn what_was_not_recorded_is_refused_with_the_nearest_that_was() {
 }
 
 #[test]
-fn a_service_that_was_not_recorded_is_answered_with_those_that_were() {
+fn unrecorded_service_error_lists_recorded_services() {
     let sandbox = Sandbox::new();
     let output = replayed(&sandbox, "filesystem", &fixture("memory")).output().expect("it runs");
     assert_eq!(output.status.code(), Some(1));
@@ -156,7 +156,7 @@ fn a_broken_recording_is_named_with_its_line() {
 }
 
 #[test]
-fn a_recording_holds_no_value_of_a_variable_and_is_for_its_user_alone() {
+fn recording_is_private_and_holds_no_variable_values() {
     if !full_tests() {
         return;
     }

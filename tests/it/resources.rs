@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
-use skein::broker::{Answer, Asker, Question, Requester, Terms};
-use skein::manifest::Approval;
+use skein::broker::{Asker, BindRequest, PermissionRequest, PermissionResponse, Requester};
+use skein::manifest::ApprovalLevel;
 
 use crate::client::Client;
 use crate::support::acp::Acp;
@@ -86,9 +86,9 @@ struct Recording {
 }
 
 impl Asker for Recording {
-    fn ask(&self, question: Question) -> BoxFuture<'_, Answer> {
+    fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
         self.asked.lock().unwrap().push((question.tool, question.arguments));
-        Box::pin(async { if self.refuses { Answer::Refuse } else { Answer::Allow } })
+        Box::pin(async { if self.refuses { PermissionResponse::Refuse } else { PermissionResponse::Allow } })
     }
 }
 
@@ -99,21 +99,21 @@ async fn only_what_a_model_requests_is_asked_about() {
         agent(&[mode("all", json!(["echo"]), json!(["echo"]))]),
     ]);
     for (approval, requester, refuses, reads, asks) in [
-        (Approval::Ask, Requester::Model, false, true, 1),
-        (Approval::Ask, Requester::Model, true, false, 1),
-        (Approval::Ask, Requester::User, true, true, 0),
-        (Approval::Smart, Requester::Model, true, false, 1),
-        (Approval::ReadOnly, Requester::Model, false, false, 0),
-        (Approval::ReadOnly, Requester::User, false, true, 0),
-        (Approval::Deny, Requester::User, false, false, 0),
-        (Approval::Auto, Requester::Model, true, true, 0),
+        (ApprovalLevel::Ask, Requester::Model, false, true, 1),
+        (ApprovalLevel::Ask, Requester::Model, true, false, 1),
+        (ApprovalLevel::Ask, Requester::User, true, true, 0),
+        (ApprovalLevel::Smart, Requester::Model, true, false, 1),
+        (ApprovalLevel::ReadOnly, Requester::Model, false, false, 0),
+        (ApprovalLevel::ReadOnly, Requester::User, false, true, 0),
+        (ApprovalLevel::Deny, Requester::User, false, false, 0),
+        (ApprovalLevel::Auto, Requester::Model, true, true, 0),
     ] {
         let asker = Arc::new(Recording { refuses, ..Recording::default() });
-        let terms = Terms {
+        let terms = BindRequest {
             session: wired.session("session"),
             approval: Some(approval),
             asker: Arc::clone(&asker) as Arc<dyn Asker>,
-            brought: Vec::new(),
+            client_services: Vec::new(),
         };
         let binding = wired.bind_terms("all", terms).await.unwrap();
         let read = binding.read_resource(PAGE, requester, wired.context()).await;

@@ -80,7 +80,7 @@ fn a_prompt_goes_to_the_mode_it_is_about() {
 
 /// What goes on with the talk stays with whoever works; what is about something else does not.
 #[test]
-fn a_talk_goes_on_with_whoever_works_until_something_else_is_asked_for() {
+fn follow_up_prompts_stay_in_the_current_mode() {
     let sandbox = Sandbox::new();
     let mut client = auto(&sandbox);
     let session = client.session();
@@ -127,7 +127,7 @@ fn a_model_decides_what_the_router_is_unsure_about() {
 
 /// A model that does not answer as it was asked to decides nothing: the default mode works, and the alternatives are shown.
 #[test]
-fn without_good_advice_the_default_mode_works_and_the_alternatives_are_shown() {
+fn without_good_advice_the_default_mode_is_used() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| {
         let bad = r#"{"tasks":[{"mode":"goose/judge","task":"rule the world"}]}"#;
@@ -212,7 +212,7 @@ fn a_model_splits_a_request_and_the_results_are_joined() {
 
 /// One word puts a wrong route right, and it is remembered in this project.
 #[test]
-fn a_wrong_route_is_one_word_away_from_being_right_and_is_remembered() {
+fn wrong_route_is_corrected_by_one_word_and_remembered() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| {
         let advice = json!({"tasks": [{"mode": "coding/sre", "task": "look"}]}).to_string();

@@ -32,7 +32,7 @@ fn without_a_model_tools_are_called_by_name() {
 }
 
 #[test]
-fn a_call_that_nobody_can_consent_to_is_refused_and_the_exit_code_says_so() {
+fn call_without_an_asker_is_refused_with_its_exit_code() {
     let sandbox = Sandbox::new();
     let run = sandbox.skein(&["run", "-a", "coding", "-m", "backend", "run touch made"]);
     assert_eq!(run.code, 5, "{}", run.whole());
@@ -201,7 +201,7 @@ fn a_project_cannot_do_without_the_users_consent() {
 }
 
 #[test]
-fn consent_is_what_the_users_config_says_and_a_project_only_makes_it_stricter() {
+fn project_config_can_only_tighten_the_users_approval() {
     let sandbox = Sandbox::new();
     sandbox.write("config/config.yaml", "version: 1\napproval: auto\n");
     assert_eq!(sandbox.skein(&["run", "run touch made"]).code, 0);
@@ -253,7 +253,7 @@ fn a_service_that_is_not_there_is_named() {
 }
 
 #[test]
-fn what_a_session_is_about_decides_which_memories_it_begins_with() {
+fn session_topic_selects_its_first_memories() {
     let sandbox = Sandbox::new();
     let remember = |text: &str| {
         assert_eq!(sandbox.skein(&["run", "--approval", "auto", &format!("remember {text}")]).code, 0);
@@ -291,7 +291,7 @@ fn what_a_model_said_is_recorded_and_played_without_it() {
 }
 
 #[test]
-fn the_profile_in_use_names_the_model_and_the_users_config_its_address_and_window() {
+fn profile_names_the_model_and_config_its_endpoint_and_window() {
     let sandbox = Sandbox::new();
     let model = Model::new(vec![Answer::Stream(says("one")), Answer::Stream(says("two"))]);
     let config = |rest: &str| {
@@ -321,7 +321,7 @@ fn the_profile_in_use_names_the_model_and_the_users_config_its_address_and_windo
 }
 
 #[test]
-fn a_service_of_the_user_that_the_profile_leaves_out_is_not_there() {
+fn user_service_outside_the_profile_is_missing() {
     let sandbox = Sandbox::new();
     let echo = servers::mcp_echo();
     for name in ["first", "second"] {

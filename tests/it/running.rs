@@ -92,7 +92,7 @@ fn kill(pid: u32, signal: Signal) {
 }
 
 #[test]
-fn when_the_client_hangs_up_everything_ends_and_that_is_no_failure() {
+fn client_hangup_ends_everything_without_a_failure() {
     if !full_tests() {
         return;
     }
@@ -178,7 +178,7 @@ fn a_signal_during_a_start_that_hangs_ends_it() {
 }
 
 #[test]
-fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
+fn cancelled_call_is_cancelled_at_the_server_unanswered() {
     if !full_tests() {
         return;
     }

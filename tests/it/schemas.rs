@@ -1,14 +1,14 @@
 //! The schemas that are checked in say what the types say.
 
 use expect_test::expect_file;
-use skein::manifest::{Kind, generate_schema};
+use skein::manifest::{DocumentKind, generate_schema};
 
 use crate::support::{files_below, read, repository};
 
 /// `UPDATE_EXPECT=1 cargo test schemas` writes them anew.
 #[test]
 fn the_schemas_are_those_of_the_types() {
-    for kind in Kind::ALL {
+    for kind in DocumentKind::ALL {
         let path = format!("{}/schemas/{}", env!("CARGO_MANIFEST_DIR"), kind.file_name());
         expect_file![path].assert_eq(&format!("{:#}\n", generate_schema(kind)));
     }
@@ -19,7 +19,7 @@ fn the_schemas_are_those_of_the_types() {
 fn what_is_compiled_in_fits_the_schemas() {
     for file in files_below(&repository("manifests")) {
         let services = file.parent().is_some_and(|folder| folder.ends_with("services"));
-        let kind = if services { Kind::Service } else { Kind::Agent };
+        let kind = if services { DocumentKind::Service } else { DocumentKind::Agent };
         let value: serde_json::Value = serde_yaml::from_str(&read(&file)).unwrap();
         let validator = jsonschema::validator_for(&serde_json::to_value(generate_schema(kind)).unwrap()).unwrap();
         let wrong: Vec<_> = validator.iter_errors(&value).map(|error| error.to_string()).collect();

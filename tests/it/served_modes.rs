@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use skein::manifest::{Layer, Manifests, Root, Status};
+use skein::manifest::{Layer, Manifests, Readiness, Root};
 
 use crate::support::{Sandbox, read, repository, table};
 
@@ -31,7 +31,7 @@ fn expected(manifests: &Manifests, groups: &[String], services: &[String]) -> BT
     let mut tools = BTreeSet::new();
     for service in services {
         let manifest = &manifests.services[service.as_str()].manifest;
-        if manifest.status == Status::Planned {
+        if manifest.status == Readiness::Planned {
             continue;
         }
         for (group, names) in &manifest.groups {
@@ -74,7 +74,7 @@ fn ask(sandbox: &Sandbox, mode: &str, requests: &[Value]) -> BTreeMap<u64, Value
 }
 
 #[test]
-fn each_coding_mode_offers_its_row_of_the_table_and_refuses_the_rest() {
+fn each_coding_mode_offers_only_its_row_of_the_table() {
     let (manifests, _) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
     let every: BTreeSet<String> = manifests
         .services

@@ -9,8 +9,8 @@ use futures::future::join_all;
 use serde_json::{Map, Value, json};
 use skein::ids::{RoleName, ServiceName, ToolName};
 use skein::manifest::Transport;
-use skein::services::{Registry, Surroundings};
-use skein::tool::{Health, ToolCall};
+use skein::services::{BuiltinContext, BuiltinRegistry};
+use skein::tool::{ServiceHealth, ToolCall};
 
 use crate::support::{Fake, Run, Sandbox, Wired, Wiring, agent, echo, mode, processes_of, service, until, with};
 
@@ -36,7 +36,7 @@ async fn twenty_sessions_share_one_process() {
 }
 
 #[tokio::test]
-async fn a_service_of_session_scope_gives_each_session_its_own_process() {
+async fn session_scoped_service_has_a_process_per_session() {
     let wired = echo_alone(json!({"scope": "session"}));
     let one = wired.bind_session("one", "work").await.expect("bound");
     let again = wired.bind_session("one", "work").await.expect("bound");
@@ -52,7 +52,7 @@ async fn a_service_of_session_scope_gives_each_session_its_own_process() {
 }
 
 #[tokio::test]
-async fn a_shared_service_that_requires_one_of_session_scope_is_not_shared_either() {
+async fn service_requiring_a_session_service_is_not_shared() {
     let manifests = [
         with(echo("notes", &[]), json!({"scope": "session"})),
         with(echo("echo", &[]), json!({"requires": ["notes"]})),
@@ -83,7 +83,7 @@ async fn another_environment_is_another_connection() {
 }
 
 #[tokio::test]
-async fn a_service_stops_after_its_idle_time_and_starts_again_when_it_is_needed() {
+async fn idle_service_stops_and_restarts_on_demand() {
     let wired = echo_alone(json!({"timeouts": {"idle": "50ms"}}));
     let binding = wired.bind("work").await.expect("bound");
     let first = wired.said(&binding, "echo__pid", json!({})).await;
@@ -137,7 +137,7 @@ fn times(wired: &Wired, file: &str) -> (u128, u128) {
 }
 
 #[tokio::test]
-async fn levels_start_in_order_and_the_services_of_a_level_in_parallel() {
+async fn levels_start_in_order_and_each_level_in_parallel() {
     let logs = tempfile::tempdir().expect("a folder");
     let slow = |name: &str| {
         let log = logs.path().join(name).display().to_string();
@@ -160,9 +160,9 @@ async fn levels_start_in_order_and_the_services_of_a_level_in_parallel() {
 }
 
 #[tokio::test]
-async fn a_service_reaches_what_it_requires_by_role_and_the_mode_sees_none_of_it() {
-    let calendar = |_: &Surroundings| Fake::new(&["events"], |_, _| Box::pin(async { "dentist at nine".to_owned() }));
-    let scheduling = |surroundings: &Surroundings| {
+async fn required_service_is_reached_by_role_and_hidden_from_the_mode() {
+    let calendar = |_: &BuiltinContext| Fake::new(&["events"], |_, _| Box::pin(async { "dentist at nine".to_owned() }));
+    let scheduling = |surroundings: &BuiltinContext| {
         let calendar = Arc::clone(&surroundings.roles[&RoleName::new("calendar")]);
         Fake::new(&["plan_day"], move |_, context| {
             let calendar = Arc::clone(&calendar);
@@ -174,7 +174,7 @@ async fn a_service_reaches_what_it_requires_by_role_and_the_mode_sees_none_of_it
         })
     };
     let wired = Wiring::new()
-        .registry(Registry::builtin().with("scheduling", scheduling).with("agenda", calendar))
+        .registry(BuiltinRegistry::builtin().with("scheduling", scheduling).with("agenda", calendar))
         .builtin([
             service("agenda", json!({"builtin": "agenda"})),
             with(service("scheduling", json!({"builtin": "scheduling"})), json!({"requires": {"calendar": "agenda"}})),
@@ -185,7 +185,7 @@ async fn a_service_reaches_what_it_requires_by_role_and_the_mode_sees_none_of_it
     assert_eq!(binding.tools().keys().collect::<Vec<_>>(), ["scheduling__plan_day"]);
     assert_eq!(wired.said(&binding, "scheduling__plan_day", json!({})).await, "agenda says dentist at nine");
     assert!(wired.refused(&binding, "agenda__events", json!({})).await.contains("there is no tool"));
-    assert!(binding.unoffered().is_empty() && binding.absent().is_empty(), "the mode does not hear of it");
+    assert!(binding.exclusions().is_empty() && binding.missing_services().is_empty(), "the mode does not hear of it");
     assert_eq!(wired.status("agenda").expect("it runs").leases, 2, "of the binding and of the service");
     wired.stop().await;
 }
@@ -195,7 +195,7 @@ async fn status_tells_how_a_service_is() {
     let wired = echo_alone(json!({"timeouts": {"idle": "1h"}}));
     let binding = wired.bind("work").await.expect("bound");
     let status = wired.status("echo").expect("in the pool");
-    assert_eq!((status.health, status.leases, status.restarts), (Health::Healthy, 1, 0));
+    assert_eq!((status.health, status.leases, status.restarts), (ServiceHealth::Healthy, 1, 0));
     assert_eq!(status.last_error, None);
     assert_eq!(status.tools, Some(binding.tools().len()));
     assert_eq!(status.pid.map(|pid| vec![pid]), Some(wired.processes()));
@@ -204,7 +204,7 @@ async fn status_tells_how_a_service_is() {
     assert_eq!(binding.instructions()[0].1, "Call echo to hear yourself.");
     wired.refused(&binding, "echo__crash", json!({})).await;
     let status = wired.status("echo").expect("in the pool");
-    assert_eq!((status.health, status.pid), (Health::Degraded, None));
+    assert_eq!((status.health, status.pid), (ServiceHealth::Degraded, None));
     assert!(status.last_error.as_ref().is_some_and(|error| error.contains("exit status: 7")), "{status:?}");
     drop(binding);
     assert_eq!(wired.status("echo").expect("in the pool").leases, 0);
@@ -212,7 +212,7 @@ async fn status_tells_how_a_service_is() {
 }
 
 #[tokio::test]
-async fn a_call_to_a_healthy_service_does_not_wait_for_another_to_start() {
+async fn call_to_a_healthy_service_does_not_wait_for_others() {
     let manifests = [
         echo("echo", &[]),
         with(echo("silent", &["--silent"]), json!({"timeouts": {"start": "1h"}})),
@@ -225,13 +225,13 @@ async fn a_call_to_a_healthy_service_does_not_wait_for_another_to_start() {
         tokio::pin!(stuck);
         tokio::select! {
             _ = &mut stuck => panic!("it never starts"),
-            () = until("it starts", || wired.status("silent").filter(|s| s.health == Health::Starting).map(drop)) => {}
+            () = until("it starts", || wired.status("silent").filter(|s| s.health == ServiceHealth::Starting).map(drop)) => {}
         }
         assert_eq!(wired.said(&work, "echo__echo", json!({"text": "still here"})).await, "still here");
-        assert_eq!(wired.status("silent").expect("in the pool").health, Health::Starting);
+        assert_eq!(wired.status("silent").expect("in the pool").health, ServiceHealth::Starting);
     }
     // Whoever wanted it has gone in the middle of its start.
-    assert_eq!(wired.status("silent").expect("in the pool").health, Health::Stopped);
+    assert_eq!(wired.status("silent").expect("in the pool").health, ServiceHealth::Stopped);
     wired.until_processes(1).await;
     wired.stop().await;
 }
@@ -264,7 +264,7 @@ async fn a_binding_that_outlives_the_pool_starts_nothing() {
 }
 
 #[tokio::test]
-async fn a_child_sees_the_minimal_environment_and_what_its_manifest_names() {
+async fn child_gets_a_minimal_environment_and_its_manifests_variables() {
     let mut manifest = echo("echo", &[]);
     manifest["transport"]["stdio"]["env"] = json!({"PLAIN": "text", "KEY": "Bearer ${env:API_TOKEN}"});
     let wired = Wiring::new()

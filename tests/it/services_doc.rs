@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use expect_test::expect_file;
 use serde_json::{Value, json};
-use skein::broker::{Binding, Nobody, Terms};
-use skein::manifest::{Approval, Layer, Root, ServiceEntry, Status};
-use skein::orchestrator::manager::Manager;
+use skein::broker::{BindRequest, Binding, NoAsker};
+use skein::manifest::{ApprovalLevel, Layer, Readiness, Root, ServiceEntry};
+use skein::orchestrator::session_services::SessionServices;
 use skein::runtime::Runtime;
-use skein::services::{Environment, PoolOptions, Registry};
-use skein::tool::{CallContext, Session};
+use skein::services::{BuiltinRegistry, Environment, PoolOptions};
+use skein::tool::{CallContext, SessionContext};
 
 use crate::support::repository;
 
@@ -107,19 +107,19 @@ async fn the_page_on_services_is_what_they_say() {
     std::fs::create_dir_all(&skill).unwrap();
     let text = "---\nname: review\ndescription: Reviews a change\n---\nLook at the tests first.\n";
     std::fs::write(skill.join("SKILL.md"), text).unwrap();
-    let session = Session::new("s1", project, Vec::new(), folder.path().join("scratch"));
+    let session = SessionContext::new("s1", project, Vec::new(), folder.path().join("scratch"));
 
     let (manifests, _) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
-    let ready: Vec<_> = manifests.services.values().filter(|entry| entry.manifest.status == Status::Ready).collect();
+    let ready: Vec<_> = manifests.services.values().filter(|entry| entry.manifest.status == Readiness::Ready).collect();
     let free = ready.iter().filter(|entry| entry.manifest.owner.is_none());
     let free: Vec<_> = free.map(|entry| entry.manifest.name.to_string()).collect();
     let environment = Environment::new(std::env::vars_os());
     let options = PoolOptions { environment, data: folder.path().join("data"), ..PoolOptions::default() };
-    let runtime = Runtime::start(Arc::new(wired(&free)), Registry::builtin(), options, None);
+    let runtime = Runtime::start(Arc::new(wired(&free)), BuiltinRegistry::builtin(), options, None);
     // The agent that is there for this page is not one of ours.
     let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
     let ours = skein::graph::resolve(manifests, found).plan.expect("the manifests are right");
-    let manager = Manager::new(runtime.broker().with_plan(Arc::new(ours)), Vec::new());
+    let manager = SessionServices::new(runtime.broker().with_plan(Arc::new(ours)), Vec::new());
     assert!(session.manager.set(Arc::new(manager)).is_ok());
 
     let mut page = String::from(
@@ -143,11 +143,11 @@ async fn the_page_on_services_is_what_they_say() {
     );
     for entry in ready {
         let name = entry.manifest.name.as_str();
-        let terms = Terms {
+        let terms = BindRequest {
             session: Arc::clone(&session),
-            approval: Some(Approval::Auto),
-            asker: Arc::new(Nobody),
-            brought: Vec::new(),
+            approval: Some(ApprovalLevel::Auto),
+            asker: Arc::new(NoAsker),
+            client_services: Vec::new(),
         };
         let owned = entry.manifest.owner.is_some();
         let id = if owned { "orchestrator/auto".to_owned() } else { format!("reader/{name}") };
@@ -176,12 +176,12 @@ async fn the_page_on_services_is_what_they_say() {
 #[tokio::test]
 async fn the_everyday_tools_cost_less_than_six_thousand_bytes() {
     let folder = tempfile::tempdir().unwrap();
-    let session = Session::new("s1", folder.path().to_owned(), Vec::new(), folder.path().join("scratch"));
+    let session = SessionContext::new("s1", folder.path().to_owned(), Vec::new(), folder.path().join("scratch"));
     let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
     let plan = skein::graph::resolve(manifests, found).plan.expect("the manifests are right");
     let options = PoolOptions { data: folder.path().join("data"), ..PoolOptions::default() };
-    let runtime = Runtime::start(Arc::new(plan), Registry::builtin(), options, None);
-    let terms = Terms { session, approval: None, asker: Arc::new(Nobody), brought: Vec::new() };
+    let runtime = Runtime::start(Arc::new(plan), BuiltinRegistry::builtin(), options, None);
+    let terms = BindRequest { session, approval: None, asker: Arc::new(NoAsker), client_services: Vec::new() };
     let binding = runtime.broker().bind(&"goose/assistant".parse().unwrap(), terms).await.expect("bound");
     let bytes: usize = binding.tools().iter().map(|(name, tool)| tool.request_bytes(name)).sum();
     assert!(bytes < 6_000, "developer, memory and todo add {bytes} bytes to a request");

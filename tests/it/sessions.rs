@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use skein::agents::{Ending, Event, TurnEnd};
-use skein::conversation::{Content, Message, Part, Role, ToolUse, Usage};
-use skein::store::{Change, NewEvent, NewSession, Sessions, Spent};
+use skein::agents::{Event, StopReason, TurnEnd};
+use skein::conversation::{Content, Message, MessagePart, Role, ToolUse, Usage};
+use skein::store::{NewEvent, NewSession, SessionChange, SessionStore, UsageTotals};
 use skein::tool::ToolOutcome;
 
 use crate::support::Sandbox;
@@ -17,7 +17,7 @@ fn stored(event: &Event, text: Option<&str>) -> NewEvent {
 }
 
 fn message(role: Role, text: &str) -> NewEvent {
-    let parts = vec![Part::Content(Content::text(text))];
+    let parts = vec![MessagePart::Content(Content::text(text))];
     stored(&Event::Message { message: Arc::new(Message { role, parts }) }, Some(text))
 }
 
@@ -26,7 +26,7 @@ fn turn(prompt: &str, answer: &str) -> Vec<NewEvent> {
     let (id, name) = ("1".to_owned(), "developer__read".to_owned());
     let call = ToolUse { id: id.clone(), name: name.clone(), arguments: json!({"path": "notes.md"}) };
     let outcome = ToolOutcome::error("there is no file ```notes.md```\nlook elsewhere");
-    let end = TurnEnd { ending: Ending::Failed { why: "the line was cut".to_owned() }, usage: Usage::default() };
+    let end = TurnEnd { ending: StopReason::Failed { why: "the line was cut".to_owned() }, usage: Usage::default() };
     vec![
         message(Role::User, prompt),
         stored(&Event::ToolStarted { call, by: None }, None),
@@ -40,7 +40,7 @@ fn turn(prompt: &str, answer: &str) -> Vec<NewEvent> {
 fn store(sandbox: &Sandbox, cwd: &Path, title: &str, events: Vec<NewEvent>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let sessions = Sessions::open(&sandbox.path("data")).unwrap();
+        let sessions = SessionStore::open(&sandbox.path("data")).unwrap();
         let new = NewSession {
             cwd: std::fs::canonicalize(cwd).unwrap(),
             roots: Vec::new(),
@@ -52,8 +52,8 @@ fn store(sandbox: &Sandbox, cwd: &Path, title: &str, events: Vec<NewEvent>) -> S
         };
         let id = sessions.create(new).await.unwrap();
         events.into_iter().for_each(|event| sessions.append(&id, event));
-        let spent = Some(Spent { input: 120, output: 30, cached: 100, cost: Some(0.0123) });
-        sessions.change(&id, Change { title: Some(title.to_owned()), spent, ..Change::default() });
+        let spent = Some(UsageTotals { input: 120, output: 30, cached: 100, cost: Some(0.0123) });
+        sessions.change(&id, SessionChange { title: Some(title.to_owned()), spent, ..SessionChange::default() });
         sessions.flush(&id).await.unwrap();
         id
     })
@@ -134,7 +134,7 @@ fn show_is_the_talk_by_the_beginning_of_its_id() {
 }
 
 #[test]
-fn an_export_as_markdown_is_whole_and_nothing_breaks_out_of_its_block() {
+fn markdown_export_is_complete_and_blocks_stay_closed() {
     let sandbox = Sandbox::new();
     let id = stored_here(&sandbox, turn("read my notes", "There are none."));
     let run = sandbox.skein(&["sessions", "export", &id, "--format", "markdown"]);
@@ -201,9 +201,9 @@ fn an_export_as_json_loses_nothing() {
 }
 
 #[test]
-fn what_skein_told_the_model_beside_a_prompt_is_not_shown_as_the_users() {
+fn injected_context_is_not_shown_as_the_users_text() {
     let sandbox = Sandbox::new();
-    let aside = Content::Aside("<top-of-mind>\nremember the zebra\n</top-of-mind>".to_owned());
+    let aside = Content::Injected("<top-of-mind>\nremember the zebra\n</top-of-mind>".to_owned());
     let prompt = Message::user(vec![aside, Content::text("hello there")]);
     let text = prompt.text();
     let events = vec![stored(&Event::Message { message: Arc::new(prompt) }, Some(&text))];

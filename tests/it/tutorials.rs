@@ -6,9 +6,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use serde_json::json;
-use skein::broker::{Nobody, Terms};
-use skein::manifest::Approval;
-use skein::services::builtin::tutorial::{Lesson, Step, lessons};
+use skein::broker::{BindRequest, NoAsker};
+use skein::manifest::ApprovalLevel;
+use skein::services::builtin::tutorial::{Lesson, LessonStep, lessons};
 
 use crate::cli::code_blocks;
 use crate::client::Client;
@@ -46,7 +46,7 @@ fn said(output: &Output) -> String {
 }
 
 /// What is wrong after a step, if something is.
-fn checked(sandbox: &Sandbox, step: &Step) -> Result<(), String> {
+fn checked(sandbox: &Sandbox, step: &LessonStep) -> Result<(), String> {
     let (command, expected) = step.check.as_ref().expect("a step has a check");
     let output = typed(sandbox, command);
     let said = said(&output);
@@ -162,11 +162,11 @@ async fn a_mode_that_asks_for_them_can_teach() {
     let teacher = mode("teacher", json!(["read"]), json!(["tutorial"]));
     let other = mode("other", json!(["read"]), json!(["developer"]));
     let wired = Wired::with_manifests(&[agent(&[teacher, other])]);
-    let terms = Terms {
+    let terms = BindRequest {
         session: wired.session("session"),
-        approval: Some(Approval::ReadOnly),
-        asker: Arc::new(Nobody),
-        brought: Vec::new(),
+        approval: Some(ApprovalLevel::ReadOnly),
+        asker: Arc::new(NoAsker),
+        client_services: Vec::new(),
     };
     let binding = wired.bind_terms("teacher", terms).await.expect("bound");
     assert_eq!(binding.tools().keys().collect::<Vec<_>>(), ["tutorial__list_tutorials", "tutorial__load_tutorial"]);

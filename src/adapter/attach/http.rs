@@ -19,13 +19,13 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::PAUSE;
+use super::ACCEPT_RETRY_DELAY;
 use super::token::Token;
-use crate::adapter::export::Export;
-use crate::task::Scope;
+use crate::adapter::export::BindingServer;
+use crate::task::TaskScope;
 
 /// How long a client may take to send the head of a request.
-const PATIENCE: Duration = Duration::from_secs(30);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A view at an address of this machine. Dropping it ends the server and every connection to it.
 pub struct HttpOffer {
@@ -35,20 +35,20 @@ pub struct HttpOffer {
     _ended: DropGuard,
 }
 
-type Service = StreamableHttpService<Export, LocalSessionManager>;
+type HttpService = StreamableHttpService<BindingServer, LocalSessionManager>;
 
 /// What every connection needs.
-struct Server {
-    service: Service,
+struct HttpServer {
+    service: HttpService,
     token: Token,
     ended: CancellationToken,
 }
 
 pub(super) fn offer(
-    export: Export,
+    export: BindingServer,
     token: Token,
     ended: CancellationToken,
-    scope: &Scope,
+    scope: &TaskScope,
 ) -> Result<HttpOffer, String> {
     let (listener, address) = listen().map_err(|error| format!("there is no port to be had: {error}"))?;
     let config = StreamableHttpServerConfig::default()
@@ -61,7 +61,7 @@ pub(super) fn offer(
         token: token.text().to_owned(),
         _ended: ended.clone().drop_guard(),
     };
-    let server = Arc::new(Server { service, token, ended });
+    let server = Arc::new(HttpServer { service, token, ended });
     scope.spawn(accept(listener, server, scope.clone()));
     Ok(offer)
 }
@@ -73,7 +73,7 @@ fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
     Ok((TcpListener::from_std(bound)?, address))
 }
 
-async fn accept(listener: TcpListener, server: Arc<Server>, scope: Scope) {
+async fn accept(listener: TcpListener, server: Arc<HttpServer>, scope: TaskScope) {
     loop {
         let accepted = tokio::select! {
             biased;
@@ -82,7 +82,7 @@ async fn accept(listener: TcpListener, server: Arc<Server>, scope: Scope) {
         };
         let Ok((stream, _)) = accepted.inspect_err(|error| tracing::warn!(%error, "nobody can attach at the moment"))
         else {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
         let server = Arc::clone(&server);
@@ -90,7 +90,7 @@ async fn accept(listener: TcpListener, server: Arc<Server>, scope: Scope) {
             let ended = server.ended.clone();
             let answering = service_fn(move |request| answer(Arc::clone(&server), request));
             let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
             tokio::select! {
                 biased;
                 () = ended.cancelled() => {}
@@ -102,7 +102,7 @@ async fn accept(listener: TcpListener, server: Arc<Server>, scope: Scope) {
 }
 
 async fn answer(
-    server: Arc<Server>,
+    server: Arc<HttpServer>,
     request: Request<Incoming>,
 ) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
     let shown = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);

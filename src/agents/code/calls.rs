@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::engine::{Limits, Program, Request};
-use super::run::{self, Abandoned};
-use super::{Code, DETAILS, EXECUTE, LIST, told};
-use crate::agents::exchange::{Called, cancelled};
+use super::engine::{CodeLimits, CodeProgram, FunctionCall};
+use super::run::{self, AbandonedThreads};
+use super::{Code, DETAILS, EXECUTE, LIST, replies};
+use crate::agents::exchange::{CallResult, cancelled};
 use crate::agents::{Event, Exchange};
 use crate::conversation::ToolUse;
 use crate::tool::{ExchangeView, ToolOutcome};
@@ -21,10 +21,10 @@ impl Exchange {
         call: &ToolUse,
         view: &ExchangeView,
         cancel: &CancellationToken,
-    ) -> Called {
+    ) -> CallResult {
         let arguments = &call.arguments;
         let outcome = match call.name.as_str() {
-            LIST => ToolOutcome::text(told::listed(
+            LIST => ToolOutcome::text(replies::function_list(
                 &code.functions,
                 &self.binding,
                 arguments["query"].as_str().unwrap_or(""),
@@ -36,7 +36,7 @@ impl Exchange {
             },
             other => ToolOutcome::error(format!("there is no function `{other}`")),
         };
-        Called { outcome, refused: None }
+        CallResult { outcome, refused: None }
     }
 
     fn details(&self, code: &Code, arguments: &Value) -> ToolOutcome {
@@ -50,7 +50,7 @@ impl Exchange {
                 "`names` is missing: the functions to tell about, such as [\"developer.search\"]",
             );
         }
-        match told::detailed(&code.functions, &self.binding, &names) {
+        match replies::function_details(&code.functions, &self.binding, &names) {
             Ok(text) => ToolOutcome::text(text),
             Err(text) => ToolOutcome::error(text),
         }
@@ -63,22 +63,22 @@ impl Exchange {
         call: &ToolUse,
         view: &ExchangeView,
         cancel: &CancellationToken,
-    ) -> Called {
-        let abandoned = self.session.state::<Abandoned>();
+    ) -> CallResult {
+        let abandoned = self.session.state::<AbandonedThreads>();
         if abandoned.too_many() {
             let problem = "no more code is run in this session: what was run before could not be stopped. Call the \
                            tools one by one by their full names, such as `developer__search`, or tell the user to start \
                            skein anew";
-            return Called { outcome: ToolOutcome::error(problem), refused: None };
+            return CallResult { outcome: ToolOutcome::error(problem), refused: None };
         }
-        let limits = Limits::default();
+        let limits = CodeLimits::default();
         let functions = code.functions.iter().map(|of| (of.object.clone(), of.name.clone())).collect();
-        let program = Program { code: source.to_owned(), functions, limits };
+        let program = CodeProgram { code: source.to_owned(), functions, limits };
         let tool = |function: usize| code.functions.get(function).map(|function| function.tool.as_str()).unwrap_or("");
         let reads_only = |function: usize| self.binding.tools().get(tool(function)).is_some_and(|tool| tool.read_only);
         let refused: Mutex<Option<String>> = Mutex::default();
         let refused_now = &refused;
-        let inner = async |request: Request| {
+        let inner = async |request: FunctionCall| {
             let id = format!("{}.{}", call.id, request.number);
             let name = tool(request.function).to_owned();
             let inner = ToolUse { id, name, arguments: Value::Object(request.arguments) };
@@ -89,9 +89,9 @@ impl Exchange {
             outcome
         };
         let report = run::run(program, &abandoned, cancel, reads_only, inner).await;
-        let outcome = if cancel.is_cancelled() { cancelled() } else { told::outcome(&report, &limits) };
+        let outcome = if cancel.is_cancelled() { cancelled() } else { replies::outcome(&report, &limits) };
         let refused = refused.into_inner().unwrap_or_default();
-        Called { outcome, refused }
+        CallResult { outcome, refused }
     }
 
     /// A call that code makes: told like any other, and its answer whole for the code. Its id has a dot, which no id
@@ -100,7 +100,7 @@ impl Exchange {
         self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();
         let outcome = if cancel.is_cancelled() { cancelled() } else { self.dispatch(call, view, &seen, cancel).await };
-        self.ended(call, self.shortened(outcome.clone(), &call.id), &seen);
+        self.log_call_end(call, self.shorten_outcome(outcome.clone(), &call.id), &seen);
         outcome
     }
 }

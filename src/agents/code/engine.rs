@@ -22,7 +22,7 @@ const PRELUDE: &str = include_str!("prelude.js");
 /// The constructor of functions writes so many lines above the code.
 const LINES_ABOVE: usize = 2;
 /// So many promises that nobody waited for are remembered, and so many characters of each one's reason.
-const MAX_UNHEARD: usize = 20;
+const MAX_UNHANDLED: usize = 20;
 const MAX_REASON: usize = 400;
 
 /// What JavaScript itself has, without what only browsers have.
@@ -41,7 +41,7 @@ type Intrinsics = (
 
 /// How much one piece of code may use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct CodeLimits {
     /// Of its own: what it waits for calls does not count.
     pub(super) time: Duration,
     pub(super) memory: usize,
@@ -51,7 +51,7 @@ pub(super) struct Limits {
     pub(super) calls: usize,
 }
 
-impl Default for Limits {
+impl Default for CodeLimits {
     fn default() -> Self {
         Self { time: Duration::from_secs(60), memory: 64 << 20, stack: 1 << 20, output: 50_000, calls: 200 }
     }
@@ -59,24 +59,24 @@ impl Default for Limits {
 
 /// What is to be run.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct CodeProgram {
     pub(super) code: String,
     /// The object and the name of every function, in the order of their numbers.
     pub(super) functions: Vec<(String, String)>,
-    pub(super) limits: Limits,
+    pub(super) limits: CodeLimits,
 }
 
 /// How code reaches the world, and the world stops it.
-pub(super) struct Ways {
-    pub(super) calls: UnboundedSender<Request>,
-    pub(super) replies: Receiver<Reply>,
-    pub(super) clock: Arc<Clock>,
+pub(super) struct EngineChannels {
+    pub(super) calls: UnboundedSender<FunctionCall>,
+    pub(super) replies: Receiver<FunctionReply>,
+    pub(super) clock: Arc<RunClock>,
     pub(super) cancel: CancellationToken,
 }
 
 /// A call that the code wants.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct FunctionCall {
     /// Counts the calls, from 1.
     pub(super) number: usize,
     /// The place of the function in the program's list.
@@ -85,48 +85,48 @@ pub(super) struct Request {
 }
 
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct FunctionReply {
     pub(super) number: usize,
-    pub(super) answer: Result<Answer, Failure>,
+    pub(super) answer: Result<FunctionValue, FunctionError>,
 }
 
 /// What a call gives.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum FunctionValue {
     Text(String),
     Json(String),
 }
 
 /// What a call throws.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct FunctionError {
     pub(super) message: String,
     pub(super) refused: bool,
 }
 
 /// What became of the code.
 #[derive(Debug)]
-pub(super) struct Report {
-    pub(super) end: End,
+pub(super) struct CodeReport {
+    pub(super) end: CodeEnd,
     pub(super) printed: String,
     /// Promises that failed and that nobody waited for, in words.
-    pub(super) unheard: Vec<String>,
+    pub(super) unhandled: Vec<String>,
     pub(super) calls: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum End {
+pub(super) enum CodeEnd {
     /// JSON, or text if it was text; nothing if nothing was returned.
     Returned(Option<String>),
     /// It ran to its end, but what it returned cannot be written.
     Unwritable(String),
     Threw(String),
-    Stopped(Stop),
+    Stopped(CodeStop),
 }
 
 /// Why code was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum CodeStop {
     Cancelled,
     Time,
     Output,
@@ -138,22 +138,22 @@ pub(super) enum Stop {
 
 /// How long the code itself has run, without what it waited for.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(super) struct RunClock {
     state: Mutex<(Duration, Option<Instant>)>,
 }
 
-impl Clock {
-    pub(super) fn started() -> Arc<Self> {
+impl RunClock {
+    pub(super) fn start() -> Arc<Self> {
         Arc::new(Self { state: Mutex::new((Duration::ZERO, Some(Instant::now()))) })
     }
 
-    pub(super) fn ran(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         let (before, since) = *self.state();
         before + since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
-    fn stopped_while<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let ran = self.ran();
+    fn pause_while<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let ran = self.elapsed();
         *self.state() = (ran, None);
         let waited = wait();
         *self.state() = (ran, Some(Instant::now()));
@@ -167,10 +167,10 @@ impl Clock {
 
 /// What the functions for the code and the loop around it share.
 struct State {
-    limits: Limits,
-    stop: Cell<Option<Stop>>,
+    limits: CodeLimits,
+    stop: Cell<Option<CodeStop>>,
     printed: RefCell<String>,
-    unheard: RefCell<HashMap<u64, String>>,
+    unhandled: RefCell<HashMap<u64, String>>,
     calls: Cell<usize>,
     /// Bytes of the arguments of all calls.
     given: Cell<usize>,
@@ -179,36 +179,36 @@ struct State {
 }
 
 /// Runs the code to its end. Blocks; the thread is its own.
-pub(super) fn run(program: &Program, ways: &Ways) -> Report {
+pub(super) fn run(program: &CodeProgram, ways: &EngineChannels) -> CodeReport {
     let state = Rc::new(State {
         limits: program.limits,
         stop: Cell::default(),
         printed: RefCell::default(),
-        unheard: RefCell::default(),
+        unhandled: RefCell::default(),
         calls: Cell::default(),
         given: Cell::default(),
         open: Cell::default(),
     });
-    let end = match prepared(&state, ways) {
+    let end = match create_engine(&state, ways) {
         Ok((_runtime, context)) => context.with(|ctx| drive(&ctx, program, ways, &state)),
-        Err(error) => End::Threw(format!("the engine could not be started: {error}")),
+        Err(error) => CodeEnd::Threw(format!("the engine could not be started: {error}")),
     };
-    let end = state.stop.get().map_or(end, End::Stopped);
-    let mut unheard: Vec<_> = state.unheard.take().into_values().collect();
+    let end = state.stop.get().map_or(end, CodeEnd::Stopped);
+    let mut unheard: Vec<_> = state.unhandled.take().into_values().collect();
     unheard.sort();
-    Report { end, printed: state.printed.take(), unheard, calls: state.calls.get() }
+    CodeReport { end, printed: state.printed.take(), unhandled: unheard, calls: state.calls.get() }
 }
 
-fn prepared(state: &Rc<State>, ways: &Ways) -> rquickjs::Result<(Runtime, Context)> {
+fn create_engine(state: &Rc<State>, ways: &EngineChannels) -> rquickjs::Result<(Runtime, Context)> {
     let runtime = Runtime::new()?;
     runtime.set_memory_limit(state.limits.memory);
     runtime.set_max_stack_size(state.limits.stack);
     let (shared, clock, cancel) = (Rc::clone(state), Arc::clone(&ways.clock), ways.cancel.clone());
     runtime.set_interrupt_handler(Some(Box::new(move || {
         if cancel.is_cancelled() {
-            shared.stop.set(Some(Stop::Cancelled));
-        } else if clock.ran() > shared.limits.time {
-            shared.stop.set(shared.stop.get().or(Some(Stop::Time)));
+            shared.stop.set(Some(CodeStop::Cancelled));
+        } else if clock.elapsed() > shared.limits.time {
+            shared.stop.set(shared.stop.get().or(Some(CodeStop::Time)));
         }
         shared.stop.get().is_some()
     })));
@@ -216,11 +216,11 @@ fn prepared(state: &Rc<State>, ways: &Ways) -> rquickjs::Result<(Runtime, Contex
     runtime.set_host_promise_rejection_tracker(Some(Box::new(move |_, promise, reason, handled| {
         let promise = hasher.hash_one(&promise);
         if handled {
-            shared.unheard.borrow_mut().remove(&promise);
+            shared.unhandled.borrow_mut().remove(&promise);
         } else {
-            let mut unheard = shared.unheard.borrow_mut();
+            let mut unheard = shared.unhandled.borrow_mut();
             // They lie outside of what the engine's memory is limited to.
-            if unheard.len() < MAX_UNHEARD {
+            if unheard.len() < MAX_UNHANDLED {
                 let said = reason.as_exception().and_then(Exception::message);
                 let said = said.unwrap_or_else(|| "without a message".to_owned());
                 unheard.insert(promise, said.chars().take(MAX_REASON).collect());
@@ -231,22 +231,27 @@ fn prepared(state: &Rc<State>, ways: &Ways) -> rquickjs::Result<(Runtime, Contex
     Ok((runtime, context))
 }
 
-fn drive(ctx: &Ctx<'_>, program: &Program, ways: &Ways, state: &Rc<State>) -> End {
+fn drive(ctx: &Ctx<'_>, program: &CodeProgram, ways: &EngineChannels, state: &Rc<State>) -> CodeEnd {
     let host = match host(ctx, program, ways, state) {
         Ok(host) => host,
-        Err(error) => return End::Threw(format!("the engine could not be prepared: {error}")),
+        Err(error) => return CodeEnd::Threw(format!("the engine could not be prepared: {error}")),
     };
-    match settled(ctx, &host, &program.code, ways, state) {
+    match run_to_end(ctx, &host, &program.code, ways, state) {
         Ok(value) => match host.get::<_, Function<'_>>("written").and_then(|written| written.call((value,))) {
-            Ok(text) => End::Returned(text),
-            Err(error) => End::Unwritable(thrown(ctx, &host, error)),
+            Ok(text) => CodeEnd::Returned(text),
+            Err(error) => CodeEnd::Unwritable(exception_text(ctx, &host, error)),
         },
-        Err(error) => End::Threw(thrown(ctx, &host, error)),
+        Err(error) => CodeEnd::Threw(exception_text(ctx, &host, error)),
     }
 }
 
 /// The object that `prelude.js` gives.
-fn host<'js>(ctx: &Ctx<'js>, program: &Program, ways: &Ways, state: &Rc<State>) -> rquickjs::Result<Object<'js>> {
+fn host<'js>(
+    ctx: &Ctx<'js>,
+    program: &CodeProgram,
+    ways: &EngineChannels,
+    state: &Rc<State>,
+) -> rquickjs::Result<Object<'js>> {
     let functions: Vec<Vec<&str>> =
         program.functions.iter().map(|(object, name)| vec![object.as_str(), name.as_str()]).collect();
     let (shared, calls) = (Rc::clone(state), ways.calls.clone());
@@ -266,7 +271,7 @@ fn host<'js>(ctx: &Ctx<'js>, program: &Program, ways: &Ways, state: &Rc<State>) 
         }
         let arguments = serde_json::from_str(&arguments)
             .map_err(|error| throw(&format!("the arguments are no JSON object: {error}")))?;
-        let request = Request { number, function, arguments };
+        let request = FunctionCall { number, function, arguments };
         calls.send(request).map_err(|_| throw("no more calls can be made"))?;
         shared.calls.set(number);
         shared.open.set(shared.open.get() + 1);
@@ -281,7 +286,7 @@ fn host<'js>(ctx: &Ctx<'js>, program: &Program, ways: &Ways, state: &Rc<State>) 
                 room -= 1;
             }
             printed.push_str(&line[..room]);
-            shared.stop.set(Some(Stop::Output));
+            shared.stop.set(Some(CodeStop::Output));
             return;
         }
         printed.push_str(&line);
@@ -292,21 +297,21 @@ fn host<'js>(ctx: &Ctx<'js>, program: &Program, ways: &Ways, state: &Rc<State>) 
 }
 
 /// What the code returned, when it and every call that it began have ended.
-fn settled<'js>(
+fn run_to_end<'js>(
     ctx: &Ctx<'js>,
     host: &Object<'js>,
     code: &str,
-    ways: &Ways,
+    ways: &EngineChannels,
     state: &State,
 ) -> rquickjs::Result<Value<'js>> {
-    let Ways { replies, clock, cancel, .. } = ways;
+    let EngineChannels { replies, clock, cancel, .. } = ways;
     let settle: Function<'js> = host.get("settle")?;
     let promise: Promise<'js> = host.get::<_, Function<'js>>("start")?.call((code,))?;
     loop {
         while state.stop.get().is_none() && ctx.execute_pending_job() {
             // A job that does next to nothing is over before the engine asks whether to stop.
-            if clock.ran() > state.limits.time {
-                state.stop.set(Some(Stop::Time));
+            if clock.elapsed() > state.limits.time {
+                state.stop.set(Some(CodeStop::Time));
             }
         }
         let ended = match promise.state() {
@@ -321,12 +326,12 @@ fn settled<'js>(
             return Err(rquickjs::Error::WouldBlock);
         }
         if state.open.get() == 0 {
-            state.stop.set(Some(Stop::Waiting));
+            state.stop.set(Some(CodeStop::Waiting));
             return Err(rquickjs::Error::WouldBlock);
         }
-        let reply = clock.stopped_while(|| replies.recv()).ok().filter(|_| !cancel.is_cancelled());
-        let Some(Reply { number, answer }) = reply else {
-            state.stop.set(Some(Stop::Cancelled));
+        let reply = clock.pause_while(|| replies.recv()).ok().filter(|_| !cancel.is_cancelled());
+        let Some(FunctionReply { number, answer }) = reply else {
+            state.stop.set(Some(CodeStop::Cancelled));
             return Err(rquickjs::Error::WouldBlock);
         };
         state.open.set(state.open.get() - 1);
@@ -334,24 +339,24 @@ fn settled<'js>(
             Ok(answer) => match value(ctx, answer) {
                 Ok(value) => (None, false, Some(value)),
                 Err(error) => {
-                    (Some(format!("the answer cannot be taken in: {}", thrown(ctx, host, error))), false, None)
+                    (Some(format!("the answer cannot be taken in: {}", exception_text(ctx, host, error))), false, None)
                 }
             },
-            Err(Failure { message, refused }) => (Some(message), refused, None),
+            Err(FunctionError { message, refused }) => (Some(message), refused, None),
         };
         settle.call::<_, ()>((number, failure, refused, value))?;
     }
 }
 
-fn value<'js>(ctx: &Ctx<'js>, answer: Answer) -> rquickjs::Result<Value<'js>> {
+fn value<'js>(ctx: &Ctx<'js>, answer: FunctionValue) -> rquickjs::Result<Value<'js>> {
     match answer {
-        Answer::Text(text) => Ok(rquickjs::String::from_str(ctx.clone(), &text)?.into_value()),
-        Answer::Json(json) => ctx.json_parse(json),
+        FunctionValue::Text(text) => Ok(rquickjs::String::from_str(ctx.clone(), &text)?.into_value()),
+        FunctionValue::Json(json) => ctx.json_parse(json),
     }
 }
 
 /// What went wrong, in words, with the line of the code.
-fn thrown<'js>(ctx: &Ctx<'js>, host: &Object<'js>, error: rquickjs::Error) -> String {
+fn exception_text<'js>(ctx: &Ctx<'js>, host: &Object<'js>, error: rquickjs::Error) -> String {
     if !error.is_exception() {
         return error.to_string();
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::broker::Binding;
 
 /// Names that mean something else to JavaScript, or to whoever writes it.
-const TAKEN: &[&str] = &[
+const RESERVED_NAMES: &[&str] = &[
     "AggregateError",
     "Array",
     "ArrayBuffer",
@@ -92,7 +92,7 @@ const TAKEN: &[&str] = &[
 ];
 
 /// Names of functions that would make something else of their object.
-const MEANT_OTHERWISE: &[&str] = &["then", "__proto__"];
+const RESERVED_METHODS: &[&str] = &["then", "__proto__"];
 
 /// A tool as code calls it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,18 +114,18 @@ pub(super) fn of(binding: &Binding) -> Vec<Function> {
     let mut tools: Vec<_> =
         binding.tools().iter().map(|(tool, bound)| (bound.service.as_str(), bound.spec.name.as_str(), tool)).collect();
     tools.sort_unstable();
-    named(&tools)
+    name_functions(&tools)
 }
 
-fn named(tools: &[(&str, &str, &String)]) -> Vec<Function> {
+fn name_functions(tools: &[(&str, &str, &String)]) -> Vec<Function> {
     let mut functions = Vec::with_capacity(tools.len());
     let mut objects = HashSet::new();
     for of_one in tools.chunk_by(|a, b| a.0 == b.0) {
         let Some((service, ..)) = of_one.first() else { continue };
-        let object = free(identifier(service), TAKEN, &mut objects);
+        let object = free(identifier(service), RESERVED_NAMES, &mut objects);
         let mut names = HashSet::new();
         for (_, name, tool) in of_one {
-            let name = free(identifier(name), MEANT_OTHERWISE, &mut names);
+            let name = free(identifier(name), RESERVED_METHODS, &mut names);
             functions.push(Function { object: object.clone(), name, tool: (*tool).clone() });
         }
     }
@@ -153,7 +153,7 @@ mod tests {
     fn shown(tools: &[(&str, &str)]) -> Vec<String> {
         let names: Vec<_> = tools.iter().map(|(service, tool)| format!("{service}__{tool}")).collect();
         let tools: Vec<_> = tools.iter().zip(&names).map(|((service, tool), name)| (*service, *tool, name)).collect();
-        named(&tools).iter().map(|function| format!("{function} = {}", function.tool)).collect()
+        name_functions(&tools).iter().map(|function| format!("{function} = {}", function.tool)).collect()
     }
 
     #[test]

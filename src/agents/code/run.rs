@@ -14,12 +14,15 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::engine::{self, Answer, Clock, End, Failure, Program, Reply, Report, Request, Stop, Ways};
+use super::engine::{
+    self, CodeEnd, CodeProgram, CodeReport, CodeStop, EngineChannels, FunctionCall, FunctionError, FunctionReply,
+    FunctionValue, RunClock,
+};
 use crate::conversation::Content;
 use crate::tool::ToolOutcome;
 
 /// So many calls run side by side.
-const SIDE_BY_SIDE: u32 = 8;
+const MAX_PARALLEL_CALLS: u32 = 8;
 
 /// What the engine may use of its thread's stack, and what calls of the host need beyond that.
 const STACK: usize = 4 << 20;
@@ -33,11 +36,11 @@ const MAX_ABANDONED: usize = 2;
 
 /// Threads of a session that did not stop when they were told to.
 #[derive(Debug, Default)]
-pub(super) struct Abandoned {
+pub(super) struct AbandonedThreads {
     threads: Mutex<Vec<Weak<()>>>,
 }
 
-impl Abandoned {
+impl AbandonedThreads {
     fn add(&self, thread: &Arc<()>) {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(thread));
     }
@@ -52,14 +55,14 @@ impl Abandoned {
 
 /// Runs code to its end. `call` makes a call, `reads_only` says of a function whether it only reads.
 pub(super) async fn run<F: Future<Output = ToolOutcome>>(
-    program: Program,
-    abandoned: &Abandoned,
+    program: CodeProgram,
+    abandoned: &AbandonedThreads,
     cancel: &CancellationToken,
     reads_only: impl Fn(usize) -> bool,
-    call: impl Fn(Request) -> F,
-) -> Report {
+    call: impl Fn(FunctionCall) -> F,
+) -> CodeReport {
     let limits = program.limits;
-    let clock = Clock::started();
+    let clock = RunClock::start();
     let (calls, mut asked) = tokio::sync::mpsc::unbounded_channel();
     let (reply, replies) = mpsc::channel();
     let (done, mut report) = oneshot::channel();
@@ -67,7 +70,7 @@ pub(super) async fn run<F: Future<Output = ToolOutcome>>(
     // Whoever no longer waits for this wants the code to end.
     let stop = cancel.child_token();
     let _stop = stop.clone().drop_guard();
-    let ways = Ways { calls, replies, clock: Arc::clone(&clock), cancel: stop };
+    let ways = EngineChannels { calls, replies, clock: Arc::clone(&clock), cancel: stop };
     let of_thread = Arc::clone(&alive);
     let begun = thread::Builder::new().name("code".to_owned()).stack_size(STACK).spawn(move || {
         // Nobody hears it if the thread was left alone.
@@ -75,9 +78,9 @@ pub(super) async fn run<F: Future<Output = ToolOutcome>>(
         drop(of_thread);
     });
     if let Err(error) = begun {
-        return ended(End::Threw(format!("no thread could be started for the code: {error}")));
+        return empty_report(CodeEnd::Threw(format!("no thread could be started for the code: {error}")));
     }
-    let slots = Semaphore::new(SIDE_BY_SIDE as usize);
+    let slots = Semaphore::new(MAX_PARALLEL_CALLS as usize);
     let mut running = FuturesUnordered::new();
     let mut overdue = pin!(overdue(&clock, limits.time + GRACE, cancel));
     let report = loop {
@@ -85,7 +88,7 @@ pub(super) async fn run<F: Future<Output = ToolOutcome>>(
             biased;
             Some(request) = asked.recv() => {
                 let slots = &slots;
-                let width = if reads_only(request.function) { 1 } else { SIDE_BY_SIDE };
+                let width = if reads_only(request.function) { 1 } else { MAX_PARALLEL_CALLS };
                 let number = request.number;
                 let call = &call;
                 running.push(async move {
@@ -97,15 +100,15 @@ pub(super) async fn run<F: Future<Output = ToolOutcome>>(
             Some(called) = running.next() => {
                 if let Some((number, outcome)) = called {
                     // The code may have ended meanwhile.
-                    drop(reply.send(Reply { number, answer: answer(outcome) }));
+                    drop(reply.send(FunctionReply { number, answer: answer(outcome) }));
                 }
             }
             ended_with = &mut report => {
-                break ended_with.unwrap_or_else(|_| ended(End::Threw("the engine broke down".to_owned())));
+                break ended_with.unwrap_or_else(|_| empty_report(CodeEnd::Threw("the engine broke down".to_owned())));
             }
             () = &mut overdue => {
                 abandoned.add(&alive);
-                break ended(End::Stopped(if cancel.is_cancelled() { Stop::Cancelled } else { Stop::Stuck }));
+                break empty_report(CodeEnd::Stopped(if cancel.is_cancelled() { CodeStop::Cancelled } else { CodeStop::Stuck }));
             }
         }
     };
@@ -115,14 +118,14 @@ pub(super) async fn run<F: Future<Output = ToolOutcome>>(
     report
 }
 
-fn ended(end: End) -> Report {
-    Report { end, printed: String::new(), unheard: Vec::new(), calls: 0 }
+fn empty_report(end: CodeEnd) -> CodeReport {
+    CodeReport { end, printed: String::new(), unhandled: Vec::new(), calls: 0 }
 }
 
 /// Ends when the code should have ended long ago.
-async fn overdue(clock: &Clock, limit: Duration, cancel: &CancellationToken) {
+async fn overdue(clock: &RunClock, limit: Duration, cancel: &CancellationToken) {
     loop {
-        let left = limit.saturating_sub(clock.ran());
+        let left = limit.saturating_sub(clock.elapsed());
         if left.is_zero() {
             return;
         }
@@ -134,13 +137,13 @@ async fn overdue(clock: &Clock, limit: Duration, cancel: &CancellationToken) {
 }
 
 /// What a function gives or throws.
-fn answer(outcome: ToolOutcome) -> Result<Answer, Failure> {
-    let words = |content: &Content| content.in_words();
+fn answer(outcome: ToolOutcome) -> Result<FunctionValue, FunctionError> {
+    let words = |content: &Content| content.to_plain_text();
     let text = || outcome.content.iter().map(words).collect::<Vec<_>>().join("\n");
     match &outcome.structured {
-        _ if outcome.is_error => Err(Failure { message: text(), refused: outcome.refused }),
-        Some(structured) => Ok(Answer::Json(structured.to_string())),
-        None => Ok(Answer::Text(text())),
+        _ if outcome.is_error => Err(FunctionError { message: text(), refused: outcome.refused }),
+        Some(structured) => Ok(FunctionValue::Json(structured.to_string())),
+        None => Ok(FunctionValue::Text(text())),
     }
 }
 

@@ -5,21 +5,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 
-use super::super::engine::Limits;
-use super::super::told;
+use super::super::engine::CodeLimits;
+use super::super::replies;
 use super::*;
 
 /// Short enough for a test, long enough for a slow machine.
 const TIME: Duration = Duration::from_millis(400);
 
-fn program(code: &str, limits: Limits) -> Program {
+fn program(code: &str, limits: CodeLimits) -> CodeProgram {
     let functions = [("notes", "read_all"), ("notes", "add"), ("shop", "buy")];
     let functions = functions.map(|(object, name)| (object.to_owned(), name.to_owned()));
-    Program { code: code.to_owned(), functions: functions.into(), limits }
+    CodeProgram { code: code.to_owned(), functions: functions.into(), limits }
 }
 
 /// The world: `read_all` gives structured notes, `add` says what it was given, `buy` is refused.
-async fn world(request: Request) -> ToolOutcome {
+async fn world(request: FunctionCall) -> ToolOutcome {
     match request.function {
         0 => ToolOutcome { structured: Some(json!({"notes": ["a", "b"]})), ..ToolOutcome::text("two notes") },
         1 if request.arguments.contains_key("bad") => ToolOutcome::error("that is a bad note"),
@@ -28,15 +28,15 @@ async fn world(request: Request) -> ToolOutcome {
     }
 }
 
-async fn reported(code: &str, limits: Limits) -> Report {
+async fn reported(code: &str, limits: CodeLimits) -> CodeReport {
     let reads_only = |function| function == 0;
-    run(program(code, limits), &Abandoned::default(), &CancellationToken::new(), reads_only, world).await
+    run(program(code, limits), &AbandonedThreads::default(), &CancellationToken::new(), reads_only, world).await
 }
 
 /// With less memory than usual, so that it is used up sooner.
 async fn ran(code: &str) -> ToolOutcome {
-    let limits = Limits { memory: 16 << 20, ..Limits::default() };
-    told::outcome(&reported(code, limits).await, &limits)
+    let limits = CodeLimits { memory: 16 << 20, ..CodeLimits::default() };
+    replies::outcome(&reported(code, limits).await, &limits)
 }
 
 /// What code that works gives.
@@ -149,9 +149,12 @@ async fn what_code_finds_in_a_stack_is_of_no_use() {
             try { said.push(typeof (await f(...given))) } catch (e) { said.push(typeof e) }
         }
         return said.length > 0";
-    let report = reported(code, Limits::default()).await;
+    let report = reported(code, CodeLimits::default()).await;
     assert!(report.calls <= 200, "{report:?}");
-    assert!(matches!(report.end, End::Returned(_) | End::Threw(_) | End::Stopped(Stop::Waiting)), "{report:?}");
+    assert!(
+        matches!(report.end, CodeEnd::Returned(_) | CodeEnd::Threw(_) | CodeEnd::Stopped(CodeStop::Waiting)),
+        "{report:?}"
+    );
 }
 
 #[tokio::test]
@@ -172,7 +175,7 @@ async fn what_cannot_be_written_is_said() {
 
 #[tokio::test]
 async fn code_without_an_end_is_ended() {
-    let limits = Limits { time: TIME, ..Limits::default() };
+    let limits = CodeLimits { time: TIME, ..CodeLimits::default() };
     for code in [
         "for (;;);",
         "for (;;) { try { for (;;); } catch {} finally { continue } }",
@@ -186,16 +189,16 @@ async fn code_without_an_end_is_ended() {
         "for (;;) { try { await notes.add() } catch {} }",
         "const e = new Error('x'); Object.defineProperty(e, 'stack', {get() { for (;;); }}); throw e",
     ] {
-        assert_eq!(reported(code, limits).await.end, End::Stopped(Stop::Time), "{code}");
+        assert_eq!(reported(code, limits).await.end, CodeEnd::Stopped(CodeStop::Time), "{code}");
     }
-    let said = told::outcome(&reported("for (;;);", limits).await, &limits);
+    let said = replies::outcome(&reported("for (;;);", limits).await, &limits);
     assert!(said.is_error && said.all_text().contains("it ran for more than 0.4 s"), "{said:?}");
 }
 
 #[tokio::test]
 async fn a_stopped_code_makes_no_more_calls() {
-    let report = reported("console.log('x'.repeat(1e5)); await notes.add()", Limits::default()).await;
-    assert_eq!((report.calls, report.end), (0, End::Stopped(Stop::Output)));
+    let report = reported("console.log('x'.repeat(1e5)); await notes.add()", CodeLimits::default()).await;
+    assert_eq!((report.calls, report.end), (0, CodeEnd::Stopped(CodeStop::Output)));
     let said = fails("for (let i = 0; i < 10; i++) await notes.add({text: 'x'.repeat(2e6)}); return 1").await;
     assert!(said.contains("the arguments of all calls are more than 16 MiB"), "{said}");
 }
@@ -223,7 +226,7 @@ async fn code_that_takes_all_there_is_is_ended() {
 }
 
 #[tokio::test]
-async fn after_the_memory_is_used_up_code_can_go_on_and_the_next_code_has_its_own() {
+async fn code_continues_after_memory_runs_out() {
     let code = "try { const a = []; for (;;) a.push('x'.repeat(1e5) + a.length) } catch (e) { return e.message }";
     assert_eq!(gives(code).await, "out of memory");
     assert_eq!(gives("globalThis.kept = 1; return typeof kept").await, "number");
@@ -243,10 +246,10 @@ async fn memory_can_run_out_anywhere() {
         "eval('const a = [' + '[1, {a: `b${1}`}, function () { return /x/ }],'.repeat(1e5) + ']')",
     ];
     for at in (0..40).step_by(3) {
-        let limits = Limits { memory: (16 << 10) + at * at * 2_500, ..Limits::default() };
+        let limits = CodeLimits { memory: (16 << 10) + at * at * 2_500, ..CodeLimits::default() };
         for code in hungry {
             let end = reported(code, limits).await.end;
-            assert!(matches!(end, End::Threw(_)), "{code}: {end:?}");
+            assert!(matches!(end, CodeEnd::Threw(_)), "{code}: {end:?}");
         }
     }
 }
@@ -260,39 +263,39 @@ async fn a_long_answer_comes_whole() {
 /// Time that is spent on calls, or on whoever must consent, is not the code's.
 #[tokio::test(start_paused = true)]
 async fn waiting_costs_no_time() {
-    let slow = async |_: Request| {
+    let slow = async |_: FunctionCall| {
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         ToolOutcome::text("at last")
     };
-    let limits = Limits { time: TIME, ..Limits::default() };
+    let limits = CodeLimits { time: TIME, ..CodeLimits::default() };
     let program = program("return await notes.add()", limits);
-    let report = run(program, &Abandoned::default(), &CancellationToken::new(), |_| false, slow).await;
-    assert_eq!(report.end, End::Returned(Some("at last".to_owned())));
+    let report = run(program, &AbandonedThreads::default(), &CancellationToken::new(), |_| false, slow).await;
+    assert_eq!(report.end, CodeEnd::Returned(Some("at last".to_owned())));
 }
 
 #[tokio::test]
 async fn calls_that_read_run_side_by_side_and_others_alone() {
     let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    for (function, expected) in [("notes.read_all", SIDE_BY_SIDE as usize), ("notes.add", 1)] {
+    for (function, expected) in [("notes.read_all", MAX_PARALLEL_CALLS as usize), ("notes.add", 1)] {
         most.store(0, Ordering::SeqCst);
-        let busy = async |_: Request| {
+        let busy = async |_: FunctionCall| {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(5)).await;
             now.fetch_sub(1, Ordering::SeqCst);
             ToolOutcome::text("done")
         };
         let code = format!("return (await Promise.all(Array.from({{length: 30}}, () => {function}()))).length");
-        let program = program(&code, Limits::default());
-        let report = run(program, &Abandoned::default(), &CancellationToken::new(), |of| of == 0, busy).await;
-        assert_eq!(report.end, End::Returned(Some("30".to_owned())));
+        let program = program(&code, CodeLimits::default());
+        let report = run(program, &AbandonedThreads::default(), &CancellationToken::new(), |of| of == 0, busy).await;
+        assert_eq!(report.end, CodeEnd::Returned(Some("30".to_owned())));
         assert_eq!(most.load(Ordering::SeqCst), expected, "{function}");
     }
 }
 
 #[tokio::test]
-async fn calls_that_nobody_waits_for_are_waited_for_and_their_failure_is_told() {
-    let report = reported("notes.add(); notes.add(); return 1", Limits::default()).await;
-    assert_eq!((report.end, report.calls), (End::Returned(Some("1".to_owned())), 2));
+async fn unawaited_calls_finish_and_report_failures() {
+    let report = reported("notes.add(); notes.add(); return 1", CodeLimits::default()).await;
+    assert_eq!((report.end, report.calls), (CodeEnd::Returned(Some("1".to_owned())), 2));
     let said = fails("notes.add({bad: 1}); return 'done'").await;
     assert_eq!(
         said,
@@ -307,15 +310,15 @@ async fn calls_that_nobody_waits_for_are_waited_for_and_their_failure_is_told() 
 #[tokio::test]
 async fn code_that_fails_begins_no_more_calls() {
     let made = AtomicUsize::new(0);
-    let failing = async |_: Request| {
+    let failing = async |_: FunctionCall| {
         made.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(5)).await;
         ToolOutcome::error("no")
     };
     let code = "await Promise.all(Array.from({length: 100}, () => notes.add()))";
-    let program = program(code, Limits::default());
-    let report = run(program, &Abandoned::default(), &CancellationToken::new(), |_| false, failing).await;
-    assert!(matches!(report.end, End::Threw(_)));
+    let program = program(code, CodeLimits::default());
+    let report = run(program, &AbandonedThreads::default(), &CancellationToken::new(), |_| false, failing).await;
+    assert!(matches!(report.end, CodeEnd::Threw(_)));
     assert!(made.load(Ordering::SeqCst) < 100, "{made:?}");
 }
 
@@ -326,19 +329,19 @@ async fn cancelling_stops_the_code_and_the_calls() {
     {
         let cancel = CancellationToken::new();
         let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let waiting = async |_: Request| {
+        let waiting = async |_: FunctionCall| {
             begun.fetch_add(1, Ordering::SeqCst);
             cancel.cancelled().await;
             ended.fetch_add(1, Ordering::SeqCst);
             ToolOutcome::error("cancelled")
         };
-        let abandoned = Abandoned::default();
-        let running = run(program(code, Limits::default()), &abandoned, &cancel, |_| false, waiting);
+        let abandoned = AbandonedThreads::default();
+        let running = run(program(code, CodeLimits::default()), &abandoned, &cancel, |_| false, waiting);
         let (report, ()) = tokio::join!(running, async {
             tokio::time::sleep(Duration::from_millis(50)).await;
             cancel.cancel();
         });
-        assert_eq!(report.end, End::Stopped(Stop::Cancelled), "{code}");
+        assert_eq!(report.end, CodeEnd::Stopped(CodeStop::Cancelled), "{code}");
         assert_eq!(begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst), "{code}");
         assert!(abandoned.threads.lock().unwrap().is_empty(), "{code}");
     }
@@ -347,11 +350,11 @@ async fn cancelling_stops_the_code_and_the_calls() {
 /// The engine does not stop inside of a search: the turn goes on all the same.
 #[tokio::test]
 async fn code_that_cannot_be_stopped_is_left_alone() {
-    let limits = Limits { time: Duration::from_millis(50), ..Limits::default() };
+    let limits = CodeLimits { time: Duration::from_millis(50), ..CodeLimits::default() };
     let code = "const a = 'a'.repeat(4e6); return a.indexOf(a.slice(2e6) + 'b')";
-    let abandoned = Abandoned::default();
+    let abandoned = AbandonedThreads::default();
     let report = run(program(code, limits), &abandoned, &CancellationToken::new(), |_| false, world).await;
-    assert_eq!(report.end, End::Stopped(Stop::Stuck));
+    assert_eq!(report.end, CodeEnd::Stopped(CodeStop::Stuck));
     assert!(!abandoned.too_many());
     let (first, second) = (Arc::new(()), Arc::new(()));
     abandoned.add(&first);
@@ -361,7 +364,7 @@ async fn code_that_cannot_be_stopped_is_left_alone() {
 
 /// Every name that code can see without being told of it.
 #[tokio::test]
-async fn nothing_but_javascript_itself_and_the_functions_can_be_reached() {
+async fn code_reaches_only_javascript_and_its_functions() {
     let code = "return Object.getOwnPropertyNames(globalThis).filter(name => !/^[A-Z]/.test(name))";
     let found: BTreeSet<String> = serde_json::from_str(&gives(code).await).unwrap();
     let expected = [

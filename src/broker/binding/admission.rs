@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::files::{CallPaths, PathError};
-use super::super::{facts, files};
+use super::super::{files, rule_arguments};
 use super::{Binding, BoundTool};
 use crate::ids::nearest;
 use crate::manifest::{SchemaValidator, VALIDATION_TIME, ValidationFailure};
@@ -48,7 +48,7 @@ impl Binding {
         };
         let tool = self.tools.get(name).ok_or_else(unknown)?;
         let service = self.services.get(&tool.service).ok_or_else(unknown)?;
-        let entry = self.terms.service(&self.plan, tool.service.as_str()).ok_or_else(unknown)?;
+        let entry = self.request.service(&self.plan, tool.service.as_str()).ok_or_else(unknown)?;
         self.scope.admits(entry, tool.spec.name.as_str()).map_err(|_| unknown())?;
         Ok((tool, service))
     }
@@ -66,7 +66,7 @@ impl Binding {
             let reason = format!("the arguments of `{name}` do not fit its schema: {complaints}");
             return Err(AdmissionError::Call(reason));
         }
-        let paths = CallPaths::new(&self.terms.session, tool.relative);
+        let paths = CallPaths::new(&self.request.session, tool.relative);
         if !tool.files.is_empty() {
             files::check(arguments, &tool.files, &paths)?;
         }
@@ -125,7 +125,7 @@ impl Binding {
         if admitted.tool.read_only {
             return Vec::new();
         }
-        let session = &self.terms.session;
+        let session = &self.request.session;
         let one = |given: &str| {
             let (listed, shown) = match admitted.paths.resolve(given) {
                 Ok(real) => {
@@ -150,7 +150,7 @@ impl Binding {
         arguments: &Map<String, Value>,
         paths: &CallPaths<'_>,
     ) -> Result<Option<FileTarget>, PathError> {
-        if !facts::takes_path(tool) {
+        if !rule_arguments::takes_path(tool) {
             return Ok(None);
         }
         let given = arguments.get("path").and_then(Value::as_str).unwrap_or(".");
@@ -160,7 +160,7 @@ impl Binding {
             return Err(PathError::Invisible(given.chars().map(visible).collect()));
         }
         let real = paths.resolve(given)?;
-        let session = &self.terms.session;
+        let session = &self.request.session;
         let target = FileTarget::of_resolved(given, real, &session.cwd, &session.roots);
         match session.find_hidden(&target.real) {
             Some(hidden) => {

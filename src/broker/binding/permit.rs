@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::consent::{Consents, Subject};
-use super::super::gate::{self, Answer, Because, Question, Verdict};
-use super::super::{files, foreign};
+use super::super::consent::{ConsentSubject, SessionConsents};
+use super::super::gate::{self, DecisionReason, GateDecision, PermissionRequest, PermissionResponse};
+use super::super::{files, sanitize};
 use super::{AdmittedCall, Binding, BoundTool};
-use crate::manifest::Approval;
-use crate::tool::{CallContext, FileTarget, ServiceError, Session, ToolOutcome, ToolService, path_line};
+use crate::manifest::ApprovalLevel;
+use crate::tool::{CallContext, FileTarget, ServiceError, SessionContext, ToolOutcome, ToolService, path_line};
 
 /// A call as the user sees it in a permission request.
 pub(super) struct ProposedCall<'a> {
@@ -30,7 +30,7 @@ impl Binding {
         arguments: &Map<String, Value>,
         context: &CallContext,
     ) -> Result<(), String> {
-        match self.permitted(name, arguments, context).await {
+        match self.check_call(name, arguments, context).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(outcome)) => Err(outcome.all_text()),
             Err(error) => Err(error.to_string()),
@@ -38,7 +38,7 @@ impl Binding {
     }
 
     /// All that is asked before a call runs. The inner `Err` is what the caller is told instead.
-    pub(super) async fn permitted(
+    pub(super) async fn check_call(
         &self,
         name: &str,
         arguments: &Map<String, Value>,
@@ -49,16 +49,16 @@ impl Binding {
             Err(error) => return Ok(Err(ToolOutcome::error(error.to_string()))),
         };
         let (tool, service) = (admitted.tool, admitted.service);
-        if let Some(reason) = self.changed(tool, service, context).await? {
+        if let Some(reason) = self.check_unchanged(tool, service, context).await? {
             return Ok(Err(ToolOutcome::error(reason)));
         }
         // Before it is judged: who waits for a file waits long, and what holds then counts.
-        if let Some(turnstile) = self.policy.bounds.turnstile.as_ref().filter(|_| !tool.read_only) {
-            let files = files::named(arguments, &self.terms.session);
+        if let Some(turnstile) = self.policy.limits.write_lock.as_ref().filter(|_| !tool.read_only) {
+            let files = files::files_in_call(arguments, &self.request.session);
             let passed = tokio::select! {
                 biased;
                 () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-                passed = turnstile.pass(files) => passed,
+                passed = turnstile.acquire(files) => passed,
             };
             if let Err(reason) = passed {
                 return Ok(Err(ToolOutcome::error(format!("`{name}` was not called: {reason}"))));
@@ -69,44 +69,46 @@ impl Binding {
             };
         }
         let subject = match tool.host(arguments) {
-            Some(host) => Subject::of_host(name, &host),
-            None => Subject::of(name, arguments, tool.builtin, admitted.target.as_ref()),
+            Some(host) => ConsentSubject::of_host(name, &host),
+            None => ConsentSubject::of(name, arguments, tool.builtin, admitted.target.as_ref()),
         };
         // A level that asks no more and a rule that allows do not take back what a person said.
         if self.consents(context).about(&subject) == Some(false) {
-            return Ok(Err(refused(name, "the user refused such calls for this session")));
+            return Ok(Err(refusal(name, "the user refused such calls for this session")));
         }
         match self.decide(name, &admitted, arguments) {
-            Verdict::Run(_) => {}
-            Verdict::Refuse(because) => return Ok(Err(refused(name, &because.to_string()))),
-            Verdict::Ask(because) => {
+            GateDecision::Run(_) => {}
+            GateDecision::Refuse(because) => return Ok(Err(refusal(name, &because.to_string()))),
+            GateDecision::Ask(because) => {
                 let call = ProposedCall {
                     name,
                     title: tool.spec.title.as_deref(),
                     target: admitted.target.as_ref(),
                     arguments,
                 };
-                if let Some(reason) = self.asked(call, subject, &because, context).await? {
-                    return Ok(Err(refused(name, &reason)));
+                if let Some(reason) = self.request_consent(call, subject, &because, context).await? {
+                    return Ok(Err(refusal(name, &reason)));
                 }
                 // People take their time. What they consented to may have changed meanwhile, and so may the level, and
                 // where a path leads.
                 let now = match self.admit(name, arguments, context).await? {
                     Ok(now) => now,
-                    Err(error) => return Ok(Err(refused(name, &error.to_string()))),
+                    Err(error) => return Ok(Err(refusal(name, &error.to_string()))),
                 };
                 if let Some(reason) = find_redirect(&admitted, &now, arguments) {
-                    return Ok(Err(refused(name, &reason)));
+                    return Ok(Err(refusal(name, &reason)));
                 }
                 match self.decide(name, &now, arguments) {
-                    Verdict::Refuse(because) => return Ok(Err(refused(name, &because.to_string()))),
-                    Verdict::Ask(Because::Protected { path, .. }) if !matches!(because, Because::Protected { .. }) => {
+                    GateDecision::Refuse(because) => return Ok(Err(refusal(name, &because.to_string()))),
+                    GateDecision::Ask(DecisionReason::Protected { path, .. })
+                        if !matches!(because, DecisionReason::Protected { .. }) =>
+                    {
                         let reason = format!("{path}, which it was not when you consented");
-                        return Ok(Err(refused(name, &reason)));
+                        return Ok(Err(refusal(name, &reason)));
                     }
-                    Verdict::Run(_) | Verdict::Ask(_) => {}
+                    GateDecision::Run(_) | GateDecision::Ask(_) => {}
                 }
-                if let Some(reason) = self.changed(tool, service, context).await? {
+                if let Some(reason) = self.check_unchanged(tool, service, context).await? {
                     return Ok(Err(ToolOutcome::error(reason)));
                 }
             }
@@ -116,26 +118,26 @@ impl Binding {
 
     /// What the user said for the session. Those who work for another ask in its name, so what is said to one of them
     /// counts for all.
-    pub(super) fn consents(&self, context: &CallContext) -> Arc<Consents> {
-        let mut above = &self.policy.bounds.parent;
+    pub(super) fn consents(&self, context: &CallContext) -> Arc<SessionConsents> {
+        let mut above = &self.policy.limits.parent;
         let mut session = &context.session;
         while let Some(parent) = above {
-            (session, above) = (&parent.terms.session, &parent.policy.bounds.parent);
+            (session, above) = (&parent.request.session, &parent.policy.limits.parent);
         }
         session.state()
     }
 
     /// The session that the user has: this one, or the one that it works for in the end.
-    pub(super) fn user_session(&self) -> &Arc<Session> {
+    pub(super) fn user_session(&self) -> &Arc<SessionContext> {
         let mut binding = self;
-        while let Some(parent) = &binding.policy.bounds.parent {
+        while let Some(parent) = &binding.policy.limits.parent {
             binding = parent;
         }
-        &binding.terms.session
+        &binding.request.session
     }
 
     /// A tool that was described one way and then another is not called: what was consented to is gone.
-    async fn changed(
+    async fn check_unchanged(
         &self,
         tool: &BoundTool,
         service: &Arc<dyn ToolService>,
@@ -153,8 +155,11 @@ impl Binding {
         if Arc::ptr_eq(&catalog, &tool.seen) {
             return Ok(None);
         }
-        let now =
-            catalog.tools.iter().find(|spec| spec.name == tool.spec.name).map(|spec| foreign::clean(spec.clone()));
+        let now = catalog
+            .tools
+            .iter()
+            .find(|spec| spec.name == tool.spec.name)
+            .map(|spec| sanitize::sanitize_tool(spec.clone()));
         Ok(match now {
             Some(Ok(spec)) if spec == tool.spec => None,
             Some(_) => {
@@ -170,27 +175,27 @@ impl Binding {
     }
 
     /// `Some` with the reason if whoever was asked did not consent.
-    pub(super) async fn asked(
+    pub(super) async fn request_consent(
         &self,
         call: ProposedCall<'_>,
-        subject: Subject,
-        because: &Because,
+        subject: ConsentSubject,
+        because: &DecisionReason,
         context: &CallContext,
     ) -> Result<Option<String>, ServiceError> {
         let consents = self.consents(context);
         let protected = match because {
-            Because::Protected { path, .. } => Some(path.clone()),
-            Because::Level(_)
-            | Because::ReadOnly(_)
-            | Because::Rules(_)
-            | Because::Unsure(_)
-            | Because::Host { .. }
-            | Because::UserNamed(_) => None,
+            DecisionReason::Protected { path, .. } => Some(path.clone()),
+            DecisionReason::Level(_)
+            | DecisionReason::ReadOnly(_)
+            | DecisionReason::Rules(_)
+            | DecisionReason::Unsure(_)
+            | DecisionReason::Host { .. }
+            | DecisionReason::UserNamed(_) => None,
         };
         if protected.is_none() && consents.about(&subject) == Some(true) {
             return Ok(None);
         }
-        let question = Question {
+        let question = PermissionRequest {
             call: context.id.clone(),
             by: None,
             apart: None,
@@ -199,7 +204,7 @@ impl Binding {
             arguments: call.arguments.clone(),
             target: call.target.cloned(),
             // A protected path is consented to for one call.
-            rule: subject.rule(&self.terms.session).filter(|_| protected.is_none()),
+            rule: subject.rule(&self.request.session).filter(|_| protected.is_none()),
             protected: protected.clone(),
             always: subject.clone(),
         };
@@ -209,31 +214,31 @@ impl Binding {
             answer = self.answer(question, because) => answer,
         };
         Ok(match answer {
-            Answer::Allow => None,
-            Answer::AllowAlways if protected.is_some() => None,
-            Answer::AllowAlways => {
+            PermissionResponse::Allow => None,
+            PermissionResponse::AllowAlways if protected.is_some() => None,
+            PermissionResponse::AllowAlways => {
                 consents.remember(subject, true);
                 None
             }
-            Answer::Refuse => Some("the user refused".to_owned()),
-            Answer::RefuseAlways => {
+            PermissionResponse::Refuse => Some("the user refused".to_owned()),
+            PermissionResponse::RefuseAlways => {
                 consents.remember(subject, false);
                 Some("the user refused, and refuses such calls for this session".to_owned())
             }
-            Answer::Unheard => Some(gate::unheard(because)),
+            PermissionResponse::Unavailable => Some(gate::no_asker_reason(because)),
         })
     }
 
     /// The judge's, if the level leaves it to one and it is certain; otherwise that of a person.
-    async fn answer(&self, question: Question, because: &Because) -> Answer {
-        let judge = self.policy.judge.as_ref().filter(|_| *because == Because::Level(Approval::Smart));
+    async fn answer(&self, question: PermissionRequest, because: &DecisionReason) -> PermissionResponse {
+        let judge = self.policy.judge.as_ref().filter(|_| *because == DecisionReason::Level(ApprovalLevel::Smart));
         if let Some(judge) = judge
             && judge.finds_read_only(&question).await
-            && self.approval() == Approval::Smart
+            && self.approval() == ApprovalLevel::Smart
         {
-            return Answer::Allow;
+            return PermissionResponse::Allow;
         }
-        self.terms.asker.ask(question).await
+        self.request.asker.ask(question).await
     }
 }
 
@@ -245,6 +250,6 @@ fn find_redirect(asked: &AdmittedCall<'_>, now: &AdmittedCall<'_>, arguments: &M
     Some(format!("`{}` leads elsewhere now than when the user was asked; nothing was done", path_line(given)))
 }
 
-fn refused(name: &str, reason: &str) -> ToolOutcome {
+fn refusal(name: &str, reason: &str) -> ToolOutcome {
     ToolOutcome { refused: true, ..ToolOutcome::error(format!("`{name}` was not called: {reason}")) }
 }

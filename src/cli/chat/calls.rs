@@ -9,11 +9,11 @@ use serde_json::Value;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::super::diff;
-use super::super::output::{BOLD, QUIET, cut, shown, verbatim};
+use super::super::output::{BOLD, QUIET, cut, display_line, verbatim};
 use super::super::wrap::{Margin, Wrap};
 use crate::agents::ROUTE;
 use crate::conversation::ToolUse;
-use crate::tool::{Activity, PlanStep, StepStatus, ToolOutcome, path_line, subject};
+use crate::tool::{Activity, StepStatus, TodoStep, ToolOutcome, path_line, subject};
 
 /// So many lines of a diff are shown before it is folded.
 const MAX_DIFF: usize = 16;
@@ -23,7 +23,7 @@ const ENOUGH: usize = 36;
 
 /// A call that has ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct FinishedCall {
     pub(super) call: ToolUse,
     /// Who made it, if not the model of the session.
     pub(super) by: Option<String>,
@@ -33,9 +33,9 @@ pub(super) struct Ended {
     pub(super) took: Option<Duration>,
 }
 
-impl Ended {
+impl FinishedCall {
     /// The call as it is shown in the talk; `number` is what unfolds it.
-    pub(super) fn folded(&self, number: usize, width: usize, cwd: &Path) -> String {
+    pub(super) fn render_folded(&self, number: usize, width: usize, cwd: &Path) -> String {
         let (green, red) = (AnsiColor::Green.on_default(), AnsiColor::Red.on_default());
         let mark = if self.outcome.is_error { format!("{red}✗{red:#}") } else { format!("{green}●{green:#}") };
         let mut about = Vec::new();
@@ -56,7 +56,7 @@ impl Ended {
         if self.call.name == ROUTE {
             return self.route(width);
         }
-        let by = self.by.as_ref().map(|by| format!("{}: ", shown(by))).unwrap_or_default();
+        let by = self.by.as_ref().map(|by| format!("{}: ", display_line(by))).unwrap_or_default();
         let title = by + &self.title(cwd);
         let room = |about: &str| width.saturating_sub(2 + 2 + about.width());
         // Where there is no room for both, what was called counts more.
@@ -67,12 +67,12 @@ impl Ended {
         let mut out = format!("{mark} {title}  {QUIET}{about}{QUIET:#}\n");
         if self.outcome.is_error {
             let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it failed and said nothing");
-            out.push_str(&format!("  {red}{}{red:#}\n", cut(&shown(first), width.saturating_sub(2))));
+            out.push_str(&format!("  {red}{}{red:#}\n", cut(&display_line(first), width.saturating_sub(2))));
         }
         for change in &changes {
             if let (Activity::Changed { path, before, after }, true) = (change, changes.len() > 1) {
                 let path = path.strip_prefix(cwd).unwrap_or(path).to_string_lossy();
-                let path = cut(&shown(&path), width.saturating_sub(24));
+                let path = cut(&display_line(&path), width.saturating_sub(24));
                 out.push_str(&format!("  {path} {QUIET}{}{QUIET:#}\n", counts(before.as_deref(), after)));
             }
             out.push_str(&set(change, width));
@@ -83,14 +83,14 @@ impl Ended {
     /// With the file that was worked on, which the call may have spelt otherwise.
     fn title(&self, cwd: &Path) -> String {
         let file = self.activity.iter().find_map(|activity| match activity {
-            Activity::Place { path, .. } | Activity::Changed { path, .. } => Some(path),
-            Activity::Running | Activity::Progress(_) | Activity::Plan(_) | Activity::Terminal { .. } => None,
+            Activity::Location { path, .. } | Activity::Changed { path, .. } => Some(path),
+            Activity::Running | Activity::Progress(_) | Activity::TodoList(_) | Activity::Terminal { .. } => None,
         });
         match file.filter(|_| self.call.arguments.get("path").is_some()) {
             Some(file) => {
                 let file = file.strip_prefix(cwd).unwrap_or(file).to_string_lossy().into_owned();
                 let file = if file.is_empty() { "." } else { &file };
-                format!("{} {}", shown(&self.call.name), path_line(file))
+                format!("{} {}", display_line(&self.call.name), path_line(file))
             }
             None => title(&self.call),
         }
@@ -104,14 +104,14 @@ impl Ended {
         }
         let mut wrap = Wrap::default();
         wrap.begin(Margin { first: "→ ".to_owned(), next: "  ".to_owned(), width: 2 });
-        wrap.push(&shown(&self.outcome.all_text()), QUIET, width);
+        wrap.push(&display_line(&self.outcome.all_text()), QUIET, width);
         wrap.end(width);
         wrap.take()
     }
 
     /// All of it.
-    pub(super) fn unfolded(&self) -> String {
-        let mut out = format!("{BOLD}{}{BOLD:#}\n", shown(&self.call.name));
+    pub(super) fn render_unfolded(&self) -> String {
+        let mut out = format!("{BOLD}{}{BOLD:#}\n", display_line(&self.call.name));
         let mut arguments = self.call.arguments.clone();
         for key in ["command", "code"] {
             if let Some(lines) = arguments.get(key).and_then(Value::as_str).map(str::to_owned) {
@@ -125,7 +125,7 @@ impl Ended {
         }
         for activity in &self.activity {
             if let Activity::Changed { path, before, after } = activity {
-                out.push_str(&format!("{BOLD}{}{BOLD:#}\n", shown(&path.to_string_lossy())));
+                out.push_str(&format!("{BOLD}{}{BOLD:#}\n", display_line(&path.to_string_lossy())));
                 diff::lines(before.as_deref(), after, usize::MAX)
                     .iter()
                     .for_each(|line| out.push_str(&format!("{line}\n")));
@@ -153,17 +153,17 @@ fn set(activity: &Activity, width: usize) -> String {
             }
             out
         }
-        Activity::Plan(steps) => steps.iter().map(|line| step(line, width)).collect(),
+        Activity::TodoList(steps) => steps.iter().map(|line| step(line, width)).collect(),
         _ => String::new(),
     }
 }
 
 fn is_shown(activity: &Activity) -> bool {
-    matches!(activity, Activity::Changed { .. } | Activity::Plan(_))
+    matches!(activity, Activity::Changed { .. } | Activity::TodoList(_))
 }
 
-fn step(step: &PlanStep, width: usize) -> String {
-    let text = cut(&shown(&step.text), width.saturating_sub(4));
+fn step(step: &TodoStep, width: usize) -> String {
+    let text = cut(&display_line(&step.text), width.saturating_sub(4));
     match step.status {
         StepStatus::Pending => format!("  ☐ {text}\n"),
         StepStatus::InProgress => format!("  {BOLD}▸ {text}{BOLD:#}\n"),
@@ -176,7 +176,7 @@ pub(super) fn title(call: &ToolUse) -> String {
     let to = call.arguments["to"].as_str().filter(|_| call.name == ROUTE);
     let about = to
         .or_else(|| subject(&call.arguments))
-        .map(|about| shown(&about.trim().replace('\n', " ⏎ ")))
+        .map(|about| display_line(&about.trim().replace('\n', " ⏎ ")))
         .unwrap_or_default();
-    format!("{} {about}", shown(&call.name)).trim_end().to_owned()
+    format!("{} {about}", display_line(&call.name)).trim_end().to_owned()
 }

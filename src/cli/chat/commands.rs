@@ -6,21 +6,21 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::super::opening::{Which, mode_named};
-use super::super::output::{BOLD, Failure, QUIET, cut, shown, verbatim};
-use super::super::started::{bind_failure, session_failure};
+use super::super::output::{BOLD, CommandError, QUIET, cut, display_line, verbatim};
+use super::super::runtime::{bind_failure, session_failure};
+use super::super::session_flags::{SessionSelector, mode_named};
 use super::super::wrap::{Margin, Wrap, screen_width as width};
-use super::super::{opening, services};
+use super::super::{services, session_flags};
 use super::Chat;
-use super::input::Words;
+use super::input::CompletionWords;
 use crate::broker::{Asker, Binding};
 use crate::conversation::Content;
 use crate::ids::nearest;
 use crate::session::PromptError;
-use crate::session::slash::{self, Misused, Named};
+use crate::session::slash::{self, ServicePrompt, SlashCommandError};
 
 /// What a line turned out to be.
-pub(super) enum Meant {
+pub(super) enum LineAction {
     /// For the model.
     Prompt(Vec<Content>),
     /// A prompt of a service, filled in.
@@ -52,7 +52,7 @@ fn ours() -> [&'static str; COMMANDS.len()] {
 
 impl Chat<'_> {
     /// What can be completed at the moment.
-    pub(super) async fn words(&mut self) -> Words {
+    pub(super) async fn words(&mut self) -> CompletionWords {
         let mut commands: Vec<_> = ours().map(str::to_owned).into();
         // A mode that cannot be entered has no commands of its own; the next prompt will say why.
         if let Ok(binding) = self.live.binding().await {
@@ -60,14 +60,14 @@ impl Chat<'_> {
             let reading = binding.tools().iter().filter(|(_, tool)| tool.read_only);
             self.reading.extend(reading.map(|(name, _)| name.clone()));
         }
-        Words { commands, modes: self.modes(), models: self.models(), cwd: self.folders.cwd.clone() }
+        CompletionWords { commands, modes: self.modes(), models: self.models(), cwd: self.folders.cwd.clone() }
     }
 
     fn modes(&self) -> Vec<String> {
         let of_agent = |(agent, modes): (&crate::manifest::AgentEntry, Vec<&crate::manifest::ModeEntry>)| {
             modes.into_iter().map(|entry| format!("{}/{}", agent.manifest.name, entry.mode.slug)).collect::<Vec<_>>()
         };
-        self.started.runtime.broker().plan().offered().flat_map(of_agent).collect()
+        self.started.runtime.broker().plan().selectable_modes().flat_map(of_agent).collect()
     }
 
     /// Those that the settings name, and always the one in use and the one that needs nothing.
@@ -80,9 +80,9 @@ impl Chat<'_> {
     }
 
     /// Does what a command says. What is no command is a prompt.
-    pub(super) async fn understand(&mut self, line: &str) -> Result<Meant, Failure> {
+    pub(super) async fn understand(&mut self, line: &str) -> Result<LineAction, CommandError> {
         // Whoever wants to say something that begins so puts a space before it.
-        let Some(command) = line.strip_prefix('/') else { return self.prompt(line).map(Meant::Prompt) };
+        let Some(command) = line.strip_prefix('/') else { return self.prompt(line).map(LineAction::Prompt) };
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match name {
@@ -100,28 +100,28 @@ impl Chat<'_> {
             "undo" => return self.undo().await,
             "new" => self.begin_anew().await?,
             "help" => self.help().await,
-            "quit" => return Ok(Meant::Leave),
+            "quit" => return Ok(LineAction::Leave),
             _ => return self.service_prompt(line, name, rest).await,
         }
-        Ok(Meant::Done)
+        Ok(LineAction::Done)
     }
 
     fn list_modes(&self) {
         let now = self.live.choice().mode.to_string();
         let plan = self.started.runtime.broker().plan();
         let mut text = String::new();
-        for (agent, modes) in plan.offered() {
+        for (agent, modes) in plan.selectable_modes() {
             for entry in modes {
                 let id = format!("{}/{}", agent.manifest.name, entry.mode.slug);
                 let mark = if id == now { "●" } else { " " };
-                let what = cut(&shown(&entry.mode.description), width().saturating_sub(26));
-                text.push_str(&listed(&format!("{mark} {id}"), 25, &what));
+                let what = cut(&display_line(&entry.mode.description), width().saturating_sub(26));
+                text.push_str(&render_entry(&format!("{mark} {id}"), 25, &what));
             }
         }
-        self.screen.say(&text);
+        self.screen.print_text(&text);
     }
 
-    async fn set_mode(&self, wanted: &str) -> Result<(), Failure> {
+    async fn set_mode(&self, wanted: &str) -> Result<(), CommandError> {
         let plan = self.started.runtime.broker().plan();
         let now = self.live.choice().mode;
         let mode = match wanted.split_once('/') {
@@ -135,13 +135,13 @@ impl Chat<'_> {
         self.live.set_mode(mode.clone()).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{mode} goes on with this talk"));
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
-        for absent in binding.absent().iter().filter(|absent| absent.is_missed()) {
+        for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
             self.screen.remark(&format!("the service {} is not there: {}", absent.service, absent.reason));
         }
         Ok(())
     }
 
-    fn no_mode(&self, wanted: &str) -> Failure {
+    fn no_mode(&self, wanted: &str) -> CommandError {
         let modes = self.modes();
         let slug = |mode: &String| mode.split_once('/').is_some_and(|(_, slug)| slug == wanted);
         let near = modes.iter().find(|mode| slug(mode)).map(String::as_str);
@@ -149,7 +149,7 @@ impl Chat<'_> {
             Some(near) => format!("did you mean /mode {near}?"),
             None => "/mode lists them".to_owned(),
         };
-        Failure::usage(
+        CommandError::usage(
             format!("{} has no mode `{wanted}`, and there is no such agent", self.live.choice().mode.agent),
             help,
         )
@@ -158,21 +158,21 @@ impl Chat<'_> {
     fn list_models(&self) {
         let now = self.live.choice().model;
         let line = |name: &String| match *name == now {
-            true => format!("● {BOLD}{}{BOLD:#}\n", shown(name)),
-            false => format!("  {}\n", shown(name)),
+            true => format!("● {BOLD}{}{BOLD:#}\n", display_line(name)),
+            false => format!("  {}\n", display_line(name)),
         };
         let known: String = self.models().iter().map(line).collect();
-        self.screen.say(&format!("{known}{QUIET}or any other, as provider:model{QUIET:#}\n"));
+        self.screen.print_text(&format!("{known}{QUIET}or any other, as provider:model{QUIET:#}\n"));
     }
 
-    async fn set_model(&self, wanted: &str) -> Result<(), Failure> {
+    async fn set_model(&self, wanted: &str) -> Result<(), CommandError> {
         self.opening.models.check(wanted, self.started.runtime.broker().plan())?;
         self.live.set_model(wanted.to_owned()).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{wanted} goes on with this talk"));
         Ok(())
     }
 
-    async fn services(&self) -> Result<(), Failure> {
+    async fn services(&self) -> Result<(), CommandError> {
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
         let mut names: Vec<_> = binding.tools().values().map(|tool| tool.service.clone()).collect();
         names.dedup();
@@ -182,28 +182,28 @@ impl Chat<'_> {
             let states =
                 all.iter().filter(|(known, _)| *known == name).map(|(_, status)| services::state(&json!(status)));
             let states = states.collect::<Vec<_>>().join("; ");
-            text.push_str(&listed(name.as_str(), 14, &states));
+            text.push_str(&render_entry(name.as_str(), 14, &states));
         }
-        for absent in binding.absent() {
-            text.push_str(&listed(absent.service.as_str(), 14, &absent.reason));
+        for absent in binding.missing_services() {
+            text.push_str(&render_entry(absent.service.as_str(), 14, &absent.reason));
         }
-        self.screen.say(if text.is_empty() { "this mode has no services\n" } else { &text });
+        self.screen.print_text(if text.is_empty() { "this mode has no services\n" } else { &text });
         Ok(())
     }
 
-    fn show(&self, which: &str) -> Result<(), Failure> {
+    fn show(&self, which: &str) -> Result<(), CommandError> {
         let number = match which {
             "" => None,
             number => Some(number.parse().map_err(|_| {
-                Failure::usage(format!("`{number}` is no number of a call"), "/show 2, or /show for the last one")
+                CommandError::usage(format!("`{number}` is no number of a call"), "/show 2, or /show for the last one")
             })?),
         };
-        let none = || Failure::usage("there is no such call here", "each call shows the number that unfolds it");
-        self.screen.say(&self.screen.unfolded(number).ok_or_else(none)?);
+        let none = || CommandError::usage("there is no such call here", "each call shows the number that unfolds it");
+        self.screen.print_text(&self.screen.render_unfolded(number).ok_or_else(none)?);
         Ok(())
     }
 
-    async fn compact(&mut self) -> Result<(), Failure> {
+    async fn compact(&mut self) -> Result<(), CommandError> {
         let live = Arc::clone(&self.live);
         let shortened = self.interruptible(async |front, cancel| live.compact(front, cancel).await).await;
         match shortened {
@@ -215,15 +215,15 @@ impl Chat<'_> {
                 self.screen.remark(&format!("nothing was changed: {why}"));
                 Ok(())
             }
-            Err(error) => Err(opening::prompt_failure(&error)),
+            Err(error) => Err(session_flags::prompt_failure(&error)),
         }
     }
 
     /// Another session, with what was chosen in this one.
-    async fn begin_anew(&mut self) -> Result<(), Failure> {
+    async fn begin_anew(&mut self) -> Result<(), CommandError> {
         let choice = self.live.choice();
         let asker = Arc::clone(&self.asker) as Arc<dyn Asker>;
-        let (live, _) = self.opening.open(&Which::New, asker, self.started).await?;
+        let (live, _) = self.opening.open(&SessionSelector::New, asker, self.started).await?;
         live.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
         live.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
         let before = std::mem::replace(&mut self.live, live);
@@ -238,13 +238,13 @@ impl Chat<'_> {
     async fn help(&self) {
         let mut text = String::new();
         for (name, behind, what) in COMMANDS {
-            text.push_str(&listed(&format!("/{name} {behind}"), 20, what));
+            text.push_str(&render_entry(&format!("/{name} {behind}"), 20, what));
         }
         if let Ok(binding) = self.live.binding().await {
-            for (name, Named { service, prompt, .. }) in slash::prompts(&binding, &ours()).await {
+            for (name, ServicePrompt { service, prompt, .. }) in slash::prompts(&binding, &ours()).await {
                 let usage = format!("/{name} {}", slash::hint(&prompt).unwrap_or_default());
                 let what = prompt["description"].as_str().or(prompt["title"].as_str()).unwrap_or("a prompt");
-                text.push_str(&listed(&usage, 20, &format!("{what} ({service})")));
+                text.push_str(&render_entry(&usage, 20, &format!("{what} ({service})")));
             }
         }
         for (key, what) in [
@@ -255,23 +255,28 @@ impl Chat<'_> {
             ("Ctrl-C", "cancels the turn, or clears the line"),
             ("Ctrl-D", "leaves"),
         ] {
-            text.push_str(&listed(key, 20, what));
+            text.push_str(&render_entry(key, 20, what));
         }
-        self.screen.say(&text);
+        self.screen.print_text(&text);
     }
 
     /// A prompt of a service, or a name that nobody knows.
-    async fn service_prompt(&self, line: &str, name: &str, rest: &str) -> Result<Meant, Failure> {
+    async fn service_prompt(&self, line: &str, name: &str, rest: &str) -> Result<LineAction, CommandError> {
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
-        match slash::prompt(&binding, self.live.session(), &ours(), name, rest, &CancellationToken::new()).await {
-            Ok(Some(prompt)) => Ok(Meant::Said(prompt)),
+        match slash::prompt(&binding, self.live.context(), &ours(), name, rest, &CancellationToken::new()).await {
+            Ok(Some(prompt)) => Ok(LineAction::Said(prompt)),
             // Without a model tools are called so.
             Ok(None) if self.live.choice().model == "offline" && names_tool(&binding, name) => {
-                self.prompt(line).map(Meant::Prompt)
+                self.prompt(line).map(LineAction::Prompt)
             }
             // The agent outside has commands of its own.
-            Ok(None) if self.live.seat().is_some_and(|seat| seat.commands().iter().any(|of| of["name"] == name)) => {
-                self.prompt(line).map(Meant::Prompt)
+            Ok(None)
+                if self
+                    .live
+                    .external_session()
+                    .is_some_and(|seat| seat.commands().iter().any(|of| of["name"] == name)) =>
+            {
+                self.prompt(line).map(LineAction::Prompt)
             }
             Ok(None) => {
                 let prompts = slash::prompts(&binding, &ours()).await;
@@ -279,10 +284,12 @@ impl Chat<'_> {
                     Some(near) => format!("did you mean /{near}? With a space before it, it goes to the model"),
                     None => "/help lists the commands; with a space before it, it goes to the model".to_owned(),
                 };
-                Err(Failure::usage(format!("there is no /{name}"), help))
+                Err(CommandError::usage(format!("there is no /{name}"), help))
             }
-            Err(Misused::Arguments(problem)) => Err(Failure::usage(problem, "/help lists the commands")),
-            Err(Misused::Service(problem)) => Err(Failure::work(problem, "try again, or ask in your own words")),
+            Err(SlashCommandError::Arguments(problem)) => Err(CommandError::usage(problem, "/help lists the commands")),
+            Err(SlashCommandError::Service(problem)) => {
+                Err(CommandError::work(problem, "try again, or ask in your own words"))
+            }
         }
     }
 }
@@ -295,7 +302,7 @@ fn names_tool(binding: &Binding, name: &str) -> bool {
 }
 
 /// A name and what there is to say about it, which hangs beside it.
-fn listed(name: &str, columns: usize, what: &str) -> String {
+fn render_entry(name: &str, columns: usize, what: &str) -> String {
     let name = verbatim(name.trim_end());
     let mut wrap = Wrap::default();
     let width = width();
@@ -307,7 +314,7 @@ fn listed(name: &str, columns: usize, what: &str) -> String {
         let first = format!("{BOLD}{name}{BOLD:#}{room}");
         wrap.begin(Margin { first, next: " ".repeat(columns + 1), width: columns + 1 });
     }
-    wrap.push(&shown(what), QUIET, width);
+    wrap.push(&display_line(what), QUIET, width);
     wrap.end(width);
     wrap.take()
 }

@@ -11,10 +11,10 @@ use super::super::output::QUIET;
 const FAR: usize = 1000;
 
 /// A piece of text as it is to be shown.
-pub(super) type Piece = (String, Style);
+pub(super) type StyledText = (String, Style);
 
 /// Where something is that was looked for in text that may still grow.
-enum Found {
+enum MarkSearch {
     At(usize),
     Nowhere,
     /// What has not come yet decides.
@@ -22,7 +22,7 @@ enum Found {
 }
 
 /// What begins at a place.
-enum Mark {
+enum InlineSpan {
     /// So many bytes that mean what they are.
     Plain(usize),
     /// A text without marks, and how many bytes it took.
@@ -43,63 +43,67 @@ enum Mark {
 
 /// Reads what is settled of `text` into `out` and says how many bytes that was: all of them if the text is `whole`.
 /// `before` is the character that stands before it.
-pub(super) fn read(text: &str, before: Option<char>, style: Style, whole: bool, out: &mut Vec<Piece>) -> usize {
+pub(super) fn read(text: &str, before: Option<char>, style: Style, whole: bool, out: &mut Vec<StyledText>) -> usize {
     let mut at = 0;
     while at < text.len() {
         let last = text[..at].chars().next_back().or(before);
         match mark(&text[at..], last, style, whole) {
-            Mark::Plain(length) => {
+            InlineSpan::Plain(length) => {
                 out.push((text[at..at + length].to_owned(), style));
                 at += length;
             }
-            Mark::Verbatim { text, style, taken } => {
+            InlineSpan::Verbatim { text, style, taken } => {
                 out.push((text, style));
                 at += taken;
             }
-            Mark::Styled { inside, style: inner, behind, taken } => {
+            InlineSpan::Styled { inside, style: inner, behind, taken } => {
                 read(&inside, None, inner, true, out);
                 out.extend(behind.map(|behind| (behind, QUIET)));
                 at += taken;
             }
-            Mark::Unknown => break,
+            InlineSpan::Unknown => break,
         }
     }
     at
 }
 
-fn mark(text: &str, before: Option<char>, style: Style, whole: bool) -> Mark {
+fn mark(text: &str, before: Option<char>, style: Style, whole: bool) -> InlineSpan {
     match text.chars().next() {
         Some('\\') => match text[1..].chars().next() {
-            Some(c) if c.is_ascii_punctuation() => Mark::Verbatim { text: c.to_string(), style, taken: 2 },
-            None if !whole => Mark::Unknown,
-            _ => Mark::Plain(1),
+            Some(c) if c.is_ascii_punctuation() => InlineSpan::Verbatim { text: c.to_string(), style, taken: 2 },
+            None if !whole => InlineSpan::Unknown,
+            _ => InlineSpan::Plain(1),
         },
         Some('`') => {
             let ticks = run(text, '`');
             match code_end(text, ticks, whole) {
-                Found::At(end) => {
+                MarkSearch::At(end) => {
                     let style = style.fg_color(Some(AnsiColor::Cyan.into()));
-                    Mark::Verbatim { text: unpadded(&text[ticks..end]).to_owned(), style, taken: end + ticks }
+                    InlineSpan::Verbatim {
+                        text: strip_padding(&text[ticks..end]).to_owned(),
+                        style,
+                        taken: end + ticks,
+                    }
                 }
-                Found::Nowhere => Mark::Plain(ticks),
-                Found::Unknown => Mark::Unknown,
+                MarkSearch::Nowhere => InlineSpan::Plain(ticks),
+                MarkSearch::Unknown => InlineSpan::Unknown,
             }
         }
         Some(c @ ('*' | '_' | '~')) => emphasis(text, c, before, style, whole),
         Some('[') => link(text, 0, style, whole),
         Some('!') => match text[1..].chars().next() {
             Some('[') => link(text, 1, style, whole),
-            None if !whole => Mark::Unknown,
-            _ => Mark::Plain(1),
+            None if !whole => InlineSpan::Unknown,
+            _ => InlineSpan::Plain(1),
         },
-        _ => Mark::Plain(text.find(['\\', '`', '*', '_', '~', '[', '!']).unwrap_or(text.len())),
+        _ => InlineSpan::Plain(text.find(['\\', '`', '*', '_', '~', '[', '!']).unwrap_or(text.len())),
     }
 }
 
-fn emphasis(text: &str, c: char, before: Option<char>, style: Style, whole: bool) -> Mark {
+fn emphasis(text: &str, c: char, before: Option<char>, style: Style, whole: bool) -> InlineSpan {
     let marks = run(text, c);
     let Some(next) = text[marks..].chars().next() else {
-        return if whole { Mark::Plain(marks) } else { Mark::Unknown };
+        return if whole { InlineSpan::Plain(marks) } else { InlineSpan::Unknown };
     };
     let in_word = match c {
         '_' => before.is_some_and(char::is_alphanumeric),
@@ -109,25 +113,25 @@ fn emphasis(text: &str, c: char, before: Option<char>, style: Style, whole: bool
     };
     let fits = if c == '~' { marks == 2 } else { marks <= 3 };
     if in_word || next.is_whitespace() || !fits {
-        return Mark::Plain(marks);
+        return InlineSpan::Plain(marks);
     }
     match partner(text, c, marks, whole) {
-        Found::At(end) => {
+        MarkSearch::At(end) => {
             let style = match (c, marks) {
                 ('~', _) => style.strikethrough(),
                 (_, 1) => style.italic(),
                 (_, 2) => style.bold(),
                 _ => style.bold().italic(),
             };
-            Mark::Styled { inside: text[marks..end].to_owned(), style, behind: None, taken: end + marks }
+            InlineSpan::Styled { inside: text[marks..end].to_owned(), style, behind: None, taken: end + marks }
         }
-        Found::Nowhere => Mark::Plain(marks),
-        Found::Unknown => Mark::Unknown,
+        MarkSearch::Nowhere => InlineSpan::Plain(marks),
+        MarkSearch::Unknown => InlineSpan::Unknown,
     }
 }
 
 /// Where the run of marks begins that closes the one at the beginning of `text`.
-fn partner(text: &str, c: char, marks: usize, whole: bool) -> Found {
+fn partner(text: &str, c: char, marks: usize, whole: bool) -> MarkSearch {
     let mut at = marks;
     while at < text.len() && at < FAR {
         let rest = &text[at..];
@@ -136,21 +140,21 @@ fn partner(text: &str, c: char, marks: usize, whole: bool) -> Found {
             Some('`') => {
                 let ticks = run(rest, '`');
                 match code_end(rest, ticks, whole) {
-                    Found::At(end) => end + ticks,
-                    Found::Nowhere => ticks,
-                    Found::Unknown => return Found::Unknown,
+                    MarkSearch::At(end) => end + ticks,
+                    MarkSearch::Nowhere => ticks,
+                    MarkSearch::Unknown => return MarkSearch::Unknown,
                 }
             }
             Some(other) if other == c => {
                 let found = run(rest, c);
                 let next = rest[found..].chars().next();
                 if next.is_none() && !whole {
-                    return Found::Unknown;
+                    return MarkSearch::Unknown;
                 }
                 let closes = !text[..at].ends_with(char::is_whitespace)
                     && (c != '_' || !next.is_some_and(char::is_alphanumeric));
                 if found == marks && closes {
-                    return Found::At(at);
+                    return MarkSearch::At(at);
                 }
                 found
             }
@@ -158,48 +162,48 @@ fn partner(text: &str, c: char, marks: usize, whole: bool) -> Found {
         };
         at += step;
     }
-    if whole || at >= FAR { Found::Nowhere } else { Found::Unknown }
+    if whole || at >= FAR { MarkSearch::Nowhere } else { MarkSearch::Unknown }
 }
 
 /// Where as many ticks stand again as at the beginning of `text`.
-fn code_end(text: &str, ticks: usize, whole: bool) -> Found {
+fn code_end(text: &str, ticks: usize, whole: bool) -> MarkSearch {
     let mut at = ticks;
     while let Some(next) = text.get(at..).and_then(|rest| rest.find('`')).filter(|next| at + next < FAR) {
         at += next;
         let found = run(&text[at..], '`');
         if at + found == text.len() && !whole {
-            return Found::Unknown;
+            return MarkSearch::Unknown;
         }
         if found == ticks {
-            return Found::At(at);
+            return MarkSearch::At(at);
         }
         at += found;
     }
-    if whole || text.len() >= FAR { Found::Nowhere } else { Found::Unknown }
+    if whole || text.len() >= FAR { MarkSearch::Nowhere } else { MarkSearch::Unknown }
 }
 
 /// `[text](address)`, and with `skip` an image.
-fn link(text: &str, skip: usize, style: Style, whole: bool) -> Mark {
-    let undecided = || if whole || text.len() >= FAR { Mark::Plain(skip + 1) } else { Mark::Unknown };
+fn link(text: &str, skip: usize, style: Style, whole: bool) -> InlineSpan {
+    let undecided = || if whole || text.len() >= FAR { InlineSpan::Plain(skip + 1) } else { InlineSpan::Unknown };
     let Some(close) = closing(&text[skip..], '[', ']') else { return undecided() };
     let close = close + skip;
     if close >= FAR {
-        return Mark::Plain(skip + 1);
+        return InlineSpan::Plain(skip + 1);
     }
     match text[close + 1..].chars().next() {
         Some('(') => {}
         None => return undecided(),
-        Some(_) => return Mark::Plain(skip + 1),
+        Some(_) => return InlineSpan::Plain(skip + 1),
     }
     let Some(end) = closing(&text[close + 1..], '(', ')') else { return undecided() };
     let end = end + close + 1;
     if end >= FAR {
-        return Mark::Plain(skip + 1);
+        return InlineSpan::Plain(skip + 1);
     }
     let (label, address) = (&text[skip + 1..close], text[close + 2..end].trim());
     // Where a link leads is always said: what it calls itself may be something else.
     let behind = (label != address && !address.is_empty()).then(|| format!(" ({address})"));
-    Mark::Styled { inside: label.to_owned(), style: style.underline(), behind, taken: end + 1 }
+    InlineSpan::Styled { inside: label.to_owned(), style: style.underline(), behind, taken: end + 1 }
 }
 
 /// Where the bracket closes that `text` begins with.
@@ -224,7 +228,7 @@ fn run(text: &str, c: char) -> usize {
 }
 
 /// `` ` a ` `` has its spaces only to keep other ticks apart.
-fn unpadded(code: &str) -> &str {
+fn strip_padding(code: &str) -> &str {
     let inner = code.strip_prefix(' ').and_then(|code| code.strip_suffix(' '));
     inner.filter(|inner| !inner.trim().is_empty()).unwrap_or(code)
 }
@@ -251,7 +255,7 @@ mod tests {
             }
             names + if style.get_fg_color() == Some(AnsiColor::Cyan.into()) { "c" } else { "" }
         };
-        let mut joined: Vec<Piece> = Vec::new();
+        let mut joined: Vec<StyledText> = Vec::new();
         for (text, style) in out {
             match joined.last_mut() {
                 Some((before, same)) if *same == style => before.push_str(&text),

@@ -19,14 +19,14 @@ use rustyline::{
 };
 
 use super::super::keyboard::Keyboard;
-use super::super::output::{Failure, shown, verbatim};
+use super::super::output::{CommandError, display_line, verbatim};
 
 /// So much of what was typed is kept.
 const MAX_HISTORY: usize = 1000;
 
 /// What came of a prompt.
 #[derive(Debug, PartialEq)]
-pub(super) enum Typed {
+pub(super) enum LineInput {
     Line(String),
     /// Ctrl-C, and whether it threw something away.
     Interrupted {
@@ -40,7 +40,7 @@ pub(super) enum Typed {
 
 /// What can be completed at the moment.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Words {
+pub(super) struct CompletionWords {
     /// Without their stroke.
     pub(super) commands: Vec<String>,
     pub(super) modes: Vec<String>,
@@ -58,14 +58,14 @@ pub(super) struct Input {
 
 /// The words, and the line as it was last seen.
 struct Assistant {
-    words: Words,
+    words: CompletionWords,
     line: Mutex<String>,
 }
 
 impl Input {
-    pub(super) fn new(data: &Path, keyboard: Arc<Keyboard>) -> Result<Self, Failure> {
+    pub(super) fn new(data: &Path, keyboard: Arc<Keyboard>) -> Result<Self, CommandError> {
         let failed = |error: ReadlineError| {
-            Failure::work(format!("the terminal cannot be used: {error}"), "use `skein run` instead")
+            CommandError::work(format!("the terminal cannot be used: {error}"), "use `skein run` instead")
         };
         let config = Config::builder()
             .completion_type(CompletionType::List)
@@ -75,24 +75,24 @@ impl Input {
             .build();
         let history = MemHistory::with_config(&config);
         let mut editor = Editor::with_history(config, history).map_err(failed)?;
-        editor.set_helper(Some(Assistant { words: Words::default(), line: Mutex::default() }));
+        editor.set_helper(Some(Assistant { words: CompletionWords::default(), line: Mutex::default() }));
         for key in [KeyEvent::ctrl('J'), KeyEvent(KeyCode::Enter, Modifiers::ALT)] {
             editor.bind_sequence(Event::from(key), EventHandler::Simple(Cmd::Newline));
         }
         // Whoever comes back to a line editor that was stopped finds the terminal as the shell wants it.
         editor.bind_sequence(Event::from(KeyEvent::ctrl('Z')), EventHandler::Simple(Cmd::Noop));
         let file = data.join("chat_history");
-        for line in remembered(&file) {
+        for line in read_history(&file) {
             editor.add_history_entry(line).map_err(failed)?;
         }
         Ok(Self { editor: Arc::new(Mutex::new(editor)), keyboard, file })
     }
 
     /// Waits for a line; `begun` stands there already, to be edited.
-    pub(super) async fn line(&self, prompt: &'static str, begun: String, words: Words) -> Typed {
+    pub(super) async fn line(&self, prompt: &'static str, begun: String, words: CompletionWords) -> LineInput {
         let (editor, keyboard) = (Arc::clone(&self.editor), Arc::clone(&self.keyboard));
         let read = tokio::task::spawn_blocking(move || {
-            let _reads = keyboard.reads();
+            let _reads = keyboard.lock_reading();
             let mut editor = editor.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(assistant) = editor.helper_mut() {
                 assistant.words = words;
@@ -104,15 +104,15 @@ impl Input {
             (read, empty)
         });
         match read.await {
-            Ok((Ok(line), _)) => Typed::Line(line.replace("\\\n", "\n")),
-            Ok((Err(ReadlineError::Interrupted), empty)) => Typed::Interrupted { empty },
+            Ok((Ok(line), _)) => LineInput::Line(line.replace("\\\n", "\n")),
+            Ok((Err(ReadlineError::Interrupted), empty)) => LineInput::Interrupted { empty },
             Ok((Err(error), _)) => {
                 if !matches!(error, ReadlineError::Eof) {
                     tracing::warn!(%error, "the terminal cannot be read");
                 }
-                Typed::Ended
+                LineInput::Ended
             }
-            Err(error) => Typed::Broken(error.to_string()),
+            Err(error) => LineInput::Broken(error.to_string()),
         }
     }
 
@@ -126,15 +126,15 @@ impl Input {
     }
 }
 
-pub(super) fn broken(why: &str) -> Failure {
-    Failure::work(
+pub(super) fn editor_failure(why: &str) -> CommandError {
+    CommandError::work(
         format!("the line editor failed: {why}"),
         "`skein chat -c` goes on with the session; please report this",
     )
 }
 
 /// One entry a line, as a JSON text: what is typed may have many lines.
-fn remembered(file: &Path) -> Vec<String> {
+fn read_history(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let entries: Vec<String> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let skip = entries.len().saturating_sub(MAX_HISTORY);
@@ -195,13 +195,13 @@ impl Completer for Assistant {
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let (from, found) = complete(&self.words, &line[..at]);
-        let pair = |(display, replacement): (String, String)| Pair { display: shown(&display), replacement };
+        let pair = |(display, replacement): (String, String)| Pair { display: display_line(&display), replacement };
         Ok((from, found.into_iter().map(pair).collect()))
     }
 }
 
 /// Where the word begins that is completed, and what it can become: how it is shown, and what is typed.
-fn complete(words: &Words, line: &str) -> (usize, Vec<(String, String)>) {
+fn complete(words: &CompletionWords, line: &str) -> (usize, Vec<(String, String)>) {
     let from = line.rfind(char::is_whitespace).map_or(0, |space| space + 1);
     let word = &line[from..];
     let among = |known: &[String], stroke: &str, end: &str| {
@@ -252,7 +252,7 @@ mod tests {
         fs::write(folder.path().join(".hidden"), "").unwrap();
         fs::write(folder.path().join("src/mal\u{1b}]0;title\u{7}.rs"), "").unwrap();
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let words = Words {
+        let words = CompletionWords {
             commands: names(&["mode", "model", "undo"]),
             modes: names(&["coding/backend", "coding/qa"]),
             models: names(&["offline", "openai:x"]),
@@ -277,10 +277,10 @@ mod tests {
         let file = folder.path().join("chat_history");
         append(&file, "one\ntwo").unwrap();
         append(&file, "three").unwrap();
-        assert_eq!(remembered(&file), ["one\ntwo", "three"]);
+        assert_eq!(read_history(&file), ["one\ntwo", "three"]);
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         (0..3 * MAX_HISTORY).for_each(|at| append(&file, &at.to_string()).unwrap());
-        assert_eq!(remembered(&file).len(), MAX_HISTORY);
+        assert_eq!(read_history(&file).len(), MAX_HISTORY);
         assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), MAX_HISTORY);
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }

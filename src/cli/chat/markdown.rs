@@ -35,7 +35,7 @@ pub(super) struct Markdown {
 
 /// What a line of text is.
 #[derive(Debug, PartialEq)]
-enum Kind {
+enum LineKind {
     /// Text with what stands before it, its style, and how many bytes of the line that was.
     Text { margin: Margin, style: Style, skip: usize },
     /// A line that is looked at as a whole: a fence, a rule, part of a table.
@@ -84,7 +84,7 @@ impl Markdown {
     }
 
     /// True if something has come that is not shown yet, because its end is not there.
-    pub(super) fn holds_back(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         !self.table.is_empty() || !self.line.is_empty()
     }
 
@@ -150,7 +150,7 @@ impl Markdown {
 
     /// Begins to show a line of text. False if it is not one, or not known to be one yet.
     fn begin_text(&mut self, whole: bool, width: usize, out: &mut String) -> bool {
-        let Some(Kind::Text { margin, style, skip }) = kind(&self.line, whole) else { return false };
+        let Some(LineKind::Text { margin, style, skip }) = kind(&self.line, whole) else { return false };
         self.end_of_table(width, out);
         self.due(out);
         self.line.drain(..skip);
@@ -200,10 +200,10 @@ impl Markdown {
 }
 
 /// What the line is that begins so; nothing if what follows decides.
-fn kind(line: &str, whole: bool) -> Option<Kind> {
+fn kind(line: &str, whole: bool) -> Option<LineKind> {
     let mut skip = 0;
     let mut margin = Margin::default();
-    let text = |margin: Margin, style: Style, skip: usize| Some(Kind::Text { margin, style, skip });
+    let text = |margin: Margin, style: Style, skip: usize| Some(LineKind::Text { margin, style, skip });
     loop {
         let rest = &line[skip..];
         let indent = spaces(rest);
@@ -219,10 +219,14 @@ fn kind(line: &str, whole: bool) -> Option<Kind> {
             return None;
         }
         match first {
-            '|' if skip == 0 => return Some(Kind::Whole),
+            '|' if skip == 0 => return Some(LineKind::Whole),
             '`' | '~' if skip == 0 && !whole && trimmed.len() < 3 && next == Some(first) => return None,
             '`' | '~' if skip == 0 && trimmed.starts_with(&first.to_string().repeat(3)) => {
-                return if whole { text(indented(margin, indent), Style::new(), indent) } else { Some(Kind::Whole) };
+                return if whole {
+                    text(indent_margin(margin, indent), Style::new(), indent)
+                } else {
+                    Some(LineKind::Whole)
+                };
             }
             '>' => {
                 let marker = indent + 1 + usize::from(next == Some(' '));
@@ -242,11 +246,11 @@ fn kind(line: &str, whole: bool) -> Option<Kind> {
                     let style = if level == 1 { Style::new().bold().underline() } else { Style::new().bold() };
                     return text(margin, style, skip + indent + level + usize::from(behind.is_some()));
                 }
-                return text(indented(margin, indent), Style::new(), skip + indent);
+                return text(indent_margin(margin, indent), Style::new(), skip + indent);
             }
             '-' | '*' | '+' | '_' if !trimmed.contains(|c| c != first && !BLANK.contains(&c)) && !whole => return None,
             '-' | '*' | '+' if next == Some(' ') => {
-                let margin = indented(margin, indent);
+                let margin = indent_margin(margin, indent);
                 return text(item(margin, "•"), Style::new(), skip + indent + 2);
             }
             '0'..='9' => {
@@ -256,18 +260,18 @@ fn kind(line: &str, whole: bool) -> Option<Kind> {
                 if !whole && (dot.is_none() || (matches!(dot, Some('.' | ')')) && space.is_none())) {
                     return None;
                 }
-                let margin = indented(margin, indent);
+                let margin = indent_margin(margin, indent);
                 if digits <= 9 && matches!(dot, Some('.' | ')')) && space == Some(' ') {
                     return text(item(margin, &trimmed[..=digits]), Style::new(), skip + indent + digits + 2);
                 }
                 return text(margin, Style::new(), skip + indent);
             }
-            _ => return text(indented(margin, indent), Style::new(), skip + indent),
+            _ => return text(indent_margin(margin, indent), Style::new(), skip + indent),
         }
     }
 }
 
-fn indented(mut margin: Margin, indent: usize) -> Margin {
+fn indent_margin(mut margin: Margin, indent: usize) -> Margin {
     // A screen has no room for what is indented without end.
     let indent = indent.min(16);
     margin.first.push_str(&" ".repeat(indent));

@@ -1,11 +1,11 @@
 //! Going on with a stored session: choosing one, and seeing where it stood.
 
-use super::super::opening::{Opening, Which};
-use super::super::output::{BOLD, Failure, Output, QUIET, cut, shown};
+use super::super::output::{BOLD, CommandError, CommandOutput, QUIET, cut, display_line};
+use super::super::session_flags::{SessionLauncher, SessionSelector};
 use super::super::wrap::screen_width as width;
-use super::input::{Input, Typed, Words, broken};
+use super::input::{CompletionWords, Input, LineInput, editor_failure};
 use super::screen::Screen;
-use crate::agents::{Event, standing};
+use crate::agents::{Event, active_events};
 use crate::clock;
 use crate::conversation::Role;
 
@@ -15,28 +15,37 @@ const MAX_OFFERED: usize = 20;
 const RECALLED: usize = 3;
 
 /// Which of the sessions of this folder; nothing if the user leaves.
-pub(super) async fn pick(opening: &Opening<'_>, input: &Input, output: &mut Output) -> Result<Option<Which>, Failure> {
-    let found = opening.of_this_folder(MAX_OFFERED).await?;
+pub(super) async fn pick(
+    opening: &SessionLauncher<'_>,
+    input: &Input,
+    output: &mut CommandOutput,
+) -> Result<Option<SessionSelector>, CommandError> {
+    let found = opening.folder_sessions(MAX_OFFERED).await?;
     if found.is_empty() {
-        return Err(Failure::NoSession {
+        return Err(CommandError::NoSession {
             problem: "no session was held in this folder yet".to_owned(),
             help: "leave out --resume; `skein sessions list --all` shows those of other folders".to_owned(),
         });
     }
     for (at, session) in found.iter().enumerate() {
-        let about = format!("{}/{} · {}", shown(&session.agent), shown(&session.mode), clock::ago(session.updated_at));
+        let about = format!(
+            "{}/{} · {}",
+            display_line(&session.agent),
+            display_line(&session.mode),
+            clock::ago(session.updated_at)
+        );
         let room = width().saturating_sub(8 + about.chars().count());
-        let title = cut(&session.title.as_deref().map_or_else(|| "(no title)".to_owned(), shown), room.max(12));
+        let title = cut(&session.title.as_deref().map_or_else(|| "(no title)".to_owned(), display_line), room.max(12));
         output.line(&format!("{BOLD}{:>3}{BOLD:#}  {title}  {QUIET}{about}{QUIET:#}", at + 1));
     }
     loop {
-        match input.line("Which one? [1] ", String::new(), Words::default()).await {
-            Typed::Ended | Typed::Interrupted { .. } => return Ok(None),
-            Typed::Broken(why) => return Err(broken(&why)),
-            Typed::Line(line) => {
+        match input.line("Which one? [1] ", String::new(), CompletionWords::default()).await {
+            LineInput::Ended | LineInput::Interrupted { .. } => return Ok(None),
+            LineInput::Broken(why) => return Err(editor_failure(&why)),
+            LineInput::Line(line) => {
                 let number = if line.trim().is_empty() { Ok(1) } else { line.trim().parse::<usize>() };
                 match number.ok().and_then(|number| found.get(number.checked_sub(1)?)) {
-                    Some(session) => return Ok(Some(Which::Id(session.id.clone()))),
+                    Some(session) => return Ok(Some(SessionSelector::Id(session.id.clone()))),
                     None => output.note(&format!("write a number from 1 to {}, or leave with Ctrl-D", found.len())),
                 }
             }
@@ -46,7 +55,7 @@ pub(super) async fn pick(opening: &Opening<'_>, input: &Input, output: &mut Outp
 
 /// One prompt and what came of it.
 #[derive(Default)]
-struct Exchange {
+struct PastTurn {
     prompt: String,
     answer: String,
     calls: usize,
@@ -54,11 +63,11 @@ struct Exchange {
 
 /// Shows the last exchanges again, so that one knows where one is.
 pub(super) fn recall(events: &[Event], screen: &Screen) {
-    let mut exchanges: Vec<Exchange> = Vec::new();
-    for event in standing(events).into_iter().flat_map(|(_, event)| event.in_our_words()) {
+    let mut exchanges: Vec<PastTurn> = Vec::new();
+    for event in active_events(events).into_iter().flat_map(|(_, event)| event.native_events()) {
         match event {
             Event::Message { message } if message.is_prompt() => {
-                exchanges.push(Exchange { prompt: message.text(), ..Exchange::default() });
+                exchanges.push(PastTurn { prompt: message.text(), ..PastTurn::default() });
             }
             Event::Message { message } if message.role == Role::Assistant => {
                 if let (Some(last), false) = (exchanges.last_mut(), message.text().trim().is_empty()) {
@@ -76,9 +85,9 @@ pub(super) fn recall(events: &[Event], screen: &Screen) {
     let last = exchanges.len().saturating_sub(1);
     for (at, exchange) in exchanges.iter().enumerate().skip(skipped) {
         let mut lines = exchange.prompt.lines();
-        let first = cut(&shown(lines.next().unwrap_or_default()), width().saturating_sub(4));
+        let first = cut(&display_line(lines.next().unwrap_or_default()), width().saturating_sub(4));
         let more = if lines.next().is_some() { " …" } else { "" };
-        screen.say(&format!("\n{BOLD}› {first}{more}{BOLD:#}\n"));
+        screen.print_text(&format!("\n{BOLD}› {first}{more}{BOLD:#}\n"));
         if exchange.calls > 0 {
             screen.remark(&format!("{} {}", exchange.calls, if exchange.calls == 1 { "call" } else { "calls" }));
         }
@@ -87,7 +96,7 @@ pub(super) fn recall(events: &[Event], screen: &Screen) {
             true => screen.markdown(&exchange.answer),
             false => {
                 let line = exchange.answer.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-                screen.remark(&cut(&shown(line.trim_start_matches(['#', ' '])), width()));
+                screen.remark(&cut(&display_line(line.trim_start_matches(['#', ' '])), width()));
             }
         }
     }

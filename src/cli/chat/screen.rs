@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use anstyle::AnsiColor;
 
-use super::super::consent::Floor;
-use super::super::output::{QUIET, can_redraw, cut, shown};
+use super::super::consent::ScreenLock;
+use super::super::output::{QUIET, can_redraw, cut, display_line};
 use super::super::progress::{FRAME, FRAMES};
 use super::super::wrap::{Margin, Wrap, paragraph, screen_width as width};
-use super::calls::{Ended, title};
+use super::calls::{FinishedCall, title};
 use super::markdown::Markdown;
-use crate::agents::{Event, Notifier, Status, tell_in_our_words};
+use crate::agents::{Event, Notifier, StatusUpdate, notify_native};
 use crate::conversation::{ToolUse, Usage};
 use crate::tool::Activity;
 
@@ -24,7 +24,7 @@ use crate::tool::Activity;
 const LONGEST_SIGN: usize = 38;
 
 pub(super) struct Screen {
-    floor: Arc<Floor>,
+    floor: Arc<ScreenLock>,
     cwd: PathBuf,
     state: Mutex<State>,
 }
@@ -39,14 +39,14 @@ struct State {
     waits_for: Option<&'static str>,
     began: Instant,
     /// Calls that have not ended.
-    running: Vec<Running>,
-    ended: Vec<Ended>,
+    running: Vec<RunningCall>,
+    ended: Vec<FinishedCall>,
     usage: Usage,
     context: u64,
-    above: Above,
+    above: BlockKind,
 }
 
-struct Running {
+struct RunningCall {
     call: ToolUse,
     /// Who makes it, if not the model of the session.
     by: Option<String>,
@@ -56,14 +56,14 @@ struct Running {
 
 /// What was printed last: text and calls are kept apart by an empty line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Above {
+enum BlockKind {
     Text,
     Calls,
     Else,
 }
 
 /// What a turn took.
-pub(super) struct Taken {
+pub(super) struct TurnUsage {
     pub(super) usage: Usage,
     /// How full the model's window is.
     pub(super) context: u64,
@@ -71,7 +71,7 @@ pub(super) struct Taken {
 }
 
 impl Screen {
-    pub(super) fn new(floor: Arc<Floor>, cwd: PathBuf) -> Arc<Self> {
+    pub(super) fn new(floor: Arc<ScreenLock>, cwd: PathBuf) -> Arc<Self> {
         let state = State {
             markdown: Markdown::default(),
             held: String::new(),
@@ -82,7 +82,7 @@ impl Screen {
             ended: Vec::new(),
             usage: Usage::default(),
             context: 0,
-            above: Above::Else,
+            above: BlockKind::Else,
         };
         let screen = Arc::new(Self { floor, cwd, state: Mutex::new(state) });
         if can_redraw() {
@@ -105,56 +105,56 @@ impl Screen {
     }
 
     /// Ends what was begun, and says what it took.
-    pub(super) fn end(&self) -> Taken {
+    pub(super) fn end(&self) -> TurnUsage {
         let mut state = self.state();
         state.waits_for = None;
         state.running.clear();
         self.end_answer(&mut state);
         self.print(&mut state, "");
-        Taken { usage: state.usage, context: state.context, time: state.began.elapsed() }
+        TurnUsage { usage: state.usage, context: state.context, time: state.began.elapsed() }
     }
 
     /// Text of our own, with styles.
-    pub(super) fn say(&self, text: &str) {
+    pub(super) fn print_text(&self, text: &str) {
         let mut state = self.state();
         self.end_answer(&mut state);
-        state.above = Above::Else;
+        state.above = BlockKind::Else;
         self.print(&mut state, text);
     }
 
     /// A remark beside the talk.
     pub(super) fn remark(&self, text: &str) {
-        self.say(&paragraph(&shown(text), 0, QUIET, width()));
+        self.print_text(&paragraph(&display_line(text), 0, QUIET, width()));
     }
 
     /// Markdown that is there as a whole.
     pub(super) fn markdown(&self, text: &str) {
         let mut markdown = Markdown::default();
         let set = markdown.push(text, width()) + &markdown.end(width());
-        self.say(&set);
+        self.print_text(&set);
     }
 
     /// All of a call that was folded: the last one, or the one of that number. Nothing if there is none.
-    pub(super) fn unfolded(&self, number: Option<usize>) -> Option<String> {
+    pub(super) fn render_unfolded(&self, number: Option<usize>) -> Option<String> {
         let state = self.state();
         let number = number.unwrap_or(state.ended.len());
-        state.ended.get(number.checked_sub(1)?).map(Ended::unfolded)
+        state.ended.get(number.checked_sub(1)?).map(FinishedCall::render_unfolded)
     }
 
     fn answer(&self, text: &str) {
         let mut state = self.state();
         let set = state.markdown.push(text, width());
         if !set.is_empty() {
-            self.part(&mut state, Above::Text);
+            self.part(&mut state, BlockKind::Text);
         }
-        state.waits_for = (state.markdown.is_at_margin() && state.markdown.holds_back()).then_some("writing");
+        state.waits_for = (state.markdown.is_at_margin() && state.markdown.has_pending()).then_some("writing");
         self.print(&mut state, &set);
     }
 
     /// Parts what comes from what is there, if it is of another kind.
-    fn part(&self, state: &mut State, comes: Above) {
+    fn part(&self, state: &mut State, comes: BlockKind) {
         let above = std::mem::replace(&mut state.above, comes);
-        if above != comes && above != Above::Else {
+        if above != comes && above != BlockKind::Else {
             self.print(state, "\n");
         }
     }
@@ -162,7 +162,7 @@ impl Screen {
     fn end_answer(&self, state: &mut State) {
         let set = state.markdown.end(width());
         if !set.is_empty() {
-            self.part(state, Above::Text);
+            self.part(state, BlockKind::Text);
         }
         self.print(state, &set);
     }
@@ -196,55 +196,61 @@ impl Notifier for Screen {
                 let mut state = self.state();
                 self.end_answer(&mut state);
                 state.waits_for = Some("working");
-                state.running.push(Running { call, by, began: None });
+                state.running.push(RunningCall { call, by, began: None });
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
                 let mut state = self.state();
                 self.end_answer(&mut state);
                 let Some(at) = state.running.iter().position(|running| running.call.id == id) else { return };
-                let Running { call, by, began } = state.running.remove(at);
-                let ended = Ended { call, by, outcome, activity, took: began.map(|began| began.elapsed()) };
-                let folded = ended.folded(state.ended.len() + 1, width(), &self.cwd);
+                let RunningCall { call, by, began } = state.running.remove(at);
+                let ended = FinishedCall { call, by, outcome, activity, took: began.map(|began| began.elapsed()) };
+                let folded = ended.render_folded(state.ended.len() + 1, width(), &self.cwd);
                 state.ended.push(ended);
                 if state.running.is_empty() {
                     state.waits_for = Some("thinking");
                 }
-                self.part(&mut state, Above::Calls);
+                self.part(&mut state, BlockKind::Calls);
                 self.print(&mut state, &folded);
             }
             // The answer is at its end, also when it is only the one before the next call.
             Event::Message { .. } => self.end_answer(&mut self.state()),
-            Event::Relayed { means, heard, .. } => tell_in_our_words(self, means, heard),
-            Event::Compacted { .. } | Event::TurnEnded { .. } | Event::Seated { .. } | Event::Undone { .. } => {}
+            Event::External { means, heard, .. } => notify_native(self, means, heard),
+            Event::Compacted { .. }
+            | Event::TurnEnded { .. }
+            | Event::ExternalSessionOpened { .. }
+            | Event::Undone { .. } => {}
         }
     }
 
-    fn status(&self, status: Status) {
+    fn status(&self, status: StatusUpdate) {
         match status {
-            Status::Text(text) | Status::Piece { text, thought: false, .. } => self.answer(&text),
-            Status::Usage { turn, context } => {
+            StatusUpdate::Text(text) | StatusUpdate::ExternalChunk { text, thought: false, .. } => self.answer(&text),
+            StatusUpdate::Usage { turn, context } => {
                 let mut state = self.state();
                 (state.usage, state.context) = (turn, context);
             }
-            Status::Notice(text) => {
+            StatusUpdate::Notice(text) => {
                 // An answer that was cut off goes on below the notice.
                 let yellow = AnsiColor::Yellow.on_default();
                 let mut state = self.state();
                 let mut wrap = Wrap::default();
                 let first = format!("{}{yellow}!{yellow:#} ", state.markdown.interrupt());
                 wrap.begin(Margin { first, next: "  ".to_owned(), width: 2 });
-                wrap.push(&shown(&text), QUIET, width());
+                wrap.push(&display_line(&text), QUIET, width());
                 wrap.end(width());
                 state.waits_for = Some("waiting");
                 self.print(&mut state, &wrap.take());
             }
             // It waits for nobody's consent any more, so its time begins now.
-            Status::ToolActivity { id, activity: Activity::Running } => {
+            StatusUpdate::ToolActivity { id, activity: Activity::Running } => {
                 let mut state = self.state();
                 let found = state.running.iter_mut().filter(|running| running.call.id == id);
                 found.for_each(|running| running.began = Some(Instant::now()));
             }
-            Status::Thought(_) | Status::Piece { .. } | Status::ToolActivity { .. } | Status::Title(_) => {}
+            StatusUpdate::Thought(_)
+            | StatusUpdate::ExternalChunk { .. }
+            | StatusUpdate::ToolActivity { .. }
+            | StatusUpdate::Title(_) => {}
         }
     }
 }
@@ -269,7 +275,7 @@ fn turn(watched: &Weak<Screen>) {
         let what = match state.running.as_slice() {
             [] => what.to_owned(),
             [only] => title(&only.call),
-            [first, more @ ..] => format!("{} and {} more", shown(&first.call.name), more.len()),
+            [first, more @ ..] => format!("{} and {} more", display_line(&first.call.name), more.len()),
         };
         let sign = format!("{} {seconds} s", cut(&what, LONGEST_SIGN.min(width()) - 12));
         let drawn = screen.floor.if_free(|| {

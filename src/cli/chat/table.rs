@@ -41,8 +41,8 @@ pub(super) fn set(lines: &[String], width: usize) -> String {
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell)).max().unwrap_or(0))
         .collect();
     match fit(natural, width) {
-        Some(widths) => in_columns(&rows, &widths, &sides),
-        None => as_list(&rows, width),
+        Some(widths) => render_columns(&rows, &widths, &sides),
+        None => render_list(&rows, width),
     }
 }
 
@@ -59,14 +59,14 @@ fn fit(mut widths: Vec<usize>, width: usize) -> Option<Vec<usize>> {
     Some(widths)
 }
 
-fn in_columns(rows: &[Vec<String>], widths: &[usize], sides: &[Side]) -> String {
+fn render_columns(rows: &[Vec<String>], widths: &[usize], sides: &[Side]) -> String {
     let mut out = String::new();
     for (at, row) in rows.iter().enumerate() {
         let style = if at == 0 { Style::new().bold() } else { Style::new() };
         let cells: Vec<Vec<String>> = widths
             .iter()
             .enumerate()
-            .map(|(column, width)| wrapped(row.get(column).map_or("", String::as_str), style, *width))
+            .map(|(column, width)| wrap_cell(row.get(column).map_or("", String::as_str), style, *width))
             .collect();
         for line in 0..cells.iter().map(Vec::len).max().unwrap_or_default() {
             let mut set = String::new();
@@ -93,7 +93,7 @@ fn in_columns(rows: &[Vec<String>], widths: &[usize], sides: &[Side]) -> String 
 }
 
 /// Each row as its cells one below the other, with the names of their columns.
-fn as_list(rows: &[Vec<String>], width: usize) -> String {
+fn render_list(rows: &[Vec<String>], width: usize) -> String {
     let Some((head, rows)) = rows.split_first() else { return String::new() };
     let mut wrap = Wrap::default();
     let mut line = |name: Option<&str>, cell: &str, first: &str| {
@@ -117,7 +117,7 @@ fn as_list(rows: &[Vec<String>], width: usize) -> String {
     wrap.take()
 }
 
-fn wrapped(cell: &str, style: Style, width: usize) -> Vec<String> {
+fn wrap_cell(cell: &str, style: Style, width: usize) -> Vec<String> {
     let mut wrap = Wrap::default();
     wrap.begin(Margin::default());
     feed(&mut wrap, cell, style, width);
@@ -133,7 +133,7 @@ fn feed(wrap: &mut Wrap, cell: &str, style: Style, width: usize) {
 
 /// How wide a cell would be on one line.
 fn columns(cell: &str) -> usize {
-    wrapped(cell, Style::new(), usize::MAX).iter().map(|line| visible(line)).max().unwrap_or_default()
+    wrap_cell(cell, Style::new(), usize::MAX).iter().map(|line| visible(line)).max().unwrap_or_default()
 }
 
 fn visible(text: &str) -> usize {

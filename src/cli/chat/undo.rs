@@ -1,28 +1,28 @@
 //! `/undo`: the last prompt and what followed it are taken back; the files that it changed, if the user wants.
 
 use super::super::diff;
-use super::super::opening::prompt_failure;
-use super::super::output::{Failure, QUIET, cut, shown};
+use super::super::output::{CommandError, QUIET, cut, display_line};
+use super::super::session_flags::prompt_failure;
 use super::super::whole_file::replace;
 use super::Chat;
 use super::calls::title;
-use super::commands::Meant;
-use crate::session::Changed;
+use super::commands::LineAction;
+use crate::session::ChangedFile;
 
 const CHANGED: &str = "has changed since and stays as it is";
 
 impl Chat<'_> {
-    pub(super) async fn undo(&mut self) -> Result<Meant, Failure> {
+    pub(super) async fn undo(&mut self) -> Result<LineAction, CommandError> {
         let undone = self.live.undo().await.map_err(|error| prompt_failure(&error))?;
         let Some(undone) = undone else {
             self.screen.remark("there is nothing left to take back");
-            return Ok(Meant::Done);
+            return Ok(LineAction::Done);
         };
         let first = undone.prompt.lines().next().unwrap_or_default();
-        self.screen.remark(&format!("taken back: {}", cut(&shown(first), 60)));
+        self.screen.remark(&format!("taken back: {}", cut(&display_line(first), 60)));
         let (back, changed): (Vec<_>, Vec<_>) = undone.files.iter().partition(|file| is_as_left(file));
         for file in &changed {
-            self.screen.remark(&format!("{} {CHANGED}", self.folders.shown(&file.path)));
+            self.screen.remark(&format!("{} {CHANGED}", self.folders.display_path(&file.path)));
         }
         if !back.is_empty() {
             self.put_back(&back).await;
@@ -34,29 +34,32 @@ impl Chat<'_> {
         if !done.is_empty() {
             self.screen.remark(&format!("what these calls did stays done: {}", done.join(", ")));
         }
-        Ok(Meant::Begin(undone.prompt))
+        Ok(LineAction::Begin(undone.prompt))
     }
 
-    async fn put_back(&mut self, files: &[&Changed]) {
+    async fn put_back(&mut self, files: &[&ChangedFile]) {
         for file in files {
             let (more, less) = diff::counts(Some(&file.after), file.before.as_deref().unwrap_or_default());
             let how = if file.before.is_none() { "removed".to_owned() } else { format!("+{more} -{less}") };
-            self.screen.say(&format!("  {} {QUIET}{how}{QUIET:#}\n", shown(&self.folders.shown(&file.path))));
+            self.screen.print_text(&format!(
+                "  {} {QUIET}{how}{QUIET:#}\n",
+                display_line(&self.folders.display_path(&file.path))
+            ));
         }
         let what = if files.len() == 1 { "this file" } else { "these files" };
-        self.screen.say(&format!("Put {what} back as before? "));
+        self.screen.print_text(&format!("Put {what} back as before? "));
         let yes = self.yes().await;
-        self.screen.say(if yes { "→ yes\n" } else { "→ no\n" });
+        self.screen.print_text(if yes { "→ yes\n" } else { "→ no\n" });
         for file in files.iter().filter(|_| yes) {
             if let Err(why) = put_back(file) {
-                self.screen.remark(&format!("{} {why}", self.folders.shown(&file.path)));
+                self.screen.remark(&format!("{} {why}", self.folders.display_path(&file.path)));
             }
         }
     }
 }
 
 /// Others may have worked on the file while the question stood.
-fn put_back(file: &Changed) -> Result<(), String> {
+fn put_back(file: &ChangedFile) -> Result<(), String> {
     if !is_as_left(file) {
         return Err(CHANGED.to_owned());
     }
@@ -68,6 +71,6 @@ fn put_back(file: &Changed) -> Result<(), String> {
 }
 
 /// True if nobody has touched the file since the turn. Of large files only a part is known; they are never as left.
-fn is_as_left(file: &Changed) -> bool {
+fn is_as_left(file: &ChangedFile) -> bool {
     std::fs::read(&file.path).is_ok_and(|now| now == file.after.as_bytes())
 }

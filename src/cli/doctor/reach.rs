@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::super::folders::Folders;
 use super::super::models::variable;
 use super::Findings;
-use crate::manifest::{Layer, Manifests, Placeholder, Program, Runtime, Transport};
+use crate::manifest::{AgentProgram, AgentRuntime, Layer, Manifests, Placeholder, Transport};
 
 /// Who listens on this machine answers at once.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ pub(super) fn services(manifests: &Manifests, folders: &Folders, found: &mut Fin
             Transport::Stdio(stdio) => {
                 let texts = [&stdio.command].into_iter().chain(&stdio.args).chain(stdio.env.values()).chain(&stdio.cwd);
                 variables(&who, place, texts, found);
-                let needed = Needed { who: &who, command: &stdio.command, cwd: stdio.cwd.as_deref(), place };
+                let needed = RequiredProgram { who: &who, command: &stdio.command, cwd: stdio.cwd.as_deref(), place };
                 let fix = format!(
                     "install {0}, put it on the PATH, or write its whole path into the manifest",
                     stdio.command
@@ -33,17 +33,17 @@ pub(super) fn services(manifests: &Manifests, folders: &Folders, found: &mut Fin
             }
             Transport::Http(http) => {
                 variables(&who, place, [&http.url].into_iter().chain(http.headers.values()), found);
-                address(&who, &filled(&http.url), place, found);
+                address(&who, &fill_placeholders(&http.url), place, found);
             }
         }
     }
     for agent in manifests.agents.values() {
-        if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
+        if let Some(AgentRuntime::Acp(acp)) = &agent.manifest.runtime {
             let who = format!("the agent {}", agent.manifest.name);
-            let Program { command, args, env } = acp.program();
+            let AgentProgram { command, args, env } = acp.program();
             let place = agent.source.file.as_str();
             variables(&who, place, [&command].into_iter().chain(&args).chain(env.values()).chain(&acp.cwd), found);
-            let needed = Needed { who: &who, command: &command, cwd: acp.cwd.as_deref(), place };
+            let needed = RequiredProgram { who: &who, command: &command, cwd: acp.cwd.as_deref(), place };
             program(&needed, &acp.missing_help(), folders, found);
         }
     }
@@ -61,7 +61,7 @@ fn variables<'a>(who: &str, place: &str, texts: impl Iterator<Item = &'a String>
 }
 
 /// With what is set put in; the rest is reported already.
-fn filled(text: &str) -> String {
+fn fill_placeholders(text: &str) -> String {
     let value = |Placeholder { name, default }: Placeholder<'_>| {
         Ok::<_, Infallible>(variable(name).unwrap_or_else(|| default.unwrap_or_default().to_owned()))
     };
@@ -71,7 +71,7 @@ fn filled(text: &str) -> String {
 
 /// A program, and the manifest that wants it started. It is told as it is written: what a variable holds may be a
 /// secret.
-struct Needed<'a> {
+struct RequiredProgram<'a> {
     who: &'a str,
     command: &'a str,
     cwd: Option<&'a str>,
@@ -79,19 +79,19 @@ struct Needed<'a> {
 }
 
 /// `missing` is what to do if it is not on the PATH.
-fn program(needed: &Needed<'_>, missing: &str, folders: &Folders, found: &mut Findings) {
-    let Needed { who, command, cwd, place } = *needed;
-    let program = filled(command);
+fn program(needed: &RequiredProgram<'_>, missing: &str, folders: &Folders, found: &mut Findings) {
+    let RequiredProgram { who, command, cwd, place } = *needed;
+    let program = fill_placeholders(command);
     if program.is_empty() {
         return;
     }
     if !program.contains('/') {
-        if on_path(&program).is_none() {
+        if find_in_path(&program).is_none() {
             found.error(format!("{who} runs `{command}`, which is not on the PATH"), place, missing);
         }
         return;
     }
-    let file = folders.cwd.join(cwd.map(filled).unwrap_or_default()).join(&program);
+    let file = folders.cwd.join(cwd.map(fill_placeholders).unwrap_or_default()).join(&program);
     if !file.is_file() {
         found.error(format!("{who} runs `{command}`, which does not exist"), place, "correct the path in the manifest");
     } else if !executable(&file) {
@@ -111,7 +111,7 @@ fn is_program(file: &Path) -> bool {
     read.is_ok() && (start.starts_with(b"#!") || start == *b"\x7fELF" || start == *b"\xcf\xfa\xed\xfe")
 }
 
-pub(super) fn on_path(program: &str) -> Option<PathBuf> {
+pub(super) fn find_in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| executable(file))
 }

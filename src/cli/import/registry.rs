@@ -6,10 +6,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::super::folders::Folders;
-use super::super::output::{Failure, Output, shown, shown_lines};
+use super::super::output::{CommandError, CommandOutput, display_line, display_lines};
 use super::super::whole_file::create;
 use super::{problem, text_of};
-use crate::manifest::{self, Layer, LeftOut, RegistryAgent, Root, read_registry};
+use crate::manifest::{self, Layer, RegistryAgent, Root, SkippedItem, read_registry};
 
 #[derive(Debug, Args)]
 pub(super) struct RegistryArgs {
@@ -29,20 +29,23 @@ pub(super) struct RegistryArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &RegistryArgs, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(args: &RegistryArgs, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     let text = text_of(&args.file, "name an agent.json of the registry, or its registry.json")?;
     let from = args.file.display().to_string();
     let agent = read_registry(&from, &text, args.agent.as_deref(), args.name.as_deref(), &platform());
-    let agent =
-        agent.map_err(|found| Failure::usage(format!("{}: {}", found.at, shown(&found.problem)), found.help))?;
+    let agent = agent
+        .map_err(|found| CommandError::usage(format!("{}: {}", found.at, display_line(&found.problem)), found.help))?;
     let file = folders.config.join("agents").join(format!("{}.yaml", agent.name));
-    let there = placed(&agent, &file, folders)?;
+    let there = check_free_name(&agent, &file, folders)?;
     if !there && !args.dry_run {
         create(&file, &agent.text, 0o600).map_err(|error| {
-            Failure::work(format!("{} cannot be written: {error}", file.display()), "correct this and run it again")
+            CommandError::work(
+                format!("{} cannot be written: {error}", file.display()),
+                "correct this and run it again",
+            )
         })?;
     }
-    let file = folders.shown(&file);
+    let file = folders.display_path(&file);
     if args.json {
         let left_out: Vec<_> =
             agent.left_out.iter().map(|left| json!({"what": left.what, "reason": left.reason})).collect();
@@ -51,7 +54,7 @@ pub(super) fn run(args: &RegistryArgs, folders: &Folders, output: &mut Output) -
             "text": args.dry_run.then_some(&agent.text), "left_out": left_out, "notes": agent.notes,
         }));
     } else {
-        tell(&agent, &file, there, args.dry_run, output);
+        print_result(&agent, &file, there, args.dry_run, output);
     }
     Ok(())
 }
@@ -63,19 +66,19 @@ fn platform() -> String {
 }
 
 /// True if the user has an agent of that name; an error if it cannot have it.
-fn placed(agent: &RegistryAgent, file: &Path, folders: &Folders) -> Result<bool, Failure> {
-    let user = Root::Disk { path: folders.config.clone(), shown: folders.shown(&folders.config) };
+fn check_free_name(agent: &RegistryAgent, file: &Path, folders: &Folders) -> Result<bool, CommandError> {
+    let user = Root::Disk { path: folders.config.clone(), shown: folders.display_path(&folders.config) };
     let (known, _) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, user)]);
-    let name = shown(&agent.name);
+    let name = display_line(&agent.name);
     match known.agents.get(agent.name.as_str()).map(|entry| entry.layer) {
         Some(Layer::Builtin) => {
             let problem = format!("Skein has a built-in agent `{name}`");
-            Err(Failure::usage(problem, format!("give this one another name: `--name {name}-acp`")))
+            Err(CommandError::usage(problem, format!("give this one another name: `--name {name}-acp`")))
         }
         Some(_) => Ok(true),
         None if file.exists() => Ok(true),
         None => match problem(Path::new("agents"), file, &agent.text) {
-            Some(problem) => Err(Failure::usage(
+            Some(problem) => Err(CommandError::usage(
                 format!("`{name}` cannot be taken over: {problem}"),
                 "`--dry-run` shows it; a name has at most 32 lower-case letters and digits, joined by - or _: `--name NAME`",
             )),
@@ -84,18 +87,18 @@ fn placed(agent: &RegistryAgent, file: &Path, folders: &Folders) -> Result<bool,
     }
 }
 
-fn tell(agent: &RegistryAgent, file: &str, there: bool, dry_run: bool, output: &mut Output) {
+fn print_result(agent: &RegistryAgent, file: &str, there: bool, dry_run: bool, output: &mut CommandOutput) {
     if there {
-        output.line(&format!("{} is there already and was left as it is", shown(&agent.name)));
+        output.line(&format!("{} is there already and was left as it is", display_line(&agent.name)));
         return;
     }
     let wrote = if dry_run { "would write" } else { "wrote" };
-    output.line(&format!("{wrote} {file}: {}", shown(&agent.starts)));
+    output.line(&format!("{wrote} {file}: {}", display_line(&agent.starts)));
     if dry_run {
-        agent.text.lines().for_each(|line| output.line(&format!("  {}", shown_lines(line))));
+        agent.text.lines().for_each(|line| output.line(&format!("  {}", display_lines(line))));
     }
-    for LeftOut { what, reason } in &agent.left_out {
-        output.line(&format!("left out: {}: {}", shown(what), shown(reason)));
+    for SkippedItem { what, reason } in &agent.left_out {
+        output.line(&format!("left out: {}: {}", display_line(what), display_line(reason)));
     }
     agent.notes.iter().for_each(|note| output.note(note));
 }

@@ -19,7 +19,7 @@ const SERVICE: &str = "org.freedesktop.secrets";
 
 /// Why the keyring cannot be used.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::cli) enum Trouble {
+pub(in crate::cli) enum KeyringError {
     /// There is none: no desktop, no bus, no service.
     Absent,
     Locked,
@@ -29,18 +29,18 @@ pub(in crate::cli) enum Trouble {
 }
 
 /// In words that follow "the keyring".
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for KeyringError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Trouble::Absent => f.write_str("is not there"),
-            Trouble::Locked => f.write_str("is locked"),
-            Trouble::Silent => write!(f, "did not answer within {} seconds", PATIENCE.as_secs()),
-            Trouble::Failed(problem) => write!(f, "failed: {problem}"),
+            KeyringError::Absent => f.write_str("is not there"),
+            KeyringError::Locked => f.write_str("is locked"),
+            KeyringError::Silent => write!(f, "did not answer within {} seconds", PATIENCE.as_secs()),
+            KeyringError::Failed(problem) => write!(f, "failed: {problem}"),
         }
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for KeyringError {
     /// By the name of the error alone: what else it says could quote what was sent.
     fn from(error: Error) -> Self {
         match error {
@@ -61,52 +61,52 @@ impl From<Error> for Trouble {
 pub(super) struct Keyring {
     /// A key that was found is not asked for again.
     found: Mutex<BTreeMap<String, String>>,
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<KeyringError>>,
 }
 
 impl Keyring {
     /// The key of that name, if the keyring gives it.
     pub(super) fn read(&self, name: &str) -> Option<String> {
-        if let Some(key) = self.found().get(name) {
+        if let Some(key) = self.lock_cache().get(name) {
             return Some(key.clone());
         }
         // One that keeps everybody waiting does it once.
-        if self.trouble() == Some(Trouble::Silent) {
+        if self.trouble() == Some(KeyringError::Silent) {
             return None;
         }
-        let read = self.noted(ask(async |secrets| secrets.read(name).await));
+        let read = self.note_result(ask(async |secrets| secrets.read(name).await));
         let key = read.ok().flatten()?;
-        self.found().insert(name.to_owned(), key.clone());
+        self.lock_cache().insert(name.to_owned(), key.clone());
         Some(key)
     }
 
-    pub(super) fn keep(&self, name: &str, key: &str) -> Result<(), Trouble> {
-        self.noted(ask(async |secrets| secrets.keep(name, key).await))?;
-        self.found().insert(name.to_owned(), key.to_owned());
+    pub(super) fn keep(&self, name: &str, key: &str) -> Result<(), KeyringError> {
+        self.note_result(ask(async |secrets| secrets.keep(name, key).await))?;
+        self.lock_cache().insert(name.to_owned(), key.to_owned());
         Ok(())
     }
 
     /// Whether there was such a key.
-    pub(super) fn forget(&self, name: &str) -> Result<bool, Trouble> {
-        self.found().remove(name);
-        self.noted(ask(async |secrets| secrets.forget(name).await))
+    pub(super) fn forget(&self, name: &str) -> Result<bool, KeyringError> {
+        self.lock_cache().remove(name);
+        self.note_result(ask(async |secrets| secrets.forget(name).await))
     }
 
     /// What was wrong when it was last asked.
-    pub(super) fn trouble(&self) -> Option<Trouble> {
+    pub(super) fn trouble(&self) -> Option<KeyringError> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn noted<T>(&self, result: Result<T, Trouble>) -> Result<T, Trouble> {
+    fn note_result<T>(&self, result: Result<T, KeyringError>) -> Result<T, KeyringError> {
         let trouble = result.as_ref().err().cloned();
-        if let Some(trouble) = trouble.as_ref().filter(|trouble| **trouble != Trouble::Absent) {
+        if let Some(trouble) = trouble.as_ref().filter(|trouble| **trouble != KeyringError::Absent) {
             tracing::warn!("the keyring {trouble}");
         }
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         result
     }
 
-    fn found(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
+    fn lock_cache(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,17 +121,17 @@ fn address() -> Option<String> {
 }
 
 /// On a thread of its own, because whoever needs a key may be in the middle of asynchronous work.
-fn ask<T: Send>(work: impl AsyncFnOnce(&Secrets) -> Result<T, Trouble> + Send) -> Result<T, Trouble> {
-    let address = address().ok_or(Trouble::Absent)?;
+fn ask<T: Send>(work: impl AsyncFnOnce(&SecretService) -> Result<T, KeyringError> + Send) -> Result<T, KeyringError> {
+    let address = address().ok_or(KeyringError::Absent)?;
     let asked = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Trouble::Failed(error.to_string()))?;
-        let work = async { work(&Secrets::connect(&address).await?).await };
+        let runtime = runtime.map_err(|error| KeyringError::Failed(error.to_string()))?;
+        let work = async { work(&SecretService::connect(&address).await?).await };
         let result = runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await });
         runtime.shutdown_background();
-        result.unwrap_or(Err(Trouble::Silent))
+        result.unwrap_or(Err(KeyringError::Silent))
     };
-    let broken = |_| Err(Trouble::Failed("its answer could not be read".to_owned()));
+    let broken = |_| Err(KeyringError::Failed("its answer could not be read".to_owned()));
     std::thread::scope(|scope| scope.spawn(asked).join().unwrap_or_else(broken))
 }
 
@@ -140,13 +140,13 @@ type Secret = (OwnedObjectPath, Vec<u8>, Vec<u8>, String);
 
 /// A connection to the service. Secrets go over the bus as they are: whoever could listen there is the same user, and
 /// can ask for them as well.
-struct Secrets {
+struct SecretService {
     bus: Connection,
     session: OwnedObjectPath,
 }
 
-impl Secrets {
-    async fn connect(address: &str) -> Result<Self, Trouble> {
+impl SecretService {
+    async fn connect(address: &str) -> Result<Self, KeyringError> {
         let bus = zbus::connection::Builder::address(address).build().await?;
         let root = "/org/freedesktop/secrets";
         let (_, session): (zbus::OwnedVariant, OwnedObjectPath) =
@@ -154,7 +154,7 @@ impl Secrets {
         Ok(Self { bus, session })
     }
 
-    async fn service<R>(&self, method: &str, body: &(impl Serialize + DynamicType)) -> Result<R, Trouble>
+    async fn service<R>(&self, method: &str, body: &(impl Serialize + DynamicType)) -> Result<R, KeyringError>
     where
         R: DeserializeOwned + Type,
     {
@@ -162,24 +162,24 @@ impl Secrets {
     }
 
     /// The items of that name: those that can be read, and those that are locked.
-    async fn items(&self, name: &str) -> Result<(Vec<OwnedObjectPath>, Vec<OwnedObjectPath>), Trouble> {
+    async fn items(&self, name: &str) -> Result<(Vec<OwnedObjectPath>, Vec<OwnedObjectPath>), KeyringError> {
         self.service("SearchItems", &(attributes(name),)).await
     }
 
-    async fn read(&self, name: &str) -> Result<Option<String>, Trouble> {
+    async fn read(&self, name: &str) -> Result<Option<String>, KeyringError> {
         let (open, locked) = self.items(name).await?;
         let Some(item) = open.first() else {
-            return if locked.is_empty() { Ok(None) } else { Err(Trouble::Locked) };
+            return if locked.is_empty() { Ok(None) } else { Err(KeyringError::Locked) };
         };
         let (secret,): (Secret,) =
             call(&self.bus, item.as_str(), "Item", "GetSecret", &(self.session.as_ref(),)).await?;
         Ok(String::from_utf8(secret.2).ok().filter(|key| !key.is_empty()))
     }
 
-    async fn keep(&self, name: &str, key: &str) -> Result<(), Trouble> {
+    async fn keep(&self, name: &str, key: &str) -> Result<(), KeyringError> {
         let (collection,): (OwnedObjectPath,) = self.service("ReadAlias", &("default",)).await?;
         if collection.as_str() == "/" {
-            return Err(Trouble::Absent);
+            return Err(KeyringError::Absent);
         }
         let properties: HashMap<&str, Variant<'_>> = HashMap::from([
             ("org.freedesktop.Secret.Item.Label", Variant::from(format!("Skein: {name}"))),
@@ -188,25 +188,25 @@ impl Secrets {
         let secret = (self.session.as_ref(), Vec::<u8>::new(), key.as_bytes(), "text/plain");
         let (_, prompt): (OwnedObjectPath, OwnedObjectPath) =
             call(&self.bus, collection.as_str(), "Collection", "CreateItem", &(properties, secret, true)).await?;
-        unprompted(&prompt)
+        ensure_no_prompt(&prompt)
     }
 
-    async fn forget(&self, name: &str) -> Result<bool, Trouble> {
+    async fn forget(&self, name: &str) -> Result<bool, KeyringError> {
         let (open, locked) = self.items(name).await?;
         if !locked.is_empty() {
-            return Err(Trouble::Locked);
+            return Err(KeyringError::Locked);
         }
         for item in &open {
             let (prompt,): (OwnedObjectPath,) = call(&self.bus, item.as_str(), "Item", "Delete", &()).await?;
-            unprompted(&prompt)?;
+            ensure_no_prompt(&prompt)?;
         }
         Ok(!open.is_empty())
     }
 }
 
 /// A prompt is a window that would have to be shown first.
-fn unprompted(prompt: &OwnedObjectPath) -> Result<(), Trouble> {
-    if prompt.as_str() == "/" { Ok(()) } else { Err(Trouble::Locked) }
+fn ensure_no_prompt(prompt: &OwnedObjectPath) -> Result<(), KeyringError> {
+    if prompt.as_str() == "/" { Ok(()) } else { Err(KeyringError::Locked) }
 }
 
 fn attributes(name: &str) -> HashMap<&str, &str> {
@@ -219,7 +219,7 @@ async fn call<R>(
     interface: &str,
     method: &str,
     body: &(impl Serialize + DynamicType),
-) -> Result<R, Trouble>
+) -> Result<R, KeyringError>
 where
     R: DeserializeOwned + Type,
 {

@@ -4,54 +4,65 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{McpArgs, serve};
-use crate::agents::Limits;
-use crate::cli::acp::Workspaces;
+use crate::agents::TurnLimits;
+use crate::cli::acp::WorkspaceLoader;
 use crate::cli::folders::Folders;
 use crate::cli::models::variable;
-use crate::cli::output::{Failure, Output};
-use crate::cli::started::{self, Started, store_failure};
+use crate::cli::output::{CommandError, CommandOutput};
+use crate::cli::runtime::{self, CommandRuntime, store_failure};
 use crate::cli::{Global, agents, top_of_mind, workspace};
 use crate::graph::Plan;
 use crate::ids::ModeId;
+use crate::mcp_server::{AgentMcpServer, McpServerConfig};
 use crate::orchestrator::Orchestrator;
-use crate::served::{Agents, Front};
 use crate::store;
 
-pub(super) fn run(args: &McpArgs, global: &Global, folders: &Folders, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &McpArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
-    narrowed(args, &plan)?;
+    check_selection(args, &plan)?;
     let roots = args.root.iter().map(|root| existing(root)).collect::<Result<Vec<_>, _>>()?;
     let offers = |mode: &ModeId| {
         args.agent.as_deref().is_none_or(|agent| agent == mode.agent.as_str())
             && args.mode.as_deref().is_none_or(|slug| slug == mode.mode.as_str())
     };
-    let store = store::Sessions::open(&folders.data).map_err(|error| store_failure(&error))?;
+    let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
     // Each session has the plan of its folder; the process itself has none.
-    started::block_on(Plan::empty(), global, folders, output, async |started: &Started, _: &mut Output| {
-        let mut projects = Workspaces::new(global, folders, started);
-        projects.model = args.model.clone().or_else(|| variable("SKEIN_MODEL"));
-        projects.rules = args.rules.rules();
-        let front = Front {
-            sessions: started::sessions(store, Limits::default(), folders),
-            projects: Arc::new(projects),
-            orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
-            cwd: folders.cwd.clone(),
-            roots,
-            approval: global.approval.map(Into::into),
-        };
-        let served = Agents::new(front, &plan, offers);
-        let interrupt = started.interrupt();
-        let ended = serve(served.clone(), interrupt.cancelled()).await;
-        served.stop().await;
-        if interrupt.is_cancelled() { Err(Failure::Interrupted) } else { ended }
-    })
+    runtime::block_on(
+        Plan::empty(),
+        global,
+        folders,
+        output,
+        async |started: &CommandRuntime, _: &mut CommandOutput| {
+            let mut projects = WorkspaceLoader::new(global, folders, started);
+            projects.model = args.model.clone().or_else(|| variable("SKEIN_MODEL"));
+            projects.rules = args.rules.rules();
+            let front = McpServerConfig {
+                sessions: runtime::sessions(store, TurnLimits::default(), folders),
+                projects: Arc::new(projects),
+                orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
+                cwd: folders.cwd.clone(),
+                roots,
+                approval: global.approval.map(Into::into),
+            };
+            let served = AgentMcpServer::new(front, &plan, offers);
+            let interrupt = started.interrupt();
+            let ended = serve(served.clone(), interrupt.cancelled()).await;
+            served.stop().await;
+            if interrupt.is_cancelled() { Err(CommandError::Interrupted) } else { ended }
+        },
+    )
 }
 
 /// A root with links resolved.
-fn existing(root: &Path) -> Result<PathBuf, Failure> {
+fn existing(root: &Path) -> Result<PathBuf, CommandError> {
     let folder = root.canonicalize().ok().filter(|folder| folder.is_dir());
     folder.ok_or_else(|| {
-        Failure::usage(
+        CommandError::usage(
             format!("`{}` is not a folder that exists", root.display()),
             "name an existing folder with `--root`",
         )
@@ -59,15 +70,15 @@ fn existing(root: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// What the command line names must be there, and be one that can be entered.
-fn narrowed(args: &McpArgs, plan: &Plan) -> Result<(), Failure> {
+fn check_selection(args: &McpArgs, plan: &Plan) -> Result<(), CommandError> {
     let Some(name) = &args.agent else { return Ok(()) };
     let agent = agents::find(plan, name)?;
     if let Some(mode) = &args.mode {
-        agents::offered(plan, &agents::mode_of(agent, Some(mode))?)?;
+        agents::check_selectable(plan, &agents::mode_of(agent, Some(mode))?)?;
     }
-    if !plan.offered().any(|(offered, _)| offered.manifest.name == agent.manifest.name) {
+    if !plan.selectable_modes().any(|(offered, _)| offered.manifest.name == agent.manifest.name) {
         let problem = format!("the agent `{name}` has no mode that this skein can run");
-        return Err(Failure::usage(problem, "choose another agent"));
+        return Err(CommandError::usage(problem, "choose another agent"));
     }
     Ok(())
 }

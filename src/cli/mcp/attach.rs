@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use crate::adapter::attach::{ATTACHED, SOCKET_VARIABLE, TOKEN_VARIABLE};
-use crate::cli::output::{Failure, shown};
+use crate::cli::output::{CommandError, display_line};
 use crate::socket;
 
 /// How long the other side may take to say what it still has to say when there is no more to ask.
@@ -21,40 +21,40 @@ const BUFFER: usize = 64 * 1024;
 /// The longest answer to a token that is of any use.
 const MAX_ANSWER: usize = 500;
 
-enum Ended {
+enum ClosedEnd {
     Stdin,
     Socket,
 }
 
-pub(super) fn run() -> Result<(), Failure> {
+pub(super) fn run() -> Result<(), CommandError> {
     let (path, token) = (variable(SOCKET_VARIABLE)?, variable(TOKEN_VARIABLE)?);
     let mut socket = socket::connect(Path::new(&path)).map_err(|error| {
-        Failure::work(
-            format!("the skein that offered this cannot be reached at {}: {error}", shown(&path)),
+        CommandError::work(
+            format!("the skein that offered this cannot be reached at {}: {error}", display_line(&path)),
             "start the agent that uses it again, from skein",
         )
     })?;
-    let failure = |error: io::Error| Failure::work(format!("stdio cannot be joined to skein: {error}"), HELP);
-    let answer = introduced(&mut socket, &token).map_err(failure)?;
+    let failure = |error: io::Error| CommandError::work(format!("stdio cannot be joined to skein: {error}"), HELP);
+    let answer = send_token(&mut socket, &token).map_err(failure)?;
     if answer != ATTACHED {
-        let said = if answer.is_empty() { "it is about to end".to_owned() } else { shown(&answer) };
-        return Err(Failure::work(format!("skein does not let this in: {said}"), HELP));
+        let said = if answer.is_empty() { "it is about to end".to_owned() } else { display_line(&answer) };
+        return Err(CommandError::work(format!("skein does not let this in: {said}"), HELP));
     }
     join(socket).map_err(failure)
 }
 
 const HELP: &str = "start the agent that uses it again, from skein: each start gets a token of its own";
 
-fn variable(name: &str) -> Result<String, Failure> {
+fn variable(name: &str) -> Result<String, CommandError> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty());
     value.ok_or_else(|| {
         let problem = format!("{name} is not set: --attach is for programs that skein starts");
-        Failure::usage(problem, "use `skein mcp -a AGENT -m MODE`")
+        CommandError::usage(problem, "use `skein mcp -a AGENT -m MODE`")
     })
 }
 
 /// Shows the token, and gives the line that is answered. Reads not a byte more: the rest is for whoever is on stdout.
-fn introduced(socket: &mut UnixStream, token: &str) -> io::Result<String> {
+fn send_token(socket: &mut UnixStream, token: &str) -> io::Result<String> {
     socket.write_all(format!("{token}\n").as_bytes())?;
     let mut answer = Vec::new();
     let mut byte = [0];
@@ -69,9 +69,9 @@ fn join(socket: UnixStream) -> io::Result<()> {
     let (ended, end) = channel();
     let (stdin, stdout) = (file(io::stdin())?, file(io::stdout())?);
     let theirs = socket.try_clone()?;
-    copy(stdin, socket.try_clone()?, ended.clone(), Ended::Stdin);
-    copy(theirs, stdout, ended, Ended::Socket);
-    if let Ok(Ended::Stdin) = end.recv() {
+    copy(stdin, socket.try_clone()?, ended.clone(), ClosedEnd::Stdin);
+    copy(theirs, stdout, ended, ClosedEnd::Socket);
+    if let Ok(ClosedEnd::Stdin) = end.recv() {
         // Answers that are on their way still arrive.
         drop(socket.shutdown(Shutdown::Write));
         drop(end.recv_timeout(GRACE));
@@ -88,8 +88,8 @@ fn file(stream: impl AsFd) -> io::Result<File> {
 fn copy(
     mut from: impl io::Read + Send + 'static,
     mut to: impl io::Write + Send + 'static,
-    ended: Sender<Ended>,
-    which: Ended,
+    ended: Sender<ClosedEnd>,
+    which: ClosedEnd,
 ) {
     std::thread::spawn(move || {
         let mut buffer = vec![0; BUFFER];

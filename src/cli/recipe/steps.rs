@@ -6,17 +6,17 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::super::output::{Failure, shown};
-use super::super::started::bind_failure;
-use super::subs::Held;
-use crate::agents::{Ending, TurnEnd};
+use super::super::output::{CommandError, display_line};
+use super::super::runtime::bind_failure;
+use super::subs::ActiveRecipe;
+use crate::agents::{StopReason, TurnEnd};
 use crate::broker::{Binding, BoundTool};
 use crate::conversation::{Content, Usage};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{RecipeFile, Retry};
-use crate::recipe::Form;
-use crate::session::Live;
+use crate::recipe::ResponseSchema;
+use crate::session::Session;
 use crate::tool::{CallContext, ToolOutcome};
 
 /// How often an answer that does not fit is asked for again.
@@ -25,50 +25,53 @@ const MAX_CORRECTIONS: usize = 3;
 /// Where a recipe is run: `skein run`, or a tool of another recipe.
 pub(in super::super) trait Stage: Send + Sync {
     /// A new session.
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Live>, Failure>>;
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Session>, CommandError>>;
 
     /// A turn of it to its end, and whether it came to that by itself.
-    fn turn<'a>(&'a self, live: &'a Arc<Live>, prompt: Vec<Content>)
-    -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>>;
+    fn turn<'a>(
+        &'a self,
+        live: &'a Arc<Session>,
+        prompt: Vec<Content>,
+    ) -> BoxFuture<'a, Result<(TurnEnd, bool), CommandError>>;
 
     /// Something that whoever waits wants to know.
-    fn tell(&self, text: &str);
+    fn notify(&self, text: &str);
 
     fn cancel(&self) -> CancellationToken;
 }
 
 /// What came of it.
-pub(in super::super) struct Done {
-    pub(in super::super) live: Arc<Live>,
+pub(in super::super) struct RecipeOutcome {
+    pub(in super::super) live: Arc<Session>,
     pub(in super::super) end: TurnEnd,
     pub(in super::super) in_time: bool,
     /// The answer, if it has a form.
     pub(in super::super) structured: Option<Value>,
     /// Why the recipe failed although the turn did not.
-    pub(in super::super) failed: Option<Failure>,
+    pub(in super::super) failed: Option<CommandError>,
 }
 
-impl Done {
-    pub(in super::super) fn new(live: Arc<Live>, (end, in_time): (TurnEnd, bool)) -> Self {
+impl RecipeOutcome {
+    pub(in super::super) fn new(live: Arc<Session>, (end, in_time): (TurnEnd, bool)) -> Self {
         Self { live, end, in_time, structured: None, failed: None }
     }
 
     /// The model has said what it wanted to say.
-    fn answered(&self) -> bool {
-        self.in_time && matches!(self.end.ending, Ending::EndTurn | Ending::MaxTokens)
+    fn has_answer(&self) -> bool {
+        self.in_time && matches!(self.end.ending, StopReason::EndTurn | StopReason::MaxTokens)
     }
 }
 
 /// A recipe with its values filled in.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(super) struct FilledRecipe {
     pub(super) file: RecipeFile,
-    form: Option<Form>,
+    form: Option<ResponseSchema>,
 }
 
-impl Ready {
+impl FilledRecipe {
     pub(super) fn new(file: RecipeFile) -> Result<Self, String> {
-        let form = file.response.as_ref().map(|response| Form::new(&response.json_schema)).transpose()?;
+        let form = file.response.as_ref().map(|response| ResponseSchema::new(&response.json_schema)).transpose()?;
         Ok(Self { file, form })
     }
 
@@ -88,58 +91,63 @@ impl Ready {
         parts.retain(|part| !part.is_empty());
         let mut prompt = vec![Content::text(parts.join("\n\n"))];
         prompt.extend(typed);
-        prompt.extend(self.form.iter().map(|form| Content::text(form.told())));
+        prompt.extend(self.form.iter().map(|form| Content::text(form.instructions())));
         prompt
     }
 
     /// Runs it until its checks succeed, or it has been begun anew often enough.
     pub(super) async fn run(
         &self,
-        first: Arc<Live>,
+        first: Arc<Session>,
         prompt: Vec<Content>,
         needed: &[ServiceName],
         stage: &dyn Stage,
-    ) -> Result<Done, Failure> {
+    ) -> Result<RecipeOutcome, CommandError> {
         let mut live = first;
         let mut used = Usage::default();
         let mut again = 0;
         loop {
             let binding = live.binding().await.map_err(|error| bind_failure(&error))?;
             is_whole(&binding, needed)?;
-            live.session().state::<Held>().hold(&self.file, &live);
+            live.context().state::<ActiveRecipe>().hold(&self.file, &live);
             let mut done = self.attempt(live, prompt.clone(), stage).await?;
             used += done.end.usage;
             done.end.usage = used;
-            let Some(retry) = self.file.retry.as_ref().filter(|_| done.answered() && done.failed.is_none()) else {
+            let Some(retry) = self.file.retry.as_ref().filter(|_| done.has_answer() && done.failed.is_none()) else {
                 return Ok(done);
             };
-            let Some(failed) = failed_check(retry, &done.live, &binding, stage).await? else { return Ok(done) };
+            let Some(failed) = first_failed_check(retry, &done.live, &binding, stage).await? else { return Ok(done) };
             if again == retry.max_retries {
                 let problem = format!("the recipe's check failed: {failed}");
-                done.failed = Some(Failure::work(problem, "see what it says; the session has the rest"));
+                done.failed = Some(CommandError::work(problem, "see what it says; the session has the rest"));
                 return Ok(done);
             }
-            stage.tell(&format!("the check failed: {failed}"));
+            stage.notify(&format!("the check failed: {failed}"));
             if let Some(command) = &retry.on_failure {
                 let seconds = retry.on_failure_timeout_seconds.or(retry.timeout_seconds);
                 let outcome = shell(command, seconds, &done.live, &binding, stage).await?;
                 if outcome.is_error {
-                    stage.tell(&format!("`on_failure` failed: {}", last_line(&outcome)));
+                    stage.notify(&format!("`on_failure` failed: {}", last_line(&outcome)));
                 }
             }
             again += 1;
-            stage.tell(&format!("beginning anew, {again} of {}", retry.max_retries));
+            stage.notify(&format!("beginning anew, {again} of {}", retry.max_retries));
             live = stage.open().await?;
         }
     }
 
     /// One turn, and as many more as it takes until the answer has its form.
-    async fn attempt(&self, live: Arc<Live>, prompt: Vec<Content>, stage: &dyn Stage) -> Result<Done, Failure> {
+    async fn attempt(
+        &self,
+        live: Arc<Session>,
+        prompt: Vec<Content>,
+        stage: &dyn Stage,
+    ) -> Result<RecipeOutcome, CommandError> {
         let ended = stage.turn(&live, prompt).await?;
-        let mut done = Done::new(live, ended);
+        let mut done = RecipeOutcome::new(live, ended);
         let Some(form) = &self.form else { return Ok(done) };
         for again in 0.. {
-            if !done.answered() {
+            if !done.has_answer() {
                 break;
             }
             // A blocking thread: an answer can be made such that checking it takes long.
@@ -154,10 +162,10 @@ impl Ready {
             };
             if again == MAX_CORRECTIONS {
                 let problem = format!("the answer does not fit the recipe's `json_schema`: {reason}");
-                done.failed = Some(Failure::work(problem, "try another model, or a simpler schema"));
+                done.failed = Some(CommandError::work(problem, "try another model, or a simpler schema"));
                 break;
             }
-            stage.tell(&format!("the answer does not fit the schema: {reason}"));
+            stage.notify(&format!("the answer does not fit the schema: {reason}"));
             let correction = format!(
                 "Your answer does not fit the schema: {reason}\n\nAnswer again, with JSON that fits and nothing else."
             );
@@ -170,38 +178,38 @@ impl Ready {
 }
 
 /// A recipe whose services did not start would do something else than it says.
-fn is_whole(binding: &Binding, needed: &[ServiceName]) -> Result<(), Failure> {
-    match binding.absent().iter().find(|absent| needed.contains(&absent.service)) {
+fn is_whole(binding: &Binding, needed: &[ServiceName]) -> Result<(), CommandError> {
+    match binding.missing_services().iter().find(|absent| needed.contains(&absent.service)) {
         Some(absent) => {
             let problem = format!("the recipe's service `{}` is not there: {}", absent.service, absent.reason);
-            Err(Failure::work(problem, "correct the extension, or what it needs on this machine"))
+            Err(CommandError::work(problem, "correct the extension, or what it needs on this machine"))
         }
         None => Ok(()),
     }
 }
 
 /// Checks are commands, so a mode that has no shell cannot be held to them.
-pub(super) fn shell_is_there(retries: bool, mode: &ModeId, plan: &Plan) -> Result<(), Failure> {
+pub(super) fn shell_is_there(retries: bool, mode: &ModeId, plan: &Plan) -> Result<(), CommandError> {
     let admitted = plan.mode(mode).zip(plan.service("developer"));
     let admitted = admitted.is_some_and(|((_, scope), entry)| scope.admits(entry, "shell").is_ok());
     if !retries || admitted {
         return Ok(());
     }
     let problem = format!("the recipe has `retry` checks, and {mode} has no shell to run them in");
-    Err(Failure::usage(problem, "choose a mode that has one, as goose/assistant"))
+    Err(CommandError::usage(problem, "choose a mode that has one, as goose/assistant"))
 }
 
 /// The first check that does not succeed, and how it ended.
-async fn failed_check(
+async fn first_failed_check(
     retry: &Retry,
-    live: &Live,
+    live: &Session,
     binding: &Binding,
     stage: &dyn Stage,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<String>, CommandError> {
     for check in &retry.checks {
         let outcome = shell(&check.command, retry.timeout_seconds, live, binding, stage).await?;
         if outcome.is_error {
-            return Ok(Some(format!("`{}`: {}", shown(&check.command), last_line(&outcome))));
+            return Ok(Some(format!("`{}`: {}", display_line(&check.command), last_line(&outcome))));
         }
     }
     Ok(None)
@@ -211,22 +219,23 @@ async fn failed_check(
 async fn shell(
     command: &str,
     seconds: Option<u64>,
-    live: &Live,
+    live: &Session,
     binding: &Binding,
     stage: &dyn Stage,
-) -> Result<ToolOutcome, Failure> {
+) -> Result<ToolOutcome, CommandError> {
     let is_shell = |tool: &BoundTool| tool.service.as_str() == "developer" && tool.spec.name.as_str() == "shell";
     let name = binding.tools().iter().find(|(_, tool)| is_shell(tool)).map(|(name, _)| name.clone());
-    let name = name.ok_or_else(|| Failure::work("there is no shell for the recipe's checks", "choose another mode"))?;
-    stage.tell(&format!("running {}", shown(command)));
+    let name =
+        name.ok_or_else(|| CommandError::work("there is no shell for the recipe's checks", "choose another mode"))?;
+    stage.notify(&format!("running {}", display_line(command)));
     let mut arguments = Map::from_iter([("command".to_owned(), json!(command))]);
     arguments.extend(seconds.map(|seconds| ("timeout".to_owned(), json!(seconds))));
-    let context = CallContext::new(Arc::clone(live.session())).with_cancel(stage.cancel());
-    let outcome = binding.call(&name, arguments, context).await.map_err(|_| Failure::Interrupted)?;
-    if outcome.refused { Err(Failure::Refused { tool: name }) } else { Ok(outcome) }
+    let context = CallContext::new(Arc::clone(live.context())).with_cancel(stage.cancel());
+    let outcome = binding.call(&name, arguments, context).await.map_err(|_| CommandError::Interrupted)?;
+    if outcome.refused { Err(CommandError::Refused { tool: name }) } else { Ok(outcome) }
 }
 
 /// How a command ended stands last.
 fn last_line(outcome: &ToolOutcome) -> String {
-    shown(outcome.all_text().lines().last().unwrap_or_default())
+    display_line(outcome.all_text().lines().last().unwrap_or_default())
 }

@@ -10,101 +10,101 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::super::opening::prompt_failure;
-use super::super::output::Failure;
-use super::super::progress::Progress;
-use super::super::started::session_failure;
+use super::super::output::CommandError;
+use super::super::progress::TerminalNotifier;
+use super::super::runtime::session_failure;
+use super::super::session_flags::prompt_failure;
 use super::extensions;
-use super::steps::{Done, Ready, Stage};
-use crate::agents::{Ending, Event, Notifier, Status, TurnEnd};
+use super::steps::{FilledRecipe, RecipeOutcome, Stage};
+use crate::agents::{Event, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName, ToolName};
-use crate::manifest::{InputType, RecipeFile, Requirement, Scalar, ServiceEntry, Span, own_service};
-use crate::orchestrator::{Orchestrator, Wish};
+use crate::manifest::{InputType, ManifestDuration, RecipeFile, Requirement, Scalar, ServiceEntry, session_service};
+use crate::orchestrator::{Orchestrator, PromptOptions};
 use crate::recipe::{FOLDER, Recipe, file_below};
-use crate::services::{Registry, Tools};
-use crate::session::Live;
-use crate::tool::{CallContext, Hints, ToolCall, ToolOutcome, ToolSpec};
+use crate::services::{BuiltinRegistry, InlineTools};
+use crate::session::Session;
+use crate::tool::{CallContext, ToolCall, ToolHints, ToolOutcome, ToolSpec};
 
 /// The service that the tools belong to.
 const SERVICE: &str = "subrecipe";
 /// Which recipe's sub-recipes it offers, in its settings.
 const OF: &str = "of";
 /// A sub-recipe may take its time.
-const LONGEST: Span = Span::seconds(24 * 60 * 60);
+const LONGEST: ManifestDuration = ManifestDuration::seconds(24 * 60 * 60);
 
 /// A recipe among those that one is made of.
-pub(super) struct Part {
+pub(super) struct RecipeNode {
     pub(super) recipe: Recipe,
     pub(super) mode: ModeId,
     /// What comes with its session.
-    pub(super) brought: Vec<Arc<ServiceEntry>>,
+    pub(super) services: Vec<Arc<ServiceEntry>>,
     /// Its sub-recipes, as places in [`Parts`].
     subs: Vec<usize>,
     /// One for each sub-recipe that is not run twice at once.
     alone: Vec<tokio::sync::Mutex<()>>,
 }
 
-impl Part {
+impl RecipeNode {
     pub(super) fn retries(&self) -> bool {
         self.recipe.file.retry.is_some()
     }
 
     /// The services that it cannot do without.
-    pub(super) fn names(&self) -> Vec<ServiceName> {
-        self.brought.iter().map(|entry| entry.manifest.name.clone()).collect()
+    pub(super) fn service_names(&self) -> Vec<ServiceName> {
+        self.services.iter().map(|entry| entry.manifest.name.clone()).collect()
     }
 }
 
 /// A recipe and all that it is made of; itself first.
-pub(super) struct Parts {
-    all: Arc<Vec<Part>>,
-    around: Arc<OnceLock<Around>>,
+pub(super) struct RecipeTree {
+    all: Arc<Vec<RecipeNode>>,
+    around: Arc<OnceLock<RunContext>>,
 }
 
 /// What is known once services run.
-pub(super) struct Around {
-    pub(super) front: Arc<Progress>,
+pub(super) struct RunContext {
+    pub(super) front: Arc<TerminalNotifier>,
     pub(super) orchestrator: Orchestrator,
 }
 
 /// The recipe that a session runs, with its values, and the session.
 #[derive(Default)]
-pub(super) struct Held(Mutex<Option<(RecipeFile, Weak<Live>)>>);
+pub(super) struct ActiveRecipe(Mutex<Option<(RecipeFile, Weak<Session>)>>);
 
-impl Held {
-    pub(super) fn hold(&self, file: &RecipeFile, live: &Arc<Live>) {
+impl ActiveRecipe {
+    pub(super) fn hold(&self, file: &RecipeFile, live: &Arc<Session>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((file.clone(), Arc::downgrade(live)));
     }
 
-    fn held(&self) -> Option<(RecipeFile, Weak<Live>)> {
+    fn get(&self) -> Option<(RecipeFile, Weak<Session>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Parts {
+impl RecipeTree {
     /// The recipe itself runs in `mode`, filled in as `file`.
-    pub(super) fn of(recipe: &Recipe, file: &RecipeFile, mode: &ModeId, plan: &Plan) -> Result<Self, Failure> {
+    pub(super) fn of(recipe: &Recipe, file: &RecipeFile, mode: &ModeId, plan: &Plan) -> Result<Self, CommandError> {
         let mut all = Vec::new();
         add(recipe, Some(file), mode, plan, &mut all)?;
         Ok(Self { all: Arc::new(all), around: Arc::default() })
     }
 
-    pub(super) fn root(&self) -> &Part {
+    pub(super) fn root(&self) -> &RecipeNode {
         &self.all[0]
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Part> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &RecipeNode> {
         self.all.iter()
     }
 
-    pub(super) fn settle(&self, around: Around) {
+    pub(super) fn settle(&self, around: RunContext) {
         // It is said once, before any of them can be called.
         drop(self.around.set(around));
     }
 
-    pub(super) fn offered_by(&self, registry: Registry) -> Registry {
+    pub(super) fn register_in(&self, registry: BuiltinRegistry) -> BuiltinRegistry {
         let (all, around) = (Arc::clone(&self.all), Arc::clone(&self.around));
         registry.with_tools(SERVICE, move |surroundings| {
             let of = surroundings.settings.get(OF).and_then(Value::as_u64);
@@ -121,15 +121,15 @@ fn add(
     file: Option<&RecipeFile>,
     mode: &ModeId,
     plan: &Plan,
-    all: &mut Vec<Part>,
-) -> Result<usize, Failure> {
+    all: &mut Vec<RecipeNode>,
+) -> Result<usize, CommandError> {
     let place = all.len();
     let brought = match file {
-        Some(file) => extensions::brought(file, mode, plan)?,
-        None => extensions::brought(&without_values(recipe)?, mode, plan)?,
+        Some(file) => extensions::recipe_services(file, mode, plan)?,
+        None => extensions::recipe_services(&without_values(recipe)?, mode, plan)?,
     };
     let alone = recipe.subs.iter().map(|_| tokio::sync::Mutex::default()).collect();
-    all.push(Part { recipe: recipe.clone(), mode: mode.clone(), brought, subs: Vec::new(), alone });
+    all.push(RecipeNode { recipe: recipe.clone(), mode: mode.clone(), services: brought, subs: Vec::new(), alone });
     for sub in &recipe.subs {
         // A part can do no more than the whole.
         let sub = add(sub, None, mode, plan, all)?;
@@ -138,36 +138,36 @@ fn add(
     if !recipe.subs.is_empty() {
         if !plan.mode(mode).is_some_and(|(_, scope)| scope.lists_mcp()) {
             let problem = format!("{mode} takes no services from outside, and the recipe brings sub-recipes");
-            return Err(Failure::usage(problem, "choose a mode with the group `mcp`, as goose/assistant"));
+            return Err(CommandError::usage(problem, "choose a mode with the group `mcp`, as goose/assistant"));
         }
         let settings = BTreeMap::from([(OF.to_owned(), json!(place))]);
-        all[place].brought.push(Arc::new(own_service(SERVICE, "Parts of the recipe", LONGEST, settings)));
+        all[place].services.push(Arc::new(session_service(SERVICE, "Parts of the recipe", LONGEST, settings)));
     }
     Ok(place)
 }
 
 /// Which services a sub-recipe needs follows from none of its values.
-fn without_values(recipe: &Recipe) -> Result<RecipeFile, Failure> {
+fn without_values(recipe: &Recipe) -> Result<RecipeFile, CommandError> {
     let nothing = recipe.file.parameters.iter().map(|parameter| (parameter.key.0.clone(), String::new()));
     let folder = (FOLDER.to_owned(), recipe.folder().display().to_string());
-    let filled = recipe.filled(&nothing.chain([folder]).collect());
-    filled.map_err(|reason| Failure::usage(format!("{}: {reason}", recipe.text.file), "correct the recipe"))
+    let filled = recipe.fill(&nothing.chain([folder]).collect());
+    filled.map_err(|reason| CommandError::usage(format!("{}: {reason}", recipe.text.file), "correct the recipe"))
 }
 
 /// The tools of one recipe.
 struct SubRecipes {
-    all: Arc<Vec<Part>>,
-    around: Arc<OnceLock<Around>>,
+    all: Arc<Vec<RecipeNode>>,
+    around: Arc<OnceLock<RunContext>>,
     of: usize,
 }
 
 impl SubRecipes {
-    fn part(&self) -> &Part {
+    fn part(&self) -> &RecipeNode {
         &self.all[self.of]
     }
 }
 
-impl Tools for SubRecipes {
+impl InlineTools for SubRecipes {
     fn list(&self) -> Vec<ToolSpec> {
         let part = self.part();
         let named = part.recipe.file.sub_recipes.iter().zip(&part.recipe.subs);
@@ -179,7 +179,7 @@ impl Tools for SubRecipes {
                 input_schema: Arc::new(schema(recipe, &sub.values)),
                 output_schema: None,
                 // To run it changes nothing; what it does is asked about where it is done.
-                hints: Hints { read_only: Some(true), ..Hints::default() },
+                hints: ToolHints { read_only: Some(true), ..ToolHints::default() },
                 meta: None,
             })
             .collect()
@@ -210,10 +210,10 @@ impl SubRecipes {
         index: usize,
         arguments: &Map<String, Value>,
         context: &CallContext,
-        around: &Around,
+        around: &RunContext,
     ) -> Result<ToolOutcome, String> {
         let part = &self.all[self.part().subs[index]];
-        let (above, live) = context.session.state::<Held>().held().ok_or("its recipe is not known")?;
+        let (above, live) = context.session.state::<ActiveRecipe>().get().ok_or("its recipe is not known")?;
         let mut given: BTreeMap<_, _> =
             above.sub_recipes[index].values.iter().map(|(key, value)| (key.clone(), value.text())).collect();
         for (key, value) in arguments {
@@ -225,27 +225,27 @@ impl SubRecipes {
         // A model must not reach with this what its file tools do not reach.
         let values = part.recipe.values(&given, |name| file_below(name, &context.session.cwd));
         let values = values.map_err(|wrong| wrong.join("; "))?;
-        let ready = part.recipe.filled(&values).and_then(Ready::new)?;
-        let stage = Below { part, around, above: live, context };
+        let ready = part.recipe.fill(&values).and_then(FilledRecipe::new)?;
+        let stage = SubRecipeStage { part, around, above: live, context };
         let live = stage.open().await.map_err(|failure| failure.problem())?;
-        let done = ready.run(live, ready.prompt(Vec::new()), &part.names(), &stage).await;
+        let done = ready.run(live, ready.prompt(Vec::new()), &part.service_names(), &stage).await;
         outcome(done.map_err(|failure| failure.problem())?)
     }
 }
 
-fn outcome(done: Done) -> Result<ToolOutcome, String> {
+fn outcome(done: RecipeOutcome) -> Result<ToolOutcome, String> {
     if let Some(failure) = done.failed {
         return Err(failure.problem());
     }
     match done.end.ending {
-        Ending::EndTurn | Ending::MaxTokens => {
+        StopReason::EndTurn | StopReason::MaxTokens => {
             let text = done.structured.as_ref().map_or_else(|| done.live.last_answer(), Value::to_string);
             Ok(ToolOutcome { structured: done.structured, ..ToolOutcome::text(text) })
         }
-        Ending::Exhausted { why } | Ending::Failed { why } => Err(why),
-        Ending::Refusal => Err("the model declined to answer".to_owned()),
-        Ending::Cancelled => Err("it was cancelled".to_owned()),
-        Ending::CallRefused { tool } => Err(format!("{tool} was refused")),
+        StopReason::Exhausted { why } | StopReason::Failed { why } => Err(why),
+        StopReason::Refusal => Err("the model declined to answer".to_owned()),
+        StopReason::Cancelled => Err("it was cancelled".to_owned()),
+        StopReason::CallRefused { tool } => Err(format!("{tool} was refused")),
     }
 }
 
@@ -275,20 +275,20 @@ fn schema(recipe: &Recipe, fixed: &BTreeMap<String, Scalar>) -> Map<String, Valu
 }
 
 /// The stage of a sub-recipe: a call of another one.
-struct Below<'a> {
-    part: &'a Part,
-    around: &'a Around,
+struct SubRecipeStage<'a> {
+    part: &'a RecipeNode,
+    around: &'a RunContext,
     /// The session of the recipe that asked.
-    above: Weak<Live>,
+    above: Weak<Session>,
     context: &'a CallContext,
 }
 
-impl Stage for Below<'_> {
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Live>, Failure>> {
+impl Stage for SubRecipeStage<'_> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Session>, CommandError>> {
         Box::pin(async {
-            let over = || Failure::work("the recipe that asked is over", "run it again");
+            let over = || CommandError::work("the recipe that asked is over", "run it again");
             let above = self.above.upgrade().ok_or_else(over)?;
-            let brought = Some(self.part.brought.clone());
+            let brought = Some(self.part.services.clone());
             let child = above.child(self.part.mode.clone(), |asker| asker, None, brought).await;
             child.map_err(|error| session_failure(&error))
         })
@@ -296,20 +296,20 @@ impl Stage for Below<'_> {
 
     fn turn<'a>(
         &'a self,
-        live: &'a Arc<Live>,
+        live: &'a Arc<Session>,
         prompt: Vec<Content>,
-    ) -> BoxFuture<'a, Result<(TurnEnd, bool), Failure>> {
+    ) -> BoxFuture<'a, Result<(TurnEnd, bool), CommandError>> {
         Box::pin(async move {
-            let front = Arc::new(Beneath(Arc::clone(&self.around.front)));
+            let front = Arc::new(ToolEventsNotifier(Arc::clone(&self.around.front)));
             let begun = live.begin().map_err(|error| prompt_failure(&error))?;
             let (orchestrator, cancel) = (&self.around.orchestrator, &self.context.cancel);
-            let ended = orchestrator.prompt(begun, prompt, Wish::default(), front, cancel).await;
+            let ended = orchestrator.prompt(begun, prompt, PromptOptions::default(), front, cancel).await;
             Ok((ended.map_err(|error| prompt_failure(&error))?, true))
         })
     }
 
-    fn tell(&self, text: &str) {
-        self.around.front.status(Status::Notice(text.to_owned()));
+    fn notify(&self, text: &str) {
+        self.around.front.status(StatusUpdate::Notice(text.to_owned()));
     }
 
     fn cancel(&self) -> CancellationToken {
@@ -318,17 +318,17 @@ impl Stage for Below<'_> {
 }
 
 /// Of a sub-recipe its tools are shown; what it says is for the recipe that asked.
-struct Beneath(Arc<Progress>);
+struct ToolEventsNotifier(Arc<TerminalNotifier>);
 
-impl Notifier for Beneath {
+impl Notifier for ToolEventsNotifier {
     fn log(&self, event: Event) {
-        if matches!(event, Event::ToolStarted { .. } | Event::ToolEnded { .. }) && !self.0.tells_events() {
+        if matches!(event, Event::ToolStarted { .. } | Event::ToolEnded { .. }) && !self.0.shows_events() {
             self.0.log(event);
         }
     }
 
-    fn status(&self, status: Status) {
-        if let Status::Notice(_) = status {
+    fn status(&self, status: StatusUpdate) {
+        if let StatusUpdate::Notice(_) = status {
             self.0.status(status);
         }
     }

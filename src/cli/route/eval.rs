@@ -7,22 +7,28 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::super::output::{Failure, Output, shown};
+use super::super::output::{CommandError, CommandOutput, display_line};
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::orchestrator::route::named;
+use crate::orchestrator::route::parse_mode;
 use crate::router::{self, Router, THRESHOLD};
 
 /// Confusions that are printed; all of them are in the JSON.
 const SHOWN: usize = 20;
 
 /// A prompt and where it belongs; nowhere if `None`.
-struct Case {
+struct EvalCase {
     mode: Option<ModeId>,
     prompt: String,
 }
 
-pub(super) fn run(file: &Path, all: bool, json: bool, plan: &Plan, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn run(
+    file: &Path,
+    all: bool,
+    json: bool,
+    plan: &Plan,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let cases = read(file, plan)?;
     let mut candidates = router::candidates(plan.manifests());
     let agents: BTreeSet<_> = cases.iter().filter_map(|case| Some(case.mode.as_ref()?.agent.clone())).collect();
@@ -41,9 +47,9 @@ pub(super) fn run(file: &Path, all: bool, json: bool, plan: &Plan, output: &mut 
     Ok(())
 }
 
-fn read(file: &Path, plan: &Plan) -> Result<Vec<Case>, Failure> {
+fn read(file: &Path, plan: &Plan) -> Result<Vec<EvalCase>, CommandError> {
     let text = std::fs::read_to_string(file).map_err(|error| {
-        Failure::usage(
+        CommandError::usage(
             format!("{} cannot be read: {error}", file.display()),
             "name a text file with `agent/mode<TAB>prompt` on each line",
         )
@@ -55,27 +61,30 @@ fn read(file: &Path, plan: &Plan) -> Result<Vec<Case>, Failure> {
         }
         let place = format!("{}, line {number}", file.display());
         let Some((label, prompt)) = line.split_once('\t').filter(|(_, prompt)| !prompt.trim().is_empty()) else {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 format!("{place}: there is no tab between a mode and a prompt"),
                 "write `agent/mode`, a tab, and the prompt; - instead of a mode for what belongs nowhere",
             ));
         };
         let mode = match label.trim() {
             "-" => None,
-            label => Some(named(label, plan).map_err(|error| {
-                Failure::usage(shown(&format!("{place}: {}", error.problem)), shown(&error.help.replace('@', "")))
+            label => Some(parse_mode(label, plan).map_err(|error| {
+                CommandError::usage(
+                    display_line(&format!("{place}: {}", error.problem)),
+                    display_line(&error.help.replace('@', "")),
+                )
             })?),
         };
-        cases.push(Case { mode, prompt: prompt.to_owned() });
+        cases.push(EvalCase { mode, prompt: prompt.to_owned() });
     }
     if cases.is_empty() {
-        return Err(Failure::usage(format!("{} has no cases", file.display()), "write one on each line"));
+        return Err(CommandError::usage(format!("{} has no cases", file.display()), "write one on each line"));
     }
     Ok(cases)
 }
 
 #[derive(Debug, Default)]
-struct Measured {
+struct EvalMetrics {
     modes: usize,
     /// Cases that have a mode, and how many of them were right, among the first three, sure, and right and sure.
     within: usize,
@@ -93,8 +102,8 @@ struct Measured {
     each: Duration,
 }
 
-fn measure(router: &Router, cases: &[Case], learning: Duration) -> Measured {
-    let mut measured = Measured { modes: router.modes().len(), learning, ..Measured::default() };
+fn measure(router: &Router, cases: &[EvalCase], learning: Duration) -> EvalMetrics {
+    let mut measured = EvalMetrics { modes: router.modes().len(), learning, ..EvalMetrics::default() };
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     let mut confusion: BTreeMap<(ModeId, ModeId), usize> = BTreeMap::new();
     let mut spent = Duration::ZERO;
@@ -149,7 +158,7 @@ fn share(part: usize, whole: usize) -> Option<f64> {
     (whole > 0).then(|| count(part) / count(whole))
 }
 
-impl Measured {
+impl EvalMetrics {
     fn to_json(&self) -> serde_json::Value {
         let rounded = |share: Option<f64>| share.map(|share| (share * 10_000.0).round() / 10_000.0);
         let confused = |((wanted, got), count): &((ModeId, ModeId), usize)| json!({"expected": wanted, "routed": got, "count": count});

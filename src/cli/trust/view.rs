@@ -4,18 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::folders::Folders;
-use super::super::output::Output;
+use super::super::output::CommandOutput;
 use crate::diagnostic::{Severity, printable};
 use crate::graph;
 use crate::manifest::{
-    self, AgentEntry, Config, Layer, Manifests, Mode, Path, Placeholder, Program, Root, Runtime, ServiceEntry, Then,
-    Transport, VariableName,
+    self, AgentEntry, AgentProgram, AgentRuntime, Config, DocumentPath, Layer, Manifests, Mode, Placeholder, Root,
+    RuleEffect, ServiceEntry, Transport, VariableName,
 };
-use crate::trust::{Project, Since, TrustStore};
+use crate::trust::{FileChange, ProjectFiles, TrustStore};
 
 /// The files, and above all the programs they would start. What a project says is shown without anything
 /// that would steer the terminal: it must not be able to hide what one is asked to trust.
-pub(super) fn describe(project: &Project, store: &TrustStore, folders: &Folders, output: &mut Output) {
+pub(super) fn describe(project: &ProjectFiles, store: &TrustStore, folders: &Folders, output: &mut CommandOutput) {
     let root = Root::Snapshot { files: project.files.clone(), shown: String::new() };
     let (manifests, _) = manifest::load(&[(Layer::Project, root)]);
     let (builtin, _) = manifest::load(&[(Layer::Builtin, Root::Builtin)]);
@@ -26,10 +26,10 @@ pub(super) fn describe(project: &Project, store: &TrustStore, folders: &Folders,
     lines.extend(project.files.iter().map(|(path, content)| format!("  {} ({} bytes)", path.display(), content.len())));
     lines.extend(changes(project, store));
     for service in manifests.services.values() {
-        lines.extend(of_service(service, &builtin, &user));
+        lines.extend(service_lines(service, &builtin, &user));
     }
     for agent in manifests.agents.values() {
-        lines.extend(of_agent(agent, &builtin, &user));
+        lines.extend(agent_lines(agent, &builtin, &user));
     }
     lines.extend(manifests.configs.iter().flat_map(|entry| rules(&entry.config)));
     lines.extend(errors(project, folders));
@@ -38,7 +38,7 @@ pub(super) fn describe(project: &Project, store: &TrustStore, folders: &Folders,
 }
 
 /// Whether Skein would refuse to start with these files.
-fn errors(project: &Project, folders: &Folders) -> Option<String> {
+fn errors(project: &ProjectFiles, folders: &Folders) -> Option<String> {
     let user = Root::Disk { path: folders.config.clone(), shown: String::new() };
     let without = [(Layer::Builtin, Root::Builtin), (Layer::User, user.clone())];
     let theirs = Root::Snapshot { files: project.files.clone(), shown: String::new() };
@@ -55,22 +55,22 @@ fn errors(project: &Project, folders: &Folders) -> Option<String> {
 }
 
 /// What is another since the project was trusted, if it ever was.
-fn changes(project: &Project, store: &TrustStore) -> Vec<String> {
+fn changes(project: &ProjectFiles, store: &TrustStore) -> Vec<String> {
     let changes = store.changes(project);
     let head = (!changes.is_empty()).then(|| "since it was trusted:".to_owned());
-    let became = |(file, since): (String, Since)| match since {
-        Since::Added => format!("  {file} is new"),
-        Since::Changed => format!("  {file} has changed"),
-        Since::Removed => format!("  {file} is gone"),
+    let became = |(file, since): (String, FileChange)| match since {
+        FileChange::Added => format!("  {file} is new"),
+        FileChange::Changed => format!("  {file} has changed"),
+        FileChange::Removed => format!("  {file} is gone"),
     };
     head.into_iter().chain(changes.into_iter().map(became)).collect()
 }
 
-fn of_service(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
+fn service_lines(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
     let name = &service.manifest.name;
-    let mut lines = reached(service);
+    let mut lines = access_lines(service);
     // A server of .mcp.json with a built-in name is left out.
-    if builtin.services.contains_key(name.as_str()) && service.path == Path::root() {
+    if builtin.services.contains_key(name.as_str()) && service.path == DocumentPath::root() {
         lines.push(format!("service {name} changes the built-in service of that name"));
     }
     if user.services.contains_key(name.as_str()) {
@@ -80,7 +80,7 @@ fn of_service(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) -> 
 }
 
 /// The program or the address, and what of the user's environment it is given.
-pub(in super::super) fn reached(service: &ServiceEntry) -> Vec<String> {
+pub(in super::super) fn access_lines(service: &ServiceEntry) -> Vec<String> {
     let name = &service.manifest.name;
     let transport = &service.manifest.transport;
     let what = match transport {
@@ -90,10 +90,10 @@ pub(in super::super) fn reached(service: &ServiceEntry) -> Vec<String> {
         }
         Transport::Http(http) => Some(format!("service {name} connects to: {}", http.url)),
     };
-    what.into_iter().chain(given(&format!("service {name}"), transport, &[])).collect()
+    what.into_iter().chain(variables_line(&format!("service {name}"), transport, &[])).collect()
 }
 
-fn of_agent(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
+fn agent_lines(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
     let name = &agent.manifest.name;
     let mut lines = Vec::new();
     for (others, whose) in [(builtin, "the built-in"), (user, "your")] {
@@ -102,10 +102,10 @@ fn of_agent(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<St
         }
     }
     lines.extend(agent.modes.iter().map(|entry| format!("mode {name}/{}: {}", entry.mode.slug, mode(&entry.mode))));
-    if let Some(Runtime::Acp(acp)) = &agent.manifest.runtime {
-        let Program { command, args, env } = acp.program();
+    if let Some(AgentRuntime::Acp(acp)) = &agent.manifest.runtime {
+        let AgentProgram { command, args, env } = acp.program();
         lines.push(format!("agent {name} runs: {}", program(&command, &args, &env)));
-        lines.extend(given(&format!("agent {name}"), acp, &acp.inherit));
+        lines.extend(variables_line(&format!("agent {name}"), acp, &acp.inherit));
     }
     lines
 }
@@ -114,20 +114,20 @@ fn of_agent(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec<St
 fn program(command: &str, args: &[String], env: &BTreeMap<String, String>) -> String {
     let mut text = [&[command.to_owned()], args].concat().join(" ");
     if !env.is_empty() {
-        let set: Vec<_> = env.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+        let set: Vec<_> = env.iter().map(|(name, value)| format!("{name}={}", quote(value))).collect();
         text.push_str(&format!(" (sets {})", set.join(", ")));
     }
     text
 }
 
 /// A value that could be taken for more than one is put into quotes.
-fn quoted(value: &str) -> String {
+fn quote(value: &str) -> String {
     let plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || ",()\"".contains(c));
     if plain { value.to_owned() } else { format!("{value:?}") }
 }
 
 /// Which of the user's variables something is given: a key may be among them, and an address is where it goes.
-fn given(whom: &str, transport: &impl serde::Serialize, inherited: &[VariableName]) -> Option<String> {
+fn variables_line(whom: &str, transport: &impl serde::Serialize, inherited: &[VariableName]) -> Option<String> {
     let text = serde_json::to_string(transport).unwrap_or_default();
     let inherited = inherited.iter().map(|VariableName(name)| name.as_str());
     let names: BTreeSet<_> = Placeholder::all_in(&text).map(|placeholder| placeholder.name).chain(inherited).collect();
@@ -152,9 +152,9 @@ fn rules(config: &Config) -> Vec<String> {
     }
     for rule in &config.permissions {
         let what = match rule.then {
-            Then::Deny => "calls are refused",
-            Then::Ask => "calls are asked about",
-            Then::Allow => "calls cannot be allowed by a project, and make its config wrong",
+            RuleEffect::Deny => "calls are refused",
+            RuleEffect::Ask => "calls are asked about",
+            RuleEffect::Allow => "calls cannot be allowed by a project, and make its config wrong",
         };
         rules.push(format!("{what}: {rule}"));
     }

@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use regex::RegexBuilder;
 
-use super::values::Origin;
-use super::{Checks, listed};
-use crate::diagnostic::{Diagnostic, Place};
-use crate::graph::scope::{Rule, RuleKind, ToolScope};
+use super::values::ValueOrigin;
+use super::{Checks, join_names};
+use crate::diagnostic::{Diagnostic, SourceLocation};
+use crate::graph::scope::{GroupRule, GroupRuleKind, ToolScope};
 use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{
-    AcpRuntime, AgentEntry, Dependency, DependencyKind, GroupEntry, Layer, ModeEntry, Path, Runtime, ServiceEntry,
-    Source, Transport, VariableName,
+    AcpRuntime, AgentEntry, AgentRuntime, Dependency, DependencyKind, DocumentPath, GroupEntry, Layer, ModeEntry,
+    ServiceEntry, SourceFile, Transport, VariableName,
 };
 use crate::sandbox::{self, PROTECTED_EXAMPLES};
 
@@ -49,7 +49,7 @@ impl<'a> Checks<'a> {
     fn agent(&mut self, entry: &'a AgentEntry) {
         let manifest = &entry.manifest;
         for (index, dependency) in manifest.metadata.dependencies.iter().enumerate() {
-            let at = Path::root().key("metadata").key("dependencies").index(index);
+            let at = DocumentPath::root().key("metadata").key("dependencies").index(index);
             self.dependency(
                 &format!("agent `{}`", manifest.name),
                 &manifest.name,
@@ -59,15 +59,15 @@ impl<'a> Checks<'a> {
                 entry.layer,
             );
         }
-        if let Some(Runtime::Acp(acp)) = &manifest.runtime {
+        if let Some(AgentRuntime::Acp(acp)) = &manifest.runtime {
             self.runtime(entry, acp);
         }
         if let Some(mode) = &manifest.default_mode {
             let id = ModeId::new(manifest.name.clone(), mode.clone());
-            self.offered_mode(&id, || entry.source.place(&Path::root().key("default_mode")));
+            self.check_mode_reference(&id, || entry.source.place(&DocumentPath::root().key("default_mode")));
         }
         for (index, pattern) in manifest.delegates.iter().enumerate() {
-            let at = || entry.source.place(&Path::root().key("delegates").index(index));
+            let at = || entry.source.place(&DocumentPath::root().key("delegates").index(index));
             match pattern.0.split_once('/') {
                 Some(("*", "*")) => {}
                 Some((agent, "*")) if self.manifests.agents.contains_key(agent) => {}
@@ -77,7 +77,7 @@ impl<'a> Checks<'a> {
                 }
                 _ => {
                     if let Ok(id) = pattern.0.parse::<ModeId>() {
-                        self.offered_mode(&id, at);
+                        self.check_mode_reference(&id, at);
                     }
                 }
             }
@@ -85,10 +85,10 @@ impl<'a> Checks<'a> {
     }
 
     fn runtime(&mut self, entry: &AgentEntry, acp: &AcpRuntime) {
-        let mut origin = Origin {
+        let mut origin = ValueOrigin {
             who: format!("agent `{}`", entry.manifest.name),
             source: &entry.source,
-            path: Path::root().key("runtime").key("acp"),
+            path: DocumentPath::root().key("runtime").key("acp"),
         };
         if let Some(command) = &acp.command {
             self.placeholder(&origin, &origin.path.key("command"), command);
@@ -102,7 +102,7 @@ impl<'a> Checks<'a> {
         let packages = packages.into_iter().filter_map(|(key, package)| Some((key, package.as_ref()?)));
         let packages = packages.map(|(key, package)| (key, &package.args, &package.env));
         for (key, args, env) in packages.chain(acp.cargo.iter().map(|cargo| ("cargo", &cargo.args, &cargo.env))) {
-            origin.path = Path::root().key("runtime").key("acp").key(key);
+            origin.path = DocumentPath::root().key("runtime").key("acp").key(key);
             self.process(&origin, args, env);
         }
     }
@@ -143,8 +143,8 @@ impl<'a> Checks<'a> {
         who: &str,
         agent: &crate::ids::AgentName,
         dependency: &'a Dependency,
-        source: &Source,
-        at: &Path,
+        source: &SourceFile,
+        at: &DocumentPath,
         layer: Layer,
     ) -> bool {
         let name = dependency.name();
@@ -218,7 +218,7 @@ impl<'a> Checks<'a> {
                 continue;
             }
             match self.meaning(id, entry, needs, || mode.source.place(&at)) {
-                Some(kind) => scope.rules.push(Rule { group: entry.group().clone(), kind, files }),
+                Some(kind) => scope.rules.push(GroupRule { group: entry.group().clone(), kind, files }),
                 None => understood = false,
             }
         }
@@ -237,18 +237,18 @@ impl<'a> Checks<'a> {
         id: &ModeId,
         entry: &GroupEntry,
         needs: &[&'a ServiceName],
-        at: impl FnOnce() -> Place,
-    ) -> Option<RuleKind> {
+        at: impl FnOnce() -> SourceLocation,
+    ) -> Option<GroupRuleKind> {
         let group = entry.group();
         let declares = |service: &&&ServiceName| {
             self.manifests.services.get(**service).is_some_and(|entry| entry.manifest.groups.contains_key(group))
         };
         if needs.iter().any(|service| declares(&service)) {
-            Some(RuleKind::Declared)
+            Some(GroupRuleKind::Declared)
         } else if needs.iter().any(|service| service.as_str() == group.as_str()) {
-            Some(RuleKind::Service)
+            Some(GroupRuleKind::Service)
         } else if group.as_str() == "mcp" {
-            Some(RuleKind::Mcp)
+            Some(GroupRuleKind::Mcp)
         } else {
             let help = self.group_help(group.as_str(), needs);
             let problem =
@@ -271,7 +271,7 @@ impl<'a> Checks<'a> {
                 .services
                 .values()
                 .filter(|service| service.manifest.groups.keys().any(|name| name.as_str() == group));
-            let names = listed(declaring.map(|service| service.manifest.name.as_str()));
+            let names = join_names(declaring.map(|service| service.manifest.name.as_str()));
             return format!("add a service that declares it to the mode's dependencies: {names}");
         }
         let mut known: Vec<&str> = vec!["none", "mcp"];
@@ -285,7 +285,7 @@ impl<'a> Checks<'a> {
         known.retain(|name| seen.insert(*name));
         match nearest(group, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("this mode can list: {}", listed(known.into_iter())),
+            None => format!("this mode can list: {}", join_names(known.into_iter())),
         }
     }
 
@@ -363,7 +363,7 @@ impl<'a> Checks<'a> {
                 format!(
                     "list `{}` or one of its groups ({}), or drop the dependency",
                     dependency.name(),
-                    listed(groups)
+                    join_names(groups)
                 ),
             ));
         }
@@ -388,8 +388,8 @@ fn admits_any(scope: &ToolScope, service: &ServiceEntry) -> bool {
         service.manifest.groups.is_empty() && matches!(service.manifest.transport, Transport::Builtin(_));
     without_tools
         || scope.rules().iter().any(|rule| match rule.kind {
-            RuleKind::Declared => service.manifest.groups.contains_key(&rule.group),
-            RuleKind::Service => rule.group.as_str() == service.manifest.name.as_str(),
-            RuleKind::Mcp => service.in_mcp(),
+            GroupRuleKind::Declared => service.manifest.groups.contains_key(&rule.group),
+            GroupRuleKind::Service => rule.group.as_str() == service.manifest.name.as_str(),
+            GroupRuleKind::Mcp => service.is_in_mcp(),
         })
 }

@@ -1,7 +1,7 @@
 //! Rules about services: what they require, the groups they declare, the values they are started with.
 
 use super::Checks;
-use super::values::Origin;
+use super::values::ValueOrigin;
 use crate::manifest::{Requires, ServiceEntry, Transport};
 
 /// Names in a mode's `tool_groups` that have a meaning of their own.
@@ -70,7 +70,7 @@ impl<'a> Checks<'a> {
     }
 
     fn values(&mut self, entry: &'a ServiceEntry) {
-        let origin = Origin {
+        let origin = ValueOrigin {
             who: format!("service `{}`", entry.manifest.name),
             source: &entry.source,
             path: entry.transport_path(),

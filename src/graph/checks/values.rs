@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 
 use super::Checks;
-use crate::diagnostic::{Diagnostic, Place};
-use crate::manifest::{LOADERS, Path, Placeholder, Source};
+use crate::diagnostic::{Diagnostic, SourceLocation};
+use crate::manifest::{DocumentPath, LOADERS, Placeholder, SourceFile};
 
 /// Whose values they are, and where they stand.
-pub(super) struct Origin<'a> {
+pub(super) struct ValueOrigin<'a> {
     pub(super) who: String,
-    pub(super) source: &'a Source,
-    pub(super) path: Path,
+    pub(super) source: &'a SourceFile,
+    pub(super) path: DocumentPath,
 }
 
 impl Checks<'_> {
-    pub(super) fn process(&mut self, origin: &Origin<'_>, args: &[String], env: &BTreeMap<String, String>) {
+    pub(super) fn process(&mut self, origin: &ValueOrigin<'_>, args: &[String], env: &BTreeMap<String, String>) {
         for (index, argument) in args.iter().enumerate() {
             self.placeholder(origin, &origin.path.key("args").index(index), argument);
         }
@@ -25,21 +25,21 @@ impl Checks<'_> {
         self.secrets(origin, "env", env);
     }
 
-    pub(super) fn working_directory(&mut self, origin: &Origin<'_>, cwd: Option<&str>) {
+    pub(super) fn working_directory(&mut self, origin: &ValueOrigin<'_>, cwd: Option<&str>) {
         if let Some(cwd) = cwd {
             self.placeholder(origin, &origin.path.key("cwd"), cwd);
         }
     }
 
     /// A variable that loads code is refused wherever a manifest names one.
-    pub(super) fn loader(&mut self, name: &str, at: impl FnOnce() -> Place) {
+    pub(super) fn loader(&mut self, name: &str, at: impl FnOnce() -> SourceLocation) {
         if LOADERS.contains(&name) {
             let problem = format!("`{name}` loads code that the manifest does not show");
             self.error("E121", at(), problem, "remove it; a wrapper script may set it where people can see it");
         }
     }
 
-    pub(super) fn secrets(&mut self, origin: &Origin<'_>, field: &str, values: &BTreeMap<String, String>) {
+    pub(super) fn secrets(&mut self, origin: &ValueOrigin<'_>, field: &str, values: &BTreeMap<String, String>) {
         for (name, value) in values {
             let at = origin.path.key(field).key(name);
             self.placeholder(origin, &at, value);
@@ -59,7 +59,7 @@ impl Checks<'_> {
         }
     }
 
-    pub(super) fn placeholder(&mut self, origin: &Origin<'_>, at: &Path, value: &str) {
+    pub(super) fn placeholder(&mut self, origin: &ValueOrigin<'_>, at: &DocumentPath, value: &str) {
         for part in value.split("${").skip(1) {
             let problem = match part.split_once('}') {
                 None => format!("`${{{part}` has no closing brace"),

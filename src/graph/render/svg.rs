@@ -8,7 +8,7 @@ use super::id_of;
 use crate::graph::nodes::{EdgeKind, Node};
 use crate::graph::plan::Plan;
 use crate::ids::{AgentName, ServiceName};
-use crate::manifest::{ServiceEntry, Status};
+use crate::manifest::{Readiness, ServiceEntry};
 
 const MARGIN: f64 = 32.0;
 const TITLE: f64 = 64.0;
@@ -206,7 +206,7 @@ fn draw_delegates(out: &mut String, plan: &Plan, rows: &Rows, x: f64) {
 
 fn draw_service(out: &mut String, service: &ServiceEntry, (top, colour): (f64, &str), x: f64) {
     let manifest = &service.manifest;
-    let dash = if manifest.status == Status::Planned { " stroke-dasharray=\"5 4\"" } else { "" };
+    let dash = if manifest.status == Readiness::Planned { " stroke-dasharray=\"5 4\"" } else { "" };
     let about = match (&manifest.owner, manifest.groups.len()) {
         (Some(owner), _) => format!("owned by the {owner}"),
         (None, 0) => "no declared groups".to_owned(),

@@ -6,7 +6,7 @@ const LONGEST: usize = 2_000;
 
 /// How a clause follows the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Join {
+pub(super) enum ClauseJoin {
     /// `and`, `also`, a comma: in any order.
     Beside,
     /// `then`, `;`, the next number.
@@ -18,7 +18,7 @@ pub(super) enum Join {
 pub(super) struct Clause {
     start: usize,
     end: usize,
-    pub(super) join: Join,
+    pub(super) join: ClauseJoin,
     /// What stands above a list belongs to each of its items.
     heading: String,
 }
@@ -124,19 +124,19 @@ pub(super) fn clauses(prompt: &str) -> Vec<Clause> {
     if prompt.len() > LONGEST {
         return Vec::new();
     }
-    let listed = listed(prompt);
+    let listed = list_clauses(prompt);
     if listed.len() > 1 { listed } else { sentences(prompt) }
 }
 
 /// A word of the masked text, where it stands, and what separates it from the one before.
-struct Word {
+struct ClauseWord {
     start: usize,
     lower: String,
-    gap: Gap,
+    gap: WordGap,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Gap {
+enum WordGap {
     /// Inside a path or a name: nothing begins here.
     None,
     Space,
@@ -146,13 +146,13 @@ enum Gap {
 }
 
 fn sentences(prompt: &str) -> Vec<Clause> {
-    let masked = masked(prompt);
+    let masked = mask(prompt);
     let words = words(&masked);
     let mut clauses: Vec<Clause> = Vec::new();
     let mut start = 0;
     // The word at which the current clause's own request begins.
-    let mut request = opened(&words, 0);
-    let mut join = Join::Beside;
+    let mut request = skip_openers(&words, 0);
+    let mut join = ClauseJoin::Beside;
     let mut at = 1;
     while at < words.len() {
         let Some(joint) = joint(&words, request, at) else {
@@ -172,70 +172,70 @@ fn sentences(prompt: &str) -> Vec<Clause> {
 }
 
 struct Joint {
-    join: Join,
+    join: ClauseJoin,
     /// The first word of the new clause, and its verb.
     begin: usize,
     verb: usize,
 }
 
 /// Whether a new request begins at this word, given where the current one began.
-fn joint(words: &[Word], request: usize, at: usize) -> Option<Joint> {
+fn joint(words: &[ClauseWord], request: usize, at: usize) -> Option<Joint> {
     let gap = words[at].gap;
     let mut join = match gap {
-        Gap::None => return None,
-        Gap::Space => None,
-        Gap::Comma | Gap::Sentence => Some(Join::Beside),
-        Gap::Semicolon => Some(Join::After),
+        WordGap::None => return None,
+        WordGap::Space => None,
+        WordGap::Comma | WordGap::Sentence => Some(ClauseJoin::Beside),
+        WordGap::Semicolon => Some(ClauseJoin::After),
     };
     let mut begin = at;
     loop {
         let word = words.get(begin)?;
         // `next` and `finally` are only an order if a clause begins with them.
         if let Some(length) = phrase(words, begin, ORDERING) {
-            let alone = word.lower == "then" || gap > Gap::Space || begin > at;
+            let alone = word.lower == "then" || gap > WordGap::Space || begin > at;
             let before = at.checked_sub(1).map(|before| words[before].lower.as_str()).unwrap_or_default();
             let conditional = words[request.min(at)..at].iter().any(|word| word.lower == "if");
-            if !alone || BEFORE_THEN.contains(&before) || (conditional && gap < Gap::Semicolon) {
+            if !alone || BEFORE_THEN.contains(&before) || (conditional && gap < WordGap::Semicolon) {
                 return None;
             }
-            join = Some(Join::After);
+            join = Some(ClauseJoin::After);
             begin += length;
         } else if JOINING.contains(&word.lower.as_str()) {
-            join = join.or(Some(Join::Beside));
+            join = join.or(Some(ClauseJoin::Beside));
             begin += 1;
         } else {
             break;
         }
     }
-    let verb = opened(words, begin);
+    let verb = skip_openers(words, begin);
     // A lone verb shares its object with the other, as in `search and replace`.
-    let both = verb + 1 < words.len() && at >= request + 2 && words[verb + 1].gap == Gap::Space;
-    let open = gap < Gap::Semicolon && !(join == Some(Join::After) && gap == Gap::Comma);
+    let both = verb + 1 < words.len() && at >= request + 2 && words[verb + 1].gap == WordGap::Space;
+    let open = gap < WordGap::Semicolon && !(join == Some(ClauseJoin::After) && gap == WordGap::Comma);
     let torn = open && is_subordinate(&words[request.min(at)..at]);
-    (is_request(words, verb) && both && !torn && words[verb].gap != Gap::None)
+    (is_request(words, verb) && both && !torn && words[verb].gap != WordGap::None)
         .then(|| join.map(|join| Joint { join, begin, verb }))
         .flatten()
 }
 
 /// `write a script to fetch and store it`, `explain how it works and …`: what follows may belong to the inner part.
-fn is_subordinate(words: &[Word]) -> bool {
+fn is_subordinate(words: &[ClauseWord]) -> bool {
     let inner = words.iter().any(|word| SUBORDINATE.contains(&word.lower.as_str()));
     inner || words.windows(2).any(|pair| pair[0].lower == "to" && is_verb(&pair[1].lower))
 }
 
 /// Where the verb stands after words like `please` and `can you`.
-fn opened(words: &[Word], mut at: usize) -> usize {
+fn skip_openers(words: &[ClauseWord], mut at: usize) -> usize {
     while let Some(length) = phrase(words, at, OPENERS) {
         at += length;
     }
     at
 }
 
-fn is_request(words: &[Word], at: usize) -> bool {
+fn is_request(words: &[ClauseWord], at: usize) -> bool {
     words.get(at).is_some_and(|word| is_verb(&word.lower))
 }
 
-fn phrase(words: &[Word], at: usize, phrases: &[&str]) -> Option<usize> {
+fn phrase(words: &[ClauseWord], at: usize, phrases: &[&str]) -> Option<usize> {
     let rest = words.get(at..).unwrap_or_default();
     let here = |phrase: &&&str| {
         let mut said = rest.iter();
@@ -248,8 +248,8 @@ fn is_verb(word: &str) -> bool {
     VERBS.split(' ').any(|verb| verb == word)
 }
 
-fn words(text: &str) -> Vec<Word> {
-    let mut found: Vec<Word> = Vec::new();
+fn words(text: &str) -> Vec<ClauseWord> {
+    let mut found: Vec<ClauseWord> = Vec::new();
     let mut last = 0;
     let mut start = None;
     let ends = text.char_indices().chain([(text.len(), ' ')]);
@@ -258,7 +258,7 @@ fn words(text: &str) -> Vec<Word> {
             (true, None) => start = Some(at),
             (false, Some(begin)) => {
                 let lower = text[begin..at].to_lowercase().replace('’', "'");
-                found.push(Word { start: begin, lower, gap: gap(&text[last..begin]) });
+                found.push(ClauseWord { start: begin, lower, gap: gap(&text[last..begin]) });
                 (last, start) = (at, None);
             }
             _ => {}
@@ -267,31 +267,31 @@ fn words(text: &str) -> Vec<Word> {
     found
 }
 
-fn gap(between: &str) -> Gap {
+fn gap(between: &str) -> WordGap {
     let ends_sentence = |text: &str| text.trim_start().starts_with(['.', '!', '?']);
     if !between.contains(char::is_whitespace) {
-        Gap::None
+        WordGap::None
     } else if between.contains('\n') || (ends_sentence(between) && between.ends_with(char::is_whitespace)) {
-        Gap::Sentence
+        WordGap::Sentence
     } else if between.contains(';') {
-        Gap::Semicolon
+        WordGap::Semicolon
     } else if between.contains(',') {
-        Gap::Comma
+        WordGap::Comma
     } else {
-        Gap::Space
+        WordGap::Space
     }
 }
 
 /// Two or more lines `1. …`, each of which begins with a request.
-fn listed(prompt: &str) -> Vec<Clause> {
-    let masked = masked(prompt);
+fn list_clauses(prompt: &str) -> Vec<Clause> {
+    let masked = mask(prompt);
     let mut items: Vec<usize> = Vec::new();
     let mut clauses: Vec<Clause> = Vec::new();
     let mut at = 0;
     for line in masked.split_inclusive('\n') {
         if let Some(marker) = marker(line, items.len() + 1) {
             items.push(at);
-            clauses.push(Clause { start: at + marker, end: 0, join: Join::After, heading: String::new() });
+            clauses.push(Clause { start: at + marker, end: 0, join: ClauseJoin::After, heading: String::new() });
         }
         at += line.len();
     }
@@ -303,7 +303,7 @@ fn listed(prompt: &str) -> Vec<Clause> {
     }
     let requests = clauses.iter().all(|clause| {
         let words = words(&masked[clause.start..clause.end]);
-        is_request(&words, opened(&words, 0)) && words.len() > 1
+        is_request(&words, skip_openers(&words, 0)) && words.len() > 1
     });
     if requests { clauses } else { Vec::new() }
 }
@@ -316,12 +316,12 @@ fn marker(line: &str, number: usize) -> Option<usize> {
 }
 
 /// The same text, byte for byte as long, with everything that is quoted, code or in brackets blotted out.
-fn masked(prompt: &str) -> String {
+fn mask(prompt: &str) -> String {
     let mut masked = String::with_capacity(prompt.len());
     let mut rest = prompt;
     let mut before = ' ';
     while let Some(c) = rest.chars().next() {
-        let length = protected(rest, before).unwrap_or(0);
+        let length = opaque_length(rest, before).unwrap_or(0);
         if length > 0 {
             masked.push_str(&"_".repeat(length));
             rest = &rest[length..];
@@ -336,7 +336,7 @@ fn masked(prompt: &str) -> String {
 }
 
 /// How many bytes from here are not to be looked into.
-fn protected(rest: &str, before: char) -> Option<usize> {
+fn opaque_length(rest: &str, before: char) -> Option<usize> {
     let until = |open: usize, close: &str| rest[open..].find(close).map(|at| open + at + close.len());
     if rest.starts_with("```") {
         return Some(until(3, "```").unwrap_or(rest.len()));

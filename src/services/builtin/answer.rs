@@ -6,15 +6,15 @@ use rmcp::model::{CallToolResult, ContentBlock, IntoContents};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-pub(super) use crate::tool::head;
+pub(super) use crate::tool::truncate;
 
 /// Why a call changed nothing, in words for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal(pub(super) String);
+pub(super) struct ToolRefusal(pub(super) String);
 
-pub(super) type Answer = Result<CallToolResult, Refusal>;
+pub(super) type ToolReply = Result<CallToolResult, ToolRefusal>;
 
-impl Refusal {
+impl ToolRefusal {
     pub(super) fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
@@ -31,7 +31,7 @@ impl Refusal {
 }
 
 /// The result is marked as an error, and this is what it says.
-impl IntoContents for Refusal {
+impl IntoContents for ToolRefusal {
     fn into_contents(self) -> Vec<ContentBlock> {
         vec![ContentBlock::text(self.0)]
     }
@@ -42,15 +42,15 @@ pub(super) fn text(text: impl Into<String>) -> CallToolResult {
 }
 
 /// Text for the model, and the same as data for programs.
-pub(super) fn structured(text: impl Into<String>, data: Value) -> CallToolResult {
+pub(super) fn with_data(text: impl Into<String>, data: Value) -> CallToolResult {
     let mut result = self::text(text);
     result.structured_content = Some(data);
     result
 }
 
 /// As [`structured`], for a tool that ran and did not succeed.
-pub(super) fn structured_error(text: impl Into<String>, data: Value) -> CallToolResult {
-    let mut result = structured(text, data);
+pub(super) fn error_with_data(text: impl Into<String>, data: Value) -> CallToolResult {
+    let mut result = with_data(text, data);
     result.is_error = Some(true);
     result
 }

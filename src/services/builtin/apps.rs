@@ -6,7 +6,7 @@ mod check;
 mod network;
 mod page;
 mod report;
-mod shelf;
+mod store;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use serde::Deserialize;
 use serde_json::json;
 use url::Url;
 
-use network::{MAX_ORIGINS, Origin};
+use network::{MAX_ORIGINS, NetworkOrigin};
 use page::{App, MIME, VIEW, VIEW_PAGE, Version};
-use report::{about, listed, object, shown, summary};
-use shelf::{Name, Shelf};
+use report::{about, app_result, list_result, object, summary};
+use store::{AppName, AppStore};
 
-use super::answer::{self, Answer, Refusal};
+use super::answer::{self, ToolRefusal, ToolReply};
 use super::developer::edit::{self, Replacement};
 use super::schema;
 use crate::clock;
@@ -43,7 +43,7 @@ const SIZES: std::ops::RangeInclusive<u32> = 100..=4_000;
 #[derive(Clone)]
 pub struct AppsService {
     tool_router: Arc<ToolRouter<Self>>,
-    shelf: Shelf,
+    shelf: AppStore,
 }
 
 impl std::fmt::Debug for AppsService {
@@ -116,12 +116,12 @@ struct RestoreApp {
 impl AppsService {
     /// Keeps its apps below `folder`.
     pub fn new(folder: &Path) -> Self {
-        Self { tool_router: Arc::new(schema::slim(Self::tool_router())), shelf: Shelf::new(folder.join("apps")) }
+        Self { tool_router: Arc::new(schema::slim(Self::tool_router())), shelf: AppStore::new(folder.join("apps")) }
     }
 
     #[tool(
         description = "Keep a new app: one self-contained HTML page",
-        meta = report::for_the_model(None),
+        meta = report::model_only_meta(None),
         annotations(
             read_only_hint = false,
             destructive_hint = false,
@@ -129,35 +129,35 @@ impl AppsService {
             open_world_hint = false
         )
     )]
-    async fn create_app(&self, Parameters(request): Parameters<CreateApp>) -> Answer {
-        let name = Name::parse(&request.name)?;
+    async fn create_app(&self, Parameters(request): Parameters<CreateApp>) -> ToolReply {
+        let name = AppName::parse(&request.name)?;
         let made = self.work(move |shelf| {
             shelf.change(&name, |there, version| {
                 if let Some(there) = there? {
-                    return Err(Refusal::new(format!(
+                    return Err(ToolRefusal::new(format!(
                         "there is an app `{}` already, \"{}\" in version {}; take another name, or change it with `update_app`",
                         there.name, there.title, there.version()
                     )));
                 }
-                checked(App {
+                check_app(App {
                     name: name.as_str().to_owned(),
                     title: String::new(),
                     width: request.width,
                     height: request.height,
                     network: origins(request.network)?,
-                    versions: vec![saved(version, "created")],
+                    versions: vec![new_version(version, "created")],
                     prd: request.prd,
                     html: request.html,
                 })
             })
         });
         let app = made.await?;
-        Ok(shown(format!("created `{}`, version {}: \"{}\"", app.name, app.version(), app.title), &app, json!({})))
+        Ok(app_result(format!("created `{}`, version {}: \"{}\"", app.name, app.version(), app.title), &app, json!({})))
     }
 
     #[tool(
         description = "Make a new version by exact replacements or a whole page; the name stays",
-        meta = report::for_the_model(None),
+        meta = report::model_only_meta(None),
         annotations(
             read_only_hint = false,
             destructive_hint = false,
@@ -165,66 +165,66 @@ impl AppsService {
             open_world_hint = false
         )
     )]
-    async fn update_app(&self, Parameters(request): Parameters<UpdateApp>) -> Answer {
-        let name = Name::parse(&request.name)?;
+    async fn update_app(&self, Parameters(request): Parameters<UpdateApp>) -> ToolReply {
+        let name = AppName::parse(&request.name)?;
         let made = self.work(move |shelf| {
             shelf.change(&name, |there, version| {
-                let there = there?.ok_or_else(|| unknown(shelf, &name))?;
-                checked(updated(there, request, version)?)
+                let there = there?.ok_or_else(|| no_such_app(shelf, &name))?;
+                check_app(apply_update(there, request, version)?)
             })
         });
         let app = made.await?;
         let text = format!("`{}` is now version {}; `restore_app` brings an earlier one back", app.name, app.version());
-        Ok(shown(text, &app, json!({})))
+        Ok(app_result(text, &app, json!({})))
     }
 
     #[tool(
         description = "Product description, history and page",
-        meta = report::for_the_model(None),
+        meta = report::model_only_meta(None),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn read_app(&self, Parameters(request): Parameters<ReadApp>) -> Answer {
-        let name = Name::parse(&request.name)?;
+    async fn read_app(&self, Parameters(request): Parameters<ReadApp>) -> ToolReply {
+        let name = AppName::parse(&request.name)?;
         let app = self.work(move |shelf| match request.version {
             Some(version) => earlier(shelf, &name, version),
-            None => shelf.get(&name)?.ok_or_else(|| unknown(shelf, &name)),
+            None => shelf.get(&name)?.ok_or_else(|| no_such_app(shelf, &name)),
         });
         let app = app.await?;
-        let mut result = answer::structured(about(&app), summary(&app));
+        let mut result = answer::with_data(about(&app), summary(&app));
         result.content.push(ContentBlock::text(app.html));
         Ok(result)
     }
 
     #[tool(
         description = "List apps, also deleted ones",
-        meta = report::for_the_model(None),
+        meta = report::model_only_meta(None),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn list_apps(&self) -> Answer {
-        let listing = self.work(Shelf::list).await?;
-        Ok(listed(&listing))
+    async fn list_apps(&self) -> ToolReply {
+        let listing = self.work(AppStore::list).await?;
+        Ok(list_result(&listing))
     }
 
     #[tool(
         description = "Delete an app; its versions stay for `restore_app`",
-        meta = report::for_the_model(None),
+        meta = report::model_only_meta(None),
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn delete_app(&self, Parameters(request): Parameters<OneApp>) -> Answer {
-        let name = Name::parse(&request.name)?;
+    async fn delete_app(&self, Parameters(request): Parameters<OneApp>) -> ToolReply {
+        let name = AppName::parse(&request.name)?;
         let gone = self.work(move |shelf| {
-            let newest = shelf.delete(&name)?.ok_or_else(|| unknown(shelf, &name))?;
+            let newest = shelf.delete(&name)?.ok_or_else(|| no_such_app(shelf, &name))?;
             Ok((name, newest))
         });
         let (name, newest) = gone.await?;
         let name = name.as_str();
         let text = format!("deleted `{name}`; `restore_app` with version {newest} brings it back");
-        Ok(answer::structured(text, json!({"deleted": name, "newest_version": newest})))
+        Ok(answer::with_data(text, json!({"deleted": name, "newest_version": newest})))
     }
 
     #[tool(
         description = "Make an earlier version, or a deleted app, the current one",
-        meta = report::for_the_model(None),
+        meta = report::model_only_meta(None),
         annotations(
             read_only_hint = false,
             destructive_hint = false,
@@ -232,8 +232,8 @@ impl AppsService {
             open_world_hint = false
         )
     )]
-    async fn restore_app(&self, Parameters(request): Parameters<RestoreApp>) -> Answer {
-        let name = Name::parse(&request.name)?;
+    async fn restore_app(&self, Parameters(request): Parameters<RestoreApp>) -> ToolReply {
+        let name = AppName::parse(&request.name)?;
         let wanted = request.version;
         let made = self.work(move |shelf| {
             let old = earlier(shelf, &name, wanted)?;
@@ -241,17 +241,17 @@ impl AppsService {
                 // A file that cannot be read is no reason to keep it.
                 let there = there.ok().flatten();
                 if there.as_ref().is_some_and(|there| there.version() == wanted) {
-                    return Err(Refusal::new(format!("`{}` is in version {wanted} already", name.as_str())));
+                    return Err(ToolRefusal::new(format!("`{}` is in version {wanted} already", name.as_str())));
                 }
                 let kept = || shelf.versions(&name).unwrap_or_default().into_iter();
                 let newest = || kept().find_map(|version| shelf.version(&name, version).ok().flatten());
                 let mut versions = there.or_else(newest).map_or_else(|| old.versions.clone(), |app| app.versions);
-                versions.push(saved(version, &format!("version {wanted} restored")));
+                versions.push(new_version(version, &format!("version {wanted} restored")));
                 Ok(App { versions, ..old })
             })
         });
         let app = made.await?;
-        Ok(shown(
+        Ok(app_result(
             format!("`{}` is now version {}, the same as version {wanted}", app.name, app.version()),
             &app,
             json!({}),
@@ -260,31 +260,31 @@ impl AppsService {
 
     #[tool(
         description = "Where to see an app: its `ui://` resource and a file for the user's browser",
-        meta = report::for_the_model(Some(VIEW)),
+        meta = report::model_only_meta(Some(VIEW)),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn open_app(&self, Parameters(request): Parameters<OneApp>) -> Answer {
-        let name = Name::parse(&request.name)?;
+    async fn open_app(&self, Parameters(request): Parameters<OneApp>) -> ToolReply {
+        let name = AppName::parse(&request.name)?;
         let found = self.work(move |shelf| {
-            let app = shelf.get(&name)?.ok_or_else(|| unknown(shelf, &name))?;
+            let app = shelf.get(&name)?.ok_or_else(|| no_such_app(shelf, &name))?;
             Ok((app, shelf.file(&name)))
         });
         let (app, file) = found.await?;
         let url = Url::from_file_path(&file)
-            .map_err(|()| Refusal::new("the data folder has no absolute path; tell the user"))?;
+            .map_err(|()| ToolRefusal::new("the data folder has no absolute path; tell the user"))?;
         let text =
             format!("\"{}\", version {}. Tell the user to open this in a browser: {url}", app.title, app.version());
-        Ok(shown(text, &app, json!({"file": file, "url": url.as_str()})))
+        Ok(app_result(text, &app, json!({"file": file, "url": url.as_str()})))
     }
 
     /// Runs `work` where it may wait for the disk or another process.
     async fn work<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Shelf) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl FnOnce(&AppStore) -> Result<T, ToolRefusal> + Send + 'static,
+    ) -> Result<T, ToolRefusal> {
         let shelf = self.shelf.clone();
         let done = tokio::task::spawn_blocking(move || work(&shelf)).await;
-        done.unwrap_or_else(|error| Err(Refusal::new(format!("nothing was changed: {error}"))))
+        done.unwrap_or_else(|error| Err(ToolRefusal::new(format!("nothing was changed: {error}"))))
     }
 }
 
@@ -306,7 +306,7 @@ impl ServerHandler for AppsService {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let listing = self.work(Shelf::list).await.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
+        let listing = self.work(AppStore::list).await.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
         let apps = listing.apps.iter().map(report::resource);
         Ok(ListResourcesResult::with_all_items(std::iter::once(report::view()).chain(apps).collect()))
     }
@@ -332,7 +332,7 @@ impl ServerHandler for AppsService {
             (VIEW_PAGE.to_owned(), page::meta(&[]))
         } else {
             let name = request.uri.strip_prefix(&page::uri("")).ok_or_else(unknown)?;
-            let name = Name::parse(name).map_err(|_| unknown())?;
+            let name = AppName::parse(name).map_err(|_| unknown())?;
             let app = self.work(move |shelf| shelf.get(&name)).await;
             let app = app.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?.ok_or_else(unknown)?;
             (app.to_resource(), app.meta())
@@ -351,15 +351,15 @@ const INSTRUCTIONS: &str = "An app is one HTML document with everything inline. 
                             but what `network` names. localStorage works where the host allows it.";
 
 /// The app with its page checked and its title read.
-fn checked(mut app: App) -> Result<App, Refusal> {
+fn check_app(mut app: App) -> Result<App, ToolRefusal> {
     if app.prd.trim().is_empty() || app.prd.chars().count() > MAX_PRD {
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "`prd` has 1 to {MAX_PRD} characters; describe the purpose and the features"
         )));
     }
     if let Some(size) = [app.width, app.height].into_iter().flatten().find(|size| !SIZES.contains(size)) {
         let (least, most) = SIZES.into_inner();
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "{size} is no size for an app: `width` and `height` are {least} to {most} pixels"
         )));
     }
@@ -367,17 +367,17 @@ fn checked(mut app: App) -> Result<App, Refusal> {
     Ok(app)
 }
 
-fn updated(mut app: App, request: UpdateApp, version: u32) -> Result<App, Refusal> {
+fn apply_update(mut app: App, request: UpdateApp, version: u32) -> Result<App, ToolRefusal> {
     let note = request.note.trim();
     if note.is_empty() || note.chars().count() > MAX_NOTE {
-        return Err(Refusal::new(format!("`note` has 1 to {MAX_NOTE} characters; say what changed and why")));
+        return Err(ToolRefusal::new(format!("`note` has 1 to {MAX_NOTE} characters; say what changed and why")));
     }
     let before = app.clone();
     app.html = match (request.html, request.edits) {
-        (Some(_), Some(_)) => return Err(Refusal::new("give either `html` or `edits`")),
+        (Some(_), Some(_)) => return Err(ToolRefusal::new("give either `html` or `edits`")),
         (Some(html), None) => html,
         (None, Some(edits)) => edit::apply(&app.html, &edits, check::MAX_HTML)
-            .map_err(|Refusal(reason)| Refusal(format!("`{}` was not changed: {reason}", app.name)))?,
+            .map_err(|ToolRefusal(reason)| ToolRefusal(format!("`{}` was not changed: {reason}", app.name)))?,
         (None, None) => app.html,
     };
     app.prd = request.prd.unwrap_or(app.prd);
@@ -387,43 +387,47 @@ fn updated(mut app: App, request: UpdateApp, version: u32) -> Result<App, Refusa
         app.network = origins(network)?;
     }
     if app == before {
-        return Err(Refusal::new("nothing would change; give `html`, `edits`, `prd`, `width`, `height` or `network`"));
+        return Err(ToolRefusal::new(
+            "nothing would change; give `html`, `edits`, `prd`, `width`, `height` or `network`",
+        ));
     }
-    app.versions.push(saved(version, note));
+    app.versions.push(new_version(version, note));
     Ok(app)
 }
 
-fn origins(network: Vec<String>) -> Result<Vec<Origin>, Refusal> {
+fn origins(network: Vec<String>) -> Result<Vec<NetworkOrigin>, ToolRefusal> {
     if network.len() > MAX_ORIGINS {
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "at most {MAX_ORIGINS} origins in `network`; an app that needs more is no small app"
         )));
     }
-    network.into_iter().map(|origin| Origin::try_from(origin).map_err(Refusal::new)).collect()
+    network.into_iter().map(|origin| NetworkOrigin::try_from(origin).map_err(ToolRefusal::new)).collect()
 }
 
-fn saved(version: u32, note: &str) -> Version {
+fn new_version(version: u32, note: &str) -> Version {
     Version { version, saved: clock::iso(clock::now()), note: note.to_owned() }
 }
 
-fn unknown(shelf: &Shelf, name: &Name) -> Refusal {
+fn no_such_app(shelf: &AppStore, name: &AppName) -> ToolRefusal {
     let listing = shelf.list().unwrap_or_default();
     let name = name.as_str();
     if let Some((_, version)) = listing.deleted.iter().find(|(deleted, _)| deleted == name) {
-        return Refusal::new(format!("`{name}` was deleted; `restore_app` with version {version} brings it back"));
+        return ToolRefusal::new(format!("`{name}` was deleted; `restore_app` with version {version} brings it back"));
     }
     let near = crate::ids::nearest(name, listing.apps.iter().map(|app| app.name.as_str()));
     let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    Refusal::new(format!("there is no app `{name}`{near}; `list_apps` shows those there are"))
+    ToolRefusal::new(format!("there is no app `{name}`{near}; `list_apps` shows those there are"))
 }
 
-fn earlier(shelf: &Shelf, name: &Name, version: u32) -> Result<App, Refusal> {
+fn earlier(shelf: &AppStore, name: &AppName, version: u32) -> Result<App, ToolRefusal> {
     if let Some(app) = shelf.version(name, version)? {
         return Ok(app);
     }
     match shelf.newest(name)? {
-        0 => Err(unknown(shelf, name)),
-        newest => Err(Refusal::new(format!("`{}` has no version {version}; there are 1 to {newest}", name.as_str()))),
+        0 => Err(no_such_app(shelf, name)),
+        newest => {
+            Err(ToolRefusal::new(format!("`{}` has no version {version}; there are 1 to {newest}", name.as_str())))
+        }
     }
 }
 

@@ -84,7 +84,7 @@ async fn an_app_is_made_changed_read_and_listed() {
 }
 
 #[tokio::test]
-async fn the_description_the_size_and_the_network_are_changed_without_the_page() {
+async fn update_changes_description_size_and_network_without_html() {
     let apps = apps();
     apps.data("create_app", wheel()).await;
     let change = json!({
@@ -384,8 +384,8 @@ proptest! {
     #[test]
     fn a_name_is_a_file_in_the_folder_or_refused(name in prop_oneof![".{0,12}", "[a-z0-9./\\\\-]{0,12}", "[a-z-]{1,80}"]) {
         let folder = Path::new("/data/apps");
-        if let Ok(parsed) = Name::parse(&name) {
-            let file = Shelf::new(folder.to_owned()).file(&parsed);
+        if let Ok(parsed) = AppName::parse(&name) {
+            let file = AppStore::new(folder.to_owned()).file(&parsed);
             prop_assert_eq!(file.parent(), Some(folder));
             let file_name = file.file_name().unwrap().to_str().unwrap();
             prop_assert_eq!(file_name, format!("{name}.html"));

@@ -9,7 +9,7 @@ use crate::store::{NewEvent, NewSession};
 /// A service, the store it reads, and the folder of its session.
 struct Past {
     recall: Harness,
-    store: Sessions,
+    store: SessionStore,
     cwd: PathBuf,
 }
 
@@ -20,7 +20,7 @@ fn past() -> Past {
         ChatRecallService::new(folder)
     });
     let cwd = recall.session.cwd.canonicalize().unwrap();
-    Past { store: Sessions::open(&data).unwrap(), recall, cwd }
+    Past { store: SessionStore::open(&data).unwrap(), recall, cwd }
 }
 
 fn message(role: &str, text: &str) -> NewEvent {
@@ -73,7 +73,7 @@ async fn a_session_is_found_by_its_words_and_read_around_the_place() {
 }
 
 #[tokio::test]
-async fn all_words_count_before_some_and_nothing_is_said_to_be_nothing() {
+async fn all_words_rank_before_some_and_no_hits_are_reported() {
     let past = past();
     let both = past.session(&past.cwd, vec![message("user", "the zebra eats grass")]).await;
     let one = past.session(&past.cwd, vec![message("user", "the zebra sleeps")]).await;

@@ -47,7 +47,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::process::Reaper;
 use crate::tool::CallContext;
 
-use super::answer::{Answer, Refusal};
+use super::answer::{ToolRefusal, ToolReply};
 use super::schema;
 use shell::Shell;
 
@@ -90,8 +90,8 @@ impl Developer {
         &self,
         Parameters(request): Parameters<shell::ShellCommand>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let attended = Attended::new(&context)?;
+    ) -> ToolReply {
+        let attended = CancellableCall::new(&context)?;
         attended.until_done(shell::shell(&self.shell, &attended.call, &request)).await
     }
 
@@ -103,8 +103,8 @@ impl Developer {
         &self,
         Parameters(request): Parameters<background::ShellOutput>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let attended = Attended::new(&context)?;
+    ) -> ToolReply {
+        let attended = CancellableCall::new(&context)?;
         attended.until_done(background::shell_output(&attended.call, &request)).await
     }
 
@@ -116,8 +116,8 @@ impl Developer {
         &self,
         Parameters(request): Parameters<background::ShellStop>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let attended = Attended::new(&context)?;
+    ) -> ToolReply {
+        let attended = CancellableCall::new(&context)?;
         attended.until_done(background::shell_stop(&attended.call, &request)).await
     }
 
@@ -129,7 +129,7 @@ impl Developer {
         &self,
         Parameters(request): Parameters<read::ReadFile>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         blocking(&context, move |call| read::read_file(call, &request)).await
     }
 
@@ -141,7 +141,7 @@ impl Developer {
         &self,
         Parameters(request): Parameters<list::ListDir>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         blocking(&context, move |call| list::list_dir(call, &request)).await
     }
 
@@ -153,7 +153,7 @@ impl Developer {
         &self,
         Parameters(request): Parameters<find::FindFiles>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         blocking(&context, move |call| find::find_files(call, &request)).await
     }
 
@@ -163,9 +163,9 @@ impl Developer {
     )]
     async fn search(
         &self,
-        Parameters(request): Parameters<search::Search>,
+        Parameters(request): Parameters<search::SearchFiles>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         blocking(&context, move |call| search::search(call, &request)).await
     }
 
@@ -177,7 +177,7 @@ impl Developer {
         &self,
         Parameters(request): Parameters<write::WriteFile>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         blocking(&context, move |call| write::write_file(call, &request)).await
     }
 
@@ -189,7 +189,7 @@ impl Developer {
         &self,
         Parameters(request): Parameters<edit::EditFile>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         blocking(&context, move |call| edit::edit_file(call, &request)).await
     }
 
@@ -201,7 +201,7 @@ impl Developer {
         &self,
         Parameters(request): Parameters<undo::UndoEdit>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         blocking(&context, move |call| undo::undo_edit(call, &request)).await
     }
 
@@ -213,8 +213,8 @@ impl Developer {
         &self,
         Parameters(request): Parameters<plan::UpdatePlan>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        plan::update_plan(&Attended::new(&context)?.call, request)
+    ) -> ToolReply {
+        plan::update_plan(&CancellableCall::new(&context)?.call, request)
     }
 }
 
@@ -229,20 +229,20 @@ impl Developer {
 impl ServerHandler for Developer {}
 
 /// A call that ends when either side gives it up: the host by the call's token, a client by the request's.
-struct Attended {
+struct CancellableCall {
     call: CallContext,
     request: CancellationToken,
     /// Work that goes on in another thread notices that nobody waits for it any more.
     _abandoned: DropGuard,
 }
 
-impl Attended {
-    fn new(context: &RequestContext<RoleServer>) -> Result<Self, Refusal> {
+impl CancellableCall {
+    fn new(context: &RequestContext<RoleServer>) -> Result<Self, ToolRefusal> {
         let call = context.extensions.get::<CallContext>().cloned().ok_or_else(|| {
-            Refusal::new("the call came without a session; this is a fault of the host, tell the user")
+            ToolRefusal::new("the call came without a session; this is a fault of the host, tell the user")
         })?;
         if call.cancel.is_cancelled() || context.ct.is_cancelled() {
-            return Err(Refusal::new("the call was cancelled before it began; nothing was done"));
+            return Err(ToolRefusal::new("the call was cancelled before it began; nothing was done"));
         }
         let cancel = call.cancel.child_token();
         let call = call.with_cancel(cancel.clone());
@@ -250,7 +250,7 @@ impl Attended {
     }
 
     /// The work is told to end, and has the last word.
-    async fn until_done(&self, work: impl Future<Output = Answer>) -> Answer {
+    async fn until_done(&self, work: impl Future<Output = ToolReply>) -> ToolReply {
         let mut work = std::pin::pin!(work);
         tokio::select! {
             biased;
@@ -266,13 +266,13 @@ impl Attended {
 /// Runs what reads and writes files where it holds up nobody else. A panic is an answer too.
 async fn blocking(
     context: &RequestContext<RoleServer>,
-    work: impl FnOnce(&CallContext) -> Answer + Send + 'static,
-) -> Answer {
-    let attended = Attended::new(context)?;
+    work: impl FnOnce(&CallContext) -> ToolReply + Send + 'static,
+) -> ToolReply {
+    let attended = CancellableCall::new(context)?;
     let call = attended.call.clone();
     let done = async {
         tokio::task::spawn_blocking(move || work(&call)).await.unwrap_or_else(|error| {
-            Err(Refusal::new(format!("the tool failed in a way it should not: {error}; try another way")))
+            Err(ToolRefusal::new(format!("the tool failed in a way it should not: {error}; try another way")))
         })
     };
     attended.until_done(done).await

@@ -222,7 +222,7 @@ async fn an_allowed_host_is_reached_and_leads_to_no_other() {
 }
 
 #[tokio::test]
-async fn a_listed_name_may_lead_inside_but_not_to_a_clouds_credentials() {
+async fn listed_host_may_be_internal_but_not_cloud_metadata() {
     let server = Server::new(&[("/", html("the wiki"))]);
     let port = server.address.port();
     let names: &[(&str, &[&[&str]])] =
@@ -354,7 +354,11 @@ async fn what_is_past_the_cap_goes_to_a_file() {
     let server = Server::new(&[("/long", reply("200 OK", "text/plain; charset=utf-8", long.as_bytes()))]);
     let (fetch, _) = allowed(&server);
     let text = fetch.call("fetch_url", json!({"url": server.url("/long")})).await.all_text();
-    assert!(text.contains("; the first 50000 of 400000 bytes, what was read is in "), "{}", answer::head(&text, 300));
+    assert!(
+        text.contains("; the first 50000 of 400000 bytes, what was read is in "),
+        "{}",
+        answer::truncate(&text, 300)
+    );
     let small = fetch.call("fetch_url", json!({"url": server.url("/long"), "max_bytes": 11})).await.all_text();
     assert!(small.contains("\n\näääää\n\n"), "{small}");
     let path = small.split("what was read is in ").nth(1).unwrap().lines().next().unwrap();

@@ -7,14 +7,14 @@ use rmcp::ServerHandler;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use super::super::connection::{CallError, Connection};
-use super::Direct;
+use super::super::connection::{CallError, ServiceConnection};
+use super::BuiltinConnection;
 use crate::ids::ToolName;
-use crate::tool::{Activity, CallContext, Catalog, Session, ToolCall, ToolOutcome, ToolSpec};
+use crate::tool::{Activity, CallContext, Catalog, SessionContext, ToolCall, ToolOutcome, ToolSpec};
 
 pub(super) struct Harness {
-    connection: Arc<dyn Connection>,
-    pub(super) session: Arc<Session>,
+    connection: Arc<dyn ServiceConnection>,
+    pub(super) session: Arc<SessionContext>,
     /// Holds the folders of the session and the service.
     folder: Arc<TempDir>,
 }
@@ -33,7 +33,7 @@ impl Harness {
         }
         let service = make(&folder.path().join("data"));
         Self {
-            connection: Arc::new(Direct::new(service, Some(folder.path().join("cwd")))),
+            connection: Arc::new(BuiltinConnection::new(service, Some(folder.path().join("cwd")))),
             session: session("first", &folder),
             folder,
         }
@@ -134,8 +134,8 @@ impl Harness {
     }
 }
 
-fn session(id: &str, folder: &TempDir) -> Arc<Session> {
-    Session::new(id, folder.path().join("cwd"), Vec::new(), folder.path().join("scratch"))
+fn session(id: &str, folder: &TempDir) -> Arc<SessionContext> {
+    SessionContext::new(id, folder.path().join("cwd"), Vec::new(), folder.path().join("scratch"))
 }
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 //!
 //! Invariant: what is loaded is text of a named origin. Nothing in it is run, and it grants nothing.
 
-mod beside;
+mod skill_files;
 mod find;
 mod item;
 mod recipe;
@@ -25,16 +25,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use self::find::{Found, find};
+use self::find::{KnowledgeItems, find};
 pub use self::item::Problem;
-use self::item::{Item, Kind};
-use self::recipe::Recipe;
-use self::show::{MAX_LINE, extras, instructions, labelled, listed, structured, uri};
-use super::answer::{self, Answer, Refusal};
+use self::item::{Item, ItemKind};
+use self::recipe::RecipeItem;
+use self::show::{MAX_LINE, add_label, extras, instructions, list_data, list_text, uri};
+use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
 use crate::ids::nearest;
 use crate::services::UserFolders;
-use crate::tool::Session;
+use crate::tool::SessionContext;
 
 /// The argument of a prompt that has no parameters of its own.
 const REQUEST: &str = "request";
@@ -44,7 +44,7 @@ pub struct KnowledgeService {
     tool_router: ToolRouter<Self>,
     user: UserFolders,
     /// What was found last, for the instructions, which are asked for without a session.
-    last: Mutex<Arc<Found>>,
+    last: Mutex<Arc<KnowledgeItems>>,
 }
 
 impl std::fmt::Debug for KnowledgeService {
@@ -55,7 +55,7 @@ impl std::fmt::Debug for KnowledgeService {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Load {
+struct LoadItem {
     /// as listed; name/path is a file of a skill; all are listed if left out
     name: Option<String>,
 }
@@ -71,20 +71,20 @@ impl KnowledgeService {
         description = "Load a skill, recipe or agent file, or list them",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn load(&self, Parameters(request): Parameters<Load>, context: RequestContext<RoleServer>) -> Answer {
-        let found = self.found(&context).await?;
+    async fn load(&self, Parameters(request): Parameters<LoadItem>, context: RequestContext<RoleServer>) -> ToolReply {
+        let found = self.search(&context).await?;
         match request.name.as_deref().map(str::trim).filter(|name| !name.is_empty()) {
-            None => Ok(answer::structured(listed(&found), structured(&found))),
+            None => Ok(answer::with_data(list_text(&found), list_data(&found))),
             Some(name) => {
                 let name = name.to_owned();
-                let (text, data) = blocking(move || loaded(&found, &name)).await?;
-                Ok(answer::structured(text, data))
+                let (text, data) = blocking(move || load_item(&found, &name)).await?;
+                Ok(answer::with_data(text, data))
             }
         }
     }
 
     /// What there is now.
-    async fn found(&self, context: &RequestContext<RoleServer>) -> Result<Arc<Found>, Refusal> {
+    async fn search(&self, context: &RequestContext<RoleServer>) -> Result<Arc<KnowledgeItems>, ToolRefusal> {
         let (cwd, user) = (call_context(context)?.session.cwd.clone(), self.user.clone());
         let found = blocking(move || Ok(find(&cwd, &user))).await.map(Arc::new)?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&found);
@@ -93,9 +93,11 @@ impl KnowledgeService {
 }
 
 /// Does what waits for the disk where that holds up nobody.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ToolRefusal> + Send + 'static,
+) -> Result<T, ToolRefusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Refusal::new(format!("nothing was read: {error}"))))
+    done.unwrap_or_else(|error| Err(ToolRefusal::new(format!("nothing was read: {error}"))))
 }
 
 #[tool_handler(router = self.tool_router)]
@@ -119,7 +121,7 @@ impl ServerHandler for KnowledgeService {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let found = self.found(&context).await.map_err(refused)?;
+        let found = self.search(&context).await.map_err(invalid_params)?;
         let resource = |item: &Item| {
             let mut resource = Resource::new(uri(item), item.name.clone());
             resource.description =
@@ -154,10 +156,10 @@ impl ServerHandler for KnowledgeService {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let found = self.found(&context).await.map_err(refused)?;
-        let name = named(&found, &request.uri)
+        let found = self.search(&context).await.map_err(invalid_params)?;
+        let name = load_name(&found, &request.uri)
             .ok_or_else(|| ErrorData::invalid_params(format!("there is no resource `{}`", request.uri), None))?;
-        let (text, _) = blocking(move || loaded(&found, &name)).await.map_err(refused)?;
+        let (text, _) = blocking(move || load_item(&found, &name)).await.map_err(invalid_params)?;
         let contents = ResourceContents::text(text, request.uri);
         Ok(ReadResourceResponse::Complete(ReadResourceResult::new(vec![contents])))
     }
@@ -167,18 +169,18 @@ impl ServerHandler for KnowledgeService {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let found = self.found(&context).await.map_err(refused)?;
+        let found = self.search(&context).await.map_err(invalid_params)?;
         let prompt = |item: &Item| {
-            let description = answer::head(&item.description, MAX_LINE);
+            let description = answer::truncate(&item.description, MAX_LINE);
             let description = format!("{} of the {}: {description}", item.kind.as_str(), item.origin.as_str());
             Prompt::new(item.name.clone(), Some(description), Some(prompt_arguments(item)))
         };
         // A file that cannot be used has its name here, so that whoever types it is told why.
         let broken = |problem: &Problem| {
-            let description = answer::head(&format!("cannot be used: {problem}"), MAX_LINE).to_owned();
+            let description = answer::truncate(&format!("cannot be used: {problem}"), MAX_LINE).to_owned();
             Prompt::new(problem.name.clone(), Some(description), Some(vec![request_argument()]))
         };
-        let prompts = found.items.iter().map(prompt).chain(found.broken().map(broken));
+        let prompts = found.items.iter().map(prompt).chain(found.unusable().map(broken));
         Ok(ListPromptsResult::with_all_items(prompts.collect()))
     }
 
@@ -187,33 +189,33 @@ impl ServerHandler for KnowledgeService {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let found = self.found(&context).await.map_err(refused)?;
-        let session = Arc::clone(&call_context(&context).map_err(refused)?.session);
+        let found = self.search(&context).await.map_err(invalid_params)?;
+        let session = Arc::clone(&call_context(&context).map_err(invalid_params)?.session);
         let (name, given) = (request.name, request.arguments.unwrap_or_default());
-        let text = blocking(move || prompted(&found, &name, &given, &session)).await.map_err(refused)?;
+        let text = blocking(move || prompt_text(&found, &name, &given, &session)).await.map_err(invalid_params)?;
         let messages = vec![PromptMessage::new_text(Role::User, text)];
         Ok(GetPromptResponse::Complete(GetPromptResult::new(messages)))
     }
 }
 
-fn refused(refusal: Refusal) -> ErrorData {
+fn invalid_params(refusal: ToolRefusal) -> ErrorData {
     ErrorData::invalid_params(refusal.0, None)
 }
 
 /// What `load` calls the thing at an address. A name that is another kind's is not there.
-fn named(found: &Found, uri: &str) -> Option<String> {
+fn load_name(found: &KnowledgeItems, uri: &str) -> Option<String> {
     let (scheme, rest) = uri.split_once("://")?;
     let (name, path) = rest.split_once('/').unwrap_or((rest, "SKILL.md"));
     let item = found.get(name).filter(|item| item.kind.as_str() == scheme)?;
     match item.kind {
-        Kind::Skill if path != "SKILL.md" => Some(format!("{name}/{}", decoded(path)?)),
-        Kind::Skill => Some(name.to_owned()),
-        Kind::Recipe | Kind::Agent => (rest == name).then(|| name.to_owned()),
+        ItemKind::Skill if path != "SKILL.md" => Some(format!("{name}/{}", decode_path(path)?)),
+        ItemKind::Skill => Some(name.to_owned()),
+        ItemKind::Recipe | ItemKind::Agent => (rest == name).then(|| name.to_owned()),
     }
 }
 
 /// A path without its percent signs.
-fn decoded(path: &str) -> Option<String> {
+fn decode_path(path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = path.as_bytes();
     while let [first, behind @ ..] = rest {
@@ -233,7 +235,7 @@ fn decoded(path: &str) -> Option<String> {
 fn prompt_arguments(item: &Item) -> Vec<PromptArgument> {
     match &item.recipe {
         Some(recipe) if !recipe.parameters.is_empty() => {
-            let argument = |of: &recipe::Parameter| {
+            let argument = |of: &recipe::ItemParameter| {
                 PromptArgument::new(&of.key).with_description(&of.description).with_required(of.required)
             };
             recipe.parameters.iter().map(argument).collect()
@@ -247,88 +249,97 @@ fn request_argument() -> PromptArgument {
 }
 
 /// The item of that name, or what stands in its way.
-fn wanted<'a>(found: &'a Found, name: &str) -> Result<&'a Item, Refusal> {
+fn find_item<'a>(found: &'a KnowledgeItems, name: &str) -> Result<&'a Item, ToolRefusal> {
     found.get(name).ok_or_else(|| {
         if let Some(problem) = found.problems.iter().find(|problem| problem.name == name) {
-            return Refusal::new(format!(
+            return ToolRefusal::new(format!(
                 "`{}` cannot be used until its file is corrected: {problem}",
-                item::named(name)
+                item::display_name(name)
             ));
         }
         let near = nearest(name, found.items.iter().map(|item| item.name.as_str()));
         let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-        let name = item::named(name);
-        Refusal::new(format!("there is no skill, recipe or agent file `{name}`; {near}`load` without a name lists all"))
+        let name = item::display_name(name);
+        ToolRefusal::new(format!(
+            "there is no skill, recipe or agent file `{name}`; {near}`load` without a name lists all"
+        ))
     })
 }
 
 /// What `load` answers to a name, as text and as data.
-fn loaded(found: &Found, name: &str) -> Result<(String, Value), Refusal> {
+fn load_item(found: &KnowledgeItems, name: &str) -> Result<(String, Value), ToolRefusal> {
     let (own, path) = name.split_once('/').map_or((name, None), |(own, path)| (own, Some(path)));
-    let item = wanted(found, own)?;
+    let item = find_item(found, own)?;
     let data =
         json!({"name": item.name, "kind": item.kind.as_str(), "origin": item.origin.as_str(), "file": item.shown});
     match (path, &item.folder) {
         (None, _) => {
             let document = read_again(item)?;
-            let files = item.folder.as_deref().map(beside::list).unwrap_or_default();
+            let files = item.folder.as_deref().map(skill_files::list).unwrap_or_default();
             let extras = extras(item, &files, document.recipe.as_ref());
-            let text = labelled(item, &item.shown, &item.file, &document.body, &extras);
+            let text = add_label(item, &item.shown, &item.file, &document.body, &extras);
             Ok((text, data))
         }
         (Some(path), Some(folder)) => {
             // A refusal has no label, so it does not tell the names of files.
-            let read = beside::read(&folder.join(path), std::slice::from_ref(folder)).map_err(|reason| {
-                let path = item::named(path);
+            let read = skill_files::read(&folder.join(path), std::slice::from_ref(folder)).map_err(|reason| {
+                let path = item::display_name(path);
                 let look = format!("`load` with the name `{own}` lists what there is");
-                Refusal::new(format!("`{path}` is no file that can be loaded of the skill `{own}`: {reason}; {look}"))
+                ToolRefusal::new(format!(
+                    "`{path}` is no file that can be loaded of the skill `{own}`: {reason}; {look}"
+                ))
             });
             let (real, text) = read?;
-            let shown = item::named(&format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md")));
-            Ok((labelled(item, &shown, &real, &text, ""), data))
+            let shown = item::display_name(&format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md")));
+            Ok((add_label(item, &shown, &real, &text, ""), data))
         }
         (Some(_), None) => {
             let kind = item.kind.as_str();
-            Err(Refusal::new(format!("`{own}` is one {kind} file, without others beside it; load `{own}`")))
+            Err(ToolRefusal::new(format!("`{own}` is one {kind} file, without others beside it; load `{own}`")))
         }
     }
 }
 
 /// The file as it is now, which may be another than when it was listed.
-fn read_again(item: &Item) -> Result<item::Document, Refusal> {
+fn read_again(item: &Item) -> Result<item::ItemDocument, ToolRefusal> {
     find::text(&item.file)
         .and_then(|text| item::read(item.kind, &item.name, &item.file, &text))
-        .map_err(|wrong| Refusal::new(format!("`{}` cannot be used: {}; {}", item.name, wrong.problem, wrong.help)))
+        .map_err(|wrong| ToolRefusal::new(format!("`{}` cannot be used: {}; {}", item.name, wrong.problem, wrong.help)))
 }
 
 /// What a user says who types `/name …`: the first line is what a session may be called after.
-fn prompted(found: &Found, name: &str, given: &Map<String, Value>, session: &Session) -> Result<String, Refusal> {
-    let item = wanted(found, name)?;
+fn prompt_text(
+    found: &KnowledgeItems,
+    name: &str,
+    given: &Map<String, Value>,
+    session: &SessionContext,
+) -> Result<String, ToolRefusal> {
+    let item = find_item(found, name)?;
     let document = read_again(item)?;
     // What has no parameters takes a request in the user's own words.
     let free = document.recipe.as_ref().is_none_or(|recipe| recipe.parameters.is_empty());
     let asked = if free {
-        requested(name, given)?
+        request_text(name, given)?
     } else {
         given.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
     };
     let text = match document.recipe {
-        Some(recipe) if free => filled(item, &recipe, &Map::new(), session)?,
-        Some(recipe) => filled(item, &recipe, given, session)?,
+        Some(recipe) if free => fill_recipe(item, &recipe, &Map::new(), session)?,
+        Some(recipe) => fill_recipe(item, &recipe, given, session)?,
         None => document.body,
     };
     let asks = match asked.as_str() {
         "" => format!("The user asks for `/{name}`."),
         asked => format!("The user asks for `/{name}`: {asked}"),
     };
-    Ok(format!("{asks}\n\n{}", labelled(item, &item.shown, &item.file, &text, "")))
+    Ok(format!("{asks}\n\n{}", add_label(item, &item.shown, &item.file, &text, "")))
 }
 
 /// What was said to something without parameters.
-fn requested(name: &str, given: &Map<String, Value>) -> Result<String, Refusal> {
+fn request_text(name: &str, given: &Map<String, Value>) -> Result<String, ToolRefusal> {
     if let Some(key) = given.keys().find(|key| *key != REQUEST) {
-        let key = item::named(key);
-        return Err(Refusal::new(format!("`{key}` is no argument of `{name}`; it has `{REQUEST}`")));
+        let key = item::display_name(key);
+        return Err(ToolRefusal::new(format!("`{key}` is no argument of `{name}`; it has `{REQUEST}`")));
     }
     Ok(match given.get(REQUEST) {
         None | Some(Value::Null) => String::new(),
@@ -338,13 +349,18 @@ fn requested(name: &str, given: &Map<String, Value>) -> Result<String, Refusal> 
 }
 
 /// The text of a recipe with the values that were given.
-fn filled(item: &Item, recipe: &Recipe, given: &Map<String, Value>, session: &Session) -> Result<String, Refusal> {
+fn fill_recipe(
+    item: &Item,
+    recipe: &RecipeItem,
+    given: &Map<String, Value>,
+    session: &SessionContext,
+) -> Result<String, ToolRefusal> {
     let folder = item.file.parent().unwrap_or(Path::new("/"));
     let roots: Vec<_> = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect();
-    let read = |path: &str| beside::read(&session.cwd.join(path), &roots).map(|(_, text)| text);
+    let read = |path: &str| skill_files::read(&session.cwd.join(path), &roots).map(|(_, text)| text);
     recipe
         .fill_in(given, folder, read)
-        .map_err(|reason| Refusal::new(format!("the recipe `{}` was not used: {reason}", item.name)))
+        .map_err(|reason| ToolRefusal::new(format!("the recipe `{}` was not used: {reason}", item.name)))
 }
 
 /// What looks like knowledge for a session in `cwd` and cannot be used, for whoever looks after a set-up.

@@ -127,7 +127,7 @@ async fn a_device_or_a_flood_is_not_read() {
 
 /// What a project says of itself is read at every prompt, so it must not cost more than a moment.
 #[tokio::test]
-async fn a_project_cannot_hold_up_a_session_with_what_it_says_of_itself() {
+async fn large_project_descriptions_cannot_delay_a_session() {
     let set = Set::new();
     let flood: String = (0..13_000).map(|at| format!("k{at}: [1, 2]\n")).collect();
     set.write("cwd/.agents/skills/flood/SKILL.md", &format!("---\ndescription: x\n{flood}---\nx"));

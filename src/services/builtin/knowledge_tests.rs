@@ -428,7 +428,7 @@ fn whoever_works_in_their_home_has_their_own_files_there() {
     fs::create_dir_all(home.join(".claude/skills/mine")).unwrap();
     fs::write(home.join(".claude/skills/mine/SKILL.md"), "---\ndescription: mine\n---\n").unwrap();
     let found = find(&home, &user(folder.path()));
-    assert_eq!((found.items.len(), found.items[0].origin), (1, item::Origin::User));
+    assert_eq!((found.items.len(), found.items[0].origin), (1, item::ItemOrigin::User));
 }
 
 proptest! {

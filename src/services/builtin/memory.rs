@@ -21,12 +21,12 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-pub use goose::{ImportError, Imported, import};
+pub use goose::{ImportError, ImportedMemories, import};
 
-use super::answer::{self, Answer, Refusal};
+use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
 use crate::secrets;
-use crate::store::{Filter, Memories, Memory, NewMemory, Reach, StoreError, project_root};
+use crate::store::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory, StoreError, project_root};
 
 /// A memory is a note, not a document.
 const MAX_TEXT: usize = 4_000;
@@ -49,7 +49,7 @@ const START_URI: &str = "memory://session-start";
 pub struct MemoryService {
     tool_router: Arc<ToolRouter<Self>>,
     /// Opened at the first use, so that a store which cannot be opened is the answer to a call.
-    store: Arc<tokio::sync::OnceCell<Arc<Memories>>>,
+    store: Arc<tokio::sync::OnceCell<Arc<MemoryStore>>>,
     file: PathBuf,
 }
 
@@ -65,16 +65,16 @@ struct Remember {
     text: String,
     #[serde(default)]
     tags: Vec<String>,
-    scope: Reach,
+    scope: MemoryOwner,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Recall {
+struct RecallMemories {
     query: Option<String>,
     #[serde(default)]
     tags: Vec<String>,
-    scope: Option<Reach>,
+    scope: Option<MemoryOwner>,
     #[schemars(range(min = 1, max = 50))]
     limit: Option<usize>,
 }
@@ -82,7 +82,7 @@ struct Recall {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListMemories {
-    scope: Option<Reach>,
+    scope: Option<MemoryOwner>,
     #[serde(default)]
     tags: Vec<String>,
 }
@@ -111,20 +111,26 @@ impl MemoryService {
         description = "Keep a fact or preference for later sessions; no secrets",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn remember(&self, Parameters(request): Parameters<Remember>, context: RequestContext<RoleServer>) -> Answer {
+    async fn remember(
+        &self,
+        Parameters(request): Parameters<Remember>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolReply {
         let text = request.text.trim().to_owned();
         if text.is_empty() || text.len() > MAX_TEXT {
-            return Err(Refusal::new(format!("a memory has 1 to {MAX_TEXT} bytes; keep the essence, or write a file")));
+            return Err(ToolRefusal::new(format!(
+                "a memory has 1 to {MAX_TEXT} bytes; keep the essence, or write a file"
+            )));
         }
         let (tags, scope) = (clean(request.tags), request.scope);
         if tags.len() > MAX_TAGS || tags.iter().any(|tag| tag.len() > MAX_TAG) {
-            return Err(Refusal::new(format!(
+            return Err(ToolRefusal::new(format!(
                 "at most {MAX_TAGS} tags of at most {MAX_TAG} bytes are kept; use fewer words"
             )));
         }
-        let secret = std::iter::once(&text).chain(&tags).find_map(|part| secrets::found_in(part));
+        let secret = std::iter::once(&text).chain(&tags).find_map(|part| secrets::find_secret(part));
         if let Some(reason) = secret {
-            return Err(Refusal::new(format!(
+            return Err(ToolRefusal::new(format!(
                 "not kept: it holds what looks like {reason}. Remember where the secret is kept, not what it is"
             )));
         }
@@ -133,21 +139,25 @@ impl MemoryService {
                 store.remember(project, &NewMemory { text: &text, tags: &tags, scope, source: session })
             })
             .await?;
-        Ok(answer::structured(format!("remembered as {}", kept.id), json!(kept)))
+        Ok(answer::with_data(format!("remembered as {}", kept.id), json!(kept)))
     }
 
     #[tool(
         description = "Find memories, best first",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn recall(&self, Parameters(request): Parameters<Recall>, context: RequestContext<RoleServer>) -> Answer {
+    async fn recall(
+        &self,
+        Parameters(request): Parameters<RecallMemories>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolReply {
         let limit = request.limit.unwrap_or(DEFAULT_LIMIT);
         if limit == 0 || limit > MAX_LIMIT {
-            return Err(Refusal::new(format!("`limit` is 1 to {MAX_LIMIT}; `list_memories` shows all")));
+            return Err(ToolRefusal::new(format!("`limit` is 1 to {MAX_LIMIT}; `list_memories` shows all")));
         }
         let found = self
             .with_store(&context, move |store, project, _| {
-                let filter = Filter {
+                let filter = MemoryFilter {
                     words: request.query.as_deref(),
                     tags: &clean(request.tags),
                     scope: request.scope,
@@ -156,7 +166,7 @@ impl MemoryService {
                 store.recall(project, &filter)
             })
             .await?;
-        Ok(listed(&found))
+        Ok(list_result(&found))
     }
 
     #[tool(
@@ -167,20 +177,23 @@ impl MemoryService {
         &self,
         Parameters(request): Parameters<ListMemories>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         let found = self
             .with_store(&context, move |store, project, _| {
-                store.recall(project, &Filter { tags: &clean(request.tags), scope: request.scope, ..Filter::default() })
+                store.recall(
+                    project,
+                    &MemoryFilter { tags: &clean(request.tags), scope: request.scope, ..MemoryFilter::default() },
+                )
             })
             .await?;
-        Ok(listed(&found))
+        Ok(list_result(&found))
     }
 
     #[tool(
         description = "Forget one id, or all with every word of a query once confirmed",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn forget(&self, Parameters(request): Parameters<Forget>, context: RequestContext<RoleServer>) -> Answer {
+    async fn forget(&self, Parameters(request): Parameters<Forget>, context: RequestContext<RoleServer>) -> ToolReply {
         match (request.id, request.query) {
             (Some(id), None) => {
                 let gone = self
@@ -193,17 +206,17 @@ impl MemoryService {
                     })
                     .await?;
                 match gone {
-                    Some(memory) => Ok(answer::structured(
+                    Some(memory) => Ok(answer::with_data(
                         format!("forgot {}: {}", memory.id, memory.text),
                         json!({"forgotten": [memory.id]}),
                     )),
-                    None => Err(Refusal::new(format!(
+                    None => Err(ToolRefusal::new(format!(
                         "there is no memory {id} here; `list_memories` shows those there are"
                     ))),
                 }
             }
             (None, Some(query)) => self.forget_listed(query, request.confirm, &context).await,
-            _ => Err(Refusal::new("give either `id` or `query`")),
+            _ => Err(ToolRefusal::new("give either `id` or `query`")),
         }
     }
 
@@ -212,7 +225,7 @@ impl MemoryService {
         query: String,
         confirm: Option<String>,
         context: &RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         let (found, confirmed) = self
             .with_store(context, move |store, project, _| {
                 let found = store.exactly(project, &query)?;
@@ -226,9 +239,9 @@ impl MemoryService {
             .await?;
         let ids: Vec<_> = found.iter().map(|memory| memory.id).collect();
         if found.is_empty() {
-            Ok(answer::structured("no memory holds all these words; nothing was forgotten", json!({"forgotten": []})))
+            Ok(answer::with_data("no memory holds all these words; nothing was forgotten", json!({"forgotten": []})))
         } else if confirmed {
-            Ok(answer::structured(
+            Ok(answer::with_data(
                 format!("forgot {}", answer::count(ids.len(), "memory").replace("memorys", "memories")),
                 json!({"forgotten": ids}),
             ))
@@ -238,7 +251,7 @@ impl MemoryService {
                 "{}\nto forget exactly these, call again with the same query and confirm: \"{code}\"",
                 lines(&found)
             );
-            Ok(answer::structured(text, json!({"would_forget": found, "confirm": code})))
+            Ok(answer::with_data(text, json!({"would_forget": found, "confirm": code})))
         }
     }
 
@@ -246,24 +259,24 @@ impl MemoryService {
     async fn with_store<T: Send + 'static>(
         &self,
         context: &RequestContext<RoleServer>,
-        work: impl FnOnce(&Memories, &std::path::Path, &str) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl FnOnce(&MemoryStore, &std::path::Path, &str) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ToolRefusal> {
         let session = Arc::clone(&call_context(context)?.session);
-        let store = self.store().await.map_err(|error| Refusal::new(format!("{error}; tell the user")))?;
+        let store = self.store().await.map_err(|error| ToolRefusal::new(format!("{error}; tell the user")))?;
         let done = tokio::task::spawn_blocking(move || {
             let project = project_root(&session.cwd);
             work(&store, &project, &session.id)
         });
         match done.await {
-            Ok(result) => result.map_err(|error| Refusal::new(error.to_string())),
-            Err(error) => Err(Refusal::new(format!("nothing was changed: {error}"))),
+            Ok(result) => result.map_err(|error| ToolRefusal::new(error.to_string())),
+            Err(error) => Err(ToolRefusal::new(format!("nothing was changed: {error}"))),
         }
     }
 
-    async fn store(&self) -> Result<Arc<Memories>, StoreError> {
+    async fn store(&self) -> Result<Arc<MemoryStore>, StoreError> {
         let open = || async {
             let file = self.file.clone();
-            let opened = tokio::task::spawn_blocking(move || Memories::open(&file).map(Arc::new)).await;
+            let opened = tokio::task::spawn_blocking(move || MemoryStore::open(&file).map(Arc::new)).await;
             opened.unwrap_or_else(|error| {
                 let file = self.file.display().to_string();
                 Err(StoreError::Unusable { file, problem: error.to_string() })
@@ -273,13 +286,18 @@ impl MemoryService {
     }
 
     /// What a session should know at its start, labelled as data; `None` if there is nothing.
-    async fn at_start(&self, context: &RequestContext<RoleServer>, about: String) -> Result<Option<String>, Refusal> {
+    async fn opening_memories(
+        &self,
+        context: &RequestContext<RoleServer>,
+        about: String,
+    ) -> Result<Option<String>, ToolRefusal> {
         let found = self
             .with_store(context, move |store, project, _| {
                 // What has to do with the matter comes first; what is left of the room goes to the newest.
-                let fitting = Filter { words: Some(&about), limit: Some(AT_START), ..Filter::default() };
+                let fitting = MemoryFilter { words: Some(&about), limit: Some(AT_START), ..MemoryFilter::default() };
                 let mut found = if about.trim().is_empty() { Vec::new() } else { store.recall(project, &fitting)? };
-                found.extend(store.recall(project, &Filter { limit: Some(AT_START), ..Filter::default() })?);
+                found
+                    .extend(store.recall(project, &MemoryFilter { limit: Some(AT_START), ..MemoryFilter::default() })?);
                 let mut seen = HashSet::new();
                 found.retain(|memory| seen.insert(memory.text.clone()));
                 found.truncate(AT_START);
@@ -294,7 +312,7 @@ impl MemoryService {
         for memory in &found {
             // A memory cannot end the list and go on as something else.
             let whole = memory.text.split_whitespace().collect::<Vec<_>>().join(" ").replace("</", "< /");
-            let head = answer::head(&whole, AT_START_LINE);
+            let head = answer::truncate(&whole, AT_START_LINE);
             let cut = if head.len() < whole.len() { "…" } else { "" };
             let line = format!("- {head}{cut}\n");
             if text.len() + line.len() + END.len() > AT_START_BYTES {
@@ -350,8 +368,10 @@ impl ServerHandler for MemoryService {
                 return Err(ErrorData::invalid_params(format!("there is no resource `{}`", request.uri), None));
             }
         };
-        let text =
-            self.at_start(&context, about).await.map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
+        let text = self
+            .opening_memories(&context, about)
+            .await
+            .map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
         let contents = ResourceContents::text(text.unwrap_or_default(), START_URI);
         Ok(ReadResourceResponse::Complete(ReadResourceResult::new(vec![contents])))
     }
@@ -379,7 +399,7 @@ fn clean(tags: Vec<String>) -> Vec<String> {
     tags
 }
 
-fn listed(found: &[Memory]) -> rmcp::model::CallToolResult {
+fn list_result(found: &[Memory]) -> rmcp::model::CallToolResult {
     let mut bytes = 0;
     let fits = |memory: &&Memory| {
         bytes += memory.text.len() + 100;
@@ -391,13 +411,13 @@ fn listed(found: &[Memory]) -> rmcp::model::CallToolResult {
         0 => lines(shown),
         more => format!("{}\n{more} older ones are not shown; narrow with `tags`, or `recall` by words", lines(shown)),
     };
-    answer::structured(text, json!({"memories": shown, "total": found.len()}))
+    answer::with_data(text, json!({"memories": shown, "total": found.len()}))
 }
 
 fn lines(found: &[Memory]) -> String {
     let line = |memory: &Memory| {
         let tags = if memory.tags.is_empty() { String::new() } else { format!(" [{}]", memory.tags.join(", ")) };
-        let scope = if memory.scope == Reach::User { " (user)" } else { "" };
+        let scope = if memory.scope == MemoryOwner::User { " (user)" } else { "" };
         format!("{}. {}{tags}{scope}", memory.id, memory.text)
     };
     found.iter().map(line).collect::<Vec<_>>().join("\n")

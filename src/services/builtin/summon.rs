@@ -13,10 +13,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::answer::{self, Answer, Refusal};
+use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
 use crate::tool::CallContext;
-use crate::tool::delegate::{Delegator, Task, TaskReport, TaskState};
+use crate::tool::delegate::{Delegator, TaskReport, TaskRequest, TaskState};
 
 /// Bytes of a task and of its context.
 const MAX_TEXT: usize = 100_000;
@@ -69,16 +69,20 @@ impl SummonService {
         description = "Hand a task to another agent and wait for its report. Several in one answer run side by side",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = false, open_world_hint = false)
     )]
-    async fn delegate(&self, Parameters(request): Parameters<Delegate>, context: RequestContext<RoleServer>) -> Answer {
+    async fn delegate(
+        &self,
+        Parameters(request): Parameters<Delegate>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolReply {
         let (delegator, context) = desk(&context)?;
         let background = request.background.unwrap_or_default();
         let task = task(request)?;
         if background {
-            let report = delegator.begin(task, context).await.map_err(Refusal::new)?;
+            let report = delegator.begin(task, context).await.map_err(ToolRefusal::new)?;
             let text = format!("{} works on it in the background as task `{}`", report.mode, report.id);
-            return Ok(answer::structured(text, json!(report)));
+            return Ok(answer::with_data(text, json!(report)));
         }
-        told(&delegator.delegate(task, context).await.map_err(Refusal::new)?)
+        report_result(&delegator.delegate(task, context).await.map_err(ToolRefusal::new)?)
     }
 
     #[tool(
@@ -89,15 +93,15 @@ impl SummonService {
         &self,
         Parameters(request): Parameters<TaskStatus>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         let (delegator, _) = desk(&context)?;
-        let tasks = delegator.tasks(request.id.as_deref()).map_err(Refusal::new)?;
+        let tasks = delegator.tasks(request.id.as_deref()).map_err(ToolRefusal::new)?;
         let text = match tasks.as_slice() {
             [] => "nothing was delegated in this session".to_owned(),
-            [only] if request.id.is_some() => in_words(only),
+            [only] if request.id.is_some() => report_text(only),
             several => several.iter().map(line).collect::<Vec<_>>().join("\n"),
         };
-        Ok(answer::structured(text, json!({"tasks": tasks})))
+        Ok(answer::with_data(text, json!({"tasks": tasks})))
     }
 
     #[tool(
@@ -108,10 +112,10 @@ impl SummonService {
         &self,
         Parameters(request): Parameters<TaskCancel>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         let (delegator, _) = desk(&context)?;
-        let report = delegator.cancel(&request.id).await.map_err(Refusal::new)?;
-        Ok(answer::structured(line(&report), json!(report)))
+        let report = delegator.cancel(&request.id).await.map_err(ToolRefusal::new)?;
+        Ok(answer::with_data(line(&report), json!(report)))
     }
 }
 
@@ -136,20 +140,20 @@ impl ServerHandler for SummonService {
     }
 }
 
-fn desk(context: &RequestContext<RoleServer>) -> Result<(Arc<dyn Delegator>, CallContext), Refusal> {
+fn desk(context: &RequestContext<RoleServer>) -> Result<(Arc<dyn Delegator>, CallContext), ToolRefusal> {
     let context = call_context(context)?;
     let delegator = context.session.delegator.get();
-    let delegator = delegator.ok_or_else(|| Refusal::new("this session cannot hand work to others"))?;
+    let delegator = delegator.ok_or_else(|| ToolRefusal::new("this session cannot hand work to others"))?;
     Ok((Arc::clone(delegator), context.clone()))
 }
 
-fn task(request: Delegate) -> Result<Task, Refusal> {
+fn task(request: Delegate) -> Result<TaskRequest, ToolRefusal> {
     let size = request.task.len() + request.context.as_ref().map_or(0, String::len);
     if request.task.trim().is_empty() {
-        return Err(Refusal::new("`task` is empty: say what is to be done"));
+        return Err(ToolRefusal::new("`task` is empty: say what is to be done"));
     }
     if size > MAX_TEXT {
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "task and context have {size} bytes, {MAX_TEXT} are the limit: name files instead of their text"
         )));
     }
@@ -157,23 +161,23 @@ fn task(request: Delegate) -> Result<Task, Refusal> {
         (Some(agent), Some(mode)) => Some(format!("{agent}/{mode}")),
         (Some(agent), None) => Some(agent),
         (None, Some(mode)) if mode.contains('/') => Some(mode),
-        (None, Some(_)) => return Err(Refusal::new("`mode` needs its `agent`")),
+        (None, Some(_)) => return Err(ToolRefusal::new("`mode` needs its `agent`")),
         (None, None) => None,
     };
     let (name, context, after) = (request.name, request.context, request.after.unwrap_or_default());
-    Ok(Task { text: request.task, to, name, after, context })
+    Ok(TaskRequest { text: request.task, to, name, after, context })
 }
 
-fn told(report: &TaskReport) -> Answer {
-    let (text, data) = (in_words(report), json!(report));
+fn report_result(report: &TaskReport) -> ToolReply {
+    let (text, data) = (report_text(report), json!(report));
     Ok(if report.state == TaskState::Done {
-        answer::structured(text, data)
+        answer::with_data(text, data)
     } else {
-        answer::structured_error(text, data)
+        answer::error_with_data(text, data)
     })
 }
 
-fn in_words(report: &TaskReport) -> String {
+fn report_text(report: &TaskReport) -> String {
     format!("{}\n\n{}", line(report), report.result)
 }
 

@@ -10,7 +10,7 @@ use super::*;
 /// A desk that does every task at once, and keeps what it was asked for.
 #[derive(Default)]
 struct Quick {
-    asked: Mutex<Vec<Task>>,
+    asked: Mutex<Vec<TaskRequest>>,
 }
 
 fn report(state: TaskState) -> TaskReport {
@@ -20,13 +20,13 @@ fn report(state: TaskState) -> TaskReport {
 }
 
 impl Delegator for Quick {
-    fn delegate(&self, task: Task, _: CallContext) -> BoxFuture<'_, Result<TaskReport, String>> {
+    fn delegate(&self, task: TaskRequest, _: CallContext) -> BoxFuture<'_, Result<TaskReport, String>> {
         let state = if task.text == "fail" { TaskState::Failed } else { TaskState::Done };
         self.asked.lock().unwrap().push(task);
         Box::pin(async move { Ok(report(state)) })
     }
 
-    fn begin(&self, task: Task, _: CallContext) -> BoxFuture<'_, Result<TaskReport, String>> {
+    fn begin(&self, task: TaskRequest, _: CallContext) -> BoxFuture<'_, Result<TaskReport, String>> {
         self.asked.lock().unwrap().push(task);
         Box::pin(async { Ok(report(TaskState::Waiting)) })
     }
@@ -62,12 +62,12 @@ async fn a_task_is_handed_over_whole_and_its_report_comes_back() {
     assert_eq!(outcome.structured.unwrap()["state"], "done");
     let text = |text: &str| Some(text.to_owned());
     let (to, name, context) = (text("coding/backend"), text("api"), text("why"));
-    let expected = Task { text: "fix it".to_owned(), to, name, context, after: vec!["plan".to_owned()] };
+    let expected = TaskRequest { text: "fix it".to_owned(), to, name, context, after: vec!["plan".to_owned()] };
     assert_eq!(*quick.asked.lock().unwrap(), [expected]);
 }
 
 #[tokio::test]
-async fn what_failed_is_an_error_and_what_runs_in_the_background_has_an_id() {
+async fn failed_task_is_an_error_and_background_task_has_an_id() {
     let (summon, _) = harness();
     assert!(summon.call("delegate", json!({"task": "fail"})).await.is_error);
     let begun = summon.call("delegate", json!({"task": "long", "background": true})).await;

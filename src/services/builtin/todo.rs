@@ -12,9 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::tool::{Activity, PlanStep, StepStatus};
+use crate::tool::{Activity, StepStatus, TodoStep};
 
-use super::answer::{self, Answer, Refusal};
+use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
 
 const MAX_ITEMS: usize = 100;
@@ -87,7 +87,7 @@ impl Todos {
     }
 
     /// Makes the change on a copy, which takes the list's place only if all of it is right.
-    fn change(&self, change: impl FnOnce(&mut List) -> Result<(), Refusal>) -> Result<Vec<Todo>, Refusal> {
+    fn change(&self, change: impl FnOnce(&mut List) -> Result<(), ToolRefusal>) -> Result<Vec<Todo>, ToolRefusal> {
         let mut list = self.list();
         let mut changed = list.clone();
         change(&mut changed)?;
@@ -112,17 +112,17 @@ impl List {
         }
     }
 
-    fn update(&mut self, request: UpdateTodo) -> Result<(), Refusal> {
+    fn update(&mut self, request: UpdateTodo) -> Result<(), ToolRefusal> {
         let UpdateTodo { id, text, status } = request;
         if text.is_none() && status.is_none() {
-            return Err(Refusal::new("say what to change: `text` or `status`"));
+            return Err(ToolRefusal::new("say what to change: `text` or `status`"));
         }
         let known = self.items.iter().map(|todo| todo.id.to_string()).collect::<Vec<_>>().join(", ");
         let todo = self.items.iter_mut().find(|todo| todo.id == id).ok_or_else(|| {
             if known.is_empty() {
-                Refusal::new("the list is empty; make one with `set_todos`")
+                ToolRefusal::new("the list is empty; make one with `set_todos`")
             } else {
-                Refusal::new(format!("there is no todo {id}; there are {known}"))
+                ToolRefusal::new(format!("there is no todo {id}; there are {known}"))
             }
         })?;
         todo.text = text.map_or_else(|| todo.text.clone(), |text| text.trim().to_owned());
@@ -130,18 +130,20 @@ impl List {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), ToolRefusal> {
         if self.items.len() > MAX_ITEMS {
             let count = self.items.len();
-            return Err(Refusal::new(format!("{count} todos are too many, {MAX_ITEMS} are the limit; join some")));
+            return Err(ToolRefusal::new(format!("{count} todos are too many, {MAX_ITEMS} are the limit; join some")));
         }
         for (index, todo) in self.items.iter().enumerate() {
             if todo.text.is_empty() || todo.text.len() > MAX_TEXT {
                 let place = index + 1;
-                return Err(Refusal::new(format!("the text of todo number {place} must have 1 to {MAX_TEXT} bytes")));
+                return Err(ToolRefusal::new(format!(
+                    "the text of todo number {place} must have 1 to {MAX_TEXT} bytes"
+                )));
             }
             if todo.id > self.last_id || self.items[..index].iter().any(|other| other.id == todo.id) {
-                return Err(Refusal::new(format!("the id {} is not one of its own", todo.id)));
+                return Err(ToolRefusal::new(format!("the id {} is not one of its own", todo.id)));
             }
         }
         Ok(())
@@ -206,7 +208,7 @@ impl TodoService {
         &self,
         Parameters(request): Parameters<SetTodos>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         change(&context, |list| {
             list.set(request.items);
             Ok(())
@@ -221,7 +223,7 @@ impl TodoService {
         &self,
         Parameters(request): Parameters<UpdateTodo>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
+    ) -> ToolReply {
         change(&context, |list| list.update(request))
     }
 
@@ -229,9 +231,9 @@ impl TodoService {
         description = "Show",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn list_todos(&self, context: RequestContext<RoleServer>) -> Answer {
+    async fn list_todos(&self, context: RequestContext<RoleServer>) -> ToolReply {
         let items = todos(&context)?.items();
-        Ok(shown(&items, MAX_SHOWN / items.len().max(1)))
+        Ok(list_result(&items, MAX_SHOWN / items.len().max(1)))
     }
 }
 
@@ -248,16 +250,19 @@ impl ServerHandler for TodoService {
 const INSTRUCTIONS: &str = "Keep a todo list for work of three steps or more. Have one item in_progress, and mark each \
                             completed as soon as it is done.";
 
-fn todos(context: &RequestContext<RoleServer>) -> Result<Arc<Todos>, Refusal> {
+fn todos(context: &RequestContext<RoleServer>) -> Result<Arc<Todos>, ToolRefusal> {
     Ok(call_context(context)?.session.state())
 }
 
 /// Changes the list, and tells it as the plan.
-fn change(context: &RequestContext<RoleServer>, change: impl FnOnce(&mut List) -> Result<(), Refusal>) -> Answer {
+fn change(
+    context: &RequestContext<RoleServer>,
+    change: impl FnOnce(&mut List) -> Result<(), ToolRefusal>,
+) -> ToolReply {
     let items = todos(context)?.change(change)?;
-    let step = |todo: &Todo| PlanStep { text: todo.text.clone(), status: todo.status.into(), priority: None };
-    call_context(context)?.report(Activity::Plan(items.iter().map(step).collect()));
-    Ok(shown(&items, REMINDER))
+    let step = |todo: &Todo| TodoStep { text: todo.text.clone(), status: todo.status.into(), priority: None };
+    call_context(context)?.report(Activity::TodoList(items.iter().map(step).collect()));
+    Ok(list_result(&items, REMINDER))
 }
 
 impl From<TodoStatus> for StepStatus {
@@ -270,8 +275,8 @@ impl From<TodoStatus> for StepStatus {
     }
 }
 
-fn shown(items: &[Todo], width: usize) -> rmcp::model::CallToolResult {
-    answer::structured(text(items, width), json!({"items": items}))
+fn list_result(items: &[Todo], width: usize) -> rmcp::model::CallToolResult {
+    answer::with_data(text(items, width), json!({"items": items}))
 }
 
 /// `2 todos, 1 completed`, then a line for each.
@@ -287,7 +292,7 @@ fn text(items: &[Todo], width: usize) -> String {
             TodoStatus::InProgress => '>',
             TodoStatus::Completed => 'x',
         };
-        let kept = answer::head(&todo.text, width);
+        let kept = answer::truncate(&todo.text, width);
         let cut = if kept.len() < todo.text.len() { "…" } else { "" };
         text.push_str(&format!("\n{}. [{mark}] {}{cut}", todo.id, kept.replace('\n', " ")));
     }

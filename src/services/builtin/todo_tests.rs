@@ -34,7 +34,7 @@ async fn a_list_is_set_changed_and_shown() {
 }
 
 #[tokio::test]
-async fn an_item_that_stays_keeps_its_id_and_an_old_id_means_no_other_item() {
+async fn kept_item_keeps_its_id_and_old_ids_are_not_reused() {
     let todo = Harness::new(TodoService::new());
     todo.data("set_todos", json!({"items": [{"text": "a"}, {"text": "b"}, {"text": "b"}]})).await;
     let set = todo.data("set_todos", json!({"items": [{"text": "new"}, {"text": "b", "status": "completed"}]})).await;

@@ -6,20 +6,20 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
-use super::guarded;
-use crate::services::connection::{CallError, Connection};
+use super::run_guarded;
+use crate::services::connection::{CallError, ServiceConnection};
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome, ToolSpec};
 
 /// What answers calls in this process.
-pub trait Tools: Send + Sync {
+pub trait InlineTools: Send + Sync {
     fn list(&self) -> Vec<ToolSpec>;
 
     fn call(&self, call: ToolCall) -> BoxFuture<'_, ToolOutcome>;
 }
 
-pub(super) struct InProcess(pub(super) Arc<dyn Tools>);
+pub(super) struct InlineConnection(pub(super) Arc<dyn InlineTools>);
 
-impl Connection for InProcess {
+impl ServiceConnection for InlineConnection {
     fn instructions(&self) -> Option<String> {
         None
     }
@@ -31,7 +31,7 @@ impl Connection for InProcess {
     fn call(&self, call: ToolCall, limit: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>> {
         Box::pin(async move {
             let context = call.context.clone();
-            let answer = guarded(&context, Some(limit), async { Ok(self.0.call(call).await) }).await?;
+            let answer = run_guarded(&context, Some(limit), async { Ok(self.0.call(call).await) }).await?;
             answer.map_err(|error| CallError::Refused(error.message.into_owned()))
         })
     }

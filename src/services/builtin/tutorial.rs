@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-pub use lesson::{Lesson, Step};
+pub use lesson::{Lesson, LessonStep};
 
-use super::answer::{self, Answer, Refusal};
+use super::answer::{self, ToolRefusal, ToolReply};
 use super::schema;
 use crate::ids::nearest;
 
@@ -48,7 +48,7 @@ impl Default for TutorialService {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Load {
+struct LoadLesson {
     name: String,
     /// from 1; an overview if left out
     step: Option<usize>,
@@ -64,22 +64,23 @@ impl TutorialService {
         description = "List the tutorials on Skein",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn list_tutorials(&self) -> Answer {
+    async fn list_tutorials(&self) -> ToolReply {
         let line = |of: &Lesson| format!("- {}: {} {}", of.name, of.about, answer::count(of.steps.len(), "step"));
         let data =
             |of: &Lesson| json!({"name": of.name, "title": of.title, "about": of.about, "steps": of.steps.len()});
         let text = self.lessons.iter().map(line).collect::<Vec<_>>().join("\n");
         let data: Vec<_> = self.lessons.iter().map(data).collect();
-        Ok(answer::structured(text, json!({"tutorials": data})))
+        Ok(answer::with_data(text, json!({"tutorials": data})))
     }
 
     #[tool(
         description = "Load a tutorial, or one step of it: text, files, commands, and the check of what was done",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
-    async fn load_tutorial(&self, Parameters(request): Parameters<Load>) -> Answer {
-        let Load { name, step } = request;
-        let lesson = self.lessons.iter().find(|lesson| lesson.name == name).ok_or_else(|| self.unknown(&name))?;
+    async fn load_tutorial(&self, Parameters(request): Parameters<LoadLesson>) -> ToolReply {
+        let LoadLesson { name, step } = request;
+        let lesson =
+            self.lessons.iter().find(|lesson| lesson.name == name).ok_or_else(|| self.no_such_lesson(&name))?;
         let count = lesson.steps.len();
         let Some(number) = step else {
             let titles = lesson.steps.iter().enumerate().map(|(at, step)| format!("{}. {}", at + 1, step.title));
@@ -87,10 +88,10 @@ impl TutorialService {
             let text =
                 format!("{}\n\n{}\n\n{}\n\nLoad step 1 to begin.", lesson.title, lesson.about, titles.join("\n"));
             let data = json!({"name": name, "title": lesson.title, "about": lesson.about, "steps": titles});
-            return Ok(answer::structured(text, data));
+            return Ok(answer::with_data(text, data));
         };
         let Some(step) = number.checked_sub(1).and_then(|at| lesson.steps.get(at)) else {
-            return Err(Refusal::new(format!("`{name}` has the steps 1 to {count}; there is no step {number}")));
+            return Err(ToolRefusal::new(format!("`{name}` has the steps 1 to {count}; there is no step {number}")));
         };
         let next = if number < count {
             format!("Step {} comes next.", number + 1)
@@ -104,14 +105,14 @@ impl TutorialService {
             "name": name, "step": number, "of": count, "title": step.title,
             "files": files, "commands": step.commands, "check": check,
         });
-        Ok(answer::structured(text, data))
+        Ok(answer::with_data(text, data))
     }
 
-    fn unknown(&self, name: &str) -> Refusal {
+    fn no_such_lesson(&self, name: &str) -> ToolRefusal {
         let names: Vec<_> = self.lessons.iter().map(|lesson| lesson.name.as_str()).collect();
         let near = nearest(name, names.iter().copied());
         let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-        Refusal::new(format!("there is no tutorial `{name}`; {near}there are {}", names.join(", ")))
+        ToolRefusal::new(format!("there is no tutorial `{name}`; {near}there are {}", names.join(", ")))
     }
 }
 

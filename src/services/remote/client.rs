@@ -25,9 +25,9 @@ use tokio::sync::{Notify, watch};
 use super::questions;
 use crate::ids::ServiceName;
 use crate::process::{OutputLimit, OutputVerdict};
-use crate::services::environment::Secrets;
+use crate::services::environment::SecretValues;
 use crate::tool::elicit::Elicitor;
-use crate::tool::{Activity, CallContext, Progress, Warnings, head, plain_line};
+use crate::tool::{Activity, CallContext, CallProgress, Warnings, strip_to_line, truncate};
 
 /// How long a question waits for the call it belongs to: a fast server asks before the call is known to be sent.
 const CALL_APPEARS: Duration = Duration::from_secs(1);
@@ -48,12 +48,12 @@ pub(in crate::services) struct Owner {
 }
 
 #[derive(Clone)]
-pub(in crate::services) struct Client {
+pub(in crate::services) struct McpClient {
     pub(super) service: ServiceName,
-    secrets: Secrets,
+    secrets: SecretValues,
     /// Nothing if several sessions share the connection.
     owner: Option<Arc<Owner>>,
-    flights: Arc<Mutex<Vec<Flight>>>,
+    flights: Arc<Mutex<Vec<PendingRequest>>>,
     /// Told when a request is sent.
     begun: Arc<Notify>,
     generation: Arc<watch::Sender<u64>>,
@@ -65,7 +65,7 @@ pub(in crate::services) struct Client {
 
 /// A request of ours that is not answered yet.
 #[derive(Clone)]
-struct Flight {
+struct PendingRequest {
     token: ProgressToken,
     id: RequestId,
     context: CallContext,
@@ -76,13 +76,13 @@ struct Flight {
 }
 
 /// Hands what the server says to a request until it is dropped.
-pub(super) struct Listening {
-    flights: Arc<Mutex<Vec<Flight>>>,
-    flight: Flight,
+pub(super) struct FlightListener {
+    flights: Arc<Mutex<Vec<PendingRequest>>>,
+    flight: PendingRequest,
 }
 
-impl Listening {
-    pub(super) async fn heard(&self) {
+impl FlightListener {
+    pub(super) async fn wait_for_activity(&self) {
         self.flight.heard.notified().await;
     }
 
@@ -92,23 +92,23 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for FlightListener {
     fn drop(&mut self) {
         lock(&self.flights).retain(|flight| flight.token != self.flight.token);
     }
 }
 
 /// Counts a question as long as it stands.
-struct Asking(Flight);
+struct QuestionGuard(PendingRequest);
 
-impl Asking {
-    fn of(flight: &Flight) -> Self {
+impl QuestionGuard {
+    fn of(flight: &PendingRequest) -> Self {
         flight.asking.fetch_add(1, Ordering::Relaxed);
         Self(flight.clone())
     }
 }
 
-impl Drop for Asking {
+impl Drop for QuestionGuard {
     fn drop(&mut self) {
         self.0.asking.fetch_sub(1, Ordering::Relaxed);
         // The server's time begins now.
@@ -116,8 +116,8 @@ impl Drop for Asking {
     }
 }
 
-impl Client {
-    pub(in crate::services) fn new(service: ServiceName, secrets: Secrets, owner: Option<Arc<Owner>>) -> Self {
+impl McpClient {
+    pub(in crate::services) fn new(service: ServiceName, secrets: SecretValues, owner: Option<Arc<Owner>>) -> Self {
         Self {
             service,
             secrets,
@@ -130,8 +130,8 @@ impl Client {
         }
     }
 
-    pub(super) fn listen(&self, token: &ProgressToken, id: &RequestId, context: &CallContext) -> Listening {
-        let flight = Flight {
+    pub(super) fn listen(&self, token: &ProgressToken, id: &RequestId, context: &CallContext) -> FlightListener {
+        let flight = PendingRequest {
             token: token.clone(),
             id: id.clone(),
             context: context.clone(),
@@ -140,10 +140,10 @@ impl Client {
         };
         lock(&self.flights).push(flight.clone());
         self.begun.notify_waiters();
-        Listening { flights: Arc::clone(&self.flights), flight }
+        FlightListener { flights: Arc::clone(&self.flights), flight }
     }
 
-    pub(super) fn changed(&self) {
+    pub(super) fn mark_changed(&self) {
         self.generation.send_modify(|generation| *generation += 1);
     }
 
@@ -184,14 +184,14 @@ impl Client {
     }
 
     /// Somebody will be told when the server says that the page is done with.
-    pub(super) fn opened(&self, page: String, elicitor: Arc<dyn Elicitor>) {
+    pub(super) fn register_page(&self, page: String, elicitor: Arc<dyn Elicitor>) {
         let mut pages = lock(&self.pages);
         if self.is_owned() && pages.len() < MAX_PAGES_OPEN {
             pages.insert(page, elicitor);
         }
     }
 
-    pub(super) fn done_with(&self, page: &str) {
+    pub(super) fn finish_page(&self, page: &str) {
         if let Some(elicitor) = lock(&self.pages).remove(page) {
             elicitor.page_done(self.service.as_str(), page);
         }
@@ -199,15 +199,14 @@ impl Client {
 
     /// The request of this session to which what the server says belongs. If there are several, any of them is this
     /// session's; the transport may know which.
-    fn flight(&self, origin: Option<&InboundStreamOrigin>) -> Option<Flight> {
+    fn flight(&self, origin: Option<&InboundStreamOrigin>) -> Option<PendingRequest> {
         self.owner.as_ref()?;
         let flights = lock(&self.flights);
-        let named =
-            |flight: &&Flight| matches!(origin, Some(InboundStreamOrigin::OutboundRequest(id)) if *id == flight.id);
+        let named = |flight: &&PendingRequest| matches!(origin, Some(InboundStreamOrigin::OutboundRequest(id)) if *id == flight.id);
         flights.iter().find(named).or_else(|| flights.last()).cloned()
     }
 
-    async fn flight_soon(&self, origin: Option<&InboundStreamOrigin>) -> Option<Flight> {
+    async fn flight_soon(&self, origin: Option<&InboundStreamOrigin>) -> Option<PendingRequest> {
         let appears = async {
             loop {
                 let begun = self.begun.notified();
@@ -247,7 +246,7 @@ impl Client {
     }
 }
 
-impl ClientHandler for Client {
+impl ClientHandler for McpClient {
     fn get_info(&self) -> ClientConfig {
         ClientConfig::new(self.capabilities(false), Implementation::new("skein", env!("CARGO_PKG_VERSION")))
     }
@@ -270,7 +269,7 @@ impl ClientHandler for Client {
             }
             return Ok(ElicitResult::new(ElicitationAction::Cancel));
         }
-        let asking = Asking::of(&flight);
+        let asking = QuestionGuard::of(&flight);
         let answer = tokio::select! {
             biased;
             // The server takes its question back.
@@ -297,7 +296,7 @@ impl ClientHandler for Client {
         let flight = lock(&self.flights).iter().find(|flight| flight.token == params.progress_token).cloned();
         if let Some(flight) = flight {
             flight.heard.notify_one();
-            flight.context.report(Activity::Progress(Progress {
+            flight.context.report(Activity::Progress(CallProgress {
                 progress: params.progress,
                 total: params.total,
                 message: params.message,
@@ -310,7 +309,7 @@ impl ClientHandler for Client {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let text = self.secrets.hide(head(&plain_line(&text), MAX_SAID));
+        let text = self.secrets.hide(truncate(&strip_to_line(&text), MAX_SAID));
         let grave = !matches!(params.level, LoggingLevel::Debug | LoggingLevel::Info | LoggingLevel::Notice);
         let owner = self.owner.as_ref().filter(|_| grave);
         let told = owner.is_some_and(|owner| lock(&owner.warnings).say(format!("{}: {text}", self.service)));
@@ -318,22 +317,22 @@ impl ClientHandler for Client {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed();
+        self.mark_changed();
     }
 
     async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed();
+        self.mark_changed();
     }
 
     async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed();
+        self.mark_changed();
     }
 
     async fn on_custom_notification(&self, notification: CustomNotification, _: NotificationContext<RoleClient>) {
         if notification.method == "notifications/elicitation/complete" {
             let page = notification.params.as_ref().and_then(|params| params["elicitationId"].as_str());
             if let Some(page) = page {
-                self.done_with(page);
+                self.finish_page(page);
             }
         }
     }

@@ -3,7 +3,7 @@
 use rmcp::model::PaginatedRequestParams;
 use serde_json::Value;
 
-use super::Remote;
+use super::McpConnection;
 use crate::services::connection::CallError;
 use crate::services::content;
 use crate::tool::Catalog;
@@ -12,7 +12,7 @@ use crate::tool::Catalog;
 const MAX_PAGES: usize = 50;
 const MAX_ITEMS: usize = 2_000;
 
-impl Remote {
+impl McpConnection {
     pub(super) async fn list(&self) -> Result<Catalog, CallError> {
         let capabilities = self.peer.peer_info().map(|info| info.capabilities.clone()).unwrap_or_default();
         let mut catalog = Catalog::default();

@@ -4,11 +4,11 @@
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses};
 use serde_json::{Map, Value};
 
-use super::client::Client;
+use super::client::McpClient;
 use crate::services::connection::CallError;
 use crate::services::content;
-use crate::tool::elicit::{Elicitation, Elicited, Wanted};
-use crate::tool::{CallContext, head, plain};
+use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
+use crate::tool::{CallContext, strip_invisible, truncate};
 
 pub(super) const NO_SAMPLING: &str =
     "skein answers no sampling requests: its models are for the session, not for services";
@@ -21,17 +21,17 @@ const MAX_AT_ONCE: usize = 10;
 const MAX_QUESTION: usize = 4_000;
 
 /// What the user says to one question.
-pub(super) async fn elicit(client: &Client, params: ElicitRequestParams, context: &CallContext) -> ElicitResult {
+pub(super) async fn elicit(client: &McpClient, params: ElicitRequestParams, context: &CallContext) -> ElicitResult {
     let (message, wanted) = match params {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
             let Value::Object(mut schema) = content::json(&requested_schema) else {
                 return ElicitResult::new(ElicitationAction::Decline);
             };
             tidy(&mut schema);
-            (message, Wanted::Fields(schema))
+            (message, ElicitationKind::Fields(schema))
         }
         ElicitRequestParams::UrlElicitationParams { message, url, elicitation_id, .. } => {
-            (message, Wanted::Page { id: elicitation_id, url })
+            (message, ElicitationKind::Page { id: elicitation_id, url })
         }
         // The enum may grow; what is not known cannot be asked.
         _ => return ElicitResult::new(ElicitationAction::Decline),
@@ -42,30 +42,32 @@ pub(super) async fn elicit(client: &Client, params: ElicitRequestParams, context
     let question = Elicitation {
         by: client.service.to_string(),
         call: context.id.clone(),
-        message: head(&plain(&message), MAX_QUESTION).to_owned(),
-        wanted: wanted.clone(),
+        message: truncate(&strip_invisible(&message), MAX_QUESTION).to_owned(),
+        kind: wanted.clone(),
     };
     let answer = tokio::select! {
         biased;
-        () = context.cancel.cancelled() => Elicited::Dismissed,
+        () = context.cancel.cancelled() => ElicitationResponse::Dismissed,
         answer = elicitor.elicit(question) => answer,
     };
     match (answer, wanted) {
-        (Elicited::Accepted(fields), Wanted::Fields(schema)) => {
-            ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(asked_for(fields, &schema)))
+        (ElicitationResponse::Accepted(fields), ElicitationKind::Fields(schema)) => {
+            ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(retain_requested(fields, &schema)))
         }
-        (Elicited::Accepted(_), Wanted::Page { id, .. }) => {
-            client.opened(id, std::sync::Arc::clone(elicitor));
+        (ElicitationResponse::Accepted(_), ElicitationKind::Page { id, .. }) => {
+            client.register_page(id, std::sync::Arc::clone(elicitor));
             ElicitResult::new(ElicitationAction::Accept)
         }
-        (Elicited::Declined, _) => ElicitResult::new(ElicitationAction::Decline),
-        (Elicited::Dismissed | Elicited::Unheard, _) => ElicitResult::new(ElicitationAction::Cancel),
+        (ElicitationResponse::Declined, _) => ElicitResult::new(ElicitationAction::Decline),
+        (ElicitationResponse::Dismissed | ElicitationResponse::Unavailable, _) => {
+            ElicitResult::new(ElicitationAction::Cancel)
+        }
     }
 }
 
 /// The answers to what a server of the newer era needs before it can go on, and the pages that the user visited for them.
 pub(super) async fn answers(
-    client: &Client,
+    client: &McpClient,
     requests: InputRequests,
     context: &CallContext,
 ) -> Result<(InputResponses, Vec<String>), CallError> {
@@ -97,7 +99,7 @@ pub(super) async fn answers(
 }
 
 /// The pages that an error names, if the user has visited all of them; otherwise none.
-pub(super) async fn visited(client: &Client, error: Option<&Value>, context: &CallContext) -> Vec<String> {
+pub(super) async fn visit_pages(client: &McpClient, error: Option<&Value>, context: &CallContext) -> Vec<String> {
     let wanted = error.and_then(|error| error["elicitations"].as_array()).map(Vec::as_slice).unwrap_or_default();
     let mut visited = Vec::new();
     for page in wanted.iter().take(MAX_AT_ONCE) {
@@ -119,18 +121,18 @@ fn page_of(params: &ElicitRequestParams) -> Option<String> {
 }
 
 /// The request has its answer, so the pages that were visited for it are done with.
-pub(super) fn done(client: &Client, pages: &[String], context: &CallContext) {
+pub(super) fn finish_pages(client: &McpClient, pages: &[String], context: &CallContext) {
     for page in pages {
         // Two sessions on one connection may be sent to pages of one id.
         match context.elicitor().filter(|_| !client.is_owned()) {
             Some(elicitor) => elicitor.page_done(client.service.as_str(), page),
-            None => client.done_with(page),
+            None => client.finish_page(page),
         }
     }
 }
 
 /// Nothing is passed on that was not asked for.
-fn asked_for(fields: Map<String, Value>, schema: &Map<String, Value>) -> Map<String, Value> {
+fn retain_requested(fields: Map<String, Value>, schema: &Map<String, Value>) -> Map<String, Value> {
     let asked = |name: &String| schema.get("properties").is_some_and(|properties| properties.get(name).is_some());
     fields.into_iter().filter(|(name, _)| asked(name)).collect()
 }
@@ -140,7 +142,7 @@ fn tidy(schema: &mut Map<String, Value>) {
     for (key, value) in schema {
         match value {
             Value::String(text) if ["title", "description"].contains(&key.as_str()) => {
-                *text = head(&plain(text), MAX_QUESTION).to_owned();
+                *text = truncate(&strip_invisible(text), MAX_QUESTION).to_owned();
             }
             Value::Object(object) => tidy(object),
             Value::Array(items) => items.iter_mut().filter_map(Value::as_object_mut).for_each(tidy),

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_sort_by_the_second_they_were_made_in_and_are_never_the_same() {
+    fn ids_sort_by_creation_second_and_are_unique() {
         let names: Vec<_> = (0..1_000).map(|second| new(1_790_000_000_000 + second * 1_000).unwrap()).collect();
         assert!(names.is_sorted() && names.iter().all(|name| name.len() == 20), "{names:?}");
         let of_one_moment: std::collections::BTreeSet<_> =

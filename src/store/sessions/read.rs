@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::{Cursor, Hit, ListFilter, Spent, StoredEvent, StoredSession, Within};
+use super::{Cursor, FolderFilter, ListFilter, SearchHit, StoredEvent, StoredSession, UsageTotals};
 
 const SESSION: &str = "SELECT s.id, s.title, s.cwd, s.roots, s.agent, s.mode, s.model, s.approval, s.created_at,
     s.updated_at, s.input, s.output, s.cached, s.cost, s.events, s.parent FROM session s";
@@ -36,7 +36,7 @@ pub(super) fn events(connection: &Connection, id: &str) -> rusqlite::Result<Vec<
 }
 
 pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Result<Vec<StoredSession>> {
-    let (folder, below) = within(&filter.within);
+    let (folder, below) = folder_params(&filter.within);
     let (time, id) = match &filter.after {
         Some(Cursor { updated_at, id }) => (Some(number(*updated_at)), id.as_str()),
         None => (None, ""),
@@ -45,7 +45,7 @@ pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Re
         "{SESSION} WHERE {WITHIN} AND s.parent IS ?6 AND (?3 IS NULL OR (s.updated_at, s.id) < (?3, ?4))
          ORDER BY s.updated_at DESC, s.id DESC LIMIT ?5"
     );
-    let values = params![folder, below, time, id, limited(filter.limit), filter.parent];
+    let values = params![folder, below, time, id, limit_value(filter.limit), filter.parent];
     connection.prepare_cached(&select)?.query_map(values, session)?.collect()
 }
 
@@ -62,40 +62,50 @@ pub(super) fn beginning_with(connection: &Connection, prefix: &str) -> rusqlite:
     // No sign of an id comes after the last letter of the alphabet.
     let select = "SELECT id FROM session WHERE id >= ?1 AND id < ?1 || '~' ORDER BY id LIMIT ?2";
     let mut statement = connection.prepare_cached(select)?;
-    statement.query_map(params![prefix, limited(Some(CANDIDATES))], |row| row.get(0))?.collect()
+    statement.query_map(params![prefix, limit_value(Some(CANDIDATES))], |row| row.get(0))?.collect()
 }
 
 pub(super) fn search(
     connection: &Connection,
     words: &str,
-    folders: &Within,
+    folders: &FolderFilter,
     limit: usize,
-) -> rusqlite::Result<Vec<Hit>> {
+) -> rusqlite::Result<Vec<SearchHit>> {
     let found = match full_text(words) {
-        Some(query) => by_words(connection, &query, folders, limit)?,
+        Some(query) => search_words(connection, &query, folders, limit)?,
         None => Vec::new(),
     };
     // Languages without spaces, parts of words, signs: what stands in a text as it was asked for is found too.
-    if found.is_empty() { as_it_stands(connection, words, folders, limit) } else { Ok(found) }
+    if found.is_empty() { search_verbatim(connection, words, folders, limit) } else { Ok(found) }
 }
 
-fn by_words(connection: &Connection, query: &str, folders: &Within, limit: usize) -> rusqlite::Result<Vec<Hit>> {
-    let (folder, below) = within(folders);
+fn search_words(
+    connection: &Connection,
+    query: &str,
+    folders: &FolderFilter,
+    limit: usize,
+) -> rusqlite::Result<Vec<SearchHit>> {
+    let (folder, below) = folder_params(folders);
     let select = format!(
         "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, snippet(event_words, 0, '', '', '…', 24)
          FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
          WHERE event_words MATCH ?3 AND {WITHIN} ORDER BY bm25(event_words), e.key DESC LIMIT ?4"
     );
     let mut statement = connection.prepare_cached(&select)?;
-    statement.query_map(params![folder, below, query, limited(Some(limit))], hit)?.collect()
+    statement.query_map(params![folder, below, query, limit_value(Some(limit))], hit)?.collect()
 }
 
-fn as_it_stands(connection: &Connection, words: &str, folders: &Within, limit: usize) -> rusqlite::Result<Vec<Hit>> {
+fn search_verbatim(
+    connection: &Connection,
+    words: &str,
+    folders: &FolderFilter,
+    limit: usize,
+) -> rusqlite::Result<Vec<SearchHit>> {
     let wanted = words.trim().to_lowercase();
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
-    let (folder, below) = within(folders);
+    let (folder, below) = folder_params(folders);
     let select = format!(
         "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, e.text
          FROM event e JOIN session s ON s.key = e.session
@@ -105,8 +115,8 @@ fn as_it_stands(connection: &Connection, words: &str, folders: &Within, limit: u
     let mut found = Vec::new();
     for row in statement.query_map(params![folder, below], hit)? {
         let row = row?;
-        if let Some(snippet) = around(&row.snippet, &wanted) {
-            found.push(Hit { snippet, ..row });
+        if let Some(snippet) = snippet_around(&row.snippet, &wanted) {
+            found.push(SearchHit { snippet, ..row });
         }
         if found.len() >= limit {
             break;
@@ -116,7 +126,7 @@ fn as_it_stands(connection: &Connection, words: &str, folders: &Within, limit: u
 }
 
 /// The place in a text where these letters stand, whichever their case.
-pub(super) fn around(text: &str, wanted: &str) -> Option<String> {
+pub(super) fn snippet_around(text: &str, wanted: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let place = lower.find(wanted)?;
     // Counted in characters, which stay nearly as many when their case changes: this is only what stands around.
@@ -141,15 +151,15 @@ pub(super) fn words_of(words: &str) -> Vec<String> {
     words.map(|word| format!("\"{}\"*", word.replace('"', "\"\""))).collect()
 }
 
-pub(super) fn within(folders: &Within) -> (Option<String>, bool) {
+pub(super) fn folder_params(folders: &FolderFilter) -> (Option<String>, bool) {
     match folders {
-        Within::Anywhere => (None, false),
-        Within::Folder(folder) => (Some(folder.to_string_lossy().into_owned()), false),
-        Within::Below(folder) => (Some(folder.to_string_lossy().into_owned()), true),
+        FolderFilter::Anywhere => (None, false),
+        FolderFilter::Folder(folder) => (Some(folder.to_string_lossy().into_owned()), false),
+        FolderFilter::Below(folder) => (Some(folder.to_string_lossy().into_owned()), true),
     }
 }
 
-pub(super) fn limited(limit: Option<usize>) -> i64 {
+pub(super) fn limit_value(limit: Option<usize>) -> i64 {
     limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(i64::MAX)
 }
 
@@ -162,7 +172,7 @@ pub(super) fn natural(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     row.get(column).map(|number: i64| u64::try_from(number).unwrap_or(0))
 }
 
-pub(super) fn packed(folders: &[PathBuf]) -> String {
+pub(super) fn folders_json(folders: &[PathBuf]) -> String {
     let folders: Vec<_> = folders.iter().map(|folder| folder.to_string_lossy()).collect();
     serde_json::to_string(&folders).unwrap_or_default()
 }
@@ -180,7 +190,7 @@ fn session(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
         approval: row.get(7)?,
         created_at: natural(row, 8)?,
         updated_at: natural(row, 9)?,
-        spent: Spent {
+        spent: UsageTotals {
             input: natural(row, 10)?,
             output: natural(row, 11)?,
             cached: natural(row, 12)?,
@@ -191,9 +201,9 @@ fn session(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
     })
 }
 
-pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
+pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<SearchHit> {
     let cwd: String = row.get(2)?;
-    Ok(Hit {
+    Ok(SearchHit {
         session: row.get(0)?,
         title: row.get(1)?,
         cwd: cwd.into(),

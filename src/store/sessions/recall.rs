@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
 
-use super::read::{AROUND_SESSION, WITHIN, around, hit, limited, natural, number, within, words_of};
-use super::{Hit, Within};
+use super::read::{AROUND_SESSION, WITHIN, folder_params, hit, limit_value, natural, number, snippet_around, words_of};
+use super::{FolderFilter, SearchHit};
 
 /// What is looked for. What is left out does not narrow.
 #[derive(Debug, Clone, Default)]
-pub struct Recall {
+pub struct RecallQuery {
     pub words: String,
-    pub within: Within,
+    pub within: FolderFilter,
     /// Milliseconds since 1970: at this time or later.
     pub after: Option<u64>,
     /// Earlier than this.
@@ -28,15 +28,15 @@ pub struct Recall {
 
 /// What was found, the best first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recalled {
-    pub hits: Vec<Hit>,
+pub struct RecallResults {
+    pub hits: Vec<SearchHit>,
     /// Nothing has all the words; these have some of them.
     pub partly: bool,
 }
 
 /// One thing that was said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct StoredMessage {
     pub seq: u64,
     pub at: u64,
     /// `user` or `assistant`.
@@ -46,26 +46,26 @@ pub struct Said {
 
 /// Something that was said, and which of the words that were asked for stand in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kindred {
+pub struct RecallMatch {
     pub session: String,
-    pub said: Said,
+    pub said: StoredMessage,
     /// Their places among those that were asked for, from the first.
     pub words: Vec<usize>,
 }
 
 /// Which words of a text are known, and where they stand together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InCommon {
+pub struct TermStats {
     /// How many messages of all sessions have each word, counted up to [`COUNTED`].
     pub frequency: Vec<usize>,
     /// About how many events all sessions have.
     pub events: u64,
-    pub messages: Vec<Kindred>,
+    pub messages: Vec<RecallMatch>,
 }
 
 /// What words in common are worth.
 #[derive(Debug, Clone, Copy)]
-pub struct Weigh {
+pub struct TermWeights {
     /// A word that stands in so many messages, counted up to [`COUNTED`].
     pub word: fn(usize) -> f64,
     /// What a message must have of them to be looked at.
@@ -89,21 +89,21 @@ const WHEN: &str = "(?3 IS NULL OR e.at >= ?3) AND (?4 IS NULL OR e.at < ?4)
 /// How much better the newest is than the oldest: enough to decide between equals, not more.
 const NEWER: &str = "(1.0 + 0.3 / (1.0 + max(0, ?7 - e.at) / 2592000000.0))";
 
-pub(super) fn recall(connection: &Connection, recall: &Recall, now: u64) -> rusqlite::Result<Recalled> {
+pub(super) fn recall(connection: &Connection, recall: &RecallQuery, now: u64) -> rusqlite::Result<RecallResults> {
     let words = words_of(&recall.words);
     if words.is_empty() && recall.words.trim().is_empty() {
-        return Ok(Recalled { hits: newest(connection, recall)?, partly: false });
+        return Ok(RecallResults { hits: newest(connection, recall)?, partly: false });
     }
     for (join, partly) in [(" AND ", false), (" OR ", true)] {
-        let hits = if words.is_empty() { Vec::new() } else { ranked(connection, recall, &words.join(join), now)? };
+        let hits = if words.is_empty() { Vec::new() } else { rank_hits(connection, recall, &words.join(join), now)? };
         if !hits.is_empty() {
-            return Ok(Recalled { hits, partly: partly && words.len() > 1 });
+            return Ok(RecallResults { hits, partly: partly && words.len() > 1 });
         }
     }
-    Ok(Recalled { hits: as_it_stands(connection, recall)?, partly: false })
+    Ok(RecallResults { hits: search_verbatim(connection, recall)?, partly: false })
 }
 
-fn ranked(connection: &Connection, recall: &Recall, query: &str, now: u64) -> rusqlite::Result<Vec<Hit>> {
+fn rank_hits(connection: &Connection, recall: &RecallQuery, query: &str, now: u64) -> rusqlite::Result<Vec<SearchHit>> {
     // What was taken back is told apart only among the best: that is a look into each session's record.
     let select = format!(
         "WITH best AS MATERIALIZED (
@@ -114,8 +114,8 @@ fn ranked(connection: &Connection, recall: &Recall, query: &str, now: u64) -> ru
          FROM best JOIN event e ON e.key = best.key JOIN session s ON s.key = e.session
          WHERE {STANDS} ORDER BY best.rank, e.key DESC LIMIT ?9"
     );
-    let (folder, below) = within(&recall.within);
-    let (after, before, without) = when(recall);
+    let (folder, below) = folder_params(&recall.within);
+    let (after, before, without) = time_params(recall);
     let values = params![
         folder,
         below,
@@ -124,44 +124,51 @@ fn ranked(connection: &Connection, recall: &Recall, query: &str, now: u64) -> ru
         without,
         query,
         number(now),
-        limited(Some(recall.limit.saturating_mul(4))),
-        limited(Some(recall.limit))
+        limit_value(Some(recall.limit.saturating_mul(4))),
+        limit_value(Some(recall.limit))
     ];
     connection.prepare_cached(&select)?.query_map(values, hit)?.collect()
 }
 
 /// Without words: the newest message of each session.
-fn newest(connection: &Connection, recall: &Recall) -> rusqlite::Result<Vec<Hit>> {
+fn newest(connection: &Connection, recall: &RecallQuery) -> rusqlite::Result<Vec<SearchHit>> {
     let select = format!(
         "SELECT s.id, s.title, s.cwd, e.seq, max(e.at), e.kind, substr(e.text, 1, ?7)
          FROM event e JOIN session s ON s.key = e.session
          WHERE e.text IS NOT NULL AND {WITHIN} AND {WHEN} AND {STANDS}
          GROUP BY s.key ORDER BY max(e.at) DESC, s.key DESC LIMIT ?6"
     );
-    let (folder, below) = within(&recall.within);
-    let (after, before, without) = when(recall);
-    let values =
-        params![folder, below, after, before, without, limited(Some(recall.limit)), limited(Some(AROUND_SESSION))];
+    let (folder, below) = folder_params(&recall.within);
+    let (after, before, without) = time_params(recall);
+    let values = params![
+        folder,
+        below,
+        after,
+        before,
+        without,
+        limit_value(Some(recall.limit)),
+        limit_value(Some(AROUND_SESSION))
+    ];
     connection.prepare_cached(&select)?.query_map(values, hit)?.collect()
 }
 
 /// Languages without spaces, parts of words, signs: what stands in a text as it was asked for is found too.
-fn as_it_stands(connection: &Connection, recall: &Recall) -> rusqlite::Result<Vec<Hit>> {
+fn search_verbatim(connection: &Connection, recall: &RecallQuery) -> rusqlite::Result<Vec<SearchHit>> {
     let wanted = recall.words.trim().to_lowercase();
     let select = format!(
         "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, e.text
          FROM event e JOIN session s ON s.key = e.session
          WHERE e.text IS NOT NULL AND {WITHIN} AND {WHEN} AND {STANDS} ORDER BY e.key DESC LIMIT ?6"
     );
-    let (folder, below) = within(&recall.within);
-    let (after, before, without) = when(recall);
-    let values = params![folder, below, after, before, without, limited(Some(READ_THROUGH))];
+    let (folder, below) = folder_params(&recall.within);
+    let (after, before, without) = time_params(recall);
+    let values = params![folder, below, after, before, without, limit_value(Some(READ_THROUGH))];
     let mut statement = connection.prepare_cached(&select)?;
     let mut found = Vec::new();
     for row in statement.query_map(values, hit)? {
         let row = row?;
-        if let Some(snippet) = around(&row.snippet, &wanted) {
-            found.push(Hit { snippet, ..row });
+        if let Some(snippet) = snippet_around(&row.snippet, &wanted) {
+            found.push(SearchHit { snippet, ..row });
         }
         if found.len() >= recall.limit {
             break;
@@ -170,12 +177,17 @@ fn as_it_stands(connection: &Connection, recall: &Recall) -> rusqlite::Result<Ve
     Ok(found)
 }
 
-fn when(recall: &Recall) -> (Option<i64>, Option<i64>, String) {
+fn time_params(recall: &RecallQuery) -> (Option<i64>, Option<i64>, String) {
     let without = serde_json::to_string(&recall.without).unwrap_or_default();
     (recall.after.map(number), recall.before.map(number), without)
 }
 
-pub(super) fn said(connection: &Connection, id: &str, from: u64, limit: usize) -> rusqlite::Result<Vec<Said>> {
+pub(super) fn read_messages(
+    connection: &Connection,
+    id: &str,
+    from: u64,
+    limit: usize,
+) -> rusqlite::Result<Vec<StoredMessage>> {
     let select = format!(
         "SELECT e.seq, e.at, json_extract(e.body, '$.message.role'), e.text
          FROM event e JOIN session s ON s.key = e.session
@@ -183,29 +195,29 @@ pub(super) fn said(connection: &Connection, id: &str, from: u64, limit: usize) -
     );
     let said = |row: &rusqlite::Row<'_>| {
         let by: Option<String> = row.get(2)?;
-        Ok(Said { seq: natural(row, 0)?, at: natural(row, 1)?, by: by.unwrap_or_default(), text: row.get(3)? })
+        Ok(StoredMessage { seq: natural(row, 0)?, at: natural(row, 1)?, by: by.unwrap_or_default(), text: row.get(3)? })
     };
-    connection.prepare_cached(&select)?.query_map(params![id, number(from), limited(Some(limit))], said)?.collect()
+    connection.prepare_cached(&select)?.query_map(params![id, number(from), limit_value(Some(limit))], said)?.collect()
 }
 
 /// The messages of `folders` that have the most in common with these words: those with the rarest and with most of
 /// them first, and of equals the newest. `weigh` says what a word counts that stands in so many messages, and how much a
 /// message must have together.
-pub(super) fn in_common(
+pub(super) fn common_terms(
     connection: &Connection,
     words: &[String],
-    folders: &Within,
+    folders: &FolderFilter,
     without: &[String],
-    weigh: Weigh,
+    weigh: TermWeights,
     limit: usize,
-) -> rusqlite::Result<InCommon> {
+) -> rusqlite::Result<TermStats> {
     let mut frequency = Vec::with_capacity(words.len());
     let mut with: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     let select = "SELECT rowid FROM event_words WHERE event_words MATCH ?1 ORDER BY rowid DESC LIMIT ?2";
     let mut statement = connection.prepare_cached(select)?;
     for (place, word) in words.iter().enumerate() {
         let query = format!("\"{}\"", word.replace('"', "\"\""));
-        let rows = statement.query_map(params![query, limited(Some(COUNTED))], |row| row.get::<_, i64>(0))?;
+        let rows = statement.query_map(params![query, limit_value(Some(COUNTED))], |row| row.get::<_, i64>(0))?;
         let rows: Vec<i64> = rows.collect::<rusqlite::Result<_>>()?;
         frequency.push(rows.len());
         rows.into_iter().for_each(|row| with.entry(row).or_default().push(place));
@@ -214,7 +226,7 @@ pub(super) fn in_common(
     let mut ranked: Vec<_> = with.into_iter().map(|(row, places)| (score(&places), row, places)).collect();
     ranked.retain(|(score, ..)| *score >= weigh.least);
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
-    let (folder, below) = within(folders);
+    let (folder, below) = folder_params(folders);
     let without = serde_json::to_string(without).unwrap_or_default();
     // Only those that count are looked up, in steps, until there are enough.
     let mut messages = Vec::new();
@@ -230,15 +242,19 @@ pub(super) fn in_common(
         let mut statement = connection.prepare_cached(&select)?;
         let row = |row: &rusqlite::Row<'_>| {
             let by: Option<String> = row.get(4)?;
-            let said =
-                Said { seq: natural(row, 2)?, at: natural(row, 3)?, by: by.unwrap_or_default(), text: row.get(5)? };
+            let said = StoredMessage {
+                seq: natural(row, 2)?,
+                at: natural(row, 3)?,
+                by: by.unwrap_or_default(),
+                text: row.get(5)?,
+            };
             Ok((row.get::<_, i64>(0)?, (row.get::<_, String>(1)?, said)))
         };
         let found = statement.query_map(params_from_iter(values), row)?;
         let mut found: BTreeMap<_, _> = found.collect::<rusqlite::Result<_>>()?;
         for (_, key, places) in step {
             if let Some((session, said)) = found.remove(key) {
-                messages.push(Kindred { session, said, words: places.clone() });
+                messages.push(RecallMatch { session, said, words: places.clone() });
             }
         }
         if messages.len() >= limit {
@@ -247,7 +263,7 @@ pub(super) fn in_common(
     }
     messages.truncate(limit);
     let events = connection.query_row("SELECT ifnull(max(key), 0) FROM event", [], |row| natural(row, 0))?;
-    Ok(InCommon { frequency, events, messages })
+    Ok(TermStats { frequency, events, messages })
 }
 
 /// How many messages are looked up at once, and how often: those of other projects may be many.

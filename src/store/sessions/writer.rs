@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use tokio::sync::oneshot;
 
-use super::read::{number, packed};
-use super::{Change, NewEvent, NewSession};
+use super::read::{folders_json, number};
+use super::{NewEvent, NewSession, SessionChange};
 use crate::store::{StoreError, failure};
 
 /// Whether the session was there.
-pub(super) type Reply = oneshot::Sender<Result<bool, StoreError>>;
+pub(super) type WriteReply = oneshot::Sender<Result<bool, StoreError>>;
 
 /// As much as one transaction takes, so that a flood cannot keep it open.
 const AT_ONCE: usize = 1_024;
@@ -25,13 +25,13 @@ pub(super) struct Job {
     pub(super) session: String,
     pub(super) at: u64,
     pub(super) work: Work,
-    pub(super) reply: Option<Reply>,
+    pub(super) reply: Option<WriteReply>,
 }
 
 pub(super) enum Work {
     Create(Box<NewSession>),
     Append(NewEvent),
-    Change(Box<Change>),
+    Change(Box<SessionChange>),
     Delete,
     Copy {
         new: String,
@@ -48,7 +48,7 @@ impl Work {
     }
 }
 
-pub(super) struct Writer {
+pub(super) struct SessionWriter {
     connection: Connection,
     jobs: mpsc::Receiver<Job>,
     file: PathBuf,
@@ -60,7 +60,7 @@ pub(super) struct Writer {
     unwritten: Arc<AtomicUsize>,
 }
 
-impl Writer {
+impl SessionWriter {
     pub(super) fn new(
         connection: Connection,
         jobs: mpsc::Receiver<Job>,
@@ -234,7 +234,7 @@ fn create(transaction: &Transaction<'_>, id: &str, new: &NewSession, at: i64) ->
     transaction.prepare_cached(insert)?.execute(params![
         id,
         new.cwd.to_string_lossy(),
-        packed(&new.roots),
+        folders_json(&new.roots),
         new.agent,
         new.mode,
         new.model,
@@ -259,7 +259,7 @@ fn append(transaction: &Transaction<'_>, id: &str, event: &NewEvent, at: i64) ->
     Ok(true)
 }
 
-fn apply_change(transaction: &Transaction<'_>, id: &str, change: &Change, at: i64) -> rusqlite::Result<bool> {
+fn apply_change(transaction: &Transaction<'_>, id: &str, change: &SessionChange, at: i64) -> rusqlite::Result<bool> {
     let update = "UPDATE session SET
             title = coalesce(?2, title), agent = coalesce(?3, agent), mode = coalesce(?4, mode),
             model = coalesce(?5, model), approval = coalesce(?6, approval),

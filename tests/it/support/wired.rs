@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use skein::broker::{Asker, BindError, Binding, Nobody, Terms};
+use skein::broker::{Asker, BindError, BindRequest, Binding, NoAsker};
 use skein::graph;
-use skein::manifest::{self, Approval, Layer, Root};
+use skein::manifest::{self, ApprovalLevel, Layer, Root};
 use skein::process::Reaper;
 use skein::runtime::Runtime;
-use skein::services::{Environment, PoolOptions, Registry, UserFolders};
-use skein::tool::{CallContext, ServiceStatus, Session, ToolOutcome};
+use skein::services::{BuiltinRegistry, Environment, PoolOptions, UserFolders};
+use skein::tool::{CallContext, ServiceStatus, SessionContext, ToolOutcome};
 use tempfile::TempDir;
 
 use super::servers;
@@ -88,7 +88,7 @@ pub(crate) async fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -
 pub(crate) struct Wiring {
     manifests: Vec<(Layer, Value)>,
     config: Option<Value>,
-    registry: Option<Registry>,
+    registry: Option<BuiltinRegistry>,
     variables: Vec<(&'static str, &'static str)>,
 }
 
@@ -115,7 +115,7 @@ impl Wiring {
         self
     }
 
-    pub(crate) fn registry(mut self, registry: Registry) -> Self {
+    pub(crate) fn registry(mut self, registry: BuiltinRegistry) -> Self {
         self.registry = Some(registry);
         self
     }
@@ -163,7 +163,7 @@ impl Wiring {
             },
             cassette: None,
         };
-        let registry = self.registry.unwrap_or_else(Registry::builtin);
+        let registry = self.registry.unwrap_or_else(BuiltinRegistry::builtin);
         let runtime = Runtime::start(Arc::new(plan), registry, options, None);
         Wired { runtime, folder }
     }
@@ -191,8 +191,8 @@ impl Wired {
         fs::read_to_string(self.path(path)).unwrap_or_default()
     }
 
-    pub(crate) fn session(&self, id: &str) -> Arc<Session> {
-        Session::new(id, self.path("project"), Vec::new(), self.path("scratch"))
+    pub(crate) fn session(&self, id: &str) -> Arc<SessionContext> {
+        SessionContext::new(id, self.path("project"), Vec::new(), self.path("scratch"))
     }
 
     /// A binding in which every call runs.
@@ -201,15 +201,20 @@ impl Wired {
     }
 
     pub(crate) async fn bind_session(&self, session: &str, mode: &str) -> Result<Binding, BindError> {
-        let asker: Arc<dyn Asker> = Arc::new(Nobody);
+        let asker: Arc<dyn Asker> = Arc::new(NoAsker);
         self.bind_terms(
             mode,
-            Terms { session: self.session(session), approval: Some(Approval::Auto), asker, brought: Vec::new() },
+            BindRequest {
+                session: self.session(session),
+                approval: Some(ApprovalLevel::Auto),
+                asker,
+                client_services: Vec::new(),
+            },
         )
         .await
     }
 
-    pub(crate) async fn bind_terms(&self, mode: &str, terms: Terms) -> Result<Binding, BindError> {
+    pub(crate) async fn bind_terms(&self, mode: &str, terms: BindRequest) -> Result<Binding, BindError> {
         self.runtime.broker().bind(&format!("test/{mode}").parse().expect("a mode"), terms).await
     }
 

@@ -7,8 +7,8 @@ mod words;
 
 use html5gum::{DefaultEmitter, EndTag, StartTag, Token, Tokenizer};
 
-use super::network::{Address, Origin, address};
-use crate::services::builtin::answer::{Refusal, head};
+use super::network::{LinkTarget, NetworkOrigin, address};
+use crate::services::builtin::answer::{ToolRefusal, truncate};
 
 /// A page that a model writes and reads in one go.
 pub(super) const MAX_HTML: usize = 200_000;
@@ -31,9 +31,9 @@ const ADDRESSES: [&str; 8] = ["src", "href", "xlink:href", "action", "formaction
 const INSTEAD: &str = "write it into the page, or, if the user wants the network, name the origin in `network`";
 
 /// The page's title, if it is fit to be kept.
-pub(super) fn check(html: &str, network: &[Origin]) -> Result<String, Refusal> {
+pub(super) fn check(html: &str, network: &[NetworkOrigin]) -> Result<String, ToolRefusal> {
     if html.len() > MAX_HTML {
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "the page has {} bytes, and an app at most {MAX_HTML}; leave out what it can do without, and draw instead of \
              embedding pictures",
             html.len()
@@ -42,9 +42,9 @@ pub(super) fn check(html: &str, network: &[Origin]) -> Result<String, Refusal> {
     // What HTML takes for blank; before anything else a browser would begin the body.
     let start = html.trim_start_matches(['\t', '\n', '\u{c}', '\r', ' ']);
     if !start.get(..15).is_some_and(|start| start.eq_ignore_ascii_case("<!doctype html>")) {
-        return Err(Refusal::new("the page must be one whole document that begins with `<!doctype html>`"));
+        return Err(ToolRefusal::new("the page must be one whole document that begins with `<!doctype html>`"));
     }
-    let mut page = Page { html, network, ..Page::default() };
+    let mut page = PageChecker { html, network, ..PageChecker::default() };
     // Wherever it stands: browsers and this tokenizer do not read drawings alike, and no script may write one.
     if let Some(at) = html.to_ascii_lowercase().find("<iframe") {
         page.problem(at, "`<iframe>` is not allowed: an app is one document without others in it".to_owned());
@@ -69,9 +69,9 @@ pub(super) fn check(html: &str, network: &[Origin]) -> Result<String, Refusal> {
 }
 
 #[derive(Default)]
-struct Page<'a> {
+struct PageChecker<'a> {
     html: &'a str,
-    network: &'a [Origin],
+    network: &'a [NetworkOrigin],
     problems: Vec<(usize, String)>,
     /// Elements that must be closed, and where they begin.
     open: Vec<(String, usize)>,
@@ -82,11 +82,11 @@ struct Page<'a> {
     ended: bool,
     title: Option<String>,
     /// Text of the element that was opened last is one of these.
-    within: Text,
+    within: TextContext,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum Text {
+enum TextContext {
     #[default]
     Plain,
     Title,
@@ -94,7 +94,7 @@ enum Text {
     Style,
 }
 
-impl Page<'_> {
+impl PageChecker<'_> {
     fn problem(&mut self, at: usize, what: String) {
         let before = self.html.as_bytes().iter().take(at);
         let line = before.filter(|byte| **byte == b'\n').count() + 1;
@@ -132,10 +132,10 @@ impl Page<'_> {
         }
         let in_drawing = self.drawings > 0;
         self.within = match name.as_str() {
-            "script" if is_code(tag) => Text::Script,
-            "style" => Text::Style,
-            "title" if !in_drawing && self.title.is_none() => Text::Title,
-            _ => Text::Plain,
+            "script" if is_code(tag) => TextContext::Script,
+            "style" => TextContext::Style,
+            "title" if !in_drawing && self.title.is_none() => TextContext::Title,
+            _ => TextContext::Plain,
         };
         let closed = VOID.contains(&name.as_str()) || (tag.self_closing && (in_drawing || name == "svg"));
         if !closed && !OPTIONAL_END.contains(&name.as_str()) {
@@ -157,14 +157,14 @@ impl Page<'_> {
             let network = if link || element == "link" { &[] } else { self.network };
             let what = format!("{element} {name}");
             let problem = match address(value, network) {
-                Address::Within | Address::Allowed => return,
-                Address::Beside => {
+                LinkTarget::Within | LinkTarget::Allowed => return,
+                LinkTarget::Beside => {
                     format!("`{what}` names another file or page, and an app has none: write it into the page")
                 }
-                Address::Remote(origin) if link => {
+                LinkTarget::Remote(origin) if link => {
                     format!("`{what}` leads to {origin}, and an app cannot leave its page; show the address as text")
                 }
-                Address::Remote(origin) => format!("`{what}` needs {origin}: {INSTEAD}"),
+                LinkTarget::Remote(origin) => format!("`{what}` needs {origin}: {INSTEAD}"),
             };
             self.problem(at, problem);
         }
@@ -172,31 +172,31 @@ impl Page<'_> {
 
     fn text(&mut self, text: &str, at: usize) {
         match self.within {
-            Text::Script => self.script(text, at),
-            Text::Style => self.style(text, at),
-            Text::Title => self.title = Some(text.split_whitespace().collect::<Vec<_>>().join(" ")),
-            Text::Plain if self.ended && !text.trim().is_empty() => {
+            TextContext::Script => self.script(text, at),
+            TextContext::Style => self.style(text, at),
+            TextContext::Title => self.title = Some(text.split_whitespace().collect::<Vec<_>>().join(" ")),
+            TextContext::Plain if self.ended && !text.trim().is_empty() => {
                 self.problem(at, "text stands after `</html>`".to_owned());
             }
-            Text::Plain => {}
+            TextContext::Plain => {}
         }
     }
 
     fn script(&mut self, code: &str, at: usize) {
-        for found in words::in_script(code, self.network) {
+        for found in words::check_script(code, self.network) {
             self.problem(at + found.at, found.problem);
         }
     }
 
     fn style(&mut self, rules: &str, at: usize) {
-        for found in words::in_style(rules, self.network) {
+        for found in words::check_style(rules, self.network) {
             self.problem(at + found.at, found.problem);
         }
     }
 
     fn end(&mut self, tag: &EndTag<usize>) {
         let name = String::from_utf8_lossy(&tag.name).into_owned();
-        self.within = Text::Plain;
+        self.within = TextContext::Plain;
         if name == "html" {
             self.ended = true;
         }
@@ -215,7 +215,7 @@ impl Page<'_> {
         }
     }
 
-    fn finish(mut self) -> Result<String, Refusal> {
+    fn finish(mut self) -> Result<String, ToolRefusal> {
         for (name, at) in std::mem::take(&mut self.open).into_iter().take(MAX_PROBLEMS) {
             self.problem(at, format!("`<{name}>` is never closed"));
         }
@@ -224,13 +224,13 @@ impl Page<'_> {
             self.problems.push((1, "the page has no `<title>`; give it the app's name".to_owned()));
         }
         if self.problems.is_empty() {
-            return Ok(head(title, MAX_TITLE).to_owned());
+            return Ok(truncate(title, MAX_TITLE).to_owned());
         }
         self.problems.sort();
         self.problems.dedup();
         let lines: Vec<_> =
             self.problems.iter().take(MAX_PROBLEMS).map(|(line, what)| format!("line {line}: {what}")).collect();
-        Err(Refusal::new(format!("the page was not kept; correct {}", lines.join("\n"))))
+        Err(ToolRefusal::new(format!("the page was not kept; correct {}", lines.join("\n"))))
     }
 }
 
@@ -249,11 +249,11 @@ fn forbidden(name: &str, tag: &StartTag<usize>) -> Option<String> {
         }
         "link" if !value("rel").split_whitespace().any(|word| word == "icon") => {
             let rel = value("rel");
-            Some(format!("`<link rel=\"{}\">` is not allowed: styles and fonts stand in the page", head(&rel, 40)))
+            Some(format!("`<link rel=\"{}\">` is not allowed: styles and fonts stand in the page", truncate(&rel, 40)))
         }
         "meta" if !matches!(value("http-equiv").as_str(), "" | "content-type" | "x-ua-compatible") => {
             let equiv = value("http-equiv");
-            Some(format!("`<meta http-equiv=\"{}\">` is not allowed; leave it out", head(&equiv, 40)))
+            Some(format!("`<meta http-equiv=\"{}\">` is not allowed; leave it out", truncate(&equiv, 40)))
         }
         _ => None,
     }

@@ -13,17 +13,17 @@ fn problems(body: &str) -> Vec<String> {
     problems_of(&page(body), &[])
 }
 
-fn problems_of(html: &str, network: &[Origin]) -> Vec<String> {
+fn problems_of(html: &str, network: &[NetworkOrigin]) -> Vec<String> {
     match check(html, network) {
         Ok(_) => Vec::new(),
-        Err(Refusal(said)) => {
+        Err(ToolRefusal(said)) => {
             said.strip_prefix("the page was not kept; correct ").unwrap().lines().map(str::to_owned).collect()
         }
     }
 }
 
-fn origin(text: &str) -> Origin {
-    Origin::try_from(text.to_owned()).unwrap()
+fn origin(text: &str) -> NetworkOrigin {
+    NetworkOrigin::try_from(text.to_owned()).unwrap()
 }
 
 #[test]
@@ -62,11 +62,11 @@ fn a_page_is_one_whole_document() {
         ("<!doctype html><html><title>T</title></html>\nmore", "line 1: text stands after `</html>`"),
         ("<!doctype html><html><title>T</title></html>\n<p>", "line 2: `<p>` stands after `</html>`"),
     ] {
-        let Err(Refusal(said)) = check(html, &[]) else { panic!("{html} was kept") };
+        let Err(ToolRefusal(said)) = check(html, &[]) else { panic!("{html} was kept") };
         assert!(said.contains(expected), "{html}: {said}");
     }
     assert_eq!(check("\r\n\t \u{c}<!doctype html><title>T</title>", &[]), Ok("T".to_owned()), "blank in HTML");
-    let Err(Refusal(said)) = check(&page(&"x".repeat(MAX_HTML)), &[]) else { panic!("too long") };
+    let Err(ToolRefusal(said)) = check(&page(&"x".repeat(MAX_HTML)), &[]) else { panic!("too long") };
     assert!(said.starts_with("the page has 200084 bytes, and an app at most 200000; "), "{said}");
 }
 
@@ -143,7 +143,7 @@ fn whatever_comes_from_elsewhere_is_refused_and_its_place_named() {
 }
 
 #[test]
-fn a_named_origin_may_be_reached_for_data_and_pictures_but_not_for_code() {
+fn allowed_origin_serves_data_and_images_but_no_code() {
     let network = [origin("https://api.example.com"), origin("wss://api.example.com")];
     let fine = page(
         r#"<img src="https://api.example.com/x.png" alt=""><p style="background: url(https://api.example.com/y)">

@@ -11,9 +11,9 @@ pub(super) const MAX_ORIGINS: usize = 8;
 /// `https://api.example.com`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(super) struct Origin(String);
+pub(super) struct NetworkOrigin(String);
 
-impl Origin {
+impl NetworkOrigin {
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
@@ -24,13 +24,13 @@ impl Origin {
     }
 }
 
-impl From<Origin> for String {
-    fn from(origin: Origin) -> Self {
+impl From<NetworkOrigin> for String {
+    fn from(origin: NetworkOrigin) -> Self {
         origin.0
     }
 }
 
-impl TryFrom<String> for Origin {
+impl TryFrom<String> for NetworkOrigin {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -67,7 +67,7 @@ fn of(url: &Url) -> String {
 
 /// What an address in a page means to whoever opens it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Address {
+pub(super) enum LinkTarget {
     /// In the page itself, or nowhere.
     Within,
     /// At an origin that the app may reach.
@@ -78,19 +78,19 @@ pub(super) enum Address {
     Remote(String),
 }
 
-pub(super) fn address(text: &str, network: &[Origin]) -> Address {
+pub(super) fn address(text: &str, network: &[NetworkOrigin]) -> LinkTarget {
     // Browsers take these out before they look at the rest.
     let text: String = text.trim().chars().filter(|c| !matches!(c, '\t' | '\n' | '\r')).collect();
     if text.is_empty() || text.starts_with('#') {
-        return Address::Within;
+        return LinkTarget::Within;
     }
     let relative = if text.starts_with("//") || text.starts_with("\\\\") { format!("https:{text}") } else { text };
     match Url::parse(&relative) {
-        Ok(url) if matches!(url.scheme(), "data" | "blob" | "javascript" | "about") => Address::Within,
-        Ok(url) if network.iter().any(|origin| origin.holds(&url)) => Address::Allowed,
-        Ok(url) if url.has_host() => Address::Remote(of(&url)),
-        Ok(url) => Address::Remote(format!("{}:", url.scheme())),
-        Err(_) => Address::Beside,
+        Ok(url) if matches!(url.scheme(), "data" | "blob" | "javascript" | "about") => LinkTarget::Within,
+        Ok(url) if network.iter().any(|origin| origin.holds(&url)) => LinkTarget::Allowed,
+        Ok(url) if url.has_host() => LinkTarget::Remote(of(&url)),
+        Ok(url) => LinkTarget::Remote(format!("{}:", url.scheme())),
+        Err(_) => LinkTarget::Beside,
     }
 }
 
@@ -98,8 +98,8 @@ pub(super) fn address(text: &str, network: &[Origin]) -> Address {
 mod tests {
     use super::*;
 
-    fn origin(text: &str) -> Result<Origin, String> {
-        Origin::try_from(text.to_owned())
+    fn origin(text: &str) -> Result<NetworkOrigin, String> {
+        NetworkOrigin::try_from(text.to_owned())
     }
 
     #[test]
@@ -126,19 +126,19 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_within_the_page_at_an_allowed_origin_or_refused() {
+    fn address_is_in_the_page_at_an_allowed_origin_or_refused() {
         let network = [origin("https://api.example.com").unwrap()];
         for within in ["", " #top", "data:image/png;base64,AA==", "blob:null/1", "javascript:void 0"] {
-            assert_eq!(address(within, &network), Address::Within, "{within}");
+            assert_eq!(address(within, &network), LinkTarget::Within, "{within}");
         }
-        assert_eq!(address("https://api.example.com/v1", &network), Address::Allowed);
+        assert_eq!(address("https://api.example.com/v1", &network), LinkTarget::Allowed);
         for remote in
             ["https://api.example.com.evil.net/", "//evil.net/x", "https://api.example.com:444/", "ht\ntps://evil.net"]
         {
-            assert!(matches!(address(remote, &network), Address::Remote(_)), "{remote}");
+            assert!(matches!(address(remote, &network), LinkTarget::Remote(_)), "{remote}");
         }
         for beside in ["style.css", "/submit", "../x.js", "?q=1"] {
-            assert_eq!(address(beside, &network), Address::Beside, "{beside}");
+            assert_eq!(address(beside, &network), LinkTarget::Beside, "{beside}");
         }
     }
 }

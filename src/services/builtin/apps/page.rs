@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::network::Origin;
+use super::network::NetworkOrigin;
 
 /// What hosts of MCP Apps show.
 pub(super) const MIME: &str = "text/html;profile=mcp-app";
@@ -32,7 +32,7 @@ pub(super) struct App {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) height: Option<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) network: Vec<Origin>,
+    pub(super) network: Vec<NetworkOrigin>,
     /// The newest last, which is this one.
     pub(super) versions: Vec<Version>,
     pub(super) prd: String,
@@ -65,7 +65,7 @@ impl App {
         let size = [limit("width", self.width), limit("height", self.height)].into_iter().flatten().collect::<String>();
         let holes = [
             ("{policy}", policy(&self.network)),
-            ("{title}", escaped(&self.title)),
+            ("{title}", escape_html(&self.title)),
             ("{size}", size),
             ("{app}", app),
             ("{guard.js}", GUARD.to_owned()),
@@ -107,7 +107,7 @@ impl App {
 }
 
 /// Where a page may go and what it may do, as MCP Apps have it.
-pub(super) fn meta(network: &[Origin]) -> Value {
+pub(super) fn meta(network: &[NetworkOrigin]) -> Value {
     json!({"ui": {
         "csp": {"connectDomains": network, "resourceDomains": network, "frameDomains": [], "baseUriDomains": []},
         "permissions": {"clipboardWrite": {}},
@@ -120,7 +120,7 @@ pub(super) fn uri(name: &str) -> String {
 }
 
 /// Inline code and what is in the page; of other places only what the metadata names, and never code.
-fn policy(network: &[Origin]) -> String {
+fn policy(network: &[NetworkOrigin]) -> String {
     let origins: String = network.iter().map(|origin| format!(" {}", origin.as_str())).collect();
     let connect = if origins.is_empty() { " 'none'" } else { &origins };
     format!(
@@ -131,7 +131,7 @@ fn policy(network: &[Origin]) -> String {
 }
 
 /// Text in an attribute or an element.
-fn escaped(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -39,7 +39,7 @@ fn without_origins_nothing_is_reached_and_with_them_no_code_is() {
     assert!(strict.starts_with("default-src 'none'; script-src 'unsafe-inline'; "), "{strict}");
     assert!(strict.contains("connect-src 'none'; frame-src 'none'; form-action 'none'; base-uri 'none'"), "{strict}");
     assert!(!strict.contains("http"), "{strict}");
-    let open = policy(&[Origin::try_from("https://api.example.com".to_owned()).unwrap()]);
+    let open = policy(&[NetworkOrigin::try_from("https://api.example.com".to_owned()).unwrap()]);
     assert!(
         open.contains("script-src 'unsafe-inline';") && open.contains("connect-src https://api.example.com;"),
         "{open}"
@@ -47,7 +47,7 @@ fn without_origins_nothing_is_reached_and_with_them_no_code_is() {
 }
 
 #[test]
-fn a_host_gets_the_page_with_its_policy_before_anything_else_and_is_told_the_same() {
+fn page_starts_with_its_policy_and_the_host_gets_the_same() {
     let mut app = app("p", "<!DOCTYPE html>\n<html><head><title>T</title></head></html>");
     let resource = app.to_resource();
     assert!(resource.starts_with("<!doctype html><meta http-equiv=\"Content-Security-Policy\" content=\"default-src"));
@@ -66,7 +66,7 @@ fn a_host_gets_the_page_with_its_policy_before_anything_else_and_is_told_the_sam
             "skein": {"width": 320, "height": null},
         })
     );
-    app.network = vec![Origin::try_from("https://api.example.com".to_owned()).unwrap()];
+    app.network = vec![NetworkOrigin::try_from("https://api.example.com".to_owned()).unwrap()];
     assert_eq!(app.meta()["ui"]["csp"]["connectDomains"], json!(["https://api.example.com"]));
 }
 

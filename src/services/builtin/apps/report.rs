@@ -3,18 +3,18 @@
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject, Resource};
 use serde_json::{Value, json};
 
-use super::network::Origin;
+use super::network::NetworkOrigin;
 use super::page::{self, App, MIME, VIEW, Version};
-use super::shelf::Listing;
+use super::store::Listing;
 use crate::services::builtin::answer;
 
 /// An answer about an app, with what a host needs to show it.
-pub(super) fn shown(text: String, app: &App, more: Value) -> CallToolResult {
+pub(super) fn app_result(text: String, app: &App, more: Value) -> CallToolResult {
     let mut data = summary(app);
     if let (Value::Object(data), Value::Object(more)) = (&mut data, more) {
         data.extend(more);
     }
-    let mut result = answer::structured(text, data);
+    let mut result = answer::with_data(text, data);
     result.content.push(ContentBlock::ResourceLink(resource(app)));
     result.meta = object(json!({"ui": {"resourceUri": app.uri()}}));
     result
@@ -29,7 +29,7 @@ pub(super) fn resource(app: &App) -> Resource {
 }
 
 /// On a tool: it is for the model alone, or an app in a host of MCP Apps could call it and change other apps.
-pub(super) fn for_the_model(view: Option<&str>) -> MetaObject {
+pub(super) fn model_only_meta(view: Option<&str>) -> MetaObject {
     let mut ui = json!({"visibility": ["model"]});
     if let Some(view) = view {
         ui["resourceUri"] = json!(view);
@@ -60,11 +60,11 @@ pub(super) fn about(app: &App) -> String {
 }
 
 fn reach(app: &App) -> String {
-    let origins: Vec<_> = app.network.iter().map(Origin::as_str).collect();
+    let origins: Vec<_> = app.network.iter().map(NetworkOrigin::as_str).collect();
     if origins.is_empty() { "no network".to_owned() } else { format!("reaches {}", origins.join(", ")) }
 }
 
-pub(super) fn listed(listing: &Listing) -> CallToolResult {
+pub(super) fn list_result(listing: &Listing) -> CallToolResult {
     let mut lines: Vec<_> = listing.apps.iter().map(line).collect();
     lines.extend(listing.deleted.iter().map(|(name, version)| format!("{name} (deleted, last version {version})")));
     lines.extend(listing.unreadable.iter().map(|(name, why)| format!("{name} (unusable: {why})")));
@@ -77,14 +77,14 @@ pub(super) fn listed(listing: &Listing) -> CallToolResult {
     let apps: Vec<_> = listing.apps.iter().map(brief).collect();
     let deleted: Vec<_> =
         listing.deleted.iter().map(|(name, version)| json!({"name": name, "version": version})).collect();
-    answer::structured(text, json!({"apps": apps, "deleted": deleted}))
+    answer::with_data(text, json!({"apps": apps, "deleted": deleted}))
 }
 
 /// `kanban: "Kanban", version 3 of 2026-11-15, Cards can be dragged`.
 fn line(app: &App) -> String {
     let (saved, note) = app.versions.last().map_or(("", ""), |last| (last.saved.as_str(), last.note.as_str()));
     let date = saved.split('T').next().unwrap_or_default();
-    let note = answer::head(note.lines().next().unwrap_or_default(), 100);
+    let note = answer::truncate(note.lines().next().unwrap_or_default(), 100);
     format!("{}: \"{}\", version {} of {date}, {note}", app.name, app.title, app.version())
 }
 

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use crate::tool::CallContext;
 use crate::tool::editor::{Editor, EditorError};
 
-use crate::services::builtin::answer::Refusal;
+use crate::services::builtin::answer::ToolRefusal;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -23,9 +23,9 @@ pub(super) enum NoAnswer {
 
 impl NoAnswer {
     /// For those who help themselves then, unless nobody waits for them any more.
-    pub(super) fn unless_cancelled(self) -> Result<Self, Refusal> {
+    pub(super) fn unless_cancelled(self) -> Result<Self, ToolRefusal> {
         match self {
-            NoAnswer::Cancelled => Err(Refusal::new("the call was cancelled; nothing was done")),
+            NoAnswer::Cancelled => Err(ToolRefusal::new("the call was cancelled; nothing was done")),
             NoAnswer::Silent(_) | NoAnswer::Failed(_) => Ok(self),
         }
     }

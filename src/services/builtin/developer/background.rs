@@ -12,12 +12,12 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::process::{Group, Pipes};
-use crate::task::Scope;
+use crate::process::{Pipes, ProcessGroup};
+use crate::task::TaskScope;
 use crate::tool::CallContext;
 
-use super::command::Command;
-use crate::services::builtin::answer::{Answer, Refusal, structured};
+use super::command::BackgroundCommand;
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
 const MAX_RUNNING: usize = 16;
 /// Ended commands whose output can still be read.
@@ -43,14 +43,14 @@ pub(super) struct ShellStop {
 /// The background commands of a session.
 #[derive(Debug, Default)]
 pub(super) struct Commands {
-    scope: Scope,
-    by_id: Mutex<ById>,
+    scope: TaskScope,
+    by_id: Mutex<CommandTable>,
 }
 
 #[derive(Debug, Default)]
-struct ById {
+struct CommandTable {
     last: u32,
-    commands: BTreeMap<u32, Arc<Command>>,
+    commands: BTreeMap<u32, Arc<BackgroundCommand>>,
 }
 
 impl Drop for Commands {
@@ -61,34 +61,34 @@ impl Drop for Commands {
 }
 
 impl Commands {
-    fn lock(&self) -> MutexGuard<'_, ById> {
+    fn lock(&self) -> MutexGuard<'_, CommandTable> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, id: u32) -> Result<Arc<Command>, Refusal> {
+    fn find(&self, id: u32) -> Result<Arc<BackgroundCommand>, ToolRefusal> {
         let by_id = self.lock();
         by_id.commands.get(&id).cloned().ok_or_else(|| {
             let known: Vec<String> = by_id.commands.keys().map(u32::to_string).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            Refusal::new(format!("there is no background command {id} in this session; there are: {known}"))
+            ToolRefusal::new(format!("there is no background command {id} in this session; there are: {known}"))
         })
     }
 }
 
-impl ById {
-    fn check_room(&self) -> Result<(), Refusal> {
+impl CommandTable {
+    fn check_room(&self) -> Result<(), ToolRefusal> {
         let running = self.commands.iter().filter(|(_, command)| !command.has_ended());
         let running: Vec<String> = running.map(|(id, _)| id.to_string()).collect();
         if running.len() < MAX_RUNNING {
             return Ok(());
         }
-        Err(Refusal::new(format!(
+        Err(ToolRefusal::new(format!(
             "{MAX_RUNNING} background commands run already ({}); end one with `shell_stop`",
             running.join(", ")
         )))
     }
 
-    fn add(&mut self, command: Arc<Command>) -> Result<u32, Refusal> {
+    fn add(&mut self, command: Arc<BackgroundCommand>) -> Result<u32, ToolRefusal> {
         self.check_room()?;
         let ended = self.commands.iter().filter(|(_, command)| command.has_ended());
         let ended: Vec<u32> = ended.map(|(id, _)| *id).collect();
@@ -102,37 +102,43 @@ impl ById {
 }
 
 /// Refuses before anything is started.
-pub(super) fn check_room(call: &CallContext) -> Result<(), Refusal> {
+pub(super) fn check_room(call: &CallContext) -> Result<(), ToolRefusal> {
     call.session.state::<Commands>().lock().check_room()
 }
 
-pub(super) fn start(call: &CallContext, line: &str, group: Group, pipes: Pipes, limit: Option<Duration>) -> Answer {
+pub(super) fn start(
+    call: &CallContext,
+    line: &str,
+    group: ProcessGroup,
+    pipes: Pipes,
+    limit: Option<Duration>,
+) -> ToolReply {
     let commands = call.session.state::<Commands>();
-    let command = Arc::new(Command::new(line, &call.session.scratch));
+    let command = Arc::new(BackgroundCommand::new(line, &call.session.scratch));
     let id = commands.lock().add(Arc::clone(&command))?;
     // The task must not hold the session, which would then never end.
     let session_ends = commands.scope.cancelled().clone();
     commands.scope.spawn(async move { command.run(group, pipes, limit, session_ends).await });
     let text = format!("started in the background with id {id}; read it with `shell_output`, end it with `shell_stop`");
-    Ok(structured(text, json!({"id": id})))
+    Ok(with_data(text, json!({"id": id})))
 }
 
-pub(super) async fn shell_output(call: &CallContext, request: &ShellOutput) -> Answer {
+pub(super) async fn shell_output(call: &CallContext, request: &ShellOutput) -> ToolReply {
     let command = call.session.state::<Commands>().find(request.id)?;
     let deadline = Instant::now() + Duration::from_secs(request.wait_seconds.unwrap_or(0).min(MAX_WAIT));
     tokio::select! {
         biased;
-        () = call.cancel.cancelled() => Err(Refusal::new("the call was cancelled; the command goes on")),
+        () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command goes on")),
         () = command.settle(deadline) => command.report(request.id),
     }
 }
 
-pub(super) async fn shell_stop(call: &CallContext, request: &ShellStop) -> Answer {
+pub(super) async fn shell_stop(call: &CallContext, request: &ShellStop) -> ToolReply {
     let command = call.session.state::<Commands>().find(request.id)?;
     tokio::select! {
         biased;
         () = command.stop() => command.report(request.id),
-        () = call.cancel.cancelled() => Err(Refusal::new("the call was cancelled; the command is being ended")),
+        () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command is being ended")),
     }
 }
 

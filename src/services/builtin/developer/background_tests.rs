@@ -85,7 +85,7 @@ async fn the_end_of_the_session_is_the_end_of_its_commands() {
     let pid = said.data["output"].as_str().unwrap().trim().to_owned();
     assert!(!is_gone(&pid));
     // The last handle on the session goes.
-    workshop.session = crate::tool::Session::new("s2", workshop.path(""), Vec::new(), workshop.outside());
+    workshop.session = crate::tool::SessionContext::new("s2", workshop.path(""), Vec::new(), workshop.outside());
     ends(&pid).await;
     workshop.call("shell_output", json!({"id": id})).await.refused("there are: none");
 }
@@ -119,7 +119,7 @@ async fn a_cancelled_wait_loses_no_output() {
 }
 
 #[tokio::test]
-async fn what_a_background_command_leaves_running_goes_on_until_it_is_stopped() {
+async fn leftover_background_processes_run_until_stopped() {
     let workshop = Workshop::new();
     let id = start(&workshop, "sleep 300 > /dev/null 2>&1 & echo $!").await;
     let said = output(&workshop, id, 60).await;

@@ -11,27 +11,27 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use crate::tool::CallContext;
-use crate::tool::editor::{Abilities, Editor, EditorError};
+use crate::tool::editor::{Editor, EditorCapabilities, EditorError};
 
 use super::ask::{NoAnswer, ask};
-use super::disk::{self, Loaded};
+use super::disk::{self, DiskFile};
 use super::paths;
 use super::text::{self, Encoding, MAX_TEXT};
-use crate::services::builtin::answer::Refusal;
+use crate::services::builtin::answer::ToolRefusal;
 
 /// A file that was read.
 #[derive(Debug)]
-pub(super) struct Contents {
+pub(super) struct FileContents {
     pub(super) bytes: Vec<u8>,
     pub(super) permissions: Permissions,
     /// Why the editor did not show it, although it lends its files.
     pub(super) note: Option<String>,
-    way: Way,
+    way: WriteTarget,
 }
 
 /// How it is written again.
 #[derive(Debug)]
-enum Way {
+enum WriteTarget {
     Disk,
     /// The editor takes text, but shows none.
     Editor,
@@ -43,35 +43,35 @@ enum Way {
 
 /// A file that was written.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct WrittenFile {
     /// What is there now.
     pub(super) bytes: Vec<u8>,
     /// Set if that is not what was meant.
     pub(super) note: Option<&'static str>,
 }
 
-impl Contents {
+impl FileContents {
     /// The disk has something else.
     fn is_unsaved(&self) -> bool {
-        matches!(&self.way, Way::Shown { on_disk } if !text::same_but_for_form(on_disk, &self.bytes))
+        matches!(&self.way, WriteTarget::Shown { on_disk } if !text::same_but_for_form(on_disk, &self.bytes))
     }
 
     /// Where these contents are.
-    pub(super) fn lies(&self) -> &'static str {
+    pub(super) fn location_text(&self) -> &'static str {
         match self.way {
-            Way::Disk | Way::Editor => "on disk",
-            Way::Shown { .. } => "in the editor",
+            WriteTarget::Disk | WriteTarget::Editor => "on disk",
+            WriteTarget::Shown { .. } => "in the editor",
         }
     }
 }
 
-impl Written {
-    fn as_meant(bytes: Vec<u8>) -> Self {
+impl WrittenFile {
+    fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, note: None }
     }
 
     /// `text` for the model, with what it has to know beside it.
-    pub(super) fn noted(&self, text: String) -> String {
+    pub(super) fn with_note(&self, text: String) -> String {
         match self.note {
             None => text,
             Some(note) => format!("{}\n[{note}]", text.trim_end_matches('\n')),
@@ -79,30 +79,37 @@ impl Written {
     }
 }
 
-pub(super) fn load(call: &CallContext, place: &Path, shown: &str) -> Result<Contents, Refusal> {
-    let Loaded { bytes, permissions } = disk::load(&call.session, place, shown)?;
-    let on_disk = |bytes, note, way| Ok(Contents { bytes, permissions: permissions.clone(), note, way });
+pub(super) fn load(call: &CallContext, place: &Path, shown: &str) -> Result<FileContents, ToolRefusal> {
+    let DiskFile { bytes, permissions } = disk::load(&call.session, place, shown)?;
+    let on_disk = |bytes, note, way| Ok(FileContents { bytes, permissions: permissions.clone(), note, way });
     let Some(lender) = Lender::of(call, place).filter(|_| is_plain_text(place, &bytes)) else {
-        return on_disk(bytes, None, Way::Disk);
+        return on_disk(bytes, None, WriteTarget::Disk);
     };
     if !lender.abilities.read {
-        return on_disk(bytes, None, Way::Editor);
+        return on_disk(bytes, None, WriteTarget::Editor);
     }
     match lender.read() {
         Ok(text) if text.len() as u64 > MAX_TEXT => Err(disk::too_large(shown)),
-        Ok(text) => {
-            Ok(Contents { bytes: text.into_bytes(), permissions, note: None, way: Way::Shown { on_disk: bytes } })
-        }
+        Ok(text) => Ok(FileContents {
+            bytes: text.into_bytes(),
+            permissions,
+            note: None,
+            way: WriteTarget::Shown { on_disk: bytes },
+        }),
         Err(reason) => {
             let reason = reason.unless_cancelled()?;
             tracing::warn!(file = shown, %reason, "read from disk instead of from the editor");
-            on_disk(bytes, Some(format!("as it is on disk: {reason}")), Way::Disk)
+            on_disk(bytes, Some(format!("as it is on disk: {reason}")), WriteTarget::Disk)
         }
     }
 }
 
 /// As [`load`], and `None` if there is no such file.
-pub(super) fn load_if_there(call: &CallContext, place: &Path, shown: &str) -> Result<Option<Contents>, Refusal> {
+pub(super) fn load_if_there(
+    call: &CallContext,
+    place: &Path,
+    shown: &str,
+) -> Result<Option<FileContents>, ToolRefusal> {
     if disk::is_there(place) { load(call, place, shown).map(Some) } else { Ok(None) }
 }
 
@@ -111,23 +118,23 @@ pub(super) fn replace(
     call: &CallContext,
     place: &Path,
     shown: &str,
-    loaded: &Contents,
+    loaded: &FileContents,
     bytes: Vec<u8>,
-) -> Result<Written, Refusal> {
+) -> Result<WrittenFile, ToolRefusal> {
     let on_disk = |bytes: &[u8]| {
         disk::replace(&call.session, place, bytes, &loaded.permissions)
-            .map_err(|error| Refusal::io("write", shown, &error))
+            .map_err(|error| ToolRefusal::io("write", shown, &error))
     };
-    disk::check_writable(&loaded.permissions).map_err(|error| Refusal::io("write", shown, &error))?;
-    let lender = Lender::of(call, place).filter(|_| !matches!(loaded.way, Way::Disk));
+    disk::check_writable(&loaded.permissions).map_err(|error| ToolRefusal::io("write", shown, &error))?;
+    let lender = Lender::of(call, place).filter(|_| !matches!(loaded.way, WriteTarget::Disk));
     if let Some(lender) = lender {
         let reason = match lender.write(&bytes) {
             Ok(()) => return Ok(lender.look_again(&loaded.bytes, bytes)),
-            Err(NoAnswer::Cancelled) => return Err(cancelled_in_writing(shown)),
+            Err(NoAnswer::Cancelled) => return Err(cancellation_refusal(shown)),
             Err(reason) => reason,
         };
         if loaded.is_unsaved() {
-            return Err(Refusal::new(format!(
+            return Err(ToolRefusal::new(format!(
                 "`{shown}` was not written: it has unsaved changes in the editor, and {reason}. Nothing was written to \
                  disk either, where they would be lost: ask the user to save the file, then read it again"
             )));
@@ -136,10 +143,10 @@ pub(super) fn replace(
     }
     match &loaded.way {
         // What the editor shows without its line ends gets those of the disk back.
-        Way::Shown { on_disk: saved } if *saved != loaded.bytes => on_disk(&text::in_form_of(saved, &bytes))?,
-        Way::Shown { .. } | Way::Editor | Way::Disk => on_disk(&bytes)?,
+        WriteTarget::Shown { on_disk: saved } if *saved != loaded.bytes => on_disk(&text::match_format(saved, &bytes))?,
+        WriteTarget::Shown { .. } | WriteTarget::Editor | WriteTarget::Disk => on_disk(&bytes)?,
     }
-    Ok(Written::as_meant(bytes))
+    Ok(WrittenFile::new(bytes))
 }
 
 /// Makes a file and the folders above it; gives back the folders that it made, the innermost last.
@@ -148,19 +155,19 @@ pub(super) fn create(
     place: &Path,
     shown: &str,
     text: &str,
-) -> Result<(Vec<PathBuf>, Written), Refusal> {
+) -> Result<(Vec<PathBuf>, WrittenFile), ToolRefusal> {
     let lender = Lender::of(call, place);
     let trusted = match &lender {
         None => false,
         Some(lender) => lender.has_nothing_for(shown)? && lender.abilities.write,
     };
-    let io = |error: std::io::Error| Refusal::io("write", shown, &error);
+    let io = |error: std::io::Error| ToolRefusal::io("write", shown, &error);
     let folders = disk::create_folders(&call.session, place).map_err(io)?;
     let written = match lender.filter(|_| trusted) {
         Some(lender) => lender.create(place, shown, text),
         None => {
             let created = disk::create(&call.session, place, text.as_bytes()).map_err(io);
-            created.map(|()| Written::as_meant(text.into()))
+            created.map(|()| WrittenFile::new(text.into()))
         }
     };
     if written.is_err() {
@@ -173,7 +180,7 @@ pub(super) fn create(
 struct Lender<'a> {
     call: &'a CallContext,
     editor: &'a Arc<dyn Editor>,
-    abilities: Abilities,
+    abilities: EditorCapabilities,
     path: PathBuf,
 }
 
@@ -182,7 +189,7 @@ impl<'a> Lender<'a> {
     fn of(call: &'a CallContext, place: &Path) -> Option<Self> {
         let editor = call.session.editor.as_ref()?;
         let abilities = editor.abilities();
-        let path = paths::named(&call.session, place);
+        let path = paths::session_path(&call.session, place);
         let lends = (abilities.read || abilities.write) && !path.starts_with(&call.session.scratch);
         lends.then_some(Self { call, editor, abilities, path })
     }
@@ -204,28 +211,28 @@ impl<'a> Lender<'a> {
     }
 
     /// An editor may format what it saves, or have its user accept it first; the model is not told otherwise.
-    fn look_again(&self, before: &[u8], meant: Vec<u8>) -> Written {
+    fn look_again(&self, before: &[u8], meant: Vec<u8>) -> WrittenFile {
         // What cannot be looked at is believed.
         let now = if self.abilities.read { self.read().ok() } else { None };
-        let Some(now) = now.map(String::into_bytes) else { return Written::as_meant(meant) };
+        let Some(now) = now.map(String::into_bytes) else { return WrittenFile::new(meant) };
         if text::same_but_for_form(&now, &meant) {
-            Written::as_meant(now)
+            WrittenFile::new(now)
         } else if now == before {
             let note = "the editor took the text but still shows the old one; the user may have to accept it first";
-            Written { bytes: meant, note: Some(note) }
+            WrittenFile { bytes: meant, note: Some(note) }
         } else {
-            Written { bytes: now, note: Some("the editor has changed the text again, as by formatting it") }
+            WrittenFile { bytes: now, note: Some("the editor has changed the text again, as by formatting it") }
         }
     }
 
     /// Refuses if the editor has text for a file that is not on disk yet. False if it cannot tell.
-    fn has_nothing_for(&self, shown: &str) -> Result<bool, Refusal> {
+    fn has_nothing_for(&self, shown: &str) -> Result<bool, ToolRefusal> {
         if !self.abilities.read {
             return Ok(true);
         }
         match self.read() {
             Ok(text) if text.is_empty() => Ok(true),
-            Ok(_) => Err(Refusal::new(format!(
+            Ok(_) => Err(ToolRefusal::new(format!(
                 "`{shown}` is open in the editor with text that was never saved; ask the user to save it, then read it"
             ))),
             // Most say so of a file that does not exist.
@@ -233,10 +240,10 @@ impl<'a> Lender<'a> {
         }
     }
 
-    fn create(&self, place: &Path, shown: &str, text: &str) -> Result<Written, Refusal> {
+    fn create(&self, place: &Path, shown: &str, text: &str) -> Result<WrittenFile, ToolRefusal> {
         match self.write(text.as_bytes()) {
             Ok(()) => {}
-            Err(NoAnswer::Cancelled) => return Err(cancelled_in_writing(shown)),
+            Err(NoAnswer::Cancelled) => return Err(cancellation_refusal(shown)),
             Err(reason) => tracing::warn!(file = shown, %reason, "created on disk instead of through the editor"),
         }
         // Also for an editor that keeps what it was given in a buffer: the file is to be there.
@@ -244,8 +251,8 @@ impl<'a> Lender<'a> {
             return Ok(self.look_again(b"", text.into()));
         }
         disk::create(&self.call.session, place, text.as_bytes())
-            .map_err(|error| Refusal::io("write", shown, &error))?;
-        Ok(Written::as_meant(text.into()))
+            .map_err(|error| ToolRefusal::io("write", shown, &error))?;
+        Ok(WrittenFile::new(text.into()))
     }
 }
 
@@ -260,8 +267,8 @@ fn plain_text(bytes: &[u8]) -> Option<String> {
     String::from_utf8(bytes.to_vec()).ok()
 }
 
-fn cancelled_in_writing(shown: &str) -> Refusal {
-    Refusal::new(format!("the call was cancelled while the editor wrote `{shown}`; look at it before you go on"))
+fn cancellation_refusal(shown: &str) -> ToolRefusal {
+    ToolRefusal::new(format!("the call was cancelled while the editor wrote `{shown}`; look at it before you go on"))
 }
 
 #[cfg(test)]

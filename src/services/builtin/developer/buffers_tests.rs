@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::services::builtin::developer::fake_editor::{FakeEditor, Fault};
 use crate::services::builtin::developer::testing::{Said, Workshop};
-use crate::tool::editor::Abilities;
+use crate::tool::editor::EditorCapabilities;
 use crate::tool::{Activity, CallContext};
 
 fn workshop(editor: FakeEditor) -> (Workshop, Arc<FakeEditor>) {
@@ -37,7 +37,7 @@ async fn an_unsaved_buffer_is_what_is_read() {
 }
 
 #[tokio::test]
-async fn an_edit_goes_through_the_editor_and_shows_what_the_user_saw_before() {
+async fn edit_goes_through_the_editor_and_shows_the_buffer_text() {
     let (workshop, editor) = workshop(FakeEditor::lending_files());
     let file = workshop.put("f", "saved\n");
     editor.type_into(&file, "typed\nmore\n");
@@ -48,7 +48,7 @@ async fn an_edit_goes_through_the_editor_and_shows_what_the_user_saw_before() {
         before: Some("typed\nmore\n".to_owned()),
         after: "typed\nless\n".to_owned(),
     };
-    assert_eq!(told, [Activity::Place { path: file.clone(), line: Some(2) }, expected]);
+    assert_eq!(told, [Activity::Location { path: file.clone(), line: Some(2) }, expected]);
     assert_eq!(editor.asked(), ["read f", "write f", "read f"]);
     assert_eq!((workshop.get("f"), editor.buffer(&file)), (b"typed\nless\n".to_vec(), None));
     workshop.call("undo_edit", json!({"path": "f"})).await.ok();
@@ -72,7 +72,7 @@ async fn what_the_user_types_after_the_reading_is_a_change() {
 }
 
 #[tokio::test]
-async fn a_new_file_is_written_by_the_editor_and_undone_with_its_folders() {
+async fn editor_writes_a_new_file_and_undo_removes_its_folders() {
     let (workshop, editor) = workshop(FakeEditor::lending_files());
     workshop.call("write_file", json!({"path": "new/deep/f", "content": "x\n"})).await.ok();
     assert_eq!(editor.asked(), ["read f", "write f", "read f"]);
@@ -108,7 +108,7 @@ async fn a_failing_or_silent_editor_is_read_around() {
 }
 
 #[tokio::test]
-async fn a_write_that_the_editor_fails_at_goes_to_disk_only_if_no_unsaved_text_is_lost() {
+async fn failed_editor_write_goes_to_disk_only_without_unsaved_text() {
     for fault in [Fault::Fails, Fault::Hangs] {
         let (workshop, editor) = workshop(FakeEditor::lending_files());
         let file = workshop.put("f", "one\n");
@@ -130,14 +130,14 @@ async fn a_write_that_the_editor_fails_at_goes_to_disk_only_if_no_unsaved_text_i
 
 #[tokio::test]
 async fn an_editor_may_lend_its_files_only_to_read_or_only_to_write() {
-    let abilities = Abilities { read: true, ..Abilities::default() };
+    let abilities = EditorCapabilities { read: true, ..EditorCapabilities::default() };
     let (workshop, editor) = workshop(FakeEditor { abilities, ..FakeEditor::default() });
     let file = workshop.put("f", "one\n");
     workshop.call("edit_file", edit("one", "two")).await.ok();
     assert_eq!(workshop.get("f"), b"two\n");
     editor.type_into(&file, "typed\n");
     workshop.call("edit_file", edit("typed", "x")).await.refused("it only lends its files to read");
-    let abilities = Abilities { write: true, ..Abilities::default() };
+    let abilities = EditorCapabilities { write: true, ..EditorCapabilities::default() };
     let (workshop, editor) = self::workshop(FakeEditor { abilities, ..FakeEditor::default() });
     workshop.put("f", "one\n");
     workshop.call("edit_file", edit("one", "two")).await.ok();

@@ -10,12 +10,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::process::{Group, Pipes};
+use crate::process::{Pipes, ProcessGroup};
 
 use super::output::{Capture, Keeps, Log};
 use super::pump::Pump;
-use super::shell::{code, in_words, with_verdict};
-use crate::services::builtin::answer::{Answer, structured};
+use super::shell::{code, status_text, with_verdict};
+use crate::services::builtin::answer::{ToolReply, with_data};
 
 /// Output that pauses for so long is worth reading.
 const QUIET: Duration = Duration::from_millis(500);
@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_millis(300);
 
 /// As its task and its readers share it.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct BackgroundCommand {
     line: String,
     output: Mutex<Capture>,
     /// The task has the other end; it changes with every piece of output.
@@ -40,19 +40,19 @@ pub(super) struct Command {
 struct State {
     /// How the shell ended; what it started may go on.
     exited: Option<ExitStatus>,
-    ended: Option<End>,
+    ended: Option<CommandEnd>,
     last_output: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum End {
+enum CommandEnd {
     Exited(ExitStatus),
     Stopped,
     TimedOut,
     Lost,
 }
 
-impl Command {
+impl BackgroundCommand {
     pub(super) fn new(line: &str, scratch: &Path) -> Self {
         let started = Instant::now();
         Self {
@@ -67,7 +67,7 @@ impl Command {
     /// What the command's task does.
     pub(super) async fn run(
         &self,
-        group: Group,
+        group: ProcessGroup,
         pipes: Pipes,
         limit: Option<Duration>,
         session_ends: CancellationToken,
@@ -75,7 +75,7 @@ impl Command {
         let deadline = limit.map(|limit| self.started + limit);
         let end = tokio::select! {
             biased;
-            () = session_ends.cancelled() => End::Stopped,
+            () = session_ends.cancelled() => CommandEnd::Stopped,
             end = attend(self, group, Pump::new(pipes), deadline) => end,
         };
         self.state.send_modify(|state| state.ended = Some(end));
@@ -124,7 +124,7 @@ impl Command {
     }
 
     /// The new output, and how the command is.
-    pub(super) fn report(&self, id: u32) -> Answer {
+    pub(super) fn report(&self, id: u32) -> ToolReply {
         // In this order: what comes before the end is never missed.
         let State { exited, ended: end, .. } = self.state.borrow().clone();
         let mut output = self.output();
@@ -135,14 +135,17 @@ impl Command {
             None => match exited {
                 None => (format!("command {id} runs since {seconds} s"), None),
                 Some(status) => (
-                    format!("command {id}: {}, but what it started still runs; `shell_stop` ends it", in_words(status)),
+                    format!(
+                        "command {id}: {}, but what it started still runs; `shell_stop` ends it",
+                        status_text(status)
+                    ),
                     code(status),
                 ),
             },
-            Some(End::Exited(status)) => (format!("command {id}: {}", in_words(status)), code(status)),
-            Some(End::Stopped) => (format!("command {id} was stopped"), None),
-            Some(End::TimedOut) => (format!("command {id} timed out and was ended"), None),
-            Some(End::Lost) => (format!("command {id} has ended; it is not known how"), None),
+            Some(CommandEnd::Exited(status)) => (format!("command {id}: {}", status_text(status)), code(status)),
+            Some(CommandEnd::Stopped) => (format!("command {id} was stopped"), None),
+            Some(CommandEnd::TimedOut) => (format!("command {id} timed out and was ended"), None),
+            Some(CommandEnd::Lost) => (format!("command {id} has ended; it is not known how"), None),
         };
         let data = json!({
             "id": id,
@@ -154,12 +157,17 @@ impl Command {
             "log_path": log_path,
         });
         let text = if shown.text.is_empty() { "(no new output)".to_owned() } else { shown.text };
-        Ok(structured(with_verdict(text, &verdict), data))
+        Ok(with_data(with_verdict(text, &verdict), data))
     }
 }
 
 /// Follows a command to its end. Dropping this kills it.
-async fn attend(command: &Command, mut group: Group, mut pump: Pump, deadline: Option<Instant>) -> End {
+async fn attend(
+    command: &BackgroundCommand,
+    mut group: ProcessGroup,
+    mut pump: Pump,
+    deadline: Option<Instant>,
+) -> CommandEnd {
     let mut exited = None;
     let mut piped = true;
     let end = loop {
@@ -167,18 +175,18 @@ async fn attend(command: &Command, mut group: Group, mut pump: Pump, deadline: O
             && !piped
             && !group.alive()
         {
-            break End::Exited(status);
+            break CommandEnd::Exited(status);
         }
         tokio::select! {
             biased;
-            () = command.stop.cancelled() => break End::Stopped,
-            () = at(deadline) => break End::TimedOut,
+            () = command.stop.cancelled() => break CommandEnd::Stopped,
+            () = wait_until(deadline) => break CommandEnd::TimedOut,
             result = group.status(), if exited.is_none() => match result {
                 Ok(status) => {
                     exited = Some(status);
                     command.state.send_modify(|state| state.exited = exited);
                 }
-                Err(_) => break End::Lost,
+                Err(_) => break CommandEnd::Lost,
             },
             piece = pump.next(), if piped => match piece {
                 Some((_, bytes)) => command.push(&bytes),
@@ -189,10 +197,12 @@ async fn attend(command: &Command, mut group: Group, mut pump: Pump, deadline: O
         }
     };
     match end {
-        End::Exited(_) => {}
+        CommandEnd::Exited(_) => {}
         // Whoever is asked to end may have something to say, and must be able to.
-        End::Stopped => drop(tokio::join!(group.stop(GRACE), timeout(GRACE + LINGER, drain(command, &mut pump)))),
-        End::TimedOut | End::Lost => {
+        CommandEnd::Stopped => {
+            drop(tokio::join!(group.stop(GRACE), timeout(GRACE + LINGER, drain(command, &mut pump))))
+        }
+        CommandEnd::TimedOut | CommandEnd::Lost => {
             group.kill();
             drop(timeout(LINGER, drain(command, &mut pump)).await);
         }
@@ -204,13 +214,13 @@ async fn attend(command: &Command, mut group: Group, mut pump: Pump, deadline: O
 }
 
 /// Takes all output until the pipes are closed.
-async fn drain(command: &Command, pump: &mut Pump) {
+async fn drain(command: &BackgroundCommand, pump: &mut Pump) {
     while let Some((_, bytes)) = pump.next().await {
         command.push(&bytes);
     }
 }
 
-async fn at(deadline: Option<Instant>) {
+async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,

@@ -19,7 +19,7 @@ impl Diff {
         let count = |tag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();
         let (old, new) = (format!("a/{shown}"), format!("b/{shown}"));
         Self {
-            text: output::bounded(&diff.unified_diff().context_radius(3).header(&old, &new).to_string()),
+            text: output::excerpt(&diff.unified_diff().context_radius(3).header(&old, &new).to_string()),
             added: count(ChangeTag::Insert),
             removed: count(ChangeTag::Delete),
         }

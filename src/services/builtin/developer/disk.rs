@@ -4,23 +4,23 @@ use std::fs::Permissions;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::tool::Session;
+use crate::tool::SessionContext;
 
 use super::paths;
 use super::text::MAX_TEXT;
-use crate::services::builtin::answer::{Refusal, size};
+use crate::services::builtin::answer::{ToolRefusal, size};
 
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct DiskFile {
     pub(super) bytes: Vec<u8>,
     pub(super) permissions: Permissions,
 }
 
 /// All of a file, if it is not too large to be worked with as a whole.
-pub(super) fn load(session: &Session, place: &Path, shown: &str) -> Result<Loaded, Refusal> {
+pub(super) fn load(session: &SessionContext, place: &Path, shown: &str) -> Result<DiskFile, ToolRefusal> {
     let loaded = read(session, place).map_err(|error| match error.kind() {
-        io::ErrorKind::IsADirectory => Refusal::new(format!("`{shown}` is a folder; use `list_dir`")),
-        _ => Refusal::io("read", shown, &error),
+        io::ErrorKind::IsADirectory => ToolRefusal::new(format!("`{shown}` is a folder; use `list_dir`")),
+        _ => ToolRefusal::io("read", shown, &error),
     })?;
     if loaded.bytes.len() as u64 > MAX_TEXT {
         return Err(too_large(shown));
@@ -28,8 +28,8 @@ pub(super) fn load(session: &Session, place: &Path, shown: &str) -> Result<Loade
     Ok(loaded)
 }
 
-pub(super) fn too_large(shown: &str) -> Refusal {
-    Refusal::new(format!(
+pub(super) fn too_large(shown: &str) -> ToolRefusal {
+    ToolRefusal::new(format!(
         "`{shown}` is larger than {}; use `search`, or `shell` with `sed -n` or `head` for a part of it",
         size(MAX_TEXT)
     ))
@@ -48,23 +48,28 @@ pub(super) fn check_writable(permissions: &Permissions) -> io::Result<()> {
     Ok(())
 }
 
-fn read(session: &Session, place: &Path) -> io::Result<Loaded> {
+fn read(session: &SessionContext, place: &Path) -> io::Result<DiskFile> {
     let file = paths::anchor(session, place)?.read()?;
     let permissions = file.metadata()?.permissions();
     let mut bytes = Vec::new();
     // One more than is allowed, so that a file that grows meanwhile is noticed too.
     file.take(MAX_TEXT + 1).read_to_end(&mut bytes)?;
-    Ok(Loaded { bytes, permissions })
+    Ok(DiskFile { bytes, permissions })
 }
 
 /// Puts `bytes` in the place of a file that exists.
-pub(super) fn replace(session: &Session, place: &Path, bytes: &[u8], permissions: &Permissions) -> io::Result<()> {
+pub(super) fn replace(
+    session: &SessionContext,
+    place: &Path,
+    bytes: &[u8],
+    permissions: &Permissions,
+) -> io::Result<()> {
     check_writable(permissions)?;
     paths::anchor(session, place)?.replace(bytes, permissions)
 }
 
 /// Makes the folders above a new file; gives back those that it made, the innermost last.
-pub(super) fn create_folders(session: &Session, place: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn create_folders(session: &SessionContext, place: &Path) -> io::Result<Vec<PathBuf>> {
     let created = paths::anchor(session, place)?.create_folders()?;
     let mut folders: Vec<_> = place.ancestors().skip(1).take(created).map(Path::to_owned).collect();
     folders.reverse();
@@ -72,17 +77,17 @@ pub(super) fn create_folders(session: &Session, place: &Path) -> io::Result<Vec<
 }
 
 /// Makes a file in a folder that exists.
-pub(super) fn create(session: &Session, place: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn create(session: &SessionContext, place: &Path, bytes: &[u8]) -> io::Result<()> {
     // Somebody else's file that came in between is not overwritten.
     paths::anchor(session, place)?.create(bytes)
 }
 
-pub(super) fn remove(session: &Session, place: &Path) -> io::Result<()> {
+pub(super) fn remove(session: &SessionContext, place: &Path) -> io::Result<()> {
     paths::anchor(session, place)?.remove_file()
 }
 
 /// Only folders that are empty again are removed.
-pub(super) fn remove_folders(session: &Session, folders: &[PathBuf]) {
+pub(super) fn remove_folders(session: &SessionContext, folders: &[PathBuf]) {
     for folder in folders.iter().rev() {
         if paths::anchor(session, folder).and_then(|folder| folder.remove_folder()).is_err() {
             return;

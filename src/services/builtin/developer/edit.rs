@@ -8,9 +8,9 @@ use serde::Deserialize;
 use crate::tool::CallContext;
 
 use super::diff::Diff;
-use super::files::{Before, Edit, Files, Sight, Stamp};
+use super::files::{Edit, FileFreshness, Files, PriorContents, Stamp};
 use super::{buffers, nearest, paths, report, text};
-use crate::services::builtin::answer::{Answer, Refusal, structured};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
 /// More places than this are not listed.
 const MAX_PLACES: usize = 20;
@@ -40,22 +40,23 @@ pub(in super::super) struct Replacement {
     all: bool,
 }
 
-pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
+pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> ToolReply {
     let place = paths::target(call, &request.path)?;
-    let shown = paths::shown(&call.session, &place);
+    let shown = paths::display_path(&call.session, &place);
     let files = call.session.state::<Files>();
     let mut known = files.lock();
     let loaded = buffers::load(call, &place, &shown)?;
-    let decoded = text::decode(&loaded.bytes)
-        .ok_or_else(|| Refusal::new(format!("`{shown}` is a binary file; change it with the program that made it")))?;
+    let decoded = text::decode(&loaded.bytes).ok_or_else(|| {
+        ToolRefusal::new(format!("`{shown}` is a binary file; change it with the program that made it"))
+    })?;
     let edited = apply(&decoded.text, &request.edits, text::MAX_TEXT as usize)
-        .map_err(|Refusal(reason)| Refusal(format!("`{shown}` was not changed: {reason}")))?;
+        .map_err(|ToolRefusal(reason)| ToolRefusal(format!("`{shown}` was not changed: {reason}")))?;
     let bytes = decoded.encoding.encode(&edited).ok_or_else(|| {
-        Refusal::new(format!(
+        ToolRefusal::new(format!(
             "`{shown}` was not changed: it is in Latin-1, which has no sign for a character you wrote"
         ))
     })?;
-    let had_seen = known.sight(&place, Stamp::of(&loaded.bytes)) == Sight::Current;
+    let had_seen = known.sight(&place, Stamp::of(&loaded.bytes)) == FileFreshness::Current;
     let written = buffers::replace(call, &place, &shown, &loaded, bytes)?;
     let after = Stamp::of(&written.bytes);
     // The diff shows also what an editor made of the text.
@@ -63,53 +64,56 @@ pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> Answer {
         known.saw(&place, after);
     }
     let edited = text::readable(&written.bytes);
-    report::changed(call, &place, Some(&decoded.text), &edited);
-    known.record(Edit { place, before: Before::Contents { bytes: loaded.bytes }, after, had_seen });
+    report::report_change(call, &place, Some(&decoded.text), &edited);
+    known.record(Edit { place, before: PriorContents::Contents { bytes: loaded.bytes }, after, had_seen });
     let diff = Diff::between(&shown, &decoded.text, &edited);
-    Ok(structured(written.noted(diff.text.clone()), diff.data()))
+    Ok(with_data(written.with_note(diff.text.clone()), diff.data()))
 }
 
 /// The text after all edits, in a file or in an app; each sees what the ones before it have left. Fails before it builds
 /// a text of more than `limit` bytes: replacing all matches again and again grows a text exponentially.
-pub(in super::super) fn apply(text: &str, edits: &[Replacement], limit: usize) -> Result<String, Refusal> {
+pub(in super::super) fn apply(text: &str, edits: &[Replacement], limit: usize) -> Result<String, ToolRefusal> {
     if edits.is_empty() {
-        return Err(Refusal::new("there is no edit to make"));
+        return Err(ToolRefusal::new("there is no edit to make"));
     }
     if edits.len() > MAX_EDITS {
-        return Err(Refusal::new(format!("{} edits are too many for one call; make at most {MAX_EDITS}", edits.len())));
+        return Err(ToolRefusal::new(format!(
+            "{} edits are too many for one call; make at most {MAX_EDITS}",
+            edits.len()
+        )));
     }
     let crlf = text::uses_crlf(text);
     let mut edited = text.to_owned();
     for (index, edit) in edits.iter().enumerate() {
-        edited = replace(&edited, edit, crlf, limit).map_err(|Refusal(reason)| match edits.len() {
-            1 => Refusal(reason),
-            total => Refusal(format!("edit {} of {total}: {reason}", index + 1)),
+        edited = replace(&edited, edit, crlf, limit).map_err(|ToolRefusal(reason)| match edits.len() {
+            1 => ToolRefusal(reason),
+            total => ToolRefusal(format!("edit {} of {total}: {reason}", index + 1)),
         })?;
     }
     if edited == text {
-        return Err(Refusal::new("the edits together change nothing"));
+        return Err(ToolRefusal::new("the edits together change nothing"));
     }
     Ok(edited)
 }
 
-fn replace(text: &str, edit: &Replacement, crlf: bool, limit: usize) -> Result<String, Refusal> {
+fn replace(text: &str, edit: &Replacement, crlf: bool, limit: usize) -> Result<String, ToolRefusal> {
     if edit.before.is_empty() {
-        return Err(Refusal::new("`before` is empty; give the text to replace, or write the whole anew"));
+        return Err(ToolRefusal::new("`before` is empty; give the text to replace, or write the whole anew"));
     }
     if edit.before == edit.after {
-        return Err(Refusal::new("`before` and `after` are the same"));
+        return Err(ToolRefusal::new("`before` and `after` are the same"));
     }
-    let (before, after) = in_the_files_line_ends(text, edit, crlf);
+    let (before, after) = match_line_ends(text, edit, crlf);
     let (before, after) = (before.as_ref(), after.as_ref());
     let count = text.matches(before).count();
     if edit.all || count == 1 {
         check_size(text, count, before, after, limit)?;
     }
     match count {
-        0 => Err(Refusal::new(format!("`before` was not found. {}", nearest::describe(text, &edit.before)))),
+        0 => Err(ToolRefusal::new(format!("`before` was not found. {}", nearest::describe(text, &edit.before)))),
         1 => Ok(text.replacen(before, after, 1)),
         _ if edit.all => Ok(text.replace(before, after)),
-        _ => Err(Refusal::new(format!(
+        _ => Err(ToolRefusal::new(format!(
             "`before` was found {count} times, at lines {}; add lines around it until it is unique, or set `all: true`",
             line_numbers(text, before)
         ))),
@@ -117,11 +121,11 @@ fn replace(text: &str, edit: &Replacement, crlf: bool, limit: usize) -> Result<S
 }
 
 /// Fails if the text grows over `limit` bytes when `count` matches are replaced.
-fn check_size(text: &str, count: usize, before: &str, after: &str, limit: usize) -> Result<(), Refusal> {
+fn check_size(text: &str, count: usize, before: &str, after: &str, limit: usize) -> Result<(), ToolRefusal> {
     let kept = text.len() - count * before.len();
     let size = count.saturating_mul(after.len()).saturating_add(kept);
     if size > limit && size > text.len() {
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "the text would grow to {size} bytes by this edit, and at most {limit} are possible; replace fewer \
              matches, or write less"
         )));
@@ -131,7 +135,7 @@ fn check_size(text: &str, count: usize, before: &str, after: &str, limit: usize)
 
 /// A model sees and writes `\n`, whatever the file has; the form that occurs is meant. In a file with CR LF
 /// that form comes first: the other one would match within a line end.
-fn in_the_files_line_ends<'a>(text: &str, edit: &'a Replacement, crlf: bool) -> (Cow<'a, str>, Cow<'a, str>) {
+fn match_line_ends<'a>(text: &str, edit: &'a Replacement, crlf: bool) -> (Cow<'a, str>, Cow<'a, str>) {
     let as_written = (Cow::from(&edit.before), Cow::from(&edit.after));
     let converted = (text::with_crlf(&edit.before), text::with_crlf(&edit.after));
     let (first, second) = if crlf { (converted, as_written) } else { (as_written, converted) };

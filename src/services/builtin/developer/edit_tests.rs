@@ -128,7 +128,7 @@ async fn another_session_has_a_journal_of_its_own() {
     let workshop = Workshop::new();
     workshop.put("f", "1");
     edit(&workshop, json!([{"before": "1", "after": "2"}])).await.ok();
-    let session = crate::tool::Session::new("s2", workshop.path(""), Vec::new(), workshop.outside());
+    let session = crate::tool::SessionContext::new("s2", workshop.path(""), Vec::new(), workshop.outside());
     let call = crate::tool::CallContext::new(session);
     workshop.call_with(call, "undo_edit", json!({"path": "f"})).await.refused("no edit of `f` in this session");
 }

@@ -12,9 +12,11 @@ use futures::future::BoxFuture;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
 
-use crate::process::{Group, Launch, Stdin, minimal_environment};
-use crate::task::Scope;
-use crate::tool::editor::{Abilities, Command, Editor, EditorError, Exit, Output, Terminal};
+use crate::process::{Launch, ProcessGroup, Stdin, minimal_environment};
+use crate::task::TaskScope;
+use crate::tool::editor::{
+    Editor, EditorCapabilities, EditorError, Terminal, TerminalCommand, TerminalExit, TerminalOutput,
+};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) enum Fault {
@@ -26,7 +28,7 @@ pub(super) enum Fault {
 
 #[derive(Debug, Default)]
 pub(super) struct FakeEditor {
-    pub(super) abilities: Abilities,
+    pub(super) abilities: EditorCapabilities,
     /// Text that was not saved.
     pub(super) unsaved: Mutex<HashMap<PathBuf, String>>,
     /// What it was asked for, in order.
@@ -56,7 +58,7 @@ pub(super) struct Terminals {
     pub(super) created: AtomicUsize,
     pub(super) killed: AtomicUsize,
     pub(super) released: AtomicUsize,
-    pub(super) commands: Mutex<Vec<Command>>,
+    pub(super) commands: Mutex<Vec<TerminalCommand>>,
 }
 
 impl Terminals {
@@ -68,11 +70,11 @@ impl Terminals {
 
 impl FakeEditor {
     pub(super) fn lending_files() -> Self {
-        Self { abilities: Abilities { read: true, write: true, terminal: false }, ..Self::default() }
+        Self { abilities: EditorCapabilities { read: true, write: true, terminal: false }, ..Self::default() }
     }
 
     pub(super) fn lending_terminals() -> Self {
-        Self { abilities: Abilities { read: false, write: false, terminal: true }, ..Self::default() }
+        Self { abilities: EditorCapabilities { read: false, write: false, terminal: true }, ..Self::default() }
     }
 
     pub(super) fn type_into(&self, path: &Path, text: &str) {
@@ -120,7 +122,7 @@ fn faulty<T: Send + 'static>(
 }
 
 impl Editor for FakeEditor {
-    fn abilities(&self) -> Abilities {
+    fn abilities(&self) -> EditorCapabilities {
         self.abilities
     }
 
@@ -156,7 +158,7 @@ impl Editor for FakeEditor {
         )
     }
 
-    fn run(&self, command: Command) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
+    fn run(&self, command: TerminalCommand) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
         let output = self.faults.lock().unwrap().output;
         self.answer(
             |faults| faults.run,
@@ -173,13 +175,13 @@ impl Editor for FakeEditor {
 struct FakeTerminal {
     id: String,
     output: Fault,
-    state: Arc<watch::Sender<Output>>,
-    scope: Scope,
+    state: Arc<watch::Sender<TerminalOutput>>,
+    scope: TaskScope,
     terminals: Arc<Terminals>,
 }
 
 impl FakeTerminal {
-    fn start(number: usize, command: &Command, output: Fault, terminals: Arc<Terminals>) -> Self {
+    fn start(number: usize, command: &TerminalCommand, output: Fault, terminals: Arc<Terminals>) -> Self {
         let path = ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into());
         let given = command.env.iter().map(|(name, value)| (name.into(), value.into()));
         let launch = Launch {
@@ -189,9 +191,9 @@ impl FakeTerminal {
             cwd: Some(command.cwd.clone()),
             stdin: Stdin::Closed,
         };
-        let (mut group, mut pipes) = Group::spawn(&launch, None).unwrap();
-        let state = Arc::new(watch::Sender::new(Output { text: String::new(), truncated: false, exit: None }));
-        let (scope, shared) = (Scope::new(), Arc::clone(&state));
+        let (mut group, mut pipes) = ProcessGroup::spawn(&launch, None).unwrap();
+        let state = Arc::new(watch::Sender::new(TerminalOutput { text: String::new(), truncated: false, exit: None }));
+        let (scope, shared) = (TaskScope::new(), Arc::clone(&state));
         let (cancelled, limit) = (scope.cancelled().clone(), usize::try_from(command.output_limit).unwrap());
         scope.spawn(async move {
             let (mut chunk, mut killed) = ([0; 4096], false);
@@ -210,14 +212,14 @@ impl FakeTerminal {
             let status = group.status().await.unwrap();
             use std::os::unix::process::ExitStatusExt as _;
             let signal = status.signal().map(|signal| signal.to_string());
-            let exit = Exit { code: status.code().map(i32::cast_unsigned), signal };
+            let exit = TerminalExit { code: status.code().map(i32::cast_unsigned), signal };
             shared.send_modify(|state| state.exit = Some(exit));
         });
         Self { id: format!("terminal-{number}"), output, state, scope, terminals }
     }
 }
 
-fn keep(state: &mut Output, bytes: &[u8], limit: usize) {
+fn keep(state: &mut TerminalOutput, bytes: &[u8], limit: usize) {
     state.text.push_str(&String::from_utf8_lossy(bytes));
     if state.text.len() > limit {
         state.text.drain(..state.text.len() - limit);
@@ -230,11 +232,11 @@ impl Terminal for FakeTerminal {
         &self.id
     }
 
-    fn output(&self) -> BoxFuture<'_, Result<Output, EditorError>> {
+    fn output(&self) -> BoxFuture<'_, Result<TerminalOutput, EditorError>> {
         faulty(self.output, || Ok(self.state.borrow().clone()))
     }
 
-    fn wait(&self) -> BoxFuture<'_, Result<Exit, EditorError>> {
+    fn wait(&self) -> BoxFuture<'_, Result<TerminalExit, EditorError>> {
         let mut state = self.state.subscribe();
         async move {
             let ended = state.wait_for(|state| state.exit.is_some()).await.unwrap();

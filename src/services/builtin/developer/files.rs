@@ -15,11 +15,11 @@ const MAX_JOURNAL: usize = 64 << 20;
 /// Lies in the session.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    known: Mutex<Known>,
+    known: Mutex<FileRecords>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct FileRecords {
     /// By place: what the session last read there or wrote.
     seen: HashMap<PathBuf, Stamp>,
     /// In the order of the edits.
@@ -41,14 +41,14 @@ impl Stamp {
 #[derive(Debug)]
 pub(super) struct Edit {
     pub(super) place: PathBuf,
-    pub(super) before: Before,
+    pub(super) before: PriorContents,
     pub(super) after: Stamp,
     /// The session had seen what was there, so it has seen it again after an undo.
     pub(super) had_seen: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Before {
+pub(super) enum PriorContents {
     Contents {
         bytes: Vec<u8>,
     },
@@ -60,28 +60,28 @@ pub(super) enum Before {
 
 /// What the session knows about a file it is about to replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum FileFreshness {
     Never,
     Changed,
     Current,
 }
 
 impl Files {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Known> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, FileRecords> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
+impl FileRecords {
     pub(super) fn saw(&mut self, place: &Path, stamp: Stamp) {
         self.seen.insert(place.to_owned(), stamp);
     }
 
-    pub(super) fn sight(&self, place: &Path, now: Stamp) -> Sight {
+    pub(super) fn sight(&self, place: &Path, now: Stamp) -> FileFreshness {
         match self.seen.get(place) {
-            None => Sight::Never,
-            Some(stamp) if *stamp == now => Sight::Current,
-            Some(_) => Sight::Changed,
+            None => FileFreshness::Never,
+            Some(stamp) if *stamp == now => FileFreshness::Current,
+            Some(_) => FileFreshness::Changed,
         }
     }
 
@@ -104,8 +104,8 @@ impl Known {
         let edit = self.journal.remove(at);
         self.journal_bytes -= edit.weight();
         match edit.before {
-            Before::Contents { bytes } if edit.had_seen => self.saw(place, Stamp::of(&bytes)),
-            Before::Contents { .. } | Before::Nothing { .. } => {
+            PriorContents::Contents { bytes } if edit.had_seen => self.saw(place, Stamp::of(&bytes)),
+            PriorContents::Contents { .. } | PriorContents::Nothing { .. } => {
                 self.seen.remove(place);
             }
         }
@@ -120,8 +120,8 @@ impl Known {
 impl Edit {
     fn weight(&self) -> usize {
         match &self.before {
-            Before::Contents { bytes } => bytes.len(),
-            Before::Nothing { .. } => 0,
+            PriorContents::Contents { bytes } => bytes.len(),
+            PriorContents::Nothing { .. } => 0,
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::tool::CallContext;
 
 use super::{paths, report, walk};
-use crate::services::builtin::answer::{Answer, Refusal, count, text};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, text};
 
 const MAX_SHOWN: usize = 500;
 /// More are not even looked at.
@@ -24,19 +24,19 @@ pub(super) struct FindFiles {
     path: Option<String>,
 }
 
-pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> Answer {
+pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> ToolReply {
     let glob = walk::glob(&request.glob)?;
     let place = paths::target(call, request.path.as_deref().unwrap_or("."))?;
-    let shown = paths::shown(&call.session, &place);
+    let shown = paths::display_path(&call.session, &place);
     if !place.is_dir() {
-        return Err(Refusal::new(format!("`{shown}` is not a folder; give one that exists, or leave `path` out")));
+        return Err(ToolRefusal::new(format!("`{shown}` is not a folder; give one that exists, or leave `path` out")));
     }
     report::place(call, &place, None);
     let mut found = Vec::new();
     let mut looked_at = 0;
-    for entry in walk::below(&call.session, &place).build() {
+    for entry in walk::walk_folder(&call.session, &place).build() {
         if call.cancel.is_cancelled() {
-            return Err(Refusal::new("the call was cancelled"));
+            return Err(ToolRefusal::new("the call was cancelled"));
         }
         let Ok(entry) = entry else { continue };
         if entry.file_type().is_none_or(|kind| kind.is_dir()) {
@@ -58,7 +58,7 @@ pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> Answer {
     // The newest first; files of the same moment by name.
     found.sort_by(|(left_time, left), (right_time, right)| right_time.cmp(left_time).then_with(|| left.cmp(right)));
     let mut listing: String =
-        found.iter().take(MAX_SHOWN).map(|(_, path)| paths::shown(&call.session, path) + "\n").collect();
+        found.iter().take(MAX_SHOWN).map(|(_, path)| paths::display_path(&call.session, path) + "\n").collect();
     if found.len() > MAX_SHOWN {
         listing.push_str(&format!("[{} more; narrow the glob or the path]\n", found.len() - MAX_SHOWN));
     }

@@ -12,7 +12,7 @@ use crate::tool::CallContext;
 
 use super::text::looks_binary;
 use super::{output, paths, report, walk};
-use crate::services::builtin::answer::{Answer, Refusal, count, size, text};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, size, text};
 
 const MAX_ENTRIES: usize = 1_000;
 /// Lines are counted in files up to this size, and as long as the sum stays below [`MAX_COUNTED`].
@@ -35,12 +35,12 @@ struct Folder {
     files: BTreeMap<OsString, String>,
 }
 
-pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> Answer {
+pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> ToolReply {
     let place = paths::target(call, request.path.as_deref().unwrap_or("."))?;
-    let shown = paths::shown(&call.session, &place);
-    let metadata = place.symlink_metadata().map_err(|error| Refusal::io("list", &shown, &error))?;
+    let shown = paths::display_path(&call.session, &place);
+    let metadata = place.symlink_metadata().map_err(|error| ToolRefusal::io("list", &shown, &error))?;
     if !metadata.is_dir() {
-        return Err(Refusal::new(format!("`{shown}` is a file; use `read_file`")));
+        return Err(ToolRefusal::new(format!("`{shown}` is a file; use `read_file`")));
     }
     report::place(call, &place, None);
     let depth = request.depth.unwrap_or(2).clamp(1, 10);
@@ -49,9 +49,9 @@ pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> Answer {
     let mut budget = MAX_COUNTED;
     let mut complete = true;
     let roots = paths::roots(&call.session);
-    for entry in walk::below(&call.session, &place).max_depth(Some(depth)).build() {
+    for entry in walk::walk_folder(&call.session, &place).max_depth(Some(depth)).build() {
         if call.cancel.is_cancelled() {
-            return Err(Refusal::new("the call was cancelled"));
+            return Err(ToolRefusal::new("the call was cancelled"));
         }
         // What cannot be read is left out.
         let Ok(entry) = entry else { continue };
@@ -79,7 +79,7 @@ pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> Answer {
     if !complete {
         listing.push_str(&format!("[stopped after {MAX_ENTRIES} entries; list a folder below, or use `find_files`]\n"));
     }
-    Ok(text(output::bounded(&listing)))
+    Ok(text(output::excerpt(&listing)))
 }
 
 fn draw(folder: &Folder, depth: usize, listing: &mut String) {

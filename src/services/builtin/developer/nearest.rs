@@ -20,14 +20,14 @@ pub(super) fn describe(text: &str, wanted: &str) -> String {
     if let Some(start) = same_but_for_space(&lines, &wanted) {
         return format!(
             "These lines differ from it only in white space; copy them exactly:\n{}",
-            numbered(&lines, start, wanted.len())
+            number_lines(&lines, start, wanted.len())
         );
     }
     let places = alike(&lines, &wanted);
     if places.is_empty() {
         return "Nothing in the text resembles it; read it again".to_owned();
     }
-    let places: Vec<String> = places.into_iter().map(|start| numbered(&lines, start, wanted.len())).collect();
+    let places: Vec<String> = places.into_iter().map(|start| number_lines(&lines, start, wanted.len())).collect();
     format!("Nearest lines:\n{}Copy the text exactly as it is", places.join("  ...\n"))
 }
 
@@ -73,7 +73,7 @@ fn alike(lines: &[&str], wanted: &[&str]) -> Vec<usize> {
     starts
 }
 
-fn numbered(lines: &[&str], start: usize, length: usize) -> String {
+fn number_lines(lines: &[&str], start: usize, length: usize) -> String {
     let shown = lines.iter().enumerate().skip(start).take(length.min(MAX_LINES));
     shown.map(|(index, line)| format!("{:>5}\t{}\n", index + 1, line.chars().take(400).collect::<String>())).collect()
 }

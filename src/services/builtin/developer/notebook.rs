@@ -15,15 +15,15 @@ struct Notebook {
 struct Cell {
     cell_type: String,
     #[serde(default)]
-    source: Lines,
+    source: CellText,
     #[serde(default)]
-    outputs: Vec<Output>,
+    outputs: Vec<CellOutput>,
 }
 
 #[derive(Deserialize)]
-struct Output {
+struct CellOutput {
     #[serde(default)]
-    text: Lines,
+    text: CellText,
     #[serde(default)]
     data: serde_json::Map<String, Value>,
     #[serde(default)]
@@ -33,22 +33,22 @@ struct Output {
 /// The format allows one string or a list of lines.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Lines {
+enum CellText {
     One(String),
     Many(Vec<String>),
 }
 
-impl Default for Lines {
+impl Default for CellText {
     fn default() -> Self {
-        Lines::One(String::new())
+        CellText::One(String::new())
     }
 }
 
-impl Lines {
-    fn joined(&self) -> String {
+impl CellText {
+    fn to_text(&self) -> String {
         match self {
-            Lines::One(text) => text.clone(),
-            Lines::Many(lines) => lines.concat(),
+            CellText::One(text) => text.clone(),
+            CellText::Many(lines) => lines.concat(),
         }
     }
 }
@@ -58,7 +58,7 @@ pub(super) fn cells(json: &str) -> Option<String> {
     let notebook: Notebook = serde_json::from_str(json).ok()?;
     let mut text = String::new();
     for (index, cell) in notebook.cells.iter().enumerate() {
-        text.push_str(&format!("## cell {} ({})\n{}\n", index + 1, cell.cell_type, cell.source.joined().trim_end()));
+        text.push_str(&format!("## cell {} ({})\n{}\n", index + 1, cell.cell_type, cell.source.to_text().trim_end()));
         for output in &cell.outputs {
             text.push_str(&format!("-> {}\n", describe(output)));
         }
@@ -67,11 +67,11 @@ pub(super) fn cells(json: &str) -> Option<String> {
     Some(text)
 }
 
-fn describe(output: &Output) -> String {
+fn describe(output: &CellOutput) -> String {
     if !output.evalue.is_empty() {
         return format!("error: {}", output.evalue);
     }
-    let printed = output.text.joined();
+    let printed = output.text.to_text();
     let text = match output.data.get("text/plain") {
         Some(Value::String(text)) => printed + text,
         Some(Value::Array(lines)) => printed + &lines.iter().filter_map(Value::as_str).collect::<String>(),

@@ -31,7 +31,7 @@ pub(super) struct Capture {
 
 /// What is shown of a [`Capture`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct OutputExcerpt {
     pub(super) text: String,
     pub(super) truncated: bool,
 }
@@ -90,12 +90,12 @@ impl Capture {
         self.log.as_ref().and_then(Log::path)
     }
 
-    pub(super) fn render(&self) -> Shown {
+    pub(super) fn render(&self) -> OutputExcerpt {
         let (front, back) = self.tail.as_slices();
         let tail = [front, back].concat();
         if self.bytes <= MAX_BYTES as u64 && line_count(self.lines, &self.head, &tail) <= MAX_LINES {
             let text = String::from_utf8_lossy(&[&self.head[..], &tail].concat()).into_owned();
-            return Shown { text, truncated: false };
+            return OutputExcerpt { text, truncated: false };
         }
         let head = whole_lines(&self.head);
         let tail = last_part(&tail);
@@ -111,11 +111,11 @@ impl Capture {
         }
         text.push_str(&format!("[... {} ({}) left out{place} ...]\n", count(lines, "line"), size(bytes)));
         text.push_str(&String::from_utf8_lossy(tail));
-        Shown { text, truncated: true }
+        OutputExcerpt { text, truncated: true }
     }
 
     /// What is shown of everything since the last call. The log goes on.
-    pub(super) fn take(&mut self) -> Shown {
+    pub(super) fn take(&mut self) -> OutputExcerpt {
         let shown = self.render();
         *self = Self { log: self.log.take(), ..Self::default() };
         shown
@@ -123,7 +123,7 @@ impl Capture {
 }
 
 /// `text` if it is short enough to be shown, otherwise its head and tail.
-pub(super) fn bounded(text: &str) -> String {
+pub(super) fn excerpt(text: &str) -> String {
     let mut capture = Capture::default();
     capture.push(text.as_bytes());
     capture.render().text
@@ -208,7 +208,7 @@ impl Log {
 
     fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let room = usize::try_from(MAX_LOG - self.written).unwrap_or(usize::MAX).min(bytes.len());
-        self.opened()?.write_all(&bytes[..room])?;
+        self.open_file()?.write_all(&bytes[..room])?;
         self.written += room as u64;
         if room < bytes.len() {
             return Err(std::io::Error::other(format!("it ends after {}", size(MAX_LOG))));
@@ -217,7 +217,7 @@ impl Log {
     }
 
     /// A temporary file's rights and name: output may hold what only this user should read.
-    fn opened(&mut self) -> std::io::Result<&mut File> {
+    fn open_file(&mut self) -> std::io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) => file,
             None => {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn shown(input: &[u8], chunk: usize) -> Shown {
+fn shown(input: &[u8], chunk: usize) -> OutputExcerpt {
     let mut capture = Capture::default();
     input.chunks(chunk.max(1)).for_each(|chunk| capture.push(chunk));
     capture.render()
@@ -13,10 +13,10 @@ fn shown(input: &[u8], chunk: usize) -> Shown {
 #[test]
 fn output_within_the_caps_is_shown_as_it_is() {
     let lines = "line\n".repeat(MAX_LINES);
-    assert_eq!(shown(lines.as_bytes(), 7), Shown { text: lines, truncated: false });
+    assert_eq!(shown(lines.as_bytes(), 7), OutputExcerpt { text: lines, truncated: false });
     let long = "x".repeat(MAX_BYTES);
-    assert_eq!(shown(long.as_bytes(), 999), Shown { text: long, truncated: false });
-    assert_eq!(shown(b"", 1), Shown { text: String::new(), truncated: false });
+    assert_eq!(shown(long.as_bytes(), 999), OutputExcerpt { text: long, truncated: false });
+    assert_eq!(shown(b"", 1), OutputExcerpt { text: String::new(), truncated: false });
 }
 
 #[test]

@@ -8,17 +8,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::root_files::{self, ResolveError, RootedPath};
-use crate::tool::{CallContext, Session};
+use crate::tool::{CallContext, SessionContext};
 
-use crate::services::builtin::answer::Refusal;
+use crate::services::builtin::answer::ToolRefusal;
 
 /// The place that `name` means in a call: as [`resolve`], and only if that is what the call was allowed for.
-pub(super) fn target(call: &CallContext, name: &str) -> Result<PathBuf, Refusal> {
+pub(super) fn target(call: &CallContext, name: &str) -> Result<PathBuf, ToolRefusal> {
     let place = resolve(&call.session, name)?;
     if call.targets().is_none_or(|targets| targets.contains(&place)) {
         return Ok(place);
     }
-    Err(Refusal::new(format!(
+    Err(ToolRefusal::new(format!(
         "`{}` leads to `{}` now, and the call was allowed for another file; nothing was done",
         printable(name),
         printable(&place.to_string_lossy()),
@@ -26,19 +26,19 @@ pub(super) fn target(call: &CallContext, name: &str) -> Result<PathBuf, Refusal>
 }
 
 /// The place that `name` means in this session, if it is below one of the session's roots and not hidden.
-pub(super) fn resolve(session: &Session, name: &str) -> Result<PathBuf, Refusal> {
+pub(super) fn resolve(session: &SessionContext, name: &str) -> Result<PathBuf, ToolRefusal> {
     if name.is_empty() {
-        return Err(Refusal::new("the path is empty; `.` means the working directory"));
+        return Err(ToolRefusal::new("the path is empty; `.` means the working directory"));
     }
     if name.contains('\0') {
-        return Err(Refusal::new("a path cannot contain a NUL character"));
+        return Err(ToolRefusal::new("a path cannot contain a NUL character"));
     }
     let place = follow(&session.cwd.join(name)).map_err(|error| match error {
-        ResolveError::Io(error) => Refusal::io("resolve the path", &printable(name), &error),
-        error => Refusal::new(format!("could not resolve the path `{}`: {error}", printable(name))),
+        ResolveError::Io(error) => ToolRefusal::io("resolve the path", &printable(name), &error),
+        error => ToolRefusal::new(format!("could not resolve the path `{}`: {error}", printable(name))),
     })?;
     if let Some(hidden) = session.find_hidden(&place) {
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "`{}` is not for file tools: `{}` is a hidden path, because it holds credentials or private data. Ask the \
              user for what you need to know",
             printable(name),
@@ -48,7 +48,7 @@ pub(super) fn resolve(session: &Session, name: &str) -> Result<PathBuf, Refusal>
     if roots(session).iter().any(|root| place.starts_with(root)) {
         return Ok(place);
     }
-    Err(Refusal::new(format!(
+    Err(ToolRefusal::new(format!(
         "`{}` lies outside of what this session may reach: {}. Use a path below one of these, or ask the user to add the folder",
         printable(name),
         roots(session).iter().map(|root| format!("`{}`", root.display())).collect::<Vec<_>>().join(", "),
@@ -56,7 +56,7 @@ pub(super) fn resolve(session: &Session, name: &str) -> Result<PathBuf, Refusal>
 }
 
 /// How a place is shown: relative to the working directory where it lies below it.
-pub(super) fn shown(session: &Session, place: &Path) -> String {
+pub(super) fn display_path(session: &SessionContext, place: &Path) -> String {
     let cwd = follow(&session.cwd).unwrap_or_else(|_| session.cwd.clone());
     match place.strip_prefix(&cwd) {
         Ok(rest) if rest.as_os_str().is_empty() => ".".to_owned(),
@@ -67,7 +67,7 @@ pub(super) fn shown(session: &Session, place: &Path) -> String {
 
 /// A place as the session names it: below a root as it was given, which may have a link in it. An editor knows
 /// its files by these names.
-pub(super) fn named(session: &Session, place: &Path) -> PathBuf {
+pub(super) fn session_path(session: &SessionContext, place: &Path) -> PathBuf {
     let below = |root: &PathBuf| {
         let rest = place.strip_prefix(follow(root).ok()?).ok()?;
         Some(if rest.as_os_str().is_empty() { root.clone() } else { root.join(rest) })
@@ -81,7 +81,7 @@ pub(super) fn printable(name: &str) -> String {
 }
 
 /// A place that [`resolve`] gave, to be opened without following links.
-pub(super) fn anchor(session: &Session, place: &Path) -> io::Result<RootedPath> {
+pub(super) fn anchor(session: &SessionContext, place: &Path) -> io::Result<RootedPath> {
     RootedPath::open(&roots(session), place)
 }
 
@@ -91,7 +91,7 @@ pub(super) fn open(roots: &[PathBuf], place: &Path) -> io::Result<File> {
 }
 
 /// The session's roots, resolved.
-pub(super) fn roots(session: &Session) -> Vec<PathBuf> {
+pub(super) fn roots(session: &SessionContext) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     for root in &session.roots {
         // A root that cannot be resolved is no root.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::services::builtin::developer::testing::Workshop;
-use crate::tool::Session;
+use crate::tool::SessionContext;
 
 use super::*;
 
@@ -131,13 +131,13 @@ async fn links_within_the_roots_work_and_stay_links() {
 }
 
 #[tokio::test]
-async fn the_scratch_folder_and_a_linked_working_directory_are_within_reach() {
+async fn scratch_folder_and_symlinked_cwd_are_accessible() {
     let workshop = Workshop::new();
     std::fs::write(workshop.folder.path().join("scratch/log"), "long\n").unwrap();
     workshop.call("read_file", json!({"path": "../scratch/log"})).await.ok();
     let cwd = workshop.folder.path().join("cwd");
     symlink(workshop.path(""), &cwd).unwrap();
-    let session = Session::new("s2", cwd, Vec::new(), workshop.folder.path().join("gone"));
+    let session = SessionContext::new("s2", cwd, Vec::new(), workshop.folder.path().join("gone"));
     workshop.put("a", "");
     assert_eq!(resolve(&session, "a").unwrap(), workshop.path("a").canonicalize().unwrap());
 }
@@ -188,7 +188,7 @@ proptest! {
         symlink("/", project.join("out")).unwrap();
         symlink("../..", project.join("inner/up")).unwrap();
         symlink("inner/../inner", project.join("round")).unwrap();
-        let session: Arc<Session> = Session::new("s", project.clone(), Vec::new(), project.join("scratch"));
+        let session: Arc<SessionContext> = SessionContext::new("s", project.clone(), Vec::new(), project.join("scratch"));
         let mut name = parts.join("/");
         if absolute {
             name = format!("{}/{name}", project.display());

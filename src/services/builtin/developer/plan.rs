@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::tool::{Activity, CallContext, PlanStep, StepStatus};
+use crate::tool::{Activity, CallContext, StepStatus, TodoStep};
 
-use crate::services::builtin::answer::{Answer, Refusal, count, structured};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, with_data};
 
 const MAX_STEPS: usize = 50;
 
@@ -14,15 +14,15 @@ const MAX_STEPS: usize = 50;
 #[serde(deny_unknown_fields)]
 pub(super) struct UpdatePlan {
     #[schemars(length(max = 50))]
-    steps: Vec<PlanStep>,
+    steps: Vec<TodoStep>,
 }
 
-pub(super) fn update_plan(call: &CallContext, request: UpdatePlan) -> Answer {
+pub(super) fn update_plan(call: &CallContext, request: UpdatePlan) -> ToolReply {
     if request.steps.len() > MAX_STEPS {
-        return Err(Refusal::new(format!("a plan has at most {MAX_STEPS} steps; join some of them")));
+        return Err(ToolRefusal::new(format!("a plan has at most {MAX_STEPS} steps; join some of them")));
     }
     if request.steps.iter().any(|step| step.text.trim().is_empty()) {
-        return Err(Refusal::new("every step needs a text"));
+        return Err(ToolRefusal::new("every step needs a text"));
     }
     let done = request.steps.iter().filter(|step| step.status == StepStatus::Completed).count();
     let current = request.steps.iter().find(|step| step.status == StepStatus::InProgress);
@@ -31,6 +31,6 @@ pub(super) fn update_plan(call: &CallContext, request: UpdatePlan) -> Answer {
         None => format!("{done} of {} done", count(request.steps.len(), "step")),
     };
     let data = json!({"steps": request.steps});
-    call.report(Activity::Plan(request.steps));
-    Ok(structured(said, data))
+    call.report(Activity::TodoList(request.steps));
+    Ok(with_data(said, data))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::tool::{Activity, CallContext, Progress};
+use crate::tool::{Activity, CallContext, CallProgress};
 
 const PAUSE: Duration = Duration::from_millis(100);
 /// As much of what came since the last report as is told.
@@ -44,6 +44,10 @@ impl<'a> LiveOutput<'a> {
         let message = String::from_utf8_lossy(&self.fresh).into_owned();
         self.fresh.clear();
         self.not_before = Instant::now() + PAUSE;
-        self.call.report(Activity::Progress(Progress { progress: total as f64, total: None, message: Some(message) }));
+        self.call.report(Activity::Progress(CallProgress {
+            progress: total as f64,
+            total: None,
+            message: Some(message),
+        }));
     }
 }

@@ -7,11 +7,11 @@ use serde::Deserialize;
 
 use crate::tool::CallContext;
 
-use super::buffers::{self, Contents};
+use super::buffers::{self, FileContents};
 use super::files::{Files, Stamp};
 use super::output::{MAX_BYTES, MAX_LINES};
 use super::{notebook, paths, report, text as contents};
-use crate::services::builtin::answer::{Answer, Refusal, count, size, text};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, size, text};
 
 /// As base64 this is what providers take.
 const MAX_IMAGE: usize = 3_750_000;
@@ -31,11 +31,11 @@ pub(super) struct ReadFile {
     limit: Option<usize>,
 }
 
-pub(super) fn read_file(call: &CallContext, request: &ReadFile) -> Answer {
+pub(super) fn read_file(call: &CallContext, request: &ReadFile) -> ToolReply {
     let session = &call.session;
     let place = paths::target(call, &request.path)?;
-    let shown = paths::shown(session, &place);
-    let Contents { bytes, note, .. } = buffers::load(call, &place, &shown)?;
+    let shown = paths::display_path(session, &place);
+    let FileContents { bytes, note, .. } = buffers::load(call, &place, &shown)?;
     let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");
     // The lines of a notebook's cells are not those of its file.
     report::place(call, &place, request.line.filter(|_| !is_notebook));
@@ -68,7 +68,7 @@ fn image(shown: &str, mime: &str, bytes: &[u8]) -> CallToolResult {
     CallToolResult::success(vec![label, ContentBlock::image(data, mime)])
 }
 
-fn page(shown: &str, body: &str, note: Option<String>, request: &ReadFile) -> Answer {
+fn page(shown: &str, body: &str, note: Option<String>, request: &ReadFile) -> ToolReply {
     let total = body.lines().count();
     let first = request.line.unwrap_or(1).max(1);
     let limit = request.limit.unwrap_or(MAX_LINES).clamp(1, MAX_LINES);
@@ -76,12 +76,12 @@ fn page(shown: &str, body: &str, note: Option<String>, request: &ReadFile) -> An
         return Ok(text(format!("`{shown}` is empty")));
     }
     if first > total {
-        return Err(Refusal::new(format!("`{shown}` has {}; there is no line {first}", count(total, "line"))));
+        return Err(ToolRefusal::new(format!("`{shown}` has {}; there is no line {first}", count(total, "line"))));
     }
     let mut page = String::new();
     let mut last = first - 1;
     for (index, line) in body.lines().enumerate().skip(first - 1).take(limit) {
-        let line = numbered(index + 1, line);
+        let line = number_line(index + 1, line);
         if page.len() + line.len() > MAX_BYTES && !page.is_empty() {
             break;
         }
@@ -98,7 +98,7 @@ fn page(shown: &str, body: &str, note: Option<String>, request: &ReadFile) -> An
     Ok(text(page))
 }
 
-fn numbered(number: usize, line: &str) -> String {
+fn number_line(number: usize, line: &str) -> String {
     match line.char_indices().nth(MAX_LINE) {
         None => format!("{number:>5}\t{line}\n"),
         Some((end, _)) => format!("{number:>5}\t{}[... {} more]\n", &line[..end], size((line.len() - end) as u64)),

@@ -105,7 +105,7 @@ async fn notebooks_are_read_as_cells() {
 }
 
 #[tokio::test]
-async fn a_folder_is_a_tree_with_folders_first_and_without_what_is_ignored() {
+async fn folder_is_a_tree_folders_first_without_ignored_files() {
     let workshop = Workshop::new();
     workshop.put(".gitignore", "target\n*.log\n");
     workshop.put("target/out", "x");

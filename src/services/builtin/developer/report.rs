@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::tool::{Activity, CallContext};
 
 use super::paths;
-use crate::services::builtin::answer::{head, size};
+use crate::services::builtin::answer::{size, truncate};
 
 /// Of a larger file only the part that changed is told: what is told is kept with the session and shown in
 /// an editor, and a file of megabytes in which one line changed helps neither.
@@ -16,28 +16,28 @@ const AROUND: usize = 3;
 /// It works here; `line` counts from 1.
 pub(super) fn place(call: &CallContext, place: &Path, line: Option<usize>) {
     let line = line.and_then(|line| u32::try_from(line).ok());
-    call.report(Activity::Place { path: paths::named(&call.session, place), line });
+    call.report(Activity::Location { path: paths::session_path(&call.session, place), line });
 }
 
 /// It has put `after` in the place of `before`; there was no file if that is missing.
-pub(super) fn changed(call: &CallContext, at: &Path, before: Option<&str>, after: &str) {
-    let same = Same::between(before.unwrap_or_default(), after);
+pub(super) fn report_change(call: &CallContext, at: &Path, before: Option<&str>, after: &str) {
+    let same = SharedLines::between(before.unwrap_or_default(), after);
     place(call, at, Some((same.above + 1).min(after.lines().count()).max(1)));
     let (before, after) = if before.map_or(0, str::len).max(after.len()) <= MAX_WHOLE {
         (before.map(str::to_owned), after.to_owned())
     } else {
         (before.map(|text| same.rest_of(text)), same.rest_of(after))
     };
-    call.report(Activity::Changed { path: paths::named(&call.session, at), before, after });
+    call.report(Activity::Changed { path: paths::session_path(&call.session, at), before, after });
 }
 
 /// How many lines two texts share at their ends.
-struct Same {
+struct SharedLines {
     above: usize,
     below: usize,
 }
 
-impl Same {
+impl SharedLines {
     fn between(before: &str, after: &str) -> Self {
         let same = |(left, right): &(&str, &str)| left == right;
         let (old, new): (Vec<_>, Vec<_>) = (lines(before).collect(), lines(after).collect());
@@ -52,7 +52,7 @@ impl Same {
         let first = self.above.saturating_sub(AROUND);
         let last = lines(text).count() - self.below.saturating_sub(AROUND);
         let rest: String = lines(text).skip(first).take(last - first).collect();
-        let kept = head(&rest, MAX_WHOLE);
+        let kept = truncate(&rest, MAX_WHOLE);
         match rest.len() - kept.len() {
             0 => rest,
             more => format!("{kept}\n[... {} left out]\n", size(more as u64)),

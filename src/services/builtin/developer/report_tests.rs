@@ -8,7 +8,7 @@ use crate::services::builtin::developer::testing::Workshop;
 use crate::tool::Activity;
 
 fn place(path: PathBuf, line: Option<u32>) -> Activity {
-    Activity::Place { path, line }
+    Activity::Location { path, line }
 }
 
 fn changed(path: PathBuf, before: Option<&str>, after: &str) -> Activity {
@@ -37,7 +37,7 @@ async fn a_call_that_looks_tells_where_it_looks() {
 }
 
 #[tokio::test]
-async fn a_call_that_changes_a_file_tells_before_and_after_and_the_first_line_of_the_change() {
+async fn file_change_reports_before_after_and_first_changed_line() {
     let workshop = Workshop::new();
     let told = async |tool, arguments: Value| {
         let (said, told) = workshop.call_told(tool, arguments).await;
@@ -92,7 +92,7 @@ async fn places_are_told_as_the_session_names_them() {
     workshop.put("f", "text");
     let link = workshop.folder.path().join("linked");
     std::os::unix::fs::symlink(workshop.path(""), &link).unwrap();
-    workshop.session = crate::tool::Session::new("s2", link.clone(), Vec::new(), workshop.outside());
+    workshop.session = crate::tool::SessionContext::new("s2", link.clone(), Vec::new(), workshop.outside());
     let (said, told) = workshop.call_told("read_file", json!({"path": "f"})).await;
     said.ok();
     assert_eq!(told, [place(link.join("f"), None)]);

@@ -9,10 +9,10 @@ use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContex
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::tool::{CallContext, Session};
+use crate::tool::{CallContext, SessionContext};
 
 use super::{output, paths, report, walk};
-use crate::services::builtin::answer::{Answer, Refusal, count, text};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, text};
 
 const DEFAULT_MAX: usize = 100;
 /// Longer lines are cut.
@@ -22,7 +22,7 @@ const MAX_HEAP: usize = 16 << 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Search {
+pub(super) struct SearchFiles {
     /// Rust regex, line by line
     #[schemars(length(min = 1))]
     pattern: String,
@@ -41,12 +41,12 @@ pub(super) struct Search {
     max: Option<usize>,
 }
 
-pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
+pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
     let matcher = matcher(request)?;
     let glob = request.glob.as_deref().map(walk::glob).transpose()?;
     let place = paths::target(call, request.path.as_deref().unwrap_or("."))?;
-    let shown = paths::shown(&call.session, &place);
-    place.symlink_metadata().map_err(|error| Refusal::io("search", &shown, &error))?;
+    let shown = paths::display_path(&call.session, &place);
+    place.symlink_metadata().map_err(|error| ToolRefusal::io("search", &shown, &error))?;
     report::place(call, &place, None);
     let context = request.context.unwrap_or(0).min(20);
     let mut searcher = SearcherBuilder::new()
@@ -57,11 +57,11 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
         .binary_detection(BinaryDetection::quit(0))
         .heap_limit(Some(MAX_HEAP))
         .build();
-    let mut found = Found::new(&call.session, request.max.unwrap_or(DEFAULT_MAX).clamp(1, 1000));
+    let mut found = SearchReport::new(&call.session, request.max.unwrap_or(DEFAULT_MAX).clamp(1, 1000));
     let roots = paths::roots(&call.session);
-    for entry in walk::below(&call.session, &place).build() {
+    for entry in walk::walk_folder(&call.session, &place).build() {
         if call.cancel.is_cancelled() {
-            return Err(Refusal::new("the call was cancelled"));
+            return Err(ToolRefusal::new("the call was cancelled"));
         }
         let Ok(entry) = entry else { continue };
         if !entry.file_type().is_some_and(|kind| kind.is_file()) {
@@ -77,7 +77,7 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
         found.files += 1;
         found.heading = Some(entry.path().to_owned());
         if let Err(error) = searcher.search_file(&matcher, &file, &mut found) {
-            found.faults.push(format!("{}: {error}", paths::shown(&call.session, entry.path())));
+            found.faults.push(format!("{}: {error}", paths::display_path(&call.session, entry.path())));
         }
         if found.left == 0 || found.text.len() > output::MAX_BYTES {
             break;
@@ -86,12 +86,12 @@ pub(super) fn search(call: &CallContext, request: &Search) -> Answer {
     Ok(text(found.report(&shown)))
 }
 
-fn matcher(request: &Search) -> Result<RegexMatcher, Refusal> {
+fn matcher(request: &SearchFiles) -> Result<RegexMatcher, ToolRefusal> {
     let mut builder = RegexMatcherBuilder::new();
     // `^` and `$` are those of a line.
     builder.multi_line(true).crlf(true).fixed_strings(request.literal);
     builder.build(&request.pattern).map_err(|error| {
-        Refusal::new(format!(
+        ToolRefusal::new(format!(
             "the pattern is not a regular expression that can be used: {error}\nEscape what is meant as it stands \
              (`\\(`), or set `literal: true`. There are no look-arounds or back-references, and a match lies in one line"
         ))
@@ -100,8 +100,8 @@ fn matcher(request: &Search) -> Result<RegexMatcher, Refusal> {
 
 /// Collects what is shown.
 #[derive(Debug)]
-struct Found<'a> {
-    session: &'a Session,
+struct SearchReport<'a> {
+    session: &'a SessionContext,
     text: String,
     /// The file that is searched, until its first match has been written.
     heading: Option<PathBuf>,
@@ -113,8 +113,8 @@ struct Found<'a> {
     faults: Vec<String>,
 }
 
-impl<'a> Found<'a> {
-    fn new(session: &'a Session, max: usize) -> Self {
+impl<'a> SearchReport<'a> {
+    fn new(session: &'a SessionContext, max: usize) -> Self {
         Self {
             session,
             text: String::new(),
@@ -132,7 +132,7 @@ impl<'a> Found<'a> {
             if !self.text.is_empty() {
                 self.text.push('\n');
             }
-            self.text.push_str(&paths::shown(self.session, &heading));
+            self.text.push_str(&paths::display_path(self.session, &heading));
             self.text.push('\n');
             self.files_with_matches += 1;
         }
@@ -159,11 +159,11 @@ impl<'a> Found<'a> {
             let files = count(self.faults.len(), "file");
             self.text.push_str(&format!("\n[{files} could not be searched to the end; {fault}]\n"));
         }
-        output::bounded(&self.text)
+        output::excerpt(&self.text)
     }
 }
 
-impl Sink for &mut Found<'_> {
+impl Sink for &mut SearchReport<'_> {
     type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {

@@ -16,14 +16,14 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::process::{Group, Launch, MAX_FILE_BYTES, Pipes, ProcessScope, Reaper, Stdin};
-use crate::tool::{CallContext, Session};
+use crate::process::{Launch, MAX_FILE_BYTES, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
+use crate::tool::{CallContext, SessionContext};
 
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
 use super::pump::{Pump, Stream};
 use super::{background, terminal};
-use crate::services::builtin::answer::{Answer, Refusal, structured, structured_error};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, error_with_data, with_data};
 
 const DEFAULT_TIMEOUT: u64 = 120;
 const MAX_TIMEOUT: u64 = 600;
@@ -72,7 +72,7 @@ impl Shell {
     }
 
     /// Processes that leave the command's process group run until the session ends.
-    fn start(&self, command: &str, session: &Session) -> Result<(Group, Pipes), Refusal> {
+    fn start(&self, command: &str, session: &SessionContext) -> Result<(ProcessGroup, Pipes), ToolRefusal> {
         let scope = session.state::<ProcessScope>();
         let launch = |program: &str| Launch {
             program: program.into(),
@@ -81,33 +81,36 @@ impl Shell {
             cwd: Some(session.cwd.clone()),
             stdin: Stdin::Closed,
         };
-        match Group::spawn_in(&scope, &launch("bash"), self.reaper.as_ref()) {
+        match ProcessGroup::spawn_in(&scope, &launch("bash"), self.reaper.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Group::spawn_in(&scope, &launch("sh"), self.reaper.as_ref())
+                ProcessGroup::spawn_in(&scope, &launch("sh"), self.reaper.as_ref())
             }
             result => result,
         }
-        .map_err(|error| Refusal::new(format!("the shell could not be started: {error}")))
+        .map_err(|error| ToolRefusal::new(format!("the shell could not be started: {error}")))
     }
 }
 
 /// What no shell is started for.
-fn check(command: &str, cwd: &Path) -> Result<(), Refusal> {
+fn check(command: &str, cwd: &Path) -> Result<(), ToolRefusal> {
     if command.trim().is_empty() {
-        return Err(Refusal::new("the command is empty"));
+        return Err(ToolRefusal::new("the command is empty"));
     }
     if command.contains('\0') {
-        return Err(Refusal::new("a command cannot contain a NUL character"));
+        return Err(ToolRefusal::new("a command cannot contain a NUL character"));
     }
     if !cwd.is_dir() {
-        return Err(Refusal::new(format!("the working directory `{}` does not exist; tell the user", cwd.display())));
+        return Err(ToolRefusal::new(format!(
+            "the working directory `{}` does not exist; tell the user",
+            cwd.display()
+        )));
     }
     Ok(())
 }
 
-pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellCommand) -> Answer {
+pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellCommand) -> ToolReply {
     if request.timeout.is_some_and(|seconds| !(1..=MAX_TIMEOUT).contains(&seconds)) {
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "`timeout` is between 1 and {MAX_TIMEOUT} seconds; use `background: true` for longer work"
         )));
     }
@@ -130,7 +133,7 @@ pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellComm
 
 /// How a command ended.
 #[derive(Debug)]
-enum End {
+enum ShellEnd {
     Exited(ExitStatus),
     /// The shell ended, but something it had started did not.
     LeftBehind(ExitStatus),
@@ -140,7 +143,7 @@ enum End {
 }
 
 struct Run {
-    group: Group,
+    group: ProcessGroup,
     pump: Pump,
     both: Capture,
     stdout: Capture,
@@ -149,7 +152,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(group: Group, pipes: Pipes, scratch: &Path) -> Self {
+    fn new(group: ProcessGroup, pipes: Pipes, scratch: &Path) -> Self {
         Self {
             group,
             pump: Pump::new(pipes),
@@ -160,7 +163,7 @@ impl Run {
         }
     }
 
-    async fn follow(&mut self, call: &CallContext, limit: Duration) -> End {
+    async fn follow(&mut self, call: &CallContext, limit: Duration) -> ShellEnd {
         let deadline = self.started + limit;
         let mut live = LiveOutput::new(call);
         let mut exited: Option<(ExitStatus, Instant)> = None;
@@ -169,20 +172,20 @@ impl Run {
             if let Some((status, _)) = exited
                 && !piped
             {
-                break End::Exited(status);
+                break ShellEnd::Exited(status);
             }
             let linger = exited.map_or(deadline, |(_, at)| at + LINGER);
             tokio::select! {
                 biased;
-                () = call.cancel.cancelled() => break End::Cancelled,
-                () = sleep_until(deadline), if exited.is_none() => break End::TimedOut,
+                () = call.cancel.cancelled() => break ShellEnd::Cancelled,
+                () = sleep_until(deadline), if exited.is_none() => break ShellEnd::TimedOut,
                 result = self.group.status(), if exited.is_none() => match result {
                     Ok(status) => exited = Some((status, Instant::now())),
-                    Err(error) => break End::Lost(error),
+                    Err(error) => break ShellEnd::Lost(error),
                 },
                 () = sleep_until(linger), if exited.is_some() => match exited {
-                    Some((status, _)) => break End::LeftBehind(status),
-                    None => break End::TimedOut,
+                    Some((status, _)) => break ShellEnd::LeftBehind(status),
+                    None => break ShellEnd::TimedOut,
                 },
                 () = live.due() => live.report(self.both.bytes()),
                 piece = self.pump.next(), if piped => match piece {
@@ -199,11 +202,11 @@ impl Run {
     }
 
     /// Ends what is left of the group, and takes what it still had to say.
-    async fn finish(&mut self, end: &End) {
+    async fn finish(&mut self, end: &ShellEnd) {
         // Also after an orderly end: a child may have closed its pipes and gone on.
         self.group.kill();
         let until = Instant::now() + LINGER;
-        if !matches!(end, End::Exited(_)) {
+        if !matches!(end, ShellEnd::Exited(_)) {
             while let Ok(Some((stream, bytes))) = timeout_at(until, self.pump.next()).await {
                 self.push(stream, &bytes);
             }
@@ -222,29 +225,29 @@ impl Run {
         }
     }
 
-    fn report(&self, end: &End, limit: Duration) -> CallToolResult {
+    fn report(&self, end: &ShellEnd, limit: Duration) -> CallToolResult {
         let seconds = self.started.elapsed().as_secs_f32();
         let (verdict, exit_code) = match end {
-            End::Exited(status) => (format!("{} in {seconds:.1} s", in_words(*status)), code(*status)),
-            End::LeftBehind(status) => (
+            ShellEnd::Exited(status) => (format!("{} in {seconds:.1} s", status_text(*status)), code(*status)),
+            ShellEnd::LeftBehind(status) => (
                 format!(
                     "{} in {seconds:.1} s; what it left running in its process group was ended: use `background: true` for what has to go on",
-                    in_words(*status)
+                    status_text(*status)
                 ),
                 code(*status),
             ),
-            End::TimedOut => (timed_out(limit, " with its process group"), None),
-            End::Cancelled => ("cancelled, and ended with its process group".to_owned(), None),
-            End::Lost(error) => (format!("how it ended is not known: {error}"), None),
+            ShellEnd::TimedOut => (timeout_text(limit, " with its process group"), None),
+            ShellEnd::Cancelled => ("cancelled, and ended with its process group".to_owned(), None),
+            ShellEnd::Lost(error) => (format!("how it ended is not known: {error}"), None),
         };
-        let timed_out = matches!(end, End::TimedOut);
+        let timed_out = matches!(end, ShellEnd::TimedOut);
         let streams = [&self.stdout, &self.stderr].map(|stream| stream.render().text);
-        Ended { verdict, exit_code, timed_out, streams }.report(&self.both)
+        CommandReport { verdict, exit_code, timed_out, streams }.report(&self.both)
     }
 }
 
 /// What is told of a command, wherever it ran.
-pub(super) struct Ended {
+pub(super) struct CommandReport {
     pub(super) verdict: String,
     pub(super) exit_code: Option<i32>,
     pub(super) timed_out: bool,
@@ -252,7 +255,7 @@ pub(super) struct Ended {
     pub(super) streams: [String; 2],
 }
 
-impl Ended {
+impl CommandReport {
     pub(super) fn report(self, output: &Capture) -> CallToolResult {
         let shown = output.render();
         let [stdout, stderr] = self.streams;
@@ -265,12 +268,12 @@ impl Ended {
             "log_path": output.log_path().filter(|_| shown.truncated).map(Path::to_string_lossy),
         });
         let text = with_verdict(shown.text, &self.verdict);
-        if self.exit_code == Some(0) { structured(text, data) } else { structured_error(text, data) }
+        if self.exit_code == Some(0) { with_data(text, data) } else { error_with_data(text, data) }
     }
 }
 
 /// `with_what` says what else was ended.
-pub(super) fn timed_out(limit: Duration, with_what: &str) -> String {
+pub(super) fn timeout_text(limit: Duration, with_what: &str) -> String {
     format!(
         "timed out after {} s and was ended{with_what}; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
         limit.as_secs()
@@ -288,7 +291,7 @@ pub(super) fn with_verdict(mut output: String, verdict: &str) -> String {
     output + "[" + verdict + "]"
 }
 
-pub(super) fn in_words(status: ExitStatus) -> String {
+pub(super) fn status_text(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit {code}"),
         (None, Some(SIGXFSZ)) => format!("ended because a file would be larger than {} GiB", MAX_FILE_BYTES >> 30),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::services::builtin::developer::testing::{Workshop, is_gone};
-use crate::tool::{CallContext, Progress};
+use crate::tool::{CallContext, CallProgress};
 
 #[tokio::test]
 async fn output_and_exit_code_come_as_text_and_data() {
@@ -51,11 +51,11 @@ async fn commands_see_no_more_of_the_environment_than_they_need() {
 #[tokio::test]
 async fn both_streams_are_shown_in_the_order_of_arrival_and_live() {
     let workshop = Workshop::new();
-    let heard: Arc<Mutex<Vec<Progress>>> = Arc::default();
+    let heard: Arc<Mutex<Vec<CallProgress>>> = Arc::default();
     let folder = workshop.path("");
     let listener = {
         let heard = Arc::clone(&heard);
-        move |progress: Progress| {
+        move |progress: CallProgress| {
             // The command goes on when its last line has been heard.
             let message = progress.message.clone().unwrap();
             heard.lock().unwrap().push(progress);
@@ -70,7 +70,7 @@ async fn both_streams_are_shown_in_the_order_of_arrival_and_live() {
     assert!(said.text.starts_with("one\ntwo\nthree\n"), "{}", said.text);
     assert_eq!((&said.data["stdout"], &said.data["stderr"]), (&json!("one\nthree\n"), &json!("two\n")));
     let heard = heard.lock().unwrap();
-    assert_eq!(heard[0], Progress { progress: 4.0, total: None, message: Some("one\n".to_owned()) });
+    assert_eq!(heard[0], CallProgress { progress: 4.0, total: None, message: Some("one\n".to_owned()) });
     assert!(heard.is_sorted_by(|left, right| left.progress < right.progress));
 }
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use rmcp::model::CallToolResult;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::tool::editor::{Command, EditorError, Exit, Terminal};
+use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit};
 use crate::tool::{Activity, CallContext};
 
 use super::ask::{NoAnswer, ask};
 use super::output::{Capture, Keeps, Log};
-use super::shell::{Ended, SILENCED, timed_out};
-use crate::services::builtin::answer::{Refusal, size};
+use super::shell::{CommandReport, SILENCED, timeout_text};
+use crate::services::builtin::answer::{ToolRefusal, size};
 
 /// As much output as an editor is asked to keep: the end of it.
 const OUTPUT_LIMIT: u64 = 1 << 20;
@@ -28,19 +28,23 @@ struct Distrust(AtomicBool);
 
 /// How a command ended.
 #[derive(Debug)]
-enum End {
-    Exited(Exit),
+enum TerminalEnd {
+    Exited(TerminalExit),
     TimedOut,
     Cancelled,
     Lost(EditorError),
 }
 
 /// `None` if the editor has no terminal for it.
-pub(super) async fn run(call: &CallContext, command: &str, limit: Duration) -> Result<Option<CallToolResult>, Refusal> {
+pub(super) async fn run(
+    call: &CallContext,
+    command: &str,
+    limit: Duration,
+) -> Result<Option<CallToolResult>, ToolRefusal> {
     let distrust = call.session.state::<Distrust>();
     let editor = call.session.editor.as_deref().filter(|editor| editor.abilities().terminal);
     let Some(editor) = editor.filter(|_| !distrust.0.load(Ordering::Relaxed)) else { return Ok(None) };
-    let command = Command {
+    let command = TerminalCommand {
         program: "bash".to_owned(),
         args: vec!["-c".to_owned(), command.to_owned()],
         env: SILENCED.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
@@ -55,11 +59,11 @@ pub(super) async fn run(call: &CallContext, command: &str, limit: Duration) -> R
             return Ok(None);
         }
         Err(NoAnswer::Cancelled) => {
-            return Err(Refusal::new("the call was cancelled while the editor was asked to start the command"));
+            return Err(ToolRefusal::new("the call was cancelled while the editor was asked to start the command"));
         }
         Err(reason @ NoAnswer::Silent(_)) => {
             distrust.0.store(true, Ordering::Relaxed);
-            return Err(Refusal::new(format!(
+            return Err(ToolRefusal::new(format!(
                 "{reason} to the command, which may have run in its terminal: check before you repeat it. Later commands \
                  of this session run without the editor"
             )));
@@ -75,15 +79,15 @@ pub(super) async fn run(call: &CallContext, command: &str, limit: Duration) -> R
     Ok(Some(result))
 }
 
-async fn follow(call: &CallContext, terminal: &dyn Terminal, limit: Duration, patience: Duration) -> End {
+async fn follow(call: &CallContext, terminal: &dyn Terminal, limit: Duration, patience: Duration) -> TerminalEnd {
     let end = tokio::select! {
         biased;
-        () = call.cancel.cancelled() => End::Cancelled,
+        () = call.cancel.cancelled() => TerminalEnd::Cancelled,
         exit = terminal.wait() => match exit {
-            Ok(exit) => return End::Exited(exit),
-            Err(error) => End::Lost(error),
+            Ok(exit) => return TerminalEnd::Exited(exit),
+            Err(error) => TerminalEnd::Lost(error),
         },
-        () = sleep(limit) => End::TimedOut,
+        () = sleep(limit) => TerminalEnd::TimedOut,
     };
     match timeout(patience, terminal.kill()).await {
         Ok(Ok(())) => drop(timeout(LINGER, terminal.wait()).await),
@@ -96,7 +100,7 @@ async fn follow(call: &CallContext, terminal: &dyn Terminal, limit: Duration, pa
 async fn report(
     call: &CallContext,
     terminal: &dyn Terminal,
-    end: &End,
+    end: &TerminalEnd,
     limit: Duration,
     started: Instant,
     patience: Duration,
@@ -114,17 +118,17 @@ async fn report(
     }
     let seconds = started.elapsed().as_secs_f32();
     let (verdict, exit_code) = match end {
-        End::Exited(exit) => (format!("{} in {seconds:.1} s", in_words(exit)), code(exit)),
-        End::TimedOut => (timed_out(limit, ""), None),
-        End::Cancelled => ("cancelled, and ended".to_owned(), None),
-        End::Lost(error) => (format!("how it ended is not known: {error}"), None),
+        TerminalEnd::Exited(exit) => (format!("{} in {seconds:.1} s", exit_text(exit)), code(exit)),
+        TerminalEnd::TimedOut => (timeout_text(limit, ""), None),
+        TerminalEnd::Cancelled => ("cancelled, and ended".to_owned(), None),
+        TerminalEnd::Lost(error) => (format!("how it ended is not known: {error}"), None),
     };
     // A terminal has one stream for both.
     let streams = [output.render().text, String::new()];
-    Ended { verdict, exit_code, timed_out: matches!(end, End::TimedOut), streams }.report(&output)
+    CommandReport { verdict, exit_code, timed_out: matches!(end, TerminalEnd::TimedOut), streams }.report(&output)
 }
 
-fn in_words(exit: &Exit) -> String {
+fn exit_text(exit: &TerminalExit) -> String {
     match (exit.code, &exit.signal) {
         (_, Some(signal)) => format!("ended by signal {signal}"),
         (Some(code), None) => format!("exit {code}"),
@@ -133,7 +137,7 @@ fn in_words(exit: &Exit) -> String {
 }
 
 /// As shells count, if the signal has a number: 128 and that.
-fn code(exit: &Exit) -> Option<i32> {
+fn code(exit: &TerminalExit) -> Option<i32> {
     let signal = exit.signal.as_ref().and_then(|signal| signal.parse::<i32>().ok());
     exit.code.and_then(|code| i32::try_from(code).ok()).or(signal.map(|signal| 128 + signal))
 }

@@ -40,7 +40,7 @@ async fn ends(pid: &str) {
 }
 
 #[tokio::test]
-async fn a_command_runs_in_the_editors_terminal_and_is_answered_as_ever() {
+async fn command_runs_in_the_editors_terminal_with_the_usual_result() {
     let (workshop, editor) = workshop(FakeEditor::lending_terminals());
     let command = "echo out; pwd; echo $PAGER; echo $TERM";
     let (said, told) = workshop.call_told("shell", json!({"command": command})).await;
@@ -166,7 +166,7 @@ async fn output_that_cannot_be_read_is_said_and_the_terminal_released() {
 }
 
 #[tokio::test]
-async fn background_commands_and_what_is_refused_never_reach_the_editor() {
+async fn background_and_refused_commands_never_reach_the_editor() {
     let (workshop, editor) = workshop(FakeEditor::lending_terminals());
     workshop.call("shell", json!({"command": "sleep 300", "background": true})).await.ok();
     workshop.call("shell_stop", json!({"id": 1})).await.ok();

@@ -15,12 +15,12 @@ use serde_json::{Map, Value};
 use crate::process::minimal_environment;
 use crate::sandbox::HiddenPaths;
 use crate::tool::editor::Editor;
-use crate::tool::{Activity, CallContext, Session};
+use crate::tool::{Activity, CallContext, SessionContext};
 
 use super::{Developer, DeveloperOptions};
 
 pub(super) struct Workshop {
-    pub(super) session: Arc<Session>,
+    pub(super) session: Arc<SessionContext>,
     service: RunningService<RoleServer, Developer>,
     requests: AtomicI64,
     /// The client's end of the connection, which nobody uses.
@@ -50,7 +50,7 @@ impl Workshop {
         }
         let (cwd, scratch) = (folder.path().join("project"), folder.path().join("scratch"));
         let hidden = Arc::new(HiddenPaths::new(&cwd.join("home"), []));
-        let session = Session::in_editor("s1", cwd, Vec::new(), scratch, hidden, editor);
+        let session = SessionContext::in_editor("s1", cwd, Vec::new(), scratch, hidden, editor);
         let (client, requests) = mpsc::channel(8);
         let (answers, from_server) = mpsc::channel(8);
         let environment = minimal_environment([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]);

@@ -17,7 +17,7 @@ pub(super) enum Encoding {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Decoded {
+pub(super) struct DecodedText {
     pub(super) text: String,
     pub(super) encoding: Encoding,
 }
@@ -50,20 +50,20 @@ impl Encoding {
 }
 
 /// The text in `bytes`, or nothing if they are not text.
-pub(super) fn decode(bytes: &[u8]) -> Option<Decoded> {
+pub(super) fn decode(bytes: &[u8]) -> Option<DecodedText> {
     let decoded = if let Some(rest) = bytes.strip_prefix(&[0xef, 0xbb, 0xbf]) {
-        Decoded { text: String::from_utf8(rest.to_vec()).ok()?, encoding: Encoding::Utf8WithMark }
+        DecodedText { text: String::from_utf8(rest.to_vec()).ok()?, encoding: Encoding::Utf8WithMark }
     } else if let Some(rest) = bytes.strip_prefix(&[0xff, 0xfe]) {
-        Decoded { text: utf16(rest, u16::from_le_bytes)?, encoding: Encoding::Utf16Le }
+        DecodedText { text: utf16(rest, u16::from_le_bytes)?, encoding: Encoding::Utf16Le }
     } else if let Some(rest) = bytes.strip_prefix(&[0xfe, 0xff]) {
-        Decoded { text: utf16(rest, u16::from_be_bytes)?, encoding: Encoding::Utf16Be }
+        DecodedText { text: utf16(rest, u16::from_be_bytes)?, encoding: Encoding::Utf16Be }
     } else if looks_binary(bytes) {
         return None;
     } else {
         match std::str::from_utf8(bytes) {
-            Ok(text) => Decoded { text: text.to_owned(), encoding: Encoding::Utf8 },
+            Ok(text) => DecodedText { text: text.to_owned(), encoding: Encoding::Utf8 },
             Err(_) => {
-                Decoded { text: bytes.iter().map(|byte| char::from(*byte)).collect(), encoding: Encoding::Latin1 }
+                DecodedText { text: bytes.iter().map(|byte| char::from(*byte)).collect(), encoding: Encoding::Latin1 }
             }
         }
     };
@@ -153,7 +153,7 @@ pub(super) fn same_but_for_form(left: &[u8], right: &[u8]) -> bool {
 }
 
 /// `bytes` with the line ends and the mark of `model`, both of them UTF-8.
-pub(super) fn in_form_of(model: &[u8], bytes: &[u8]) -> Vec<u8> {
+pub(super) fn match_format(model: &[u8], bytes: &[u8]) -> Vec<u8> {
     let (Some(model), Some(text)) = (decode(model), plain(bytes)) else { return bytes.to_vec() };
     let text = if uses_crlf(&model.text) { with_crlf(&text) } else { Cow::Borrowed(text.as_str()) };
     model.encoding.encode(&text).unwrap_or_else(|| bytes.to_vec())

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use crate::tool::CallContext;
 
 use super::diff::Diff;
-use super::files::{Before, Files, Stamp};
+use super::files::{Files, PriorContents, Stamp};
 use super::{buffers, disk, paths, report, text as contents};
-use crate::services::builtin::answer::{Answer, Refusal, count, structured, text};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, text, with_data};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -17,35 +17,35 @@ pub(super) struct UndoEdit {
     path: String,
 }
 
-pub(super) fn undo_edit(call: &CallContext, request: &UndoEdit) -> Answer {
+pub(super) fn undo_edit(call: &CallContext, request: &UndoEdit) -> ToolReply {
     let place = paths::target(call, &request.path)?;
-    let shown = paths::shown(&call.session, &place);
+    let shown = paths::display_path(&call.session, &place);
     let files = call.session.state::<Files>();
     let mut known = files.lock();
     let Some(edit) = known.last_edit(&place) else {
-        return Err(Refusal::new(format!("there is no edit of `{shown}` in this session that could be undone")));
+        return Err(ToolRefusal::new(format!("there is no edit of `{shown}` in this session that could be undone")));
     };
     let now = buffers::load(call, &place, &shown)?;
     let text_now = contents::readable(&now.bytes);
     if Stamp::of(&now.bytes) != edit.after {
-        return Err(Refusal::new(format!(
+        return Err(ToolRefusal::new(format!(
             "`{shown}` was changed by somebody else after the last edit; nothing was undone. Read it and edit it instead"
         )));
     }
     let answer = match &edit.before {
-        Before::Contents { bytes } => {
+        PriorContents::Contents { bytes } => {
             let written = buffers::replace(call, &place, &shown, &now, bytes.clone())?;
             let text = contents::readable(&written.bytes);
-            report::changed(call, &place, Some(&text_now), &text);
+            report::report_change(call, &place, Some(&text_now), &text);
             let diff = Diff::between(&shown, &text_now, &text);
             let left = known.edits(&place) - 1;
             let said = format!("undone ({} left)\n{}", count(left, "earlier edit"), diff.text);
-            structured(written.noted(said), diff.data())
+            with_data(written.with_note(said), diff.data())
         }
-        Before::Nothing { folders } => {
-            disk::remove(&call.session, &place).map_err(|error| Refusal::io("remove", &shown, &error))?;
+        PriorContents::Nothing { folders } => {
+            disk::remove(&call.session, &place).map_err(|error| ToolRefusal::io("remove", &shown, &error))?;
             disk::remove_folders(&call.session, folders);
-            report::changed(call, &place, Some(&text_now), "");
+            report::report_change(call, &place, Some(&text_now), "");
             text(format!("removed `{shown}`, which this session had created"))
         }
     };

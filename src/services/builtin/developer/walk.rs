@@ -8,11 +8,11 @@ use globset::{GlobBuilder, GlobMatcher};
 use ignore::WalkBuilder;
 
 use super::paths::printable;
-use crate::services::builtin::answer::Refusal;
-use crate::tool::Session;
+use crate::services::builtin::answer::ToolRefusal;
+use crate::tool::SessionContext;
 
 /// In the order of names.
-pub(super) fn below(session: &Arc<Session>, folder: &Path) -> WalkBuilder {
+pub(super) fn walk_folder(session: &Arc<SessionContext>, folder: &Path) -> WalkBuilder {
     let session = Arc::clone(session);
     let mut walk = WalkBuilder::new(folder);
     walk.hidden(false)
@@ -26,12 +26,12 @@ pub(super) fn below(session: &Arc<Session>, folder: &Path) -> WalkBuilder {
 }
 
 /// Matches paths relative to the folder that is walked. A glob without a `/` matches names at any depth.
-pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, Refusal> {
+pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, ToolRefusal> {
     let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
     let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
     let glob = GlobBuilder::new(anywhere.trim_start_matches('/')).literal_separator(true).build();
     glob.map(|glob| glob.compile_matcher()).map_err(|error| {
-        Refusal::new(format!(
+        ToolRefusal::new(format!(
             "the glob `{}` is wrong: {}; examples: `*.rs`, `src/**/*.{{ts,tsx}}`",
             printable(pattern),
             error.kind()

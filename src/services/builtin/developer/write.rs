@@ -7,12 +7,12 @@ use serde::Deserialize;
 
 use crate::tool::CallContext;
 
-use super::buffers::{self, Contents, Written};
+use super::buffers::{self, FileContents, WrittenFile};
 use super::diff::Diff;
-use super::files::{Before, Edit, Files, Known, Sight, Stamp};
+use super::files::{Edit, FileFreshness, FileRecords, Files, PriorContents, Stamp};
 use super::text::{self, Encoding};
 use super::{paths, report, text::MAX_TEXT};
-use crate::services::builtin::answer::{Answer, Refusal, count, structured};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, with_data};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -26,14 +26,14 @@ pub(super) struct WriteFile {
     overwrite: bool,
 }
 
-pub(super) fn write_file(call: &CallContext, request: &WriteFile) -> Answer {
+pub(super) fn write_file(call: &CallContext, request: &WriteFile) -> ToolReply {
     if request.content.len() as u64 > MAX_TEXT {
-        return Err(Refusal::new("the content is too long to be written at once; write it with `shell` in parts"));
+        return Err(ToolRefusal::new("the content is too long to be written at once; write it with `shell` in parts"));
     }
     let place = paths::target(call, &request.path)?;
-    let shown = paths::shown(&call.session, &place);
+    let shown = paths::display_path(&call.session, &place);
     if request.path.ends_with('/') || place.is_dir() {
-        return Err(Refusal::new(format!("`{shown}` is a folder; name the file in it")));
+        return Err(ToolRefusal::new(format!("`{shown}` is a folder; name the file in it")));
     }
     let files = call.session.state::<Files>();
     let mut known = files.lock();
@@ -41,31 +41,31 @@ pub(super) fn write_file(call: &CallContext, request: &WriteFile) -> Answer {
         return create(call, &mut known, place, &shown, &request.content);
     };
     let had_seen = may_overwrite(&known, &place, &shown, &loaded, request.overwrite)?;
-    let form = in_the_same_form(&loaded, &request.content);
+    let form = keep_format(&loaded, &request.content);
     let written = buffers::replace(call, &place, &shown, &loaded, form.bytes)?;
     saw(&mut known, &place, &written);
     let new = text::readable(&written.bytes);
-    report::changed(call, &place, Some(&form.old), &new);
+    report::report_change(call, &place, Some(&form.old), &new);
     let after = Stamp::of(&written.bytes);
-    known.record(Edit { place, before: Before::Contents { bytes: loaded.bytes }, after, had_seen });
+    known.record(Edit { place, before: PriorContents::Contents { bytes: loaded.bytes }, after, had_seen });
     let diff = Diff::between(&shown, &form.old, &new);
     let text = format!("wrote `{shown}` (+{} -{} lines)", diff.added, diff.removed);
-    Ok(structured(written.noted(text), diff.data()))
+    Ok(with_data(written.with_note(text), diff.data()))
 }
 
-fn create(call: &CallContext, known: &mut Known, place: PathBuf, shown: &str, content: &str) -> Answer {
+fn create(call: &CallContext, known: &mut FileRecords, place: PathBuf, shown: &str, content: &str) -> ToolReply {
     let (folders, written) = buffers::create(call, &place, shown, content)?;
     saw(known, &place, &written);
-    report::changed(call, &place, None, &text::readable(&written.bytes));
+    report::report_change(call, &place, None, &text::readable(&written.bytes));
     let after = Stamp::of(&written.bytes);
-    known.record(Edit { place, before: Before::Nothing { folders }, after, had_seen: false });
+    known.record(Edit { place, before: PriorContents::Nothing { folders }, after, had_seen: false });
     let lines = content.lines().count();
     let data = serde_json::json!({"created": true, "added": lines, "removed": 0});
-    Ok(structured(written.noted(format!("created `{shown}` ({})", count(lines, "line"))), data))
+    Ok(with_data(written.with_note(format!("created `{shown}` ({})", count(lines, "line"))), data))
 }
 
 /// What a model wrote it knows, unless something else became of it.
-fn saw(known: &mut Known, place: &Path, written: &Written) {
+fn saw(known: &mut FileRecords, place: &Path, written: &WrittenFile) {
     if written.note.is_none() {
         known.saw(place, Stamp::of(&written.bytes));
     }
@@ -73,37 +73,37 @@ fn saw(known: &mut Known, place: &Path, written: &Written) {
 
 /// True if the session has seen what it replaces.
 fn may_overwrite(
-    known: &Known,
+    known: &FileRecords,
     place: &Path,
     shown: &str,
-    loaded: &Contents,
+    loaded: &FileContents,
     overwrite: bool,
-) -> Result<bool, Refusal> {
+) -> Result<bool, ToolRefusal> {
     match known.sight(place, Stamp::of(&loaded.bytes)) {
-        Sight::Current => Ok(true),
-        Sight::Never if overwrite => Ok(false),
-        Sight::Never => Err(Refusal::new(format!(
+        FileFreshness::Current => Ok(true),
+        FileFreshness::Never if overwrite => Ok(false),
+        FileFreshness::Never => Err(ToolRefusal::new(format!(
             "`{shown}` exists and was not read in this session; read it first and use `edit_file`, or set `overwrite: true`"
         ))),
         // Also with `overwrite`: it speaks of a file that the model knew.
-        Sight::Changed => {
-            let place = loaded.lies();
-            Err(Refusal::new(format!("`{shown}` was changed {place} since it was read; read it again, then write")))
+        FileFreshness::Changed => {
+            let place = loaded.location_text();
+            Err(ToolRefusal::new(format!("`{shown}` was changed {place} since it was read; read it again, then write")))
         }
     }
 }
 
 /// What a replacement is made of.
-struct Form {
+struct ReplacementBytes {
     old: String,
     bytes: Vec<u8>,
 }
 
 /// Keeps the old encoding and line ends where that is possible.
-fn in_the_same_form(loaded: &Contents, content: &str) -> Form {
+fn keep_format(loaded: &FileContents, content: &str) -> ReplacementBytes {
     let as_written = || content.as_bytes().to_vec();
     let Some(old) = text::decode(&loaded.bytes) else {
-        return Form { old: String::new(), bytes: as_written() };
+        return ReplacementBytes { old: String::new(), bytes: as_written() };
     };
     let ended = if text::uses_crlf(&old.text) { text::with_crlf(content) } else { content.into() };
     let new = match old.encoding {
@@ -114,7 +114,7 @@ fn in_the_same_form(loaded: &Contents, content: &str) -> Form {
         }
     };
     let bytes = old.encoding.encode(new).unwrap_or_else(as_written);
-    Form { old: old.text, bytes }
+    ReplacementBytes { old: old.text, bytes }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::services::builtin::developer::testing::Workshop;
 
 #[tokio::test]
-async fn a_new_file_is_created_with_its_folders_and_may_then_be_replaced() {
+async fn new_file_is_created_with_folders_and_can_be_replaced() {
     let workshop = Workshop::new();
     let said = workshop.call("write_file", json!({"path": "a/b/c", "content": "one\ntwo\n"})).await.ok();
     assert_eq!(said.text, "created `a/b/c` (2 lines)");

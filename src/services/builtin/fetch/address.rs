@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
-use super::super::answer::Refusal;
+use super::super::answer::ToolRefusal;
 
 /// A URL that may be asked for, if its addresses may.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,20 +21,20 @@ pub(super) struct Target {
 
 /// The hosts that the manifest lists, beside everything public.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Allowed {
+pub(super) struct AllowedHosts {
     hosts: Vec<(Host<String>, Option<u16>)>,
 }
 
-impl Allowed {
+impl AllowedHosts {
     /// Each as `host` or `host:port`, exactly; without a port only http's and https's own.
     pub(super) fn new(hosts: &[String]) -> Result<Self, String> {
-        let hosts = hosts.iter().map(|text| entry(text).ok_or_else(|| malformed(text)));
+        let hosts = hosts.iter().map(|text| entry(text).ok_or_else(|| host_error(text)));
         Ok(Self { hosts: hosts.collect::<Result<_, _>>()? })
     }
 
     /// Everything about a URL that can be judged before its name is resolved.
-    pub(super) fn target(&self, url: &Url) -> Result<Target, Refusal> {
-        let refused = |reason: &str| Refusal::new(format!("`{}` is refused: {reason}", shown(url)));
+    pub(super) fn target(&self, url: &Url) -> Result<Target, ToolRefusal> {
+        let refused = |reason: &str| ToolRefusal::new(format!("`{}` is refused: {reason}", display_url(url)));
         let secure = match url.scheme() {
             "http" => false,
             "https" => true,
@@ -72,26 +72,29 @@ const UNLISTED: &str = "only a manifest of the service `fetch` can allow it, und
 impl Target {
     /// `Ok` if every address may be dialled. One that may not spoils the others: a name that points both
     /// outside and inside is an attempt to get inside.
-    pub(super) fn check(&self, url: &Url, addresses: &[IpAddr]) -> Result<(), Refusal> {
+    pub(super) fn check(&self, url: &Url, addresses: &[IpAddr]) -> Result<(), ToolRefusal> {
         for address in addresses {
             let literal = !matches!(self.host, Host::Domain(_));
             let reason = match kind(*address) {
-                Kind::Public => continue,
-                Kind::Inner(_) if self.listed => continue,
-                Kind::LinkLocal if self.listed && literal => continue,
-                Kind::Inner(what) => format!("is {what}; {UNLISTED}"),
-                Kind::LinkLocal => format!("is link-local; {UNLISTED}"),
-                Kind::Never(what) => format!("is {what}, which is no host to read from"),
+                AddressKind::Public => continue,
+                AddressKind::Inner(_) if self.listed => continue,
+                AddressKind::LinkLocal if self.listed && literal => continue,
+                AddressKind::Inner(what) => format!("is {what}; {UNLISTED}"),
+                AddressKind::LinkLocal => format!("is link-local; {UNLISTED}"),
+                AddressKind::Never(what) => format!("is {what}, which is no host to read from"),
             };
             let subject = if literal { String::new() } else { ", to which it leads,".to_owned() };
-            return Err(Refusal::new(format!("`{}` is refused: the address {address}{subject} {reason}", shown(url))));
+            return Err(ToolRefusal::new(format!(
+                "`{}` is refused: the address {address}{subject} {reason}",
+                display_url(url)
+            )));
         }
         Ok(())
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AddressKind {
     Public,
     /// This machine and the networks it stands in: for those hosts that are listed.
     Inner(&'static str),
@@ -100,70 +103,70 @@ pub(super) enum Kind {
     Never(&'static str),
 }
 
-pub(super) fn kind(address: IpAddr) -> Kind {
+pub(super) fn kind(address: IpAddr) -> AddressKind {
     match address {
         IpAddr::V4(address) => kind_v4(address),
         IpAddr::V6(address) => kind_v6(address),
     }
 }
 
-fn kind_v4(address: Ipv4Addr) -> Kind {
+fn kind_v4(address: Ipv4Addr) -> AddressKind {
     match address.octets() {
-        [0, ..] => Kind::Never("unspecified"),
-        [10, ..] | [192, 168, ..] => Kind::Inner("private"),
-        [172, second, ..] if (16..32).contains(&second) => Kind::Inner("private"),
-        [100, second, ..] if (64..128).contains(&second) => Kind::Inner("behind a carrier's NAT"),
-        [127, ..] => Kind::Inner("this machine"),
-        [169, 254, ..] => Kind::LinkLocal,
-        [192, 0, 0, _] | [192, 88, 99, _] => Kind::Never("for protocols"),
-        [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => Kind::Never("for documentation"),
-        [198, 18 | 19, ..] => Kind::Never("for benchmarks"),
-        [224..=239, ..] => Kind::Never("multicast"),
-        [240..=255, ..] => Kind::Never("reserved"),
-        _ => Kind::Public,
+        [0, ..] => AddressKind::Never("unspecified"),
+        [10, ..] | [192, 168, ..] => AddressKind::Inner("private"),
+        [172, second, ..] if (16..32).contains(&second) => AddressKind::Inner("private"),
+        [100, second, ..] if (64..128).contains(&second) => AddressKind::Inner("behind a carrier's NAT"),
+        [127, ..] => AddressKind::Inner("this machine"),
+        [169, 254, ..] => AddressKind::LinkLocal,
+        [192, 0, 0, _] | [192, 88, 99, _] => AddressKind::Never("for protocols"),
+        [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => AddressKind::Never("for documentation"),
+        [198, 18 | 19, ..] => AddressKind::Never("for benchmarks"),
+        [224..=239, ..] => AddressKind::Never("multicast"),
+        [240..=255, ..] => AddressKind::Never("reserved"),
+        _ => AddressKind::Public,
     }
 }
 
 /// Only 2000::/3 is given out; whatever carries an IPv4 address is what that address is.
-fn kind_v6(address: Ipv6Addr) -> Kind {
+fn kind_v6(address: Ipv6Addr) -> AddressKind {
     let [a, b, c, d, e, f, g, h] = address.segments();
     let carried = || {
         let ([g1, g2], [h1, h2]) = (g.to_be_bytes(), h.to_be_bytes());
         kind_v4(Ipv4Addr::new(g1, g2, h1, h2))
     };
     match (a, b) {
-        _ if address.is_unspecified() => Kind::Never("unspecified"),
-        _ if address.is_loopback() => Kind::Inner("this machine"),
+        _ if address.is_unspecified() => AddressKind::Never("unspecified"),
+        _ if address.is_loopback() => AddressKind::Inner("this machine"),
         // Mapped, translated, compatible, NAT64.
         (0, 0) if (c, d, e) == (0, 0, 0) && (f == 0xffff || f == 0) => carried(),
         (0, 0) if (c, d, e, f) == (0, 0, 0xffff, 0) => carried(),
         (0x64, 0xff9b) if (c, d, e, f) == (0, 0, 0, 0) => carried(),
-        (0xfc00..=0xfdff, _) => Kind::Inner("private"),
-        (0xfe80..=0xfebf, _) => Kind::LinkLocal,
-        (0xfec0..=0xfeff, _) => Kind::Never("site-local"),
-        (0xff00..=0xffff, _) => Kind::Never("multicast"),
+        (0xfc00..=0xfdff, _) => AddressKind::Inner("private"),
+        (0xfe80..=0xfebf, _) => AddressKind::LinkLocal,
+        (0xfec0..=0xfeff, _) => AddressKind::Never("site-local"),
+        (0xff00..=0xffff, _) => AddressKind::Never("multicast"),
         // Teredo, ORCHID, benchmarks.
-        (0x2001, 0..0x200) => Kind::Never("for protocols"),
-        (0x2001, 0xdb8) | (0x3fff, 0..0x1000) => Kind::Never("for documentation"),
-        (0x2002, _) => Kind::Never("6to4"),
-        (0x2000..0x4000, _) => Kind::Public,
-        _ => Kind::Never("reserved"),
+        (0x2001, 0..0x200) => AddressKind::Never("for protocols"),
+        (0x2001, 0xdb8) | (0x3fff, 0..0x1000) => AddressKind::Never("for documentation"),
+        (0x2002, _) => AddressKind::Never("6to4"),
+        (0x2000..0x4000, _) => AddressKind::Public,
+        _ => AddressKind::Never("reserved"),
     }
 }
 
 /// A URL for people and models: no password, no endless query.
-pub(super) fn shown(url: &Url) -> String {
+pub(super) fn display_url(url: &Url) -> String {
     let mut url = url.clone();
     // Neither can be set where there is no host, and there is none to hide then.
     if url.set_username("").is_err() || url.set_password(None).is_err() {
-        return super::super::answer::head(url.as_str(), 200).to_owned();
+        return super::super::answer::truncate(url.as_str(), 200).to_owned();
     }
     let text = url.as_str();
-    let head = super::super::answer::head(text, 200);
+    let head = super::super::answer::truncate(text, 200);
     if head.len() < text.len() { format!("{head}…") } else { text.to_owned() }
 }
 
-fn malformed(text: &str) -> String {
+fn host_error(text: &str) -> String {
     format!("`{text}` in `allow_hosts` is no host; write `host` or `host:port`, without scheme and path")
 }
 

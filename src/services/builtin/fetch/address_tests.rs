@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 
 use super::super::super::harness::{Harness, runtime};
 use super::super::{FetchService, Network};
-use super::{Kind, kind};
+use super::{AddressKind, kind};
 
 /// What may be reached, said once more in another way: by networks.
 fn outside(address: IpAddr) -> bool {
@@ -111,7 +111,7 @@ proptest! {
 
     #[test]
     fn what_is_called_public_lies_in_no_network_that_is_not(address in address()) {
-        prop_assert_eq!(kind(address) == Kind::Public, outside(address), "{}", address);
+        prop_assert_eq!(kind(address) == AddressKind::Public, outside(address), "{}", address);
     }
 
     /// Whatever the URL, whatever its name resolves to: only the public and the listed are dialled.

@@ -20,8 +20,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, crypto, pki_types::ServerName};
 use url::{Host, Url};
 
-use super::super::answer::Refusal;
-use super::address::{Allowed, Target, shown};
+use super::super::answer::ToolRefusal;
+use super::address::{AllowedHosts, Target, display_url};
 use super::network::Network;
 
 const MAX_REDIRECTS: usize = 5;
@@ -38,7 +38,7 @@ const MAX_ADDRESSES: usize = 6;
 
 const USER_AGENT: &str = concat!("skein/", env!("CARGO_PKG_VERSION"), " (+reads single pages on request of a user)");
 
-pub(super) struct Response {
+pub(super) struct HttpResponse {
     /// After all redirects.
     pub(super) url: Url,
     pub(super) status: StatusCode,
@@ -50,22 +50,22 @@ pub(super) struct Response {
 
 /// What a URL leads to.
 pub(super) enum FetchResult {
-    Page(Response),
+    Page(HttpResponse),
     /// A URL at another host, which was not asked.
     Elsewhere(Url),
 }
 
 #[derive(Clone)]
-pub(super) struct Client {
+pub(super) struct HttpClient {
     network: Arc<dyn Network>,
-    allowed: Arc<Allowed>,
+    allowed: Arc<AllowedHosts>,
     total: Duration,
     /// Made at the first https, because it reads the machine's certificates.
     tls: Arc<OnceLock<Result<Arc<ClientConfig>, String>>>,
 }
 
-impl Client {
-    pub(super) fn new(network: Arc<dyn Network>, allowed: Allowed) -> Self {
+impl HttpClient {
+    pub(super) fn new(network: Arc<dyn Network>, allowed: AllowedHosts) -> Self {
         Self { network, allowed: Arc::new(allowed), total: TOTAL, tls: Arc::default() }
     }
 
@@ -74,46 +74,53 @@ impl Client {
         Self { total, ..self }
     }
 
-    pub(super) async fn get(&self, url: &Url, accept: &'static str) -> Result<FetchResult, Refusal> {
+    pub(super) async fn get(&self, url: &Url, accept: &'static str) -> Result<FetchResult, ToolRefusal> {
         match tokio::time::timeout(self.total, self.follow(url, accept)).await {
             Ok(response) => response,
             Err(_) => {
                 let seconds = self.total.as_secs_f32();
-                Err(Refusal::new(format!("`{}` took longer than {seconds} s; try another source", shown(url))))
+                Err(ToolRefusal::new(format!(
+                    "`{}` took longer than {seconds} s; try another source",
+                    display_url(url)
+                )))
             }
         }
     }
 
     /// Follows redirects within a host.
-    async fn follow(&self, url: &Url, accept: &'static str) -> Result<FetchResult, Refusal> {
+    async fn follow(&self, url: &Url, accept: &'static str) -> Result<FetchResult, ToolRefusal> {
         let mut current = url.clone();
         for hop in 0..=MAX_REDIRECTS {
-            let redirected = |refusal: Refusal| match hop {
+            let redirected = |refusal: ToolRefusal| match hop {
                 0 => refusal,
-                _ => Refusal::new(format!("`{}` redirects elsewhere: {}", shown(url), refusal.0)),
+                _ => ToolRefusal::new(format!("`{}` redirects elsewhere: {}", display_url(url), refusal.0)),
             };
             let (response, location) = self.hop(&current, accept).await.map_err(redirected)?;
             let Some(location) = location else { return Ok(FetchResult::Page(response)) };
-            let next = current
-                .join(&location)
-                .map_err(|error| Refusal::new(format!("`{}` redirects to what is no URL: {error}", shown(&current))))?;
+            let next = current.join(&location).map_err(|error| {
+                ToolRefusal::new(format!("`{}` redirects to what is no URL: {error}", display_url(&current)))
+            })?;
             if host_of(&next) != host_of(&current) {
-                let elsewhere =
-                    |refusal: Refusal| Refusal::new(format!("`{}` redirects elsewhere: {}", shown(url), refusal.0));
+                let elsewhere = |refusal: ToolRefusal| {
+                    ToolRefusal::new(format!("`{}` redirects elsewhere: {}", display_url(url), refusal.0))
+                };
                 self.allowed.target(&next).map_err(elsewhere)?;
                 return Ok(FetchResult::Elsewhere(next));
             }
             current = next;
         }
-        Err(Refusal::new(format!("`{}` redirects more than {MAX_REDIRECTS} times; give the last URL", shown(url))))
+        Err(ToolRefusal::new(format!(
+            "`{}` redirects more than {MAX_REDIRECTS} times; give the last URL",
+            display_url(url)
+        )))
     }
 
     /// One request; with where it leads if it leads elsewhere.
-    async fn hop(&self, url: &Url, accept: &'static str) -> Result<(Response, Option<String>), Refusal> {
+    async fn hop(&self, url: &Url, accept: &'static str) -> Result<(HttpResponse, Option<String>), ToolRefusal> {
         let target = self.allowed.target(url)?;
         let addresses = self.addresses(url, &target).await?;
         target.check(url, &addresses)?;
-        let failed = |what: &str| Refusal::new(format!("`{}` could not be read: {what}", shown(url)));
+        let failed = |what: &str| ToolRefusal::new(format!("`{}` could not be read: {what}", display_url(url)));
         let mut problem = String::new();
         for address in addresses.into_iter().take(MAX_ADDRESSES) {
             let dialled = self.network.dial(SocketAddr::new(address, target.port));
@@ -133,17 +140,17 @@ impl Client {
         Err(failed(&problem))
     }
 
-    async fn addresses(&self, url: &Url, target: &Target) -> Result<Vec<IpAddr>, Refusal> {
+    async fn addresses(&self, url: &Url, target: &Target) -> Result<Vec<IpAddr>, ToolRefusal> {
         let name = match &target.host {
             Host::Ipv4(address) => return Ok(vec![IpAddr::V4(*address)]),
             Host::Ipv6(address) => return Ok(vec![IpAddr::V6(*address)]),
             Host::Domain(name) => name,
         };
         let found = self.network.resolve(name).await.map_err(|error| {
-            Refusal::new(format!("`{}` could not be read: its host was not found: {error}", shown(url)))
+            ToolRefusal::new(format!("`{}` could not be read: its host was not found: {error}", display_url(url)))
         })?;
         if found.is_empty() {
-            return Err(Refusal::new(format!("`{}` could not be read: its host has no address", shown(url))));
+            return Err(ToolRefusal::new(format!("`{}` could not be read: its host has no address", display_url(url))));
         }
         Ok(found)
     }
@@ -170,8 +177,9 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     url: &Url,
     accept: &'static str,
-) -> Result<(Response, Option<String>), Refusal> {
-    let failed = |error: &dyn std::fmt::Display| Refusal::new(format!("`{}` could not be read: {error}", shown(url)));
+) -> Result<(HttpResponse, Option<String>), ToolRefusal> {
+    let failed =
+        |error: &dyn std::fmt::Display| ToolRefusal::new(format!("`{}` could not be read: {error}", display_url(url)));
     let mut connection = hyper::client::conn::http1::Builder::new();
     connection.max_buf_size(MAX_HEAD);
     let handshake = connection.handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await;
@@ -212,21 +220,26 @@ async fn read(
     status: StatusCode,
     headers: &HeaderMap,
     mut body: Incoming,
-) -> Result<(Response, Option<String>), Refusal> {
+) -> Result<(HttpResponse, Option<String>), ToolRefusal> {
     let text = |name: HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-    let mut response =
-        Response { url: url.clone(), status, content_type: text(header::CONTENT_TYPE), body: Vec::new(), cut: false };
+    let mut response = HttpResponse {
+        url: url.clone(),
+        status,
+        content_type: text(header::CONTENT_TYPE),
+        body: Vec::new(),
+        cut: false,
+    };
     if status.is_redirection()
         && status != StatusCode::NOT_MODIFIED
         && let Some(location) = text(header::LOCATION)
     {
         return Ok((response, Some(location)));
     }
-    let failed = |what: String| Refusal::new(format!("`{}` could not be read: {what}", shown(url)));
+    let failed = |what: String| ToolRefusal::new(format!("`{}` could not be read: {what}", display_url(url)));
     let encoding = text(header::CONTENT_ENCODING).map(|encoding| encoding.trim().to_ascii_lowercase());
     let mut unpacked = match encoding.as_deref() {
-        None | Some("" | "identity") => Unpacked::Plain(Bounded::default()),
-        Some("gzip" | "x-gzip") => Unpacked::Gzip(flate2::write::MultiGzDecoder::new(Bounded::default())),
+        None | Some("" | "identity") => BodyDecoder::Plain(BoundedBuffer::default()),
+        Some("gzip" | "x-gzip") => BodyDecoder::Gzip(flate2::write::MultiGzDecoder::new(BoundedBuffer::default())),
         Some(other) => return Err(failed(format!("it is packed as `{other}`, which was not asked for"))),
     };
     let mut received = 0;
@@ -250,12 +263,12 @@ async fn read(
 
 /// What was unpacked, up to the limit: a small body can unpack to a thousand times its size.
 #[derive(Default)]
-struct Bounded {
+struct BoundedBuffer {
     bytes: Vec<u8>,
     full: bool,
 }
 
-impl std::io::Write for Bounded {
+impl std::io::Write for BoundedBuffer {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
         let rest = MAX_BODY - self.bytes.len();
         if data.len() > rest {
@@ -274,21 +287,21 @@ impl std::io::Write for Bounded {
     }
 }
 
-enum Unpacked {
-    Plain(Bounded),
-    Gzip(flate2::write::MultiGzDecoder<Bounded>),
+enum BodyDecoder {
+    Plain(BoundedBuffer),
+    Gzip(flate2::write::MultiGzDecoder<BoundedBuffer>),
 }
 
-impl Unpacked {
+impl BodyDecoder {
     /// `false` if there is no room for more.
     fn take(&mut self, data: &[u8]) -> std::io::Result<bool> {
         let written = match self {
-            Unpacked::Plain(bounded) => bounded.write_all(data),
-            Unpacked::Gzip(decoder) => decoder.write_all(data),
+            BodyDecoder::Plain(bounded) => bounded.write_all(data),
+            BodyDecoder::Gzip(decoder) => decoder.write_all(data),
         };
         let full = match self {
-            Unpacked::Plain(bounded) => bounded.full,
-            Unpacked::Gzip(decoder) => decoder.get_ref().full,
+            BodyDecoder::Plain(bounded) => bounded.full,
+            BodyDecoder::Gzip(decoder) => decoder.get_ref().full,
         };
         match written {
             _ if full => Ok(false),
@@ -298,13 +311,13 @@ impl Unpacked {
     }
 
     /// A body that ends too early is shown as far as it came.
-    fn end(self) -> Bounded {
+    fn end(self) -> BoundedBuffer {
         match self {
-            Unpacked::Plain(bounded) => bounded,
-            Unpacked::Gzip(mut decoder) => {
+            BodyDecoder::Plain(bounded) => bounded,
+            BodyDecoder::Gzip(mut decoder) => {
                 let whole = decoder.try_finish().is_ok();
                 let bounded = std::mem::take(decoder.get_mut());
-                Bounded { full: bounded.full || !whole, ..bounded }
+                BoundedBuffer { full: bounded.full || !whole, ..bounded }
             }
         }
     }

@@ -10,9 +10,9 @@ mod writer;
 use html5gum::{DefaultEmitter, EndTag, StartTag, Token, Tokenizer};
 use url::Url;
 
-use inline::{Inline, Mark};
+use inline::{Inline, InlineMark};
 use table::{Row, Table};
-use writer::Writer;
+use writer::MarkdownWriter;
 
 /// A page that renders to more is cut here.
 const MAX_OUTPUT: usize = 4_000_000;
@@ -41,7 +41,7 @@ enum Noise {
 fn attempt(html: &str, url: &Url, style: Style, noise: Noise) -> (String, bool) {
     let mut emitter = DefaultEmitter::default();
     emitter.naively_switch_states(true);
-    let mut page = Page::new(url.clone(), style, noise);
+    let mut page = PageConverter::new(url.clone(), style, noise);
     for token in Tokenizer::new_with_emitter(html, emitter) {
         let Ok(token) = token;
         match token {
@@ -57,8 +57,8 @@ fn attempt(html: &str, url: &Url, style: Style, noise: Noise) -> (String, bool) 
     page.finish()
 }
 
-struct Page {
-    writer: Writer,
+struct PageConverter {
+    writer: MarkdownWriter,
     inline: Inline,
     style: Style,
     noise: Noise,
@@ -80,10 +80,10 @@ struct Pre {
     language: String,
 }
 
-impl Page {
+impl PageConverter {
     fn new(base: Url, style: Style, noise: Noise) -> Self {
         Self {
-            writer: Writer::new(MAX_OUTPUT),
+            writer: MarkdownWriter::new(MAX_OUTPUT),
             inline: Inline::new(style),
             style,
             noise,
@@ -159,9 +159,9 @@ impl Page {
             },
             "img" => self.image(tag),
             "a" => {
-                self.inline.close(&Mark::Link(String::new()));
+                self.inline.close(&InlineMark::Link(String::new()));
                 let mark = attribute(tag, "href").and_then(|href| self.link(&href));
-                self.inline.open(mark.map_or(Mark::Plain, Mark::Link));
+                self.inline.open(mark.map_or(InlineMark::Plain, InlineMark::Link));
             }
             "code" if self.pre.is_some() => {
                 let language = language(tag);
@@ -172,10 +172,10 @@ impl Page {
             "q" => self.inline.push_collapsed("\""),
             "dt" => {
                 self.boundary();
-                self.inline.open(Mark::Strong);
+                self.inline.open(InlineMark::Strong);
             }
             "dd" => {
-                self.inline.close(&Mark::Strong);
+                self.inline.close(&InlineMark::Strong);
                 self.boundary();
             }
             _ => match mark(name) {
@@ -220,10 +220,10 @@ impl Page {
             "table" => self.close_table(),
             "tr" => self.close_cell(Row::Next),
             "td" | "th" => self.close_cell(Row::Same),
-            "a" => self.inline.close(&Mark::Link(String::new())),
+            "a" => self.inline.close(&InlineMark::Link(String::new())),
             "q" => self.inline.push_collapsed("\""),
             "dt" => {
-                self.inline.close(&Mark::Strong);
+                self.inline.close(&InlineMark::Strong);
                 self.boundary();
             }
             // Whoever writes `</br>` means one.
@@ -246,7 +246,7 @@ impl Page {
                 title.push_str(text);
             }
         } else if let Some(pre) = &mut self.pre {
-            pre.text.extend(text.chars().filter(|c| *c == '\n' || *c == '\t' || !inline::hidden(*c)));
+            pre.text.extend(text.chars().filter(|c| *c == '\n' || *c == '\t' || !inline::is_hidden(*c)));
         } else {
             self.inline.push_collapsed(text);
         }
@@ -368,12 +368,12 @@ fn language(tag: &StartTag<()>) -> String {
     found.filter(plain).unwrap_or_default().to_owned()
 }
 
-fn mark(name: &str) -> Option<Mark> {
+fn mark(name: &str) -> Option<InlineMark> {
     match name {
-        "b" | "strong" => Some(Mark::Strong),
-        "i" | "em" | "cite" | "dfn" | "var" => Some(Mark::Emphasis),
-        "s" | "del" | "strike" => Some(Mark::Struck),
-        "code" | "kbd" | "samp" | "tt" => Some(Mark::Code),
+        "b" | "strong" => Some(InlineMark::Strong),
+        "i" | "em" | "cite" | "dfn" | "var" => Some(InlineMark::Emphasis),
+        "s" | "del" | "strike" => Some(InlineMark::Struck),
+        "code" | "kbd" | "samp" | "tt" => Some(InlineMark::Code),
         _ => None,
     }
 }

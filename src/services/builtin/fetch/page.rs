@@ -8,15 +8,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::answer::{Refusal, head, size};
-use super::http::Response;
+use super::super::answer::{ToolRefusal, size, truncate};
+use super::http::HttpResponse;
 use super::markdown::{Style, render};
 
 /// In what form a page is wanted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline, description = "")]
-pub(super) enum Form {
+pub(super) enum PageFormat {
     #[default]
     Markdown,
     Text,
@@ -24,63 +24,63 @@ pub(super) enum Form {
     Json,
 }
 
-impl Form {
+impl PageFormat {
     pub(super) fn accept(self) -> &'static str {
         match self {
-            Form::Markdown | Form::Text => {
+            PageFormat::Markdown | PageFormat::Text => {
                 "text/markdown, text/html, application/xhtml+xml;q=0.9, text/*;q=0.8, */*;q=0.5"
             }
-            Form::Raw => "*/*",
-            Form::Json => "application/json, */*;q=0.5",
+            PageFormat::Raw => "*/*",
+            PageFormat::Json => "application/json, */*;q=0.5",
         }
     }
 
     pub(super) fn extension(self) -> &'static str {
         match self {
-            Form::Markdown => "md",
-            Form::Text | Form::Raw => "txt",
-            Form::Json => "json",
+            PageFormat::Markdown => "md",
+            PageFormat::Text | PageFormat::Raw => "txt",
+            PageFormat::Json => "json",
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ContentKind {
     Html,
     Text,
     Binary,
 }
 
 /// The text of a page in the form that was asked for.
-pub(super) fn text(response: &Response, form: Form) -> Result<String, Refusal> {
+pub(super) fn text(response: &HttpResponse, form: PageFormat) -> Result<String, ToolRefusal> {
     let kind = kind(response);
-    if kind == Kind::Binary {
-        let what = response.content_type.as_deref().map_or("of unknown type", |kind| head(kind, 100));
+    if kind == ContentKind::Binary {
+        let what = response.content_type.as_deref().map_or("of unknown type", |kind| truncate(kind, 100));
         let bytes = size(response.body.len() as u64);
         let more = if response.cut { "more than " } else { "" };
         return Ok(format!("binary content ({what}, {more}{bytes}), not shown"));
     }
     let text = decode(response, kind);
     match form {
-        Form::Raw => Ok(text),
-        Form::Json => json(&text, response),
-        Form::Markdown if kind == Kind::Html => Ok(render(&text, &response.url, Style::Markdown)),
-        Form::Text if kind == Kind::Html => Ok(render(&text, &response.url, Style::Text)),
-        Form::Markdown | Form::Text => Ok(text),
+        PageFormat::Raw => Ok(text),
+        PageFormat::Json => json(&text, response),
+        PageFormat::Markdown if kind == ContentKind::Html => Ok(render(&text, &response.url, Style::Markdown)),
+        PageFormat::Text if kind == ContentKind::Html => Ok(render(&text, &response.url, Style::Text)),
+        PageFormat::Markdown | PageFormat::Text => Ok(text),
     }
 }
 
-fn json(text: &str, response: &Response) -> Result<String, Refusal> {
+fn json(text: &str, response: &HttpResponse) -> Result<String, ToolRefusal> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
-        let url = super::address::shown(&response.url);
-        let kind = response.content_type.as_deref().map_or("of unknown type", |kind| head(kind, 100));
+        let url = super::address::display_url(&response.url);
+        let kind = response.content_type.as_deref().map_or("of unknown type", |kind| truncate(kind, 100));
         let reason = if response.cut { "it is longer than is read".to_owned() } else { error.to_string() };
-        Refusal::new(format!("`{url}` is not JSON ({kind}): {reason}; fetch it as `markdown` or `raw`"))
+        ToolRefusal::new(format!("`{url}` is not JSON ({kind}): {reason}; fetch it as `markdown` or `raw`"))
     })?;
-    serde_json::to_string_pretty(&value).map_err(|error| Refusal::new(error.to_string()))
+    serde_json::to_string_pretty(&value).map_err(|error| ToolRefusal::new(error.to_string()))
 }
 
-fn kind(response: &Response) -> Kind {
+fn kind(response: &HttpResponse) -> ContentKind {
     let start = &response.body[..response.body.len().min(8_000)];
     let declared = response.content_type.as_deref().unwrap_or_default();
     let media = declared.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -105,16 +105,16 @@ fn kind(response: &Response) -> Kind {
         });
     let unknown = media.is_empty() || media == "application/octet-stream" && looks_like_html(start);
     if media == "text/html" || media == "application/xhtml+xml" {
-        return Kind::Html;
+        return ContentKind::Html;
     }
     if !textual && !unknown {
-        return Kind::Binary;
+        return ContentKind::Binary;
     }
     // Text has no NUL, unless its characters are wider than a byte; those say so at their beginning.
     if start.contains(&0) && Encoding::for_bom(start).is_none() && !declared.to_ascii_lowercase().contains("utf-16") {
-        return Kind::Binary;
+        return ContentKind::Binary;
     }
-    if unknown && looks_like_html(start) { Kind::Html } else { Kind::Text }
+    if unknown && looks_like_html(start) { ContentKind::Html } else { ContentKind::Text }
 }
 
 fn looks_like_html(start: &[u8]) -> bool {
@@ -124,7 +124,7 @@ fn looks_like_html(start: &[u8]) -> bool {
 
 /// The mark at the beginning, then what the header says, then what the page says of itself; what says nothing
 /// is UTF-8 if it can be, and else what the web was written in before.
-fn decode(response: &Response, kind: Kind) -> String {
+fn decode(response: &HttpResponse, kind: ContentKind) -> String {
     static CHARSET: LazyLock<Option<Regex>> = LazyLock::new(|| {
         Regex::new(r#"(?i)<(?:meta|\?xml)\s[^>]{0,500}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{2,40})"#).ok()
     });
@@ -135,7 +135,7 @@ fn decode(response: &Response, kind: Kind) -> String {
     });
     let start = &response.body[..response.body.len().min(4_096)];
     let meta = || {
-        let found = CHARSET.as_ref().filter(|_| kind == Kind::Html)?.captures(start)?;
+        let found = CHARSET.as_ref().filter(|_| kind == ContentKind::Html)?.captures(start)?;
         let encoding = Encoding::for_label(found.get(1)?.as_bytes())?;
         // Whoever could be read so far is not in UTF-16, whatever it says.
         Some(if encoding.is_ascii_compatible() { encoding } else { UTF_8 })

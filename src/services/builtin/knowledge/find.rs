@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::item::{self, Document, Item, Kind, Origin, Problem, Wrong, named};
+use super::item::{self, Item, ItemDocument, ItemKind, ItemOrigin, Problem, Wrong, display_name};
 use crate::services::UserFolders;
 use crate::store::project_root;
 
@@ -23,45 +23,45 @@ const LEAST: usize = 512;
 
 /// What there is, at one moment.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct KnowledgeItems {
     /// Each name once, by name.
     pub(super) items: Vec<Item>,
     pub(super) problems: Vec<Problem>,
-    pub(super) shadowed: Vec<Shadowed>,
+    pub(super) shadowed: Vec<ShadowedItem>,
 }
 
 /// One that is not used, because another has its name.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Shadowed {
+pub(super) struct ShadowedItem {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ItemKind,
     pub(super) file: String,
     pub(super) by: String,
 }
 
-impl Found {
+impl KnowledgeItems {
     pub(super) fn get(&self, name: &str) -> Option<&Item> {
         self.items.iter().find(|item| item.name == name)
     }
 
     /// Those that cannot be used and whose name stands for nothing else, each name once.
-    pub(super) fn broken(&self) -> impl Iterator<Item = &Problem> {
+    pub(super) fn unusable(&self) -> impl Iterator<Item = &Problem> {
         let mut seen = HashSet::new();
-        let own = |of: &&Problem| item::checked_name(&of.name, None).is_ok() && self.get(&of.name).is_none();
+        let own = |of: &&Problem| item::check_name(&of.name, None).is_ok() && self.get(&of.name).is_none();
         self.problems.iter().filter(own).filter(move |of| seen.insert(of.name.as_str()))
     }
 }
 
 /// Looks for everything that can be loaded in a session that works in `cwd`.
-pub(super) fn find(cwd: &Path, user: &UserFolders) -> Found {
+pub(super) fn find(cwd: &Path, user: &UserFolders) -> KnowledgeItems {
     let root = project_root(cwd);
     let real = fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
-    let mut search = Search {
+    let mut search = ItemSearch {
         root: root.clone(),
         home: user.home.clone(),
         seen: HashSet::new(),
         left: Some(MAX_PROJECT),
-        found: Found::default(),
+        found: KnowledgeItems::default(),
     };
     let of_user = user_folders(user);
     let own: HashSet<_> = of_user.iter().filter_map(|(_, folder)| fs::canonicalize(folder).ok()).collect();
@@ -70,67 +70,67 @@ pub(super) fn find(cwd: &Path, user: &UserFolders) -> Found {
             let folder = place.join(folder);
             // Whoever works in their home has their own folders there.
             if !fs::canonicalize(&folder).is_ok_and(|real| own.contains(&real)) {
-                search.folder(kind, Origin::Project, &folder);
+                search.folder(kind, ItemOrigin::Project, &folder);
             }
         }
     }
     for (kind, folder) in of_user {
-        search.folder(kind, Origin::User, &folder);
+        search.folder(kind, ItemOrigin::User, &folder);
     }
     let mut found = search.found;
     found.items.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
 
-const PROJECT: [(Kind, &str); 7] = [
-    (Kind::Skill, ".agents/skills"),
-    (Kind::Skill, ".claude/skills"),
-    (Kind::Skill, ".goose/skills"),
-    (Kind::Recipe, ".goose/recipes"),
-    (Kind::Agent, ".agents/agents"),
-    (Kind::Agent, ".claude/agents"),
-    (Kind::Agent, ".goose/agents"),
+const PROJECT: [(ItemKind, &str); 7] = [
+    (ItemKind::Skill, ".agents/skills"),
+    (ItemKind::Skill, ".claude/skills"),
+    (ItemKind::Skill, ".goose/skills"),
+    (ItemKind::Recipe, ".goose/recipes"),
+    (ItemKind::Agent, ".agents/agents"),
+    (ItemKind::Agent, ".claude/agents"),
+    (ItemKind::Agent, ".goose/agents"),
 ];
 
-fn user_folders(user: &UserFolders) -> Vec<(Kind, PathBuf)> {
+fn user_folders(user: &UserFolders) -> Vec<(ItemKind, PathBuf)> {
     let UserFolders { home, config_home, config } = user;
     let folders = [
-        (Kind::Skill, config, "skills"),
-        (Kind::Skill, home, ".agents/skills"),
-        (Kind::Skill, home, ".claude/skills"),
-        (Kind::Skill, config_home, "goose/skills"),
-        (Kind::Recipe, config, "recipes"),
-        (Kind::Recipe, config_home, "goose/recipes"),
-        (Kind::Agent, home, ".agents/agents"),
-        (Kind::Agent, home, ".claude/agents"),
-        (Kind::Agent, config_home, "goose/agents"),
+        (ItemKind::Skill, config, "skills"),
+        (ItemKind::Skill, home, ".agents/skills"),
+        (ItemKind::Skill, home, ".claude/skills"),
+        (ItemKind::Skill, config_home, "goose/skills"),
+        (ItemKind::Recipe, config, "recipes"),
+        (ItemKind::Recipe, config_home, "goose/recipes"),
+        (ItemKind::Agent, home, ".agents/agents"),
+        (ItemKind::Agent, home, ".claude/agents"),
+        (ItemKind::Agent, config_home, "goose/agents"),
     ];
     let known = folders.into_iter().filter(|(_, base, _)| !base.as_os_str().is_empty());
     known.map(|(kind, base, folder)| (kind, base.join(folder))).collect()
 }
 
-struct Search {
+struct ItemSearch {
     root: PathBuf,
     home: PathBuf,
     /// Files that were read, links resolved: one that is reached in two ways is one.
     seen: HashSet<PathBuf>,
     /// What is left of [`MAX_PROJECT`]; nothing once it was told that there is more.
     left: Option<usize>,
-    found: Found,
+    found: KnowledgeItems,
 }
 
-impl Search {
-    fn folder(&mut self, kind: Kind, origin: Origin, folder: &Path) {
+impl ItemSearch {
+    fn folder(&mut self, kind: ItemKind, origin: ItemOrigin, folder: &Path) {
         let Ok(entries) = fs::read_dir(folder) else { return };
         // Not even the names of what lies outside are told.
-        if origin == Origin::Project && !fs::canonicalize(folder).is_ok_and(|real| real.starts_with(&self.root)) {
-            return self.told(String::new(), folder, leads_out());
+        if origin == ItemOrigin::Project && !fs::canonicalize(folder).is_ok_and(|real| real.starts_with(&self.root)) {
+            return self.add_problem(String::new(), folder, leads_out());
         }
         let mut entries: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
         entries.sort();
         if entries.len() > MAX_ENTRIES {
             let problem = format!("it holds {} entries, of which {MAX_ENTRIES} are looked at", entries.len());
-            self.told(String::new(), folder, Wrong::new(problem, "move what is not used elsewhere"));
+            self.add_problem(String::new(), folder, Wrong::new(problem, "move what is not used elsewhere"));
             entries.truncate(MAX_ENTRIES);
         }
         for entry in entries {
@@ -140,8 +140,8 @@ impl Search {
         }
     }
 
-    fn file(&mut self, kind: Kind, origin: Origin, name: String, file: &Path) {
-        if origin == Origin::Project && self.left.is_none() {
+    fn file(&mut self, kind: ItemKind, origin: ItemOrigin, name: String, file: &Path) {
+        if origin == ItemOrigin::Project && self.left.is_none() {
             return;
         }
         match self.read(kind, origin, &name, file) {
@@ -149,31 +149,31 @@ impl Search {
             Ok(Some(item)) => match self.found.get(&item.name) {
                 Some(used) => {
                     let by = used.shown.clone();
-                    self.found.shadowed.push(Shadowed { name: item.name, kind, file: item.shown, by });
+                    self.found.shadowed.push(ShadowedItem { name: item.name, kind, file: item.shown, by });
                 }
                 None => self.found.items.push(item),
             },
-            Err(wrong) => self.told(name, file, wrong),
+            Err(wrong) => self.add_problem(name, file, wrong),
         }
     }
 
-    fn told(&mut self, name: String, file: &Path, Wrong { at, problem, help }: Wrong) {
-        let file = self.shown(file);
+    fn add_problem(&mut self, name: String, file: &Path, Wrong { at, problem, help }: Wrong) {
+        let file = self.display_path(file);
         self.found.problems.push(Problem { name, file, at, problem, help });
     }
 
     /// What a file offers; nothing if it was read already, or is more than a project may have.
-    fn read(&mut self, kind: Kind, origin: Origin, name: &str, file: &Path) -> Result<Option<Item>, Wrong> {
-        let (real, folder) = self.located(kind, origin, file)?;
+    fn read(&mut self, kind: ItemKind, origin: ItemOrigin, name: &str, file: &Path) -> Result<Option<Item>, Wrong> {
+        let (real, folder) = self.locate(kind, origin, file)?;
         if !self.seen.insert(real.clone()) {
             return Ok(None);
         }
         let text = text(&real)?;
-        if origin == Origin::Project && !self.spend(item::weight(kind, &text).max(LEAST)) {
+        if origin == ItemOrigin::Project && !self.spend(item::weight(kind, &text).max(LEAST)) {
             return Ok(None);
         }
-        let Document { name, description, recipe, .. } = item::read(kind, name, &real, &text)?;
-        Ok(Some(Item { kind, name, description, origin, shown: self.shown(file), file: real, folder, recipe }))
+        let ItemDocument { name, description, recipe, .. } = item::read(kind, name, &real, &text)?;
+        Ok(Some(Item { kind, name, description, origin, shown: self.display_path(file), file: real, folder, recipe }))
     }
 
     /// Whether there was so much left for the project. That there was not is told once.
@@ -194,16 +194,16 @@ impl Search {
     }
 
     /// Where a file really is and, of a skill, what it may not leave.
-    fn located(&self, kind: Kind, origin: Origin, file: &Path) -> Result<(PathBuf, Option<PathBuf>), Wrong> {
+    fn locate(&self, kind: ItemKind, origin: ItemOrigin, file: &Path) -> Result<(PathBuf, Option<PathBuf>), Wrong> {
         let real = fs::canonicalize(file)
             .map_err(|error| Wrong::new(format!("it cannot be read: {error}"), "correct the link or remove it"))?;
         // A link in someone's clone may lead to a key. The user's own links lead where the user wants.
-        if origin == Origin::Project && !real.starts_with(&self.root) {
+        if origin == ItemOrigin::Project && !real.starts_with(&self.root) {
             return Err(leads_out());
         }
         let folder = match kind {
-            Kind::Skill => file.parent().and_then(|folder| fs::canonicalize(folder).ok()),
-            Kind::Recipe | Kind::Agent => None,
+            ItemKind::Skill => file.parent().and_then(|folder| fs::canonicalize(folder).ok()),
+            ItemKind::Recipe | ItemKind::Agent => None,
         };
         if folder.as_ref().is_some_and(|folder| !real.starts_with(folder)) {
             return Err(Wrong::new("it is a link that leads out of the skill's folder", "put the text itself there"));
@@ -212,8 +212,8 @@ impl Search {
     }
 
     /// A path as people write it.
-    fn shown(&self, path: &Path) -> String {
-        named(&match (path.strip_prefix(&self.root), path.strip_prefix(&self.home)) {
+    fn display_path(&self, path: &Path) -> String {
+        display_name(&match (path.strip_prefix(&self.root), path.strip_prefix(&self.home)) {
             (Ok(below), _) => below.to_string_lossy(),
             (_, Ok(below)) if !self.home.as_os_str().is_empty() => format!("~/{}", below.display()).into(),
             _ => path.to_string_lossy(),
@@ -222,7 +222,7 @@ impl Search {
 }
 
 /// What an entry of a folder would be called, and the file to read.
-fn candidate(kind: Kind, entry: &Path) -> Option<(String, PathBuf)> {
+fn candidate(kind: ItemKind, entry: &Path) -> Option<(String, PathBuf)> {
     let name = entry.file_name()?.to_string_lossy().into_owned();
     if name.starts_with('.') {
         return None;
@@ -230,13 +230,13 @@ fn candidate(kind: Kind, entry: &Path) -> Option<(String, PathBuf)> {
     let extension = entry.extension().map(|extension| extension.to_string_lossy()).unwrap_or_default();
     let stem = entry.file_stem()?.to_string_lossy().into_owned();
     match kind {
-        Kind::Skill => {
+        ItemKind::Skill => {
             let file = entry.join("SKILL.md");
             // A link that leads to nothing is told; a folder without the file is no skill.
             fs::symlink_metadata(&file).is_ok().then_some((name, file))
         }
-        Kind::Recipe => ["yaml", "yml", "json"].contains(&&*extension).then(|| (stem, entry.to_owned())),
-        Kind::Agent => (extension == "md" && stem != "README").then(|| (stem, entry.to_owned())),
+        ItemKind::Recipe => ["yaml", "yml", "json"].contains(&&*extension).then(|| (stem, entry.to_owned())),
+        ItemKind::Agent => (extension == "md" && stem != "README").then(|| (stem, entry.to_owned())),
     }
 }
 

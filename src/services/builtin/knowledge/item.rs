@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::recipe::Recipe;
-use crate::manifest::{self, Source};
+use super::recipe::RecipeItem;
+use crate::manifest::{self, SourceFile};
 
 const MAX_NAME: usize = 64;
 /// Of front matter, and of a recipe, which is YAML as a whole. It is read whenever somebody lists what there is.
@@ -18,34 +18,34 @@ const MAX_DESCRIPTION: usize = 1_000;
 const MAX_SHOWN: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ItemKind {
     Skill,
     Recipe,
     Agent,
 }
 
-impl Kind {
+impl ItemKind {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Kind::Skill => "skill",
-            Kind::Recipe => "recipe",
-            Kind::Agent => "agent",
+            ItemKind::Skill => "skill",
+            ItemKind::Recipe => "recipe",
+            ItemKind::Agent => "agent",
         }
     }
 }
 
 /// Who brought it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum ItemOrigin {
     Project,
     User,
 }
 
-impl Origin {
+impl ItemOrigin {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Origin::Project => "project",
-            Origin::User => "user",
+            ItemOrigin::Project => "project",
+            ItemOrigin::User => "user",
         }
     }
 }
@@ -53,17 +53,17 @@ impl Origin {
 /// What can be loaded, without its text.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
-    pub(super) kind: Kind,
+    pub(super) kind: ItemKind,
     pub(super) name: String,
     /// One line.
     pub(super) description: String,
-    pub(super) origin: Origin,
+    pub(super) origin: ItemOrigin,
     /// Its file as [`named`] shows it, and as it is, links resolved.
     pub(super) shown: String,
     pub(super) file: PathBuf,
     /// Of a skill: what it may not leave, links resolved.
     pub(super) folder: Option<PathBuf>,
-    pub(super) recipe: Option<Recipe>,
+    pub(super) recipe: Option<RecipeItem>,
 }
 
 /// A file that looks like knowledge and cannot be used.
@@ -97,11 +97,11 @@ impl std::fmt::Display for Problem {
 
 /// What a file says.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct ItemDocument {
     pub(super) name: String,
     pub(super) description: String,
     pub(super) body: String,
-    pub(super) recipe: Option<Recipe>,
+    pub(super) recipe: Option<RecipeItem>,
 }
 
 /// What is wrong with a text, before it is known whose it is.
@@ -119,50 +119,55 @@ impl Wrong {
     }
 
     /// At the value under a key, or at what is around it.
-    pub(super) fn at(source: &Source, path: &manifest::Path, problem: impl AsRef<str>, help: &str) -> Self {
+    pub(super) fn at(source: &SourceFile, path: &manifest::DocumentPath, problem: impl AsRef<str>, help: &str) -> Self {
         let at = source.place(path).span.map(|span| (span.line, span.column));
         Self { at, ..Self::new(problem, help) }
     }
 }
 
 /// How much of a text is YAML, in bytes: that is what reading it costs.
-pub(super) fn weight(kind: Kind, text: &str) -> usize {
+pub(super) fn weight(kind: ItemKind, text: &str) -> usize {
     match kind {
-        Kind::Recipe => text.len().min(MAX_RECIPE),
-        Kind::Skill | Kind::Agent => parted(text).map_or(0, |(front, _)| front.len()),
+        ItemKind::Recipe => text.len().min(MAX_RECIPE),
+        ItemKind::Skill | ItemKind::Agent => split_front_matter(text).map_or(0, |(front, _)| front.len()),
     }
 }
 
 /// Reads the text of a file whose path suggests `name`.
-pub(super) fn read(kind: Kind, name: &str, file: &Path, text: &str) -> Result<Document, Wrong> {
+pub(super) fn read(kind: ItemKind, name: &str, file: &Path, text: &str) -> Result<ItemDocument, Wrong> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match kind {
-        Kind::Recipe if text.len() > MAX_RECIPE => {
+        ItemKind::Recipe if text.len() > MAX_RECIPE => {
             let problem = format!("the recipe has more than {} kB", MAX_RECIPE / 1024);
             Err(Wrong::new(problem, "keep what it is to do, and have it name files for the rest"))
         }
-        Kind::Recipe => {
-            let (recipe, description) = Recipe::read(file, text)?;
+        ItemKind::Recipe => {
+            let (recipe, description) = RecipeItem::read(file, text)?;
             let body = recipe.text();
-            Ok(Document { name: checked_name(name, None)?, description, body, recipe: Some(recipe) })
+            Ok(ItemDocument { name: check_name(name, None)?, description, body, recipe: Some(recipe) })
         }
-        Kind::Skill | Kind::Agent => {
-            let (front, body) = parted(text)?;
-            let source = Source::new("front matter", front);
-            let value = parsed(&source)?;
+        ItemKind::Skill | ItemKind::Agent => {
+            let (front, body) = split_front_matter(text)?;
+            let source = SourceFile::new("front matter", front);
+            let value = parse(&source)?;
             if !value.is_object() {
-                return Err(Wrong::at(&source, &manifest::Path::root(), "the front matter is no mapping", FRONT));
+                return Err(Wrong::at(
+                    &source,
+                    &manifest::DocumentPath::root(),
+                    "the front matter is no mapping",
+                    FRONT,
+                ));
             }
             let given = text_of(&source, &value, "name")?;
             let description = text_of(&source, &value, "description")?;
             let Some(description) = description.filter(|description| !description.is_empty()) else {
-                return Err(Wrong::at(&source, &manifest::Path::root(), "it has no `description`", DESCRIBE));
+                return Err(Wrong::at(&source, &manifest::DocumentPath::root(), "it has no `description`", DESCRIBE));
             };
             let name = match given {
-                Some(given) => checked_name(&given, Some(&source))?,
-                None => checked_name(name, None)?,
+                Some(given) => check_name(&given, Some(&source))?,
+                None => check_name(name, None)?,
             };
-            Ok(Document { name, description, body: body.trim().to_owned(), recipe: None })
+            Ok(ItemDocument { name, description, body: body.trim().to_owned(), recipe: None })
         }
     }
 }
@@ -171,7 +176,7 @@ const FRONT: &str = "begin the file with a line `---`, then `name: …` and `des
 const DESCRIBE: &str = "add `description: …`: it is what tells when to use it";
 
 /// The front matter and what follows. The lines of the former are counted as in the file.
-fn parted(text: &str) -> Result<(String, &str), Wrong> {
+fn split_front_matter(text: &str) -> Result<(String, &str), Wrong> {
     let mut lines = text.split_inclusive('\n');
     if lines.next().map(str::trim_end) != Some("---") {
         return Err(Wrong { at: Some((1, 1)), ..Wrong::new("it has no front matter", FRONT) });
@@ -193,7 +198,7 @@ fn parted(text: &str) -> Result<(String, &str), Wrong> {
     Err(Wrong { at: Some((1, 1)), ..Wrong::new("the front matter has no end", "close it with a line `---`") })
 }
 
-pub(super) fn parsed(source: &Source) -> Result<Value, Wrong> {
+pub(super) fn parse(source: &SourceFile) -> Result<Value, Wrong> {
     if source.text.trim().is_empty() {
         return Err(Wrong { at: Some((1, 1)), ..Wrong::new("it says nothing about itself", FRONT) });
     }
@@ -204,29 +209,29 @@ pub(super) fn parsed(source: &Source) -> Result<Value, Wrong> {
 }
 
 /// The text under a key, as one line.
-pub(super) fn text_of(source: &Source, value: &Value, key: &str) -> Result<Option<String>, Wrong> {
+pub(super) fn text_of(source: &SourceFile, value: &Value, key: &str) -> Result<Option<String>, Wrong> {
     match &value[key] {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(one_line(text))),
         _ => {
-            let path = manifest::Path::root().key(key);
+            let path = manifest::DocumentPath::root().key(key);
             Err(Wrong::at(source, &path, format!("`{key}` is not text"), "write it as text, in quotes if need be"))
         }
     }
 }
 
 /// A name is typed behind a slash and stands in addresses.
-pub(super) fn checked_name(name: &str, source: Option<&Source>) -> Result<String, Wrong> {
+pub(super) fn check_name(name: &str, source: Option<&SourceFile>) -> Result<String, Wrong> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let good =
         name.len() <= MAX_NAME && name.chars().all(fits) && name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if good {
         return Ok(name.to_owned());
     }
-    let problem = format!("`{}` is no name", named(name));
+    let problem = format!("`{}` is no name", display_name(name));
     let help = format!("use up to {MAX_NAME} letters, digits, `-`, `_` and `.`, beginning with a letter or a digit");
     Err(match source {
-        Some(source) => Wrong::at(source, &manifest::Path::root().key("name"), problem, &help),
+        Some(source) => Wrong::at(source, &manifest::DocumentPath::root().key("name"), problem, &help),
         None => Wrong::new(problem, help),
     })
 }
@@ -235,22 +240,22 @@ pub(super) fn checked_name(name: &str, source: Option<&Source>) -> Result<String
 /// reads.
 pub(super) fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    short(words.chars().filter(|c| !unseen(*c)).collect(), MAX_DESCRIPTION)
+    short(words.chars().filter(|c| !is_invisible(*c)).collect(), MAX_DESCRIPTION)
 }
 
 /// A path, a file's name or a key of somebody's file, as it is shown everywhere: on one line, with a mark in the place
 /// of everything that would break the line or not show. It is a label then, whatever it was meant to be.
-pub(super) fn named(name: &str) -> String {
-    let seen = |c: char| if unseen(c) || (c.is_whitespace() && c != ' ') { '\u{FFFD}' } else { c };
+pub(super) fn display_name(name: &str) -> String {
+    let seen = |c: char| if is_invisible(c) || (c.is_whitespace() && c != ' ') { '\u{FFFD}' } else { c };
     short(name.chars().map(seen).collect(), MAX_SHOWN)
 }
 
 fn short(text: String, bytes: usize) -> String {
-    let head = super::answer::head(&text, bytes);
+    let head = super::answer::truncate(&text, bytes);
     if head.len() < text.len() { format!("{head}…") } else { text }
 }
 
 /// Control characters, and those that have no width or turn the direction of what follows.
-fn unseen(c: char) -> bool {
+fn is_invisible(c: char) -> bool {
     c.is_control() || crate::text::is_invisible(c)
 }

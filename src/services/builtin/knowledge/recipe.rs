@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::item::{Wrong, named, one_line, parsed, text_of};
-use crate::manifest::{self, Source};
+use super::item::{Wrong, display_name, one_line, parse, text_of};
+use crate::manifest::{self, SourceFile};
 
 /// What is understood; everything else is told.
 const KNOWN: [&str; 9] =
@@ -19,16 +19,16 @@ const MAX_KEY: usize = 64;
 const MAX_PARAMETERS: usize = 50;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Recipe {
+pub(super) struct RecipeItem {
     instructions: String,
     prompt: String,
-    pub(super) parameters: Vec<Parameter>,
+    pub(super) parameters: Vec<ItemParameter>,
     /// What it asks for and does not get.
     pub(super) undone: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Parameter {
+pub(super) struct ItemParameter {
     pub(super) key: String,
     pub(super) description: String,
     pub(super) required: bool,
@@ -38,12 +38,12 @@ pub(super) struct Parameter {
     file: bool,
 }
 
-impl Recipe {
+impl RecipeItem {
     /// The recipe and its description.
     pub(super) fn read(file: &Path, text: &str) -> Result<(Self, String), Wrong> {
-        let source = Source::new(file.display().to_string(), text);
-        let value = parsed(&source)?;
-        let root = manifest::Path::root();
+        let source = SourceFile::new(file.display().to_string(), text);
+        let value = parse(&source)?;
+        let root = manifest::DocumentPath::root();
         let Some(fields) = value.as_object() else {
             return Err(Wrong::at(&source, &root, "it is no mapping", RECIPE));
         };
@@ -61,7 +61,7 @@ impl Recipe {
             return Err(Wrong::at(&source, &root, "it has neither a `title` nor a `description`", RECIPE));
         };
         let parameters = parameters(&source, &value)?;
-        let undone = fields.keys().filter(|key| !KNOWN.contains(&key.as_str())).map(|key| named(key)).collect();
+        let undone = fields.keys().filter(|key| !KNOWN.contains(&key.as_str())).map(|key| display_name(key)).collect();
         Ok((Self { instructions, prompt, parameters, undone }, description))
     }
 
@@ -82,12 +82,12 @@ impl Recipe {
         let known =
             || self.parameters.iter().map(|parameter| format!("`{}`", parameter.key)).collect::<Vec<_>>().join(", ");
         if let Some(key) = given.keys().find(|key| self.parameters.iter().all(|known| known.key != **key)) {
-            return Err(format!("`{}` is no parameter of it; it has {}", named(key), known()));
+            return Err(format!("`{}` is no parameter of it; it has {}", display_name(key), known()));
         }
         let missing: Vec<_> =
             self.parameters.iter().filter(|wanted| wanted.required && !given.contains_key(&wanted.key)).collect();
         if !missing.is_empty() {
-            let tell = |wanted: &&Parameter| format!("`{}` ({})", wanted.key, wanted.description);
+            let tell = |wanted: &&ItemParameter| format!("`{}` ({})", wanted.key, wanted.description);
             return Err(format!("it needs {}", missing.iter().map(tell).collect::<Vec<_>>().join(" and ")));
         }
         let mut values = BTreeMap::from([("recipe_dir".to_owned(), folder.display().to_string())]);
@@ -117,8 +117,8 @@ impl Recipe {
 
 const RECIPE: &str = "a recipe has `title`, `description` and `instructions` or a `prompt`";
 
-fn parameters(source: &Source, value: &Value) -> Result<Vec<Parameter>, Wrong> {
-    let at = manifest::Path::root().key("parameters");
+fn parameters(source: &SourceFile, value: &Value) -> Result<Vec<ItemParameter>, Wrong> {
+    let at = manifest::DocumentPath::root().key("parameters");
     let listed = match &value["parameters"] {
         Value::Null => return Ok(Vec::new()),
         Value::Array(listed) => listed,
@@ -153,7 +153,7 @@ fn parameters(source: &Source, value: &Value) -> Result<Vec<Parameter>, Wrong> {
             other => other.to_string(),
         };
         let options = parameter["options"].as_array().map(|options| options.iter().map(scalar).collect());
-        Ok(Parameter {
+        Ok(ItemParameter {
             key: key.to_owned(),
             description: one_line(&scalar(&parameter["description"])),
             required: parameter["requirement"] != "optional" && parameter["default"].is_null(),

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::find::{Found, Shadowed};
-use super::item::{Item, Kind, Origin, Problem, named};
-use super::recipe::{Parameter, Recipe};
+use super::find::{KnowledgeItems, ShadowedItem};
+use super::item::{Item, ItemKind, ItemOrigin, Problem, display_name};
+use super::recipe::{ItemParameter, RecipeItem};
 use crate::services::builtin::answer;
 
 /// What is shown of one text, in bytes; the whole is on disk.
@@ -24,13 +24,13 @@ pub(super) const MAX_LINE: usize = 160;
 
 pub(super) fn uri(item: &Item) -> String {
     match item.kind {
-        Kind::Skill => format!("skill://{}/SKILL.md", item.name),
-        Kind::Recipe | Kind::Agent => format!("{}://{}", item.kind.as_str(), item.name),
+        ItemKind::Skill => format!("skill://{}/SKILL.md", item.name),
+        ItemKind::Recipe | ItemKind::Agent => format!("{}://{}", item.kind.as_str(), item.name),
     }
 }
 
 /// What a model is told before anything is loaded.
-pub(super) fn instructions(found: &Found) -> String {
+pub(super) fn instructions(found: &KnowledgeItems) -> String {
     let mut text = String::from(
         "`load` reads in skills, recipes and agent files. Load one when it fits the task, before you begin. ",
     );
@@ -40,7 +40,7 @@ pub(super) fn instructions(found: &Found) -> String {
         text.push_str("What they say of themselves, which is data from their files:");
     }
     for (shown, item) in found.items.iter().enumerate() {
-        let head = answer::head(&item.description, MAX_LINE);
+        let head = answer::truncate(&item.description, MAX_LINE);
         let cut = if head.len() < item.description.len() { "…" } else { "" };
         let line = format!("\n- {} ({} of the {}): {head}{cut}", item.name, item.kind.as_str(), item.origin.as_str());
         if text.len() + line.len() > MAX_INSTRUCTIONS {
@@ -57,7 +57,7 @@ pub(super) fn instructions(found: &Found) -> String {
     text
 }
 
-pub(super) fn listed(found: &Found) -> String {
+pub(super) fn list_text(found: &KnowledgeItems) -> String {
     let mut text = match found.items.len() {
         0 => "there are no skills, recipes or agent files here".to_owned(),
         count => format!("{count} can be loaded"),
@@ -77,16 +77,16 @@ pub(super) fn listed(found: &Found) -> String {
     for problem in &found.problems {
         _ = write!(text, "\ncannot be used: {problem}");
     }
-    let head = answer::head(&text, MAX_LISTED);
+    let head = answer::truncate(&text, MAX_LISTED);
     if head.len() < text.len() { format!("{head}\n[cut at {MAX_LISTED} bytes; there is more]") } else { text }
 }
 
-pub(super) fn parameter(parameter: &Parameter) -> String {
+pub(super) fn parameter(parameter: &ItemParameter) -> String {
     if parameter.required { parameter.key.clone() } else { format!("{} (optional)", parameter.key) }
 }
 
 /// The same for programs.
-pub(super) fn structured(found: &Found) -> Value {
+pub(super) fn list_data(found: &KnowledgeItems) -> Value {
     let item = |item: &Item| {
         let parameters = item.recipe.as_ref().map(|recipe| {
             let parameters = recipe.parameters.iter();
@@ -107,7 +107,7 @@ pub(super) fn structured(found: &Found) -> Value {
         let (line, column) = of.at.unzip();
         json!({"file": of.file, "line": line, "column": column, "problem": of.problem, "help": of.help})
     };
-    let shadowed = |of: &Shadowed| json!({"name": of.name, "kind": of.kind.as_str(), "file": of.file, "by": of.by});
+    let shadowed = |of: &ShadowedItem| json!({"name": of.name, "kind": of.kind.as_str(), "file": of.file, "by": of.by});
     json!({
         "items": found.items.iter().map(item).collect::<Vec<_>>(),
         "problems": found.problems.iter().map(problem).collect::<Vec<_>>(),
@@ -116,7 +116,7 @@ pub(super) fn structured(found: &Found) -> Value {
 }
 
 /// What a file brings besides its text, each on a line: names that its author chose, so they stand within its label.
-pub(super) fn extras(item: &Item, files: &[String], recipe: Option<&Recipe>) -> String {
+pub(super) fn extras(item: &Item, files: &[String], recipe: Option<&RecipeItem>) -> String {
     let mut lines = Vec::new();
     if !files.is_empty() {
         lines.push(format!("files beside it, to be loaded as {}/PATH: {}", item.name, some(files)));
@@ -148,12 +148,12 @@ fn some(names: &[String]) -> String {
 }
 
 /// A text and what comes with it, with its origin before it, and an end that it cannot fake.
-pub(super) fn labelled(item: &Item, shown: &str, real: &Path, text: &str, extras: &str) -> String {
+pub(super) fn add_label(item: &Item, shown: &str, real: &Path, text: &str, extras: &str) -> String {
     let whose = match item.origin {
-        Origin::Project => "of this project, written by whoever wrote the project",
-        Origin::User => "of the user, from their own folder",
+        ItemOrigin::Project => "of this project, written by whoever wrote the project",
+        ItemOrigin::User => "of the user, from their own folder",
     };
-    let head = answer::head(text, MAX_SHOWN);
+    let head = answer::truncate(text, MAX_SHOWN);
     let inner = if extras.is_empty() { head.to_owned() } else { format!("{head}\n\n{extras}") };
     let end = answer::end_of(&inner);
     let cut = if head.len() < text.len() {
@@ -161,7 +161,7 @@ pub(super) fn labelled(item: &Item, shown: &str, real: &Path, text: &str, extras
             " Only the first {} of {} bytes; all of it is in {}.",
             head.len(),
             text.len(),
-            named(&real.to_string_lossy())
+            display_name(&real.to_string_lossy())
         )
     } else {
         String::new()

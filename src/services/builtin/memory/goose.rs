@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::secrets;
-use crate::store::{Memories, NewMemory, Reach, StoreError};
+use crate::store::{MemoryOwner, MemoryStore, NewMemory, StoreError};
 
 /// What was taken over, and what was not.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportedMemories {
     /// The category and the text of each.
     pub kept: Vec<(String, String)>,
     /// The file and why an entry of it was left out.
@@ -27,7 +27,13 @@ pub enum ImportError {
 
 /// Reads every file of `folder` into the store in `data`; the files stay as they are. Doing it twice keeps
 /// everything once. Without `write` it is only said what would be kept.
-pub fn import(folder: &Path, data: &Path, project: &Path, scope: Reach, write: bool) -> Result<Imported, ImportError> {
+pub fn import(
+    folder: &Path,
+    data: &Path,
+    project: &Path,
+    scope: MemoryOwner,
+    write: bool,
+) -> Result<ImportedMemories, ImportError> {
     let unreadable = |path: &Path, error: &std::io::Error| ImportError::Unreadable {
         file: path.display().to_string(),
         problem: error.to_string(),
@@ -35,13 +41,13 @@ pub fn import(folder: &Path, data: &Path, project: &Path, scope: Reach, write: b
     let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
     let files = categories(entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
         .map_err(|why| ImportError::Foreign { folder: folder.display().to_string(), why })?;
-    let store = write.then(|| Memories::open(&data.join("memory.db"))).transpose()?;
-    let mut imported = Imported::default();
+    let store = write.then(|| MemoryStore::open(&data.join("memory.db"))).transpose()?;
+    let mut imported = ImportedMemories::default();
     for file in files {
         let text = std::fs::read_to_string(&file).map_err(|error| unreadable(&file, &error))?;
         let category = file.file_stem().map(|stem| stem.to_string_lossy().to_lowercase()).unwrap_or_default();
         for (tags, entry) in entries_of(&text) {
-            if let Some(reason) = secrets::found_in(&entry) {
+            if let Some(reason) = secrets::find_secret(&entry) {
                 imported
                     .left_out
                     .push((file.display().to_string(), format!("an entry holds what looks like {reason}")));
@@ -100,12 +106,12 @@ mod tests {
         let text =
             "# style code\nuse tabs\n\n# style code\nno semicolons\n\nplain entry\nof two lines\n\npassword: hunter2\n";
         std::fs::write(memory.join("prefs.txt"), text).unwrap();
-        let import = || import(&memory, folder.path(), Path::new("/p"), Reach::User, true).unwrap();
+        let import = || import(&memory, folder.path(), Path::new("/p"), MemoryOwner::User, true).unwrap();
         let first = import();
         assert_eq!((first.kept.len(), first.left_out.len()), (3, 1));
         import();
-        let store = Memories::open(&folder.path().join("memory.db")).unwrap();
-        let all = store.recall(Path::new("/p"), &crate::store::Filter::default()).unwrap();
+        let store = MemoryStore::open(&folder.path().join("memory.db")).unwrap();
+        let all = store.recall(Path::new("/p"), &crate::store::MemoryFilter::default()).unwrap();
         let mut texts: Vec<_> = all.iter().map(|memory| memory.text.as_str()).collect();
         texts.sort_unstable();
         assert_eq!(texts, ["no semicolons", "plain entry\nof two lines", "use tabs"]);

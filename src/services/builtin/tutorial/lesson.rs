@@ -8,12 +8,12 @@ pub struct Lesson {
     pub name: String,
     pub title: String,
     pub about: String,
-    pub steps: Vec<Step>,
+    pub steps: Vec<LessonStep>,
 }
 
 /// One step of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Step {
+pub struct LessonStep {
     pub title: String,
     /// All of it, as Markdown.
     pub text: String,
@@ -35,9 +35,9 @@ impl Lesson {
     }
 }
 
-fn step(section: &str) -> Step {
+fn step(section: &str) -> LessonStep {
     let (title, text) = section.split_once('\n').unwrap_or((section, ""));
-    let mut step = Step { title: title.to_owned(), text: text.trim().to_owned(), ..Step::default() };
+    let mut step = LessonStep { title: title.to_owned(), text: text.trim().to_owned(), ..LessonStep::default() };
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let Some(info) = line.strip_prefix("```") else { continue };

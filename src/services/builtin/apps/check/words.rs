@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::super::network::{Address, Origin, address};
+use super::super::network::{LinkTarget, NetworkOrigin, address};
 use super::INSTEAD;
 
 /// A word that does not belong, and where it stands.
-pub(super) struct Found {
+pub(super) struct WordProblem {
     pub(super) at: usize,
     pub(super) problem: String,
 }
@@ -43,46 +43,46 @@ static NEVER: LazyLock<Option<Regex>> = LazyLock::new(|| {
 static LOADS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r#"(?i)@import\b|(?:url\(\s*["']?|image-set\(\s*["'])(?P<to>[^"')\s]*)"#).ok());
 
-pub(super) fn in_script(code: &str, network: &[Origin]) -> Vec<Found> {
+pub(super) fn check_script(code: &str, network: &[NetworkOrigin]) -> Vec<WordProblem> {
     let never = NEVER.iter().flat_map(|never| never.find_iter(code)).map(|found| {
         let word = found.as_str().trim();
-        Found { at: found.start(), problem: format!("the script uses `{word}`, which no app may: do without it") }
+        WordProblem { at: found.start(), problem: format!("the script uses `{word}`, which no app may: do without it") }
     });
     let connects = CONNECTS.iter().flat_map(|connects| connects.captures_iter(code)).filter_map(|found| {
         let name = found.name("called").or_else(|| found.name("made")).or_else(|| found.name("handed"))?;
         let to = found.name("to").map_or("", |to| to.as_str());
         let problem = match address(to, network) {
-            Address::Remote(origin) => format!("the script goes to {origin}: {INSTEAD}"),
+            LinkTarget::Remote(origin) => format!("the script goes to {origin}: {INSTEAD}"),
             _ if network.is_empty() => {
                 let name = name.as_str();
                 format!("the script uses `{name}`, and the app has no network: {INSTEAD}")
             }
-            Address::Within | Address::Allowed | Address::Beside => return None,
+            LinkTarget::Within | LinkTarget::Allowed | LinkTarget::Beside => return None,
         };
-        Some(Found { at: name.start(), problem })
+        Some(WordProblem { at: name.start(), problem })
     });
     let names = NAMES.iter().flat_map(|names| names.captures_iter(code)).filter_map(|found| {
         let to = found.name("to")?;
-        let Address::Remote(origin) = address(to.as_str(), network) else { return None };
-        Some(Found { at: to.start(), problem: format!("the script goes to {origin}: {INSTEAD}") })
+        let LinkTarget::Remote(origin) = address(to.as_str(), network) else { return None };
+        Some(WordProblem { at: to.start(), problem: format!("the script goes to {origin}: {INSTEAD}") })
     });
     never.chain(connects).chain(names).collect()
 }
 
-pub(super) fn in_style(rules: &str, network: &[Origin]) -> Vec<Found> {
+pub(super) fn check_style(rules: &str, network: &[NetworkOrigin]) -> Vec<WordProblem> {
     let loads = LOADS.iter().flat_map(|loads| loads.captures_iter(rules));
     let found = loads.filter_map(|found| {
         let whole = found.get(0)?;
         let Some(to) = found.name("to") else {
             let problem = "`@import` is not allowed: write the styles into the page".to_owned();
-            return Some(Found { at: whole.start(), problem });
+            return Some(WordProblem { at: whole.start(), problem });
         };
         let problem = match address(to.as_str(), network) {
-            Address::Within | Address::Allowed => return None,
-            Address::Beside => "a style names another file, and an app has none: use a data URI".to_owned(),
-            Address::Remote(origin) => format!("a style needs {origin}: {INSTEAD}"),
+            LinkTarget::Within | LinkTarget::Allowed => return None,
+            LinkTarget::Beside => "a style names another file, and an app has none: use a data URI".to_owned(),
+            LinkTarget::Remote(origin) => format!("a style needs {origin}: {INSTEAD}"),
         };
-        Some(Found { at: whole.start(), problem })
+        Some(WordProblem { at: whole.start(), problem })
     });
     found.collect()
 }

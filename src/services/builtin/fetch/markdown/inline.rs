@@ -7,7 +7,7 @@ use crate::text::{ZERO_WIDTH_JOINER, ZERO_WIDTH_NON_JOINER, code_span, is_invisi
 const MAX_MARKS: usize = 12;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum InlineMark {
     Strong,
     Emphasis,
     Struck,
@@ -20,7 +20,7 @@ pub(super) enum Mark {
 pub(super) struct Inline {
     text: String,
     /// What is open, and where in the text it began.
-    open: Vec<(Mark, usize)>,
+    open: Vec<(InlineMark, usize)>,
     style: Style,
 }
 
@@ -36,7 +36,7 @@ impl Inline {
                 if !self.text.is_empty() && !self.text.ends_with([' ', '\n']) {
                     self.text.push(' ');
                 }
-            } else if !hidden(c) {
+            } else if !is_hidden(c) {
                 self.text.push(c);
             }
         }
@@ -52,17 +52,17 @@ impl Inline {
         }
     }
 
-    pub(super) fn open(&mut self, mark: Mark) {
-        let in_code = self.open.iter().any(|(open, _)| *open == Mark::Code);
+    pub(super) fn open(&mut self, mark: InlineMark) {
+        let in_code = self.open.iter().any(|(open, _)| *open == InlineMark::Code);
         if self.open.len() < MAX_MARKS && !in_code {
             self.open.push((mark, self.text.len()));
         }
     }
 
     /// Any link closes any link.
-    pub(super) fn close(&mut self, mark: &Mark) {
-        let same = |open: &Mark| match (mark, open) {
-            (Mark::Link(_), Mark::Link(_) | Mark::Plain) => true,
+    pub(super) fn close(&mut self, mark: &InlineMark) {
+        let same = |open: &InlineMark| match (mark, open) {
+            (InlineMark::Link(_), InlineMark::Link(_) | InlineMark::Plain) => true,
             _ => open == mark,
         };
         let Some(at) = self.open.iter().rposition(|(open, _)| same(open)) else { return };
@@ -81,7 +81,7 @@ impl Inline {
         std::mem::take(&mut self.text).trim().to_owned()
     }
 
-    fn wrap(&mut self, mark: &Mark, start: usize) {
+    fn wrap(&mut self, mark: &InlineMark, start: usize) {
         if self.style == Style::Text {
             return;
         }
@@ -89,14 +89,14 @@ impl Inline {
         let inner = content.trim();
         let marked = match mark {
             _ if inner.is_empty() => String::new(),
-            Mark::Plain => inner.to_owned(),
-            Mark::Strong => format!("**{inner}**"),
-            Mark::Emphasis => format!("*{inner}*"),
-            Mark::Struck => format!("~~{inner}~~"),
-            Mark::Code => code_span(inner),
+            InlineMark::Plain => inner.to_owned(),
+            InlineMark::Strong => format!("**{inner}**"),
+            InlineMark::Emphasis => format!("*{inner}*"),
+            InlineMark::Struck => format!("~~{inner}~~"),
+            InlineMark::Code => code_span(inner),
             // The sign beside a heading that links to itself.
-            Mark::Link(_) if inner == "¶" || inner == "#" => String::new(),
-            Mark::Link(target) => format!("[{inner}]({target})"),
+            InlineMark::Link(_) if inner == "¶" || inner == "#" => String::new(),
+            InlineMark::Link(target) => format!("[{inner}]({target})"),
         };
         let edge = |blank: bool| if blank { " " } else { "" };
         let before = edge(content.starts_with([' ', '\n']) && !self.text.ends_with([' ', '\n']));
@@ -108,7 +108,7 @@ impl Inline {
 }
 
 /// What a reader would not see and a model would. Joiners and selectors stay: the scripts and emoji of a page need them.
-pub(super) fn hidden(c: char) -> bool {
+pub(super) fn is_hidden(c: char) -> bool {
     let shaping = matches!(c, ZERO_WIDTH_JOINER | ZERO_WIDTH_NON_JOINER | '\u{FE00}'..='\u{FE0F}');
     c.is_control() || (is_invisible(c) && !shaping)
 }

@@ -2,7 +2,7 @@
 
 use html5gum::StartTag;
 
-use super::{MAX_OUTPUT, Page, Style, attribute};
+use super::{MAX_OUTPUT, PageConverter, Style, attribute};
 
 /// Whatever is deeper belongs to the innermost that is counted.
 const MAX_TABLES: usize = 16;
@@ -22,7 +22,7 @@ pub(super) enum Row {
     Next,
 }
 
-impl Page {
+impl PageConverter {
     pub(super) fn open_table(&mut self) {
         self.not_in_a_cell();
         self.boundary();

@@ -3,12 +3,12 @@
 /// Deeper lists and quotations are written as if they were this deep.
 const MAX_DEPTH: usize = 24;
 
-pub(super) struct Writer {
+pub(super) struct MarkdownWriter {
     text: String,
     containers: Vec<Container>,
     /// Containers that were opened past the greatest depth.
     uncounted: usize,
-    gap: Gap,
+    gap: BlockGap,
     /// How many quotations the last block stood in.
     quoted: usize,
     limit: usize,
@@ -26,15 +26,15 @@ enum Container {
 }
 
 #[derive(PartialEq, Eq)]
-enum Gap {
+enum BlockGap {
     Line,
     Blank,
 }
 
-impl Writer {
+impl MarkdownWriter {
     /// Blocks past the limit in bytes are left out.
     pub(super) fn new(limit: usize) -> Self {
-        Self { text: String::new(), containers: Vec::new(), uncounted: 0, gap: Gap::Line, quoted: 0, limit }
+        Self { text: String::new(), containers: Vec::new(), uncounted: 0, gap: BlockGap::Line, quoted: 0, limit }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -46,7 +46,7 @@ impl Writer {
             return;
         }
         let quotes = self.containers.iter().filter(|container| matches!(container, Container::Quote)).count();
-        if !self.text.is_empty() && self.gap == Gap::Blank {
+        if !self.text.is_empty() && self.gap == BlockGap::Blank {
             self.text.push_str("> ".repeat(quotes.min(self.quoted)).trim_end());
             self.text.push('\n');
         }
@@ -60,7 +60,7 @@ impl Writer {
             self.text.push('\n');
         }
         self.quoted = quotes;
-        self.gap = Gap::Blank;
+        self.gap = BlockGap::Blank;
     }
 
     fn prefix(&mut self) -> String {
@@ -98,7 +98,7 @@ impl Writer {
     pub(super) fn open_list(&mut self, first: Option<u64>) {
         // A list in an item goes on from it without a gap.
         if self.containers.iter().any(|container| matches!(container, Container::Item { .. })) {
-            self.gap = Gap::Line;
+            self.gap = BlockGap::Line;
         }
         self.push(Container::List(first));
     }
@@ -126,7 +126,7 @@ impl Writer {
             }
         };
         if begun {
-            self.gap = Gap::Line;
+            self.gap = BlockGap::Line;
         }
         let sign = match self.containers.last_mut() {
             Some(Container::List(Some(number))) => {

@@ -1,0 +1,86 @@
+//! What foreign servers say about their tools is data: capped, cleaned, and never allowed to reach out. The
+//! same limits go for all services; built-in ones keep them by themselves.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::manifest::{SchemaError, SchemaValidator, check_schema};
+use crate::tool::{ToolSpec, is_hidden, strip_invisible};
+
+const MAX_DESCRIPTION: usize = 4_096;
+const MAX_SCHEMA_BYTES: usize = 64 * 1024;
+const MAX_SCHEMA_DEPTH: usize = 32;
+
+/// The tool with harmless text, or why it is not offered.
+pub(super) fn sanitize_tool(mut tool: ToolSpec) -> Result<ToolSpec, String> {
+    if tool.name.as_str().chars().any(|c| c.is_control() || c.is_whitespace() || is_hidden(c)) {
+        return Err("its name holds characters that do not show".to_owned());
+    }
+    if too_large(&tool.input_schema) {
+        return Err("its input schema is too large or too deep".to_owned());
+    }
+    sanitize_schema(Arc::make_mut(&mut tool.input_schema));
+    // What comes with it is for those who want more; a tool can do without.
+    tool.output_schema = tool.output_schema.filter(|schema| !too_large(schema) && check_schema(schema).is_ok());
+    if let Some(schema) = &mut tool.output_schema {
+        sanitize_schema(Arc::make_mut(schema));
+    }
+    tool.meta = tool.meta.filter(|meta| meta.to_string().len() <= MAX_SCHEMA_BYTES);
+    tool.description = sanitize_text(&tool.description);
+    tool.title = tool.title.map(|title| sanitize_text(&title));
+    Ok(tool)
+}
+
+/// Without control, zero-width and bidirectional characters, and not longer than anyone reads.
+pub(super) fn sanitize_text(text: &str) -> String {
+    let mut clean = strip_invisible(text);
+    if clean.len() > MAX_DESCRIPTION {
+        let mut end = MAX_DESCRIPTION;
+        while !clean.is_char_boundary(end) {
+            end -= 1;
+        }
+        clean.truncate(end);
+        clean.push('…');
+    }
+    clean
+}
+
+fn too_large(schema: &Map<String, Value>) -> bool {
+    let schema = Value::Object(schema.clone());
+    schema.to_string().len() > MAX_SCHEMA_BYTES || depth(&schema) > MAX_SCHEMA_DEPTH
+}
+
+/// A model reads what a schema says about the arguments just as it reads the description.
+fn sanitize_schema(schema: &mut Map<String, Value>) {
+    for (key, value) in schema {
+        match value {
+            Value::String(text) if ["description", "title", "$comment"].contains(&key.as_str()) => {
+                *text = sanitize_text(text);
+            }
+            other => sanitize_schemas(other),
+        }
+    }
+}
+
+fn sanitize_schemas(value: &mut Value) {
+    match value {
+        Value::Object(object) => sanitize_schema(object),
+        Value::Array(items) => items.iter_mut().for_each(sanitize_schemas),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(object) => 1 + object.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+/// Checks the arguments of calls. Nothing is ever fetched for it: the crate is built without network and file access, so a
+/// schema that points elsewhere does not compile.
+pub(super) fn validator(tool: &ToolSpec) -> Result<SchemaValidator, SchemaError> {
+    SchemaValidator::new(&tool.input_schema)
+}

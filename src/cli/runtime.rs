@@ -1,0 +1,214 @@
+//! Running things for a command: the async runtime, the services, the session, and an orderly end whatever
+//! happens: the work is done, fails, or is interrupted.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Global;
+use super::folders::Folders;
+use super::output::{CommandError, CommandOutput, display_line};
+use crate::agents::TurnLimits;
+use crate::broker::BindError;
+use crate::graph::Plan;
+use crate::process::{self, Reaper};
+use crate::runtime::{Runtime, RuntimePaths};
+use crate::services::{Cassette, Environment, PoolOptions};
+use crate::session::{SessionError, SessionOptions, Sessions};
+use crate::store::{self, StoreError};
+use crate::tool::SessionContext;
+
+/// How long work that knows of an interrupt may take to end by itself.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What a command has to work with.
+pub(super) struct CommandRuntime {
+    pub(super) runtime: Runtime,
+    pub(super) session: Arc<SessionContext>,
+    interrupt: OnceLock<CancellationToken>,
+}
+
+impl CommandRuntime {
+    /// For work that wants to end in order: cancelled by Ctrl-C and the like. Without this it is dropped where
+    /// it stands.
+    pub(super) fn interrupt(&self) -> CancellationToken {
+        self.interrupt.get_or_init(CancellationToken::new).clone()
+    }
+}
+
+/// What ends a command before its work is done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum StopSignals {
+    /// Ctrl-C, too.
+    Anything,
+    /// Ctrl-C means something else; a SIGTERM and a terminal that goes away still end it.
+    Hangup,
+}
+
+/// Runs `work` with services at hand, and ends them all before it returns.
+pub(super) fn block_on<T>(
+    plan: Plan,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+    work: impl AsyncFnOnce(&CommandRuntime, &mut CommandOutput) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    block_on_until(StopSignals::Anything, plan, global, folders, output, work)
+}
+
+pub(super) fn block_on_until<T>(
+    ended_by: StopSignals,
+    plan: Plan,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+    work: impl AsyncFnOnce(&CommandRuntime, &mut CommandOutput) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    let cassette = cassette(global)?;
+    process::adopt_orphans().map_err(|error| {
+        CommandError::work(
+            format!("skein cannot watch the processes that it starts: {error}"),
+            "check the limits on threads",
+        )
+    })?;
+    let scratch = folders.state.join("scratch").join(std::process::id().to_string());
+    let id = format!("cli-{}", std::process::id());
+    let session = SessionContext::in_editor(
+        id,
+        folders.cwd.clone(),
+        Vec::new(),
+        scratch.clone(),
+        Arc::new(folders.paths_to_hide()),
+        None,
+    );
+    let tokio = tokio::runtime::Runtime::new()
+        .map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
+    let result = tokio.block_on(async {
+        let interrupted = wait_for_signal(ended_by);
+        let options = PoolOptions {
+            environment: Environment::new(folders.environment()),
+            reaper: Some(reaper()?),
+            data: folders.data.clone(),
+            user: folders.user(),
+            cassette,
+        };
+        let home = RuntimePaths { sockets: sockets(folders), program: own_program()?, scratch: scratch.join("agents") };
+        let runtime = Runtime::start(Arc::new(plan), global.built_in.registry.clone(), options, Some(home));
+        let started = CommandRuntime { runtime, session, interrupt: OnceLock::new() };
+        let ended = async {
+            let failure = interrupted.await;
+            if let Some(interrupt) = started.interrupt.get() {
+                interrupt.cancel();
+                tokio::time::sleep(GRACE).await;
+            }
+            failure
+        };
+        let result = tokio::select! {
+            biased;
+            result = work(&started, output) => result,
+            failure = ended => Err(failure),
+        };
+        started.runtime.stop().await;
+        result
+    });
+    // A read of stdin that nobody will answer must not keep the program alive.
+    tokio.shutdown_timeout(Duration::from_millis(100));
+    process::end_all_scopes();
+    if std::fs::remove_dir_all(&scratch).is_err() && scratch.exists() {
+        tracing::warn!(folder = %scratch.display(), "scratch files are left behind");
+    }
+    result
+}
+
+/// Where running Skeins tell how they are.
+pub(super) fn sockets(folders: &Folders) -> PathBuf {
+    folders.state.join("run")
+}
+
+/// Sessions over the store, with what they leave behind in the folders of this machine.
+pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: &Folders) -> Sessions {
+    let hidden = Arc::new(folders.paths_to_hide());
+    let options = SessionOptions { limits, scratch: folders.state.join("scratch"), hidden, os: std::env::consts::OS };
+    Sessions::new(store, options)
+}
+
+fn reaper() -> Result<Reaper, CommandError> {
+    Ok(Reaper::new(own_program()?, &["reaper".into()]))
+}
+
+fn own_program() -> Result<PathBuf, CommandError> {
+    std::env::current_exe().map_err(|error| {
+        CommandError::work(
+            format!("skein does not know its own program: {error}"),
+            "check that skein itself can be run",
+        )
+    })
+}
+
+fn cassette(global: &Global) -> Result<Option<Cassette>, CommandError> {
+    let opened = match (&global.record, &global.replay) {
+        (Some(file), _) => Cassette::to_file(file).map(Some),
+        (None, Some(file)) => Cassette::from_file(file).map(Some),
+        (None, None) => Ok(None),
+    };
+    opened.map_err(|error| CommandError::usage(error.to_string(), "name a file that --record can write or has written"))
+}
+
+/// Waits for SIGTERM, a terminal that goes away, or Ctrl-C. It listens from the moment it is called: whoever
+/// ends skein while it still starts things gets an orderly end, too.
+fn wait_for_signal(ended_by: StopSignals) -> impl Future<Output = CommandError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut kinds = vec![SignalKind::terminate(), SignalKind::hangup()];
+    if ended_by == StopSignals::Anything {
+        kinds.push(SignalKind::interrupt());
+    }
+    let signals: Vec<_> = kinds.into_iter().map(signal).collect();
+    async move {
+        let mut listening: Vec<_> = signals.into_iter().filter_map(Result::ok).collect();
+        if listening.is_empty() {
+            return std::future::pending().await;
+        }
+        futures::future::select_all(listening.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
+        CommandError::Interrupted
+    }
+}
+
+pub(super) fn bind_failure(error: &BindError) -> CommandError {
+    let help = match error {
+        BindError::UnknownMode(_) => "see `skein agents`",
+        BindError::Service { .. } => {
+            "correct the service's manifest, or make its dependency optional; the log has its own words"
+        }
+    };
+    CommandError::work(error.to_string(), help)
+}
+
+/// Where the ids are.
+pub(super) const LISTED: &str = "`skein sessions list` shows those that there are";
+
+pub(super) fn session_failure(error: &SessionError) -> CommandError {
+    match error {
+        SessionError::Unknown(id) => CommandError::no_session(id, LISTED),
+        SessionError::Store(error) => store_failure(error),
+        SessionError::Bind(error) => bind_failure(error),
+        SessionError::Model(_) => CommandError::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
+        SessionError::External(_) => {
+            CommandError::work(error.to_string(), "the log has what the agent itself said; see docs/external-agents.md")
+        }
+        SessionError::Record { .. } => CommandError::work(error.to_string(), "start a new session"),
+    }
+}
+
+pub(super) fn store_failure(error: &StoreError) -> CommandError {
+    match error {
+        StoreError::Ambiguous { .. } => {
+            CommandError::usage(display_line(&error.to_string()), "`skein sessions list` shows whole ids")
+        }
+        _ => CommandError::work(
+            display_line(&error.to_string()),
+            "sessions lie in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
+        ),
+    }
+}

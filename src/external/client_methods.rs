@@ -1,0 +1,499 @@
+//! What an agent outside asks of us: files, terminals, consent, questions for the user.
+//!
+//! Invariant: everything passes the binding of the mode it works in. What the mode does not admit does not exist here,
+//! and no question of consent is answered by anybody but a person, unless the answer is no.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_client_protocol::v1::schema as acp;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{RpcError, lock};
+use super::session::{AcpSession, SessionBinding};
+use super::valid;
+use crate::agents::{Event, StatusUpdate};
+use crate::broker::{self, Binding, ExternalPermissionRequest, GateDecision, PermissionOption};
+use crate::conversation::ToolUse;
+use crate::manifest::ApprovalLevel;
+use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit};
+use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
+use crate::tool::{CallContext, ToolOutcome, strip_invisible, truncate};
+
+/// All that can be asked.
+pub(super) const METHODS: [&str; 9] = [
+    "fs/read_text_file",
+    "fs/write_text_file",
+    "terminal/create",
+    "terminal/output",
+    "terminal/wait_for_exit",
+    "terminal/kill",
+    "terminal/release",
+    "session/request_permission",
+    "elicitation/create",
+];
+
+/// Tools of ours that do the same as what is asked for, and so stand for it in scope, rules and consent.
+const READ: &str = "read_file";
+const WRITE: &str = "write_file";
+const SHELL: &str = "shell";
+const DEVELOPER: &str = "developer";
+
+/// Words that a shell does not take for a program.
+const RESERVED: [&str; 20] = [
+    "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "in", "function",
+    "select", "time", "coproc", "!", "{", "[[",
+];
+
+/// Output that is kept of a command whose caller sets no limit.
+const OUTPUT_LIMIT: u64 = 1 << 20;
+const MAX_TERMINALS: usize = 32;
+/// Bytes of a question that are shown.
+const MAX_MESSAGE: usize = 4096;
+
+/// What a mode lets the agent ask for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct GrantedCapabilities {
+    pub(super) read: bool,
+    pub(super) write: bool,
+    pub(super) terminal: bool,
+}
+
+impl GrantedCapabilities {
+    pub(super) fn of(binding: &Binding) -> Self {
+        let has = |tool| tool_name(binding, tool).is_some();
+        Self { read: has(READ), write: has(WRITE), terminal: has(SHELL) }
+    }
+}
+
+/// The name by which the mode has one of our own tools.
+fn tool_name(binding: &Binding, tool: &str) -> Option<String> {
+    let ours = |of: &broker::BoundTool| of.service.as_str() == DEVELOPER && of.spec.name.as_str() == tool;
+    binding.tools().iter().find(|(_, of)| ours(of)).map(|(name, _)| name.clone())
+}
+
+pub(super) async fn answer(
+    place: &Arc<AcpSession>,
+    method: &str,
+    params: Value,
+    taken_back: &CancellationToken,
+) -> Result<Value, RpcError> {
+    let unknown = || RpcError::new(-32601, format!("there is no method `{method}` here"));
+    let Some(bound) = place.session_binding() else {
+        // Whoever is asked a single question has nothing to ask for, and nobody to ask.
+        return if method == "session/request_permission" { Ok(cancelled()) } else { Err(unknown()) };
+    };
+    // What nobody waits for any more is not done.
+    let cancel = place.turn_cancel().child_token();
+    let asked = ClientRequest { session: place, binding: &bound, cancel: &cancel };
+    let work = async {
+        match method {
+            "fs/read_text_file" => asked.read(read(params)?).await,
+            "fs/write_text_file" => asked.write(read(params)?).await,
+            "terminal/create" => asked.create(read(params)?).await,
+            "terminal/output" => asked.output(read(params)?).await,
+            "terminal/wait_for_exit" => asked.wait(read(params)?).await,
+            "terminal/kill" => asked.kill(read(params)?).await,
+            "terminal/release" => asked.release(read(params)?).await,
+            "session/request_permission" => asked.permission(params).await,
+            "elicitation/create" => asked.elicit(read(params)?).await,
+            _ => Err(unknown()),
+        }
+    };
+    tokio::select! {
+        biased;
+        () = taken_back.cancelled() => {
+            cancel.cancel();
+            if method == "session/request_permission" { Ok(cancelled()) } else { Err(RpcError::new(-32800, "cancelled")) }
+        }
+        answer = work => answer,
+    }
+}
+
+fn read<T: DeserializeOwned>(params: Value) -> Result<T, RpcError> {
+    serde_json::from_value(params).map_err(|error| RpcError::new(-32602, error.to_string()))
+}
+
+fn json_of(value: &impl serde::Serialize) -> Result<Value, RpcError> {
+    serde_json::to_value(value).map_err(|error| RpcError::new(-32603, error.to_string()))
+}
+
+struct ClientRequest<'a> {
+    session: &'a Arc<AcpSession>,
+    binding: &'a SessionBinding,
+    cancel: &'a CancellationToken,
+}
+
+impl ClientRequest<'_> {
+    async fn read(&self, request: acp::ReadTextFileRequest) -> Result<Value, RpcError> {
+        let (path, real) = self.path(&request.path)?;
+        self.permit(READ, "fs/read_text_file", arguments(json!({"path": path}))).await?;
+        self.ensure_unchanged(&request.path, &real)?;
+        let lends = self.binding.session.editor.as_ref().filter(|editor| editor.abilities().read);
+        let text = match lends {
+            Some(editor) => editor.read(&path).await,
+            None => self.session.local().read_below(self.roots(), real.clone()).await,
+        };
+        let text = text.map_err(|error| rpc_error(&error, &path.to_string_lossy()))?;
+        let text = part_of(&text, request.line, request.limit);
+        Ok(json!({"content": text}))
+    }
+
+    async fn write(&self, request: acp::WriteTextFileRequest) -> Result<Value, RpcError> {
+        let (path, real) = self.path(&request.path)?;
+        let shown = arguments(json!({"path": path, "content": request.content}));
+        self.permit(WRITE, "fs/write_text_file", shown).await?;
+        self.ensure_unchanged(&request.path, &real)?;
+        let lends = self.binding.session.editor.as_ref().filter(|editor| editor.abilities().write);
+        let written = match lends {
+            Some(editor) => editor.write(&path, request.content).await,
+            None => self.session.local().write_below(self.roots(), real.clone(), request.content).await,
+        };
+        written.map_err(|error| rpc_error(&error, &path.to_string_lossy()))?;
+        Ok(json!({}))
+    }
+
+    async fn create(&self, request: acp::CreateTerminalRequest) -> Result<Value, RpcError> {
+        self.check_terminal_limit()?;
+        // What is judged is a line for a shell, so nothing may be in it that a shell would read otherwise.
+        if let Some(odd) = request.env.iter().find(|variable| !is_variable(&variable.name)) {
+            return Err(RpcError::new(
+                -32602,
+                format!("`{}` is no name of an environment variable", odd.name.escape_debug()),
+            ));
+        }
+        let session = &self.binding.session;
+        let wanted = request.cwd.clone().unwrap_or_else(|| session.cwd.clone());
+        let (cwd, real) = self.path(&wanted)?;
+        let elsewhere = (cwd != session.cwd).then_some(cwd.as_path());
+        let line = command_line(&request, elsewhere);
+        self.permit(SHELL, "terminal/create", arguments(json!({"command": line}))).await?;
+        self.ensure_unchanged(&wanted, &real)?;
+        self.check_terminal_limit()?;
+        let command = TerminalCommand {
+            program: request.command,
+            args: request.args,
+            env: request.env.into_iter().map(|variable| (variable.name, variable.value)).collect(),
+            cwd,
+            output_limit: request.output_byte_limit.unwrap_or(OUTPUT_LIMIT).min(OUTPUT_LIMIT),
+        };
+        let lends = session.editor.as_ref().filter(|editor| editor.abilities().terminal);
+        let program = command.program.clone();
+        let terminal = match lends {
+            Some(editor) => editor.run(command).await,
+            None => self.session.local().run(command).await,
+        };
+        let terminal: Arc<dyn Terminal> = Arc::from(terminal.map_err(|error| rpc_error(&error, &program))?);
+        let id = terminal.id().to_owned();
+        lock(&self.session.terminals).insert(id.clone(), terminal);
+        Ok(json!({"terminalId": id}))
+    }
+
+    async fn output(&self, request: acp::TerminalOutputRequest) -> Result<Value, RpcError> {
+        let terminal = self.terminal(&request.terminal_id)?;
+        let output = terminal.output().await.map_err(|error| rpc_error(&error, "the terminal"))?;
+        let answer = acp::TerminalOutputResponse::new(output.text, output.truncated);
+        json_of(&answer.exit_status(output.exit.map(exit)))
+    }
+
+    async fn wait(&self, request: acp::WaitForTerminalExitRequest) -> Result<Value, RpcError> {
+        let terminal = self.terminal(&request.terminal_id)?;
+        let ended = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return Err(RpcError::new(-32800, "the turn was cancelled")),
+            ended = terminal.wait() => ended.map_err(|error| rpc_error(&error, "the terminal"))?,
+        };
+        json_of(&acp::WaitForTerminalExitResponse::new(exit(ended)))
+    }
+
+    async fn kill(&self, request: acp::KillTerminalRequest) -> Result<Value, RpcError> {
+        let terminal = self.terminal(&request.terminal_id)?;
+        terminal.kill().await.map_err(|error| rpc_error(&error, "the terminal"))?;
+        Ok(json!({}))
+    }
+
+    async fn release(&self, request: acp::ReleaseTerminalRequest) -> Result<Value, RpcError> {
+        let terminal = self.terminal(&request.terminal_id)?;
+        lock(&self.session.terminals).remove(&*request.terminal_id.0);
+        // Somebody may still wait for its end.
+        drop(terminal.kill().await);
+        Ok(json!({}))
+    }
+
+    fn terminal(&self, id: &acp::TerminalId) -> Result<Arc<dyn Terminal>, RpcError> {
+        let found = lock(&self.session.terminals).get(&*id.0).cloned();
+        found.ok_or_else(|| RpcError::new(-32002, format!("there is no terminal `{}`", id.0)))
+    }
+
+    fn check_terminal_limit(&self) -> Result<(), RpcError> {
+        if lock(&self.session.terminals).len() < MAX_TERMINALS {
+            return Ok(());
+        }
+        Err(RpcError::new(-32603, format!("there are {MAX_TERMINALS} terminals already; release some")))
+    }
+
+    /// Where a path leads, if that is in the session's folders: as the session names it, and as the disk does. Everybody
+    /// who looks at it afterwards looks at one of these, so that a link or a folder of a process means the same to all.
+    fn path(&self, path: &std::path::Path) -> Result<(PathBuf, PathBuf), RpcError> {
+        if !path.is_absolute() {
+            return Err(RpcError::new(-32602, format!("`{}` is not an absolute path", path.display())));
+        }
+        let real = broker::within(path, &self.binding.session).map_err(|reason| RpcError::new(-32603, reason))?;
+        let named = self.binding.session.roots.iter().find_map(|root| {
+            let below = real.strip_prefix(std::fs::canonicalize(root).ok()?).ok()?;
+            Some(if below.as_os_str().is_empty() { root.clone() } else { root.join(below) })
+        });
+        Ok((named.unwrap_or_else(|| real.clone()), real))
+    }
+
+    /// The session's folders, resolved.
+    fn roots(&self) -> Vec<PathBuf> {
+        self.binding.session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect()
+    }
+
+    /// People take their time, and a link may lead elsewhere by now: then nobody consented to it.
+    fn ensure_unchanged(&self, path: &std::path::Path, real: &std::path::Path) -> Result<(), RpcError> {
+        let (_, now) = self.path(path)?;
+        if now == real {
+            return Ok(());
+        }
+        Err(RpcError::new(-32603, format!("`{}` leads elsewhere now; nothing was done", path.display())))
+    }
+
+    /// Whether the mode, its rules and whoever is asked allow what is asked for.
+    async fn permit(&self, tool: &str, method: &str, arguments: Map<String, Value>) -> Result<(), RpcError> {
+        let binding = &self.binding.binding;
+        let unknown = || {
+            let reason = format!(
+                "`{}` has no tool for {method}: its mode lists no group with `{DEVELOPER}.{tool}`",
+                binding.mode()
+            );
+            RpcError::new(-32601, reason)
+        };
+        let name = tool_name(binding, tool).ok_or_else(unknown)?;
+        let id = self.session.calls.issue();
+        let context = CallContext::new(Arc::clone(&self.binding.session)).with_cancel(self.cancel.clone()).with_id(&id);
+        // What somebody is asked about is seen as a call; otherwise the agent itself tells what it does.
+        let asks = matches!(binding.simulate_call(&name, &arguments), Ok(GateDecision::Ask(_)));
+        let notifier = self.session.notifier().filter(|_| asks);
+        if let Some(notifier) = &notifier {
+            let call = ToolUse { id: id.clone(), name: name.clone(), arguments: Value::Object(arguments.clone()) };
+            notifier.log(Event::ToolStarted { call, by: None });
+        }
+        let permitted = binding.permit(&name, &arguments, &context).await;
+        if let Some(notifier) = notifier {
+            let outcome = match &permitted {
+                Ok(()) => ToolOutcome::text("allowed"),
+                Err(reason) => ToolOutcome { refused: true, ..ToolOutcome::error(reason.clone()) },
+            };
+            notifier.log(Event::ToolEnded { id, name, outcome, activity: Vec::new() });
+        }
+        permitted.map_err(|reason| RpcError::new(-32603, reason))
+    }
+
+    /// The agent's own question of consent goes to a person as it is. Nobody else says yes.
+    async fn permission(&self, params: Value) -> Result<Value, RpcError> {
+        let fit = valid::validate::<acp::RequestPermissionRequest>(params);
+        let (request, passed) = fit.ok_or_else(|| RpcError::new(-32602, "this is no question of consent"))?;
+        let mut ids = std::collections::HashSet::new();
+        if request.options.is_empty() || !request.options.iter().all(|option| ids.insert(&option.option_id)) {
+            return Err(RpcError::new(
+                -32602,
+                "the options of a question need ids of their own, and there must be one",
+            ));
+        }
+        let Value::Object(mut whole) = passed else { return Err(RpcError::new(-32602, "this is no object")) };
+        whole.remove("sessionId");
+        if !whole.get_mut("toolCall").is_some_and(|call| self.session.calls.rewrite(call)) {
+            return Err(RpcError::new(-32602, "this tool call is not one of yours"));
+        }
+        let title = request.tool_call.fields.title.clone().unwrap_or_else(|| "something it does not name".to_owned());
+        let level = self.binding.binding.approval();
+        if matches!(level, ApprovalLevel::ReadOnly | ApprovalLevel::Deny) {
+            self.tell_refused(&title, &format!("the approval level is `{}`", level.as_str()));
+            return Ok(rejection(&request.options));
+        }
+        let option = |option: &acp::PermissionOption| PermissionOption {
+            id: option.option_id.0.to_string(),
+            name: option.name.clone(),
+            allows: allows(option.kind),
+        };
+        let choosing = ExternalPermissionRequest {
+            by: self.binding.binding.mode().to_string(),
+            apart: None,
+            title: title.clone(),
+            call: None,
+            options: request.options.iter().map(option).collect(),
+            request: whole,
+        };
+        let chosen = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return Ok(cancelled()),
+            chosen = self.binding.asker.choose(choosing) => chosen,
+        };
+        let known = chosen.filter(|chosen| request.options.iter().any(|option| *option.option_id.0 == **chosen));
+        Ok(match known {
+            Some(id) => json!({"outcome": {"outcome": "selected", "optionId": id}}),
+            None if self.cancel.is_cancelled() => cancelled(),
+            None => {
+                self.tell_refused(&title, "nobody has chosen one of its answers");
+                rejection(&request.options)
+            }
+        })
+    }
+
+    fn tell_refused(&self, title: &str, why: &str) {
+        if let Some(notifier) = self.session.notifier() {
+            let text = format!("{} asked about `{title}`; it was refused: {why}", self.binding.binding.mode());
+            notifier.status(StatusUpdate::Notice(text));
+        }
+    }
+
+    async fn elicit(&self, request: acp::CreateElicitationRequest) -> Result<Value, RpcError> {
+        let unreadable = || RpcError::new(-32602, "this is no question with fields or a page");
+        let whole = json_of(&request)?;
+        let text = |key: &str| whole[key].as_str().map(str::to_owned);
+        let wanted = match whole["mode"].as_str() {
+            Some("url") => ElicitationKind::Page {
+                id: text("elicitationId").ok_or_else(unreadable)?,
+                url: text("url").ok_or_else(unreadable)?,
+            },
+            Some("form") => {
+                ElicitationKind::Fields(whole["requestedSchema"].as_object().cloned().ok_or_else(unreadable)?)
+            }
+            _ => return Err(unreadable()),
+        };
+        if let ElicitationKind::Page { id, .. } = &wanted {
+            lock(&self.session.pages).insert(id.clone());
+        }
+        let question = Elicitation {
+            by: self.session.who().title.clone(),
+            call: text("toolCallId").and_then(|id| self.session.calls.admit(&id)).map(Into::into),
+            message: truncate(&strip_invisible(&text("message").unwrap_or_default()), MAX_MESSAGE).to_owned(),
+            kind: wanted,
+        };
+        if let Some(reason) = question.refusal() {
+            self.tell_refused("a question of its own", &reason);
+            return Ok(json!({"action": "decline"}));
+        }
+        let said = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => ElicitationResponse::Dismissed,
+            said = self.binding.asker.elicit(question) => said,
+        };
+        Ok(match said {
+            ElicitationResponse::Accepted(content) if content.is_empty() => json!({"action": "accept"}),
+            ElicitationResponse::Accepted(content) => json!({"action": "accept", "content": content}),
+            ElicitationResponse::Declined => json!({"action": "decline"}),
+            ElicitationResponse::Dismissed | ElicitationResponse::Unavailable => json!({"action": "cancel"}),
+        })
+    }
+}
+
+fn arguments(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn allows(kind: acp::PermissionOptionKind) -> bool {
+    matches!(kind, acp::PermissionOptionKind::AllowOnce | acp::PermissionOptionKind::AllowAlways)
+}
+
+/// No, in the agent's own words if it has some.
+fn rejection(options: &[acp::PermissionOption]) -> Value {
+    let no = options.iter().find(|option| option.kind == acp::PermissionOptionKind::RejectOnce);
+    let no = no.or_else(|| options.iter().find(|option| option.kind == acp::PermissionOptionKind::RejectAlways));
+    no.map_or_else(cancelled, |option| json!({"outcome": {"outcome": "selected", "optionId": option.option_id}}))
+}
+
+fn cancelled() -> Value {
+    json!({"outcome": {"outcome": "cancelled"}})
+}
+
+fn rpc_error(error: &EditorError, what: &str) -> RpcError {
+    match error {
+        EditorError::NotFound => RpcError::new(-32002, format!("`{what}` is not there")),
+        EditorError::Failed(reason) => RpcError::new(-32603, format!("`{what}`: {reason}")),
+    }
+}
+
+fn exit(exit: TerminalExit) -> acp::TerminalExitStatus {
+    acp::TerminalExitStatus::new().exit_code(exit.code).signal(exit.signal)
+}
+
+/// Some lines of a text; the first is 1.
+fn part_of(text: &str, line: Option<u32>, limit: Option<u32>) -> String {
+    if line.is_none() && limit.is_none() {
+        return text.to_owned();
+    }
+    let skip = line.unwrap_or(1).max(1) as usize - 1;
+    let limit = limit.map_or(usize::MAX, |limit| limit as usize);
+    text.split_inclusive('\n').skip(skip).take(limit).collect()
+}
+
+/// What a shell would be given to do the same: what rules and people read.
+fn command_line(request: &acp::CreateTerminalRequest, cwd: Option<&std::path::Path>) -> String {
+    let mut words: Vec<_> =
+        request.env.iter().map(|variable| format!("{}={}", variable.name, shell_quote(&variable.value))).collect();
+    // In the place of a program `A=b` would be a variable, and some words something of the shell's own.
+    let program = &request.command;
+    let means_more = program.contains('=') || RESERVED.contains(&program.as_str());
+    words.push(if means_more { in_quotes(program) } else { shell_quote(program) });
+    words.extend(request.args.iter().map(|argument| shell_quote(argument)));
+    let line = words.join(" ");
+    cwd.map_or(line.clone(), |cwd| format!("cd {} && {line}", shell_quote(&cwd.to_string_lossy())))
+}
+
+fn shell_quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { in_quotes(word) }
+}
+
+fn in_quotes(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn is_variable(name: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+    name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_judged_as_the_line_that_does_the_same() {
+        let request: acp::CreateTerminalRequest = serde_json::from_value(json!({
+            "sessionId": "s", "command": "rm", "args": ["-rf", "it's all", "$HOME"], "env": [{"name": "A", "value": "b c"}],
+        }))
+        .unwrap();
+        let line = r"A='b c' rm -rf 'it'\''s all' '$HOME'";
+        assert_eq!(command_line(&request, None), line);
+        assert_eq!(command_line(&request, Some(std::path::Path::new("/tmp/x y"))), format!("cd '/tmp/x y' && {line}"));
+    }
+
+    #[test]
+    fn nothing_is_smuggled_past_the_judge() {
+        for name in ["git status X", "\ngit status", "A=b", "", "1A", "A-B", "A;B"] {
+            assert!(!is_variable(name), "{name:?}");
+        }
+        assert!(is_variable("PYTHONPATH") && is_variable("_x1"));
+        let request: acp::CreateTerminalRequest =
+            serde_json::from_value(json!({"sessionId": "s", "command": "A=b", "args": ["git", "status"]})).unwrap();
+        assert_eq!(command_line(&request, None), "'A=b' git status");
+    }
+
+    #[test]
+    fn lines_are_counted_from_one() {
+        let text = "a\nb\nc\n";
+        assert_eq!(part_of(text, None, None), text);
+        assert_eq!(part_of(text, Some(2), Some(1)), "b\n");
+        assert_eq!(part_of(text, Some(0), Some(1)), "a\n");
+        assert_eq!(part_of(text, Some(9), None), "");
+    }
+}

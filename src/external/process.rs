@@ -1,0 +1,159 @@
+//! The program of an agent outside: its three pipes, and its end.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
+use std::sync::Weak;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{AgentConnection, OutgoingLine};
+use crate::ids::AgentName;
+use crate::process::{OutputLimit, OutputVerdict, ProcessGroup};
+use crate::services::{LineReader, SecretValues};
+use crate::tool::{strip_to_line, truncate};
+
+/// A longer line is no message.
+const MAX_LINE: u64 = 64 << 20;
+/// Lines that are no message, in a row, before it is said that it does not speak the protocol.
+const MAX_GARBAGE: usize = 100;
+/// Bytes of a line on stderr that are logged.
+const MAX_LOGGED: usize = 4 << 10;
+/// How long it has to end by itself once its input is closed, and again after SIGTERM.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Reads in a thread of its own, which costs a stream of small pieces far less than going through the runtime. Tells at
+/// the end why, if there was a reason.
+pub(super) fn reading(
+    peer: Weak<AgentConnection>,
+    stdout: ChildStdout,
+) -> std::io::Result<oneshot::Receiver<Option<String>>> {
+    let (tell, told) = oneshot::channel();
+    let pipe = stdout.into_owned_fd()?;
+    let flags = rustix::fs::fcntl_getfl(&pipe)?;
+    rustix::fs::fcntl_setfl(&pipe, flags - rustix::fs::OFlags::NONBLOCK)?;
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::Builder::new().name("agent-reader".to_owned()).spawn(move || {
+        // What the agent asks for is done there.
+        let _runtime = runtime.enter();
+        // Nobody may wait for it any more.
+        drop(tell.send(read(&peer, BufReader::with_capacity(64 << 10, File::from(pipe)))));
+    })?;
+    Ok(told)
+}
+
+fn read(peer: &Weak<AgentConnection>, mut reader: impl BufRead) -> Option<String> {
+    let (mut line, mut garbage) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(error) => return Some(error.to_string()),
+        }
+        if line.len() as u64 == MAX_LINE {
+            return Some(format!("it sent a line of more than {} MiB", MAX_LINE >> 20));
+        }
+        let peer = peer.upgrade()?;
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        peer.record_activity();
+        match peer.handle_line(&line) {
+            Ok(()) => garbage = 0,
+            Err(()) => {
+                garbage += 1;
+                tracing::debug!(agent = %peer.name(), "a line that is no message");
+                if garbage > MAX_GARBAGE {
+                    return Some("it does not speak ACP: its output is not JSON-RPC".to_owned());
+                }
+            }
+        }
+    }
+}
+
+pub(super) async fn write(
+    stdin: Option<ChildStdin>,
+    mut lines: mpsc::UnboundedReceiver<OutgoingLine>,
+    stop: CancellationToken,
+) {
+    let Some(mut stdin) = stdin else { return };
+    loop {
+        let line = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            line = lines.recv() => line,
+        };
+        let Some((mut line, _room)) = line else { return };
+        line.push('\n');
+        let written = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            written = stdin.write_all(line.as_bytes()) => written,
+        };
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for the end of the program, makes it if it is to end, and says why it did.
+pub(super) async fn supervise(
+    mut group: ProcessGroup,
+    mut reading: oneshot::Receiver<Option<String>>,
+    stop: &CancellationToken,
+    ending: &CancellationToken,
+    mut last_words: watch::Receiver<String>,
+) -> String {
+    let (why, read) = tokio::select! {
+        biased;
+        () = stop.cancelled() => ("it was stopped".to_owned(), None),
+        () = ending.cancelled() => ("skein ends".to_owned(), None),
+        reason = &mut reading => (reason.ok().flatten().unwrap_or_default(), Some(())),
+        status = group.wait() => (status, None),
+    };
+    // It ends when its input does, and what it said last is still read. Others of its group end with it.
+    stop.cancel();
+    let status = tokio::time::timeout(GRACE, group.wait()).await.ok();
+    if read.is_none() && !ending.is_cancelled() {
+        drop(tokio::time::timeout(GRACE / 4, &mut reading).await);
+    }
+    group.stop(GRACE).await;
+    let why = if why.is_empty() { status.unwrap_or_else(|| "it closed its output".to_owned()) } else { why };
+    // Whoever reads its stderr goes when that is at its end.
+    drop(tokio::time::timeout(GRACE, async { while last_words.changed().await.is_ok() {} }).await);
+    let last = last_words.borrow().clone();
+    if last.is_empty() { why } else { format!("{why}; its last words: {last}") }
+}
+
+/// What it says on stderr goes to the log, without the secrets it was given; the last line is kept.
+pub(super) async fn log(agent: AgentName, stderr: ChildStderr, secrets: SecretValues, last: watch::Sender<String>) {
+    let mut lines = LineReader::new(tokio::io::BufReader::new(stderr), 64 << 10);
+    let mut limit = OutputLimit::default();
+    loop {
+        let line = match lines.next().await {
+            Ok(Some(line)) => line,
+            Ok(None) => break,
+            // A line without end is logged in pieces: a program whose stderr is closed would die of it.
+            Err(_) => lines.take_partial(),
+        };
+        // Cut only after the secrets are gone: half of one would not be found.
+        let line = secrets.hide(String::from_utf8_lossy(&line).trim());
+        let line = truncate(&line, MAX_LOGGED);
+        if !line.is_empty() {
+            if let Some(dropped) = limit.take_dropped() {
+                tracing::warn!(%agent, "agent stderr: {dropped}");
+            }
+            if limit.admit(line.len()) == OutputVerdict::Keep {
+                tracing::info!(%agent, stderr = %line, "agent says");
+            }
+            last.send_replace(truncate(&strip_to_line(line), 300).to_owned());
+        }
+    }
+    if let Some(dropped) = limit.finish() {
+        tracing::warn!(%agent, "agent stderr: {dropped}");
+    }
+}

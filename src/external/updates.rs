@@ -1,0 +1,321 @@
+//! What an agent outside tells in a turn, on its way to whoever hears the turn: plain text in our words, everything else
+//! as it came with what it means beside it.
+//!
+//! Invariant: every call that was told to begin is told to end, and nothing is told twice.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_client_protocol::v1::schema as acp;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::agents::{ChunkTemplate, Event, Notifier, StatusUpdate};
+use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
+use crate::tool::{Activity, ToolOutcome};
+
+/// The params of an update, as far as they are looked into here.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UpdateParams<'a> {
+    #[serde(rename = "sessionId")]
+    _session: IgnoredAny,
+    #[serde(borrow)]
+    update: &'a RawValue,
+}
+
+/// An update that is a piece of text, which most are; what is beside the text is left as it is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChunkUpdate<'a> {
+    #[serde(rename = "sessionUpdate")]
+    kind: TextChunkKind,
+    #[serde(borrow)]
+    content: ChunkText<'a>,
+    #[serde(rename = "messageId")]
+    message: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChunkText<'a> {
+    #[serde(rename = "type")]
+    _kind: TextKind,
+    #[serde(borrow)]
+    text: &'a RawValue,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+enum TextKind {
+    #[serde(rename = "text")]
+    Text,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+enum TextChunkKind {
+    #[serde(rename = "agent_message_chunk")]
+    Agent,
+    #[serde(rename = "agent_thought_chunk")]
+    Thought,
+}
+
+/// A piece of text with what stands around it.
+pub(super) struct TextChunk<'a> {
+    kind: TextChunkKind,
+    text: String,
+    /// The update before and behind the text; nothing if it says no more than that it is text.
+    around: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> TextChunk<'a> {
+    /// Nothing if the update is anything else, or not as the protocol has it.
+    pub(super) fn of(params: &'a RawValue) -> Option<Self> {
+        let update = serde_json::from_str::<UpdateParams<'_>>(params.get()).ok()?.update.get();
+        let chunk: ChunkUpdate<'_> = serde_json::from_str(update).ok()?;
+        let is_object = |meta: &RawValue| meta.get().starts_with('{') || meta.get() == "null";
+        if ![chunk.meta, chunk.content.meta].into_iter().flatten().all(is_object) {
+            return None;
+        }
+        let raw = chunk.content.text.get();
+        let text = serde_json::from_str(raw).ok()?;
+        let plain = chunk.message.is_none() && chunk.meta.is_none() && chunk.content.meta.is_none();
+        // It is a part of the update, so it is found there.
+        let at = raw.as_ptr() as usize - update.as_ptr() as usize;
+        let around = (!plain).then(|| (&update[..at], &update[at + raw.len()..]));
+        Some(Self { kind: chunk.kind, text, around })
+    }
+}
+
+/// Bytes of updates that an agent may send in one turn. The store keeps them, some of them twice.
+const MAX_TURN: usize = 16 << 20;
+/// Bytes of one update. As values in memory it may take fifty times as much.
+const MAX_UPDATE: usize = 4 << 20;
+
+/// Whether an update is passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UpdateVerdict {
+    Passes,
+    /// It is the first of the turn that is dropped.
+    FirstDropped,
+    Dropped,
+}
+
+/// What is being told.
+#[derive(Default)]
+pub(super) struct UpdateRelay {
+    /// Whoever hears it; nobody before the first turn, and nobody after one that was cancelled.
+    notifier: Option<Arc<dyn Notifier>>,
+    /// What was said since the last message ended, and what stands around it.
+    parts: Vec<MessagePart>,
+    template: Option<Arc<ChunkTemplate>>,
+    /// Calls that have begun and not ended.
+    calls: BTreeMap<String, ActiveCall>,
+    /// Bytes of the updates of this turn.
+    size: usize,
+    /// Updates were dropped in this turn.
+    dropped: bool,
+}
+
+struct ActiveCall {
+    name: String,
+    /// What the call changed, and where it worked. Each is told as a whole, and replaces what was told before.
+    changed: Vec<Activity>,
+    locations: Vec<Activity>,
+}
+
+impl UpdateRelay {
+    pub(super) fn begin(&mut self, notifier: Arc<dyn Notifier>) {
+        // What was said after the last turn is of that turn.
+        self.flush();
+        *self = Self { notifier: Some(notifier), ..Self::default() };
+    }
+
+    pub(super) fn notifier(&self) -> Option<Arc<dyn Notifier>> {
+        self.notifier.clone()
+    }
+
+    /// The turn is over. What has begun is told to have ended; `heard` if what is said later may still be told.
+    pub(super) fn end(&mut self, why: &str, heard: bool) {
+        self.flush();
+        for (id, begun) in std::mem::take(&mut self.calls) {
+            let failed = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed"});
+            let outcome = ToolOutcome::error(format!("it was left open: {why}"));
+            let activity = [begun.changed, begun.locations].concat();
+            let ended = Event::ToolEnded { id, name: begun.name, outcome, activity };
+            self.log(Event::External { told: json!({"update": failed}), means: vec![ended], heard: false });
+        }
+        if !heard {
+            self.notifier = None;
+        }
+    }
+
+    /// Counts an update of this size against the limits of the turn.
+    pub(super) fn admit(&mut self, bytes: usize) -> UpdateVerdict {
+        let size = self.size.saturating_add(bytes);
+        if bytes <= MAX_UPDATE && size <= MAX_TURN {
+            self.size = size;
+            UpdateVerdict::Passes
+        } else if std::mem::replace(&mut self.dropped, true) {
+            UpdateVerdict::Dropped
+        } else {
+            UpdateVerdict::FirstDropped
+        }
+    }
+
+    /// The notice about dropped updates.
+    pub(super) fn drop_notice(agent: &str) -> String {
+        format!(
+            "`{agent}` sends more than Skein keeps ({} MiB in a turn, {} MiB in an update); the rest of it is dropped",
+            MAX_TURN >> 20,
+            MAX_UPDATE >> 20
+        )
+    }
+
+    pub(super) fn piece(&mut self, piece: TextChunk<'_>) {
+        let TextChunk { kind: voice, text, around } = piece;
+        let same = match (&self.template, around) {
+            (Some(frame), Some((before, after))) => frame.before == before && frame.after == after,
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            self.flush();
+            let frame =
+                |(before, after): (&str, &str)| ChunkTemplate { before: before.to_owned(), after: after.to_owned() };
+            self.template = around.map(frame).map(Arc::new);
+        }
+        let Some(notifier) = &self.notifier else { return };
+        match (self.parts.last_mut(), voice) {
+            (Some(MessagePart::Content(Content::Text(said))), TextChunkKind::Agent)
+            | (Some(MessagePart::Thought(said)), TextChunkKind::Thought) => {
+                said.push_str(&text);
+            }
+            (_, TextChunkKind::Agent) => self.parts.push(MessagePart::Content(Content::text(text.as_str()))),
+            (_, TextChunkKind::Thought) => self.parts.push(MessagePart::Thought(text.clone())),
+        }
+        notifier.status(match (&self.template, voice) {
+            (Some(frame), _) => {
+                StatusUpdate::ExternalChunk { text, thought: voice == TextChunkKind::Thought, frame: Arc::clone(frame) }
+            }
+            (None, TextChunkKind::Agent) => StatusUpdate::Text(text),
+            (None, TextChunkKind::Thought) => StatusUpdate::Thought(text),
+        });
+    }
+
+    /// Anything else that is told, which is known to be an update.
+    pub(super) fn other(&mut self, typed: acp::SessionUpdate, told: Value) {
+        self.flush();
+        let means = self.native_events(typed);
+        self.log(Event::External { told, means, heard: false });
+    }
+
+    /// What was said so far is a message.
+    fn flush(&mut self) {
+        let (parts, frame) = (std::mem::take(&mut self.parts), self.template.take());
+        let said = match parts.as_slice() {
+            [] => return,
+            [MessagePart::Content(Content::Text(text)) | MessagePart::Thought(text)] => text.clone(),
+            _ => String::new(),
+        };
+        let message = Event::Message { message: Arc::new(Message { role: Role::Assistant, parts }) };
+        // In a frame all parts are one text.
+        let update = frame.and_then(|frame| serde_json::from_str::<Value>(&frame.around(&said)).ok());
+        self.log(match update {
+            Some(update) => Event::External { told: json!({"update": update}), means: vec![message], heard: true },
+            None => message,
+        });
+    }
+
+    fn log(&self, event: Event) {
+        if let Some(notifier) = &self.notifier {
+            notifier.log(event);
+        }
+    }
+
+    fn native_events(&mut self, update: acp::SessionUpdate) -> Vec<Event> {
+        match update {
+            acp::SessionUpdate::AgentMessageChunk(chunk) => {
+                let parts = vec![MessagePart::Content(content(&chunk.content))];
+                vec![Event::Message { message: Arc::new(Message { role: Role::Assistant, parts }) }]
+            }
+            acp::SessionUpdate::ToolCall(call) => {
+                let id = call.tool_call_id.0.to_string();
+                let fields = acp::ToolCallUpdateFields::new()
+                    .title(call.title)
+                    .name(call.name)
+                    .status(call.status)
+                    .content(call.content)
+                    .locations(call.locations)
+                    .raw_input(call.raw_input)
+                    .raw_output(call.raw_output);
+                self.call(id, fields)
+            }
+            acp::SessionUpdate::ToolCallUpdate(update) => self.call(update.tool_call_id.0.to_string(), update.fields),
+            _ => Vec::new(),
+        }
+    }
+
+    fn call(&mut self, id: String, fields: acp::ToolCallUpdateFields) -> Vec<Event> {
+        let mut means = Vec::new();
+        if !self.calls.contains_key(&id) {
+            let name = fields.name.clone().or(fields.title.clone()).unwrap_or_else(|| id.clone());
+            let arguments = fields.raw_input.clone().unwrap_or_else(|| json!({}));
+            let call = ToolUse { id: id.clone(), name: name.clone(), arguments };
+            means.push(Event::ToolStarted { call, by: None });
+            self.calls.insert(id.clone(), ActiveCall { name, changed: Vec::new(), locations: Vec::new() });
+        }
+        let Some(begun) = self.calls.get_mut(&id) else { return means };
+        if let Some(content) = &fields.content {
+            begun.changed = content.iter().filter_map(change).collect();
+        }
+        if let Some(places) = &fields.locations {
+            begun.locations = places.iter().map(place).collect();
+        }
+        let status = fields.status;
+        let is_error = status == Some(acp::ToolCallStatus::Failed);
+        if is_error || status == Some(acp::ToolCallStatus::Completed) {
+            let Some(ActiveCall { name, changed, locations: places }) = self.calls.remove(&id) else { return means };
+            let activity = [changed, places].concat();
+            let outcome = ToolOutcome { is_error, structured: fields.raw_output, ..outcome(fields.content) };
+            means.push(Event::ToolEnded { id, name, outcome, activity });
+        }
+        means
+    }
+}
+
+fn change(content: &acp::ToolCallContent) -> Option<Activity> {
+    let acp::ToolCallContent::Diff(diff) = content else { return None };
+    let (path, before, after) = (diff.path.clone(), diff.old_text.clone(), diff.new_text.clone());
+    Some(Activity::Changed { path, before, after })
+}
+
+fn place(location: &acp::ToolCallLocation) -> Activity {
+    Activity::Location { path: PathBuf::from(&location.path), line: location.line }
+}
+
+fn outcome(contents: Option<Vec<acp::ToolCallContent>>) -> ToolOutcome {
+    let said = contents.into_iter().flatten().filter_map(|piece| match piece {
+        acp::ToolCallContent::Content(piece) => Some(content(&piece.content)),
+        _ => None,
+    });
+    ToolOutcome { content: said.collect(), ..ToolOutcome::default() }
+}
+
+pub(super) fn content(block: &acp::ContentBlock) -> Content {
+    match block {
+        acp::ContentBlock::Text(text) => Content::Text(text.text.clone()),
+        acp::ContentBlock::Image(image) => Content::Image { mime: image.mime_type.clone(), data: image.data.clone() },
+        acp::ContentBlock::Audio(audio) => Content::Audio { mime: audio.mime_type.clone(), data: audio.data.clone() },
+        acp::ContentBlock::ResourceLink(link) => Content::Link(json!(link)),
+        acp::ContentBlock::Resource(resource) => Content::Resource(json!(resource.resource)),
+        other => Content::Text(json!(other).to_string()),
+    }
+}

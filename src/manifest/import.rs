@@ -1,0 +1,138 @@
+//! Set-ups of other tools, read as services and settings of ours: goose's `config.yaml`, and the JSON files in which
+//! Claude Desktop, Zed, VS Code and others keep their MCP servers; and entries of the registry of the Agent Client Protocol.
+//!
+//! Invariant: nothing is written here, and no value that may be a secret is in what comes back.
+
+mod goose;
+mod jsonc;
+mod registry;
+mod secrets;
+mod servers;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::model::ServiceManifest;
+use super::yaml::{self, SourceFile};
+use super::{ApprovalLevel, ManifestDuration};
+use crate::diagnostic::Diagnostic;
+pub use goose::goose_provider;
+pub use registry::{RegistryAgent, read_registry};
+use secrets::ImportedSecrets;
+
+/// What a file of another tool becomes.
+#[derive(Debug, Default)]
+pub struct ImportedConfig {
+    /// What the file is, as `a goose config.yaml`.
+    pub from: &'static str,
+    pub services: Vec<ServiceManifest>,
+    /// The model, as `provider:model`.
+    pub processor: Option<String>,
+    pub approval: Option<ApprovalLevel>,
+    /// The variables that services need, each with the services that do.
+    pub variables: BTreeMap<String, BTreeSet<String>>,
+    pub left_out: Vec<SkippedItem>,
+}
+
+/// Something that could not be carried over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedItem {
+    pub what: String,
+    pub reason: String,
+}
+
+impl ImportedConfig {
+    fn skip(&mut self, what: impl Into<String>, reason: impl Into<String>) {
+        self.left_out.push(SkippedItem { what: what.into(), reason: reason.into() });
+    }
+}
+
+/// Recognises a file by what it holds. An error says why it is none that is known.
+pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, String> {
+    let text = text.trim_start_matches('\u{feff}');
+    let plain = jsonc::without_comments(text);
+    let is_json = plain.trim_start().starts_with('{');
+    let source = if is_json { SourceFile::new("import.json", plain) } else { SourceFile::new(file, text) };
+    let value = yaml::parse(&source).map_err(|found| problem_text(&found))?;
+    let mut secrets = ImportedSecrets::default();
+    let mut moved = ImportedConfig::default();
+    let mapping = |key: &str| value.get(key).and_then(Value::as_object);
+    if let Some(found) = mapping("mcpServers") {
+        moved.from = "an mcpServers file";
+        servers::read(found, &mut secrets, &mut moved);
+        skip_project_servers(&value, &mut moved);
+    } else if let Some(found) = mapping("context_servers") {
+        moved.from = "Zed's settings";
+        servers::read(found, &mut secrets, &mut moved);
+    } else if let Some(found) = mapping("servers").or(value.pointer("/mcp/servers").and_then(Value::as_object)) {
+        moved.from = "VS Code's MCP servers";
+        servers::read(found, &mut secrets, &mut moved);
+    } else if let Some(config) = goose::goose_config(&value) {
+        moved.from = "a goose config.yaml";
+        goose::read(config, &mut secrets, &mut moved);
+    } else {
+        return Err("it has none of `mcpServers`, `context_servers`, `servers` or goose's `extensions`".to_owned());
+    }
+    for name in &secrets.without_default {
+        moved.skip(format!("the default of {name}"), "variables have none here; set it");
+    }
+    moved.variables = secrets.into_variables();
+    Ok(moved)
+}
+
+/// Claude Code keeps servers of single projects in the same file. They are not for all projects, so they are only told.
+fn skip_project_servers(value: &Value, moved: &mut ImportedConfig) {
+    for (project, held) in value.get("projects").and_then(Value::as_object).into_iter().flatten() {
+        for name in held.get("mcpServers").and_then(Value::as_object).into_iter().flat_map(|servers| servers.keys()) {
+            let reason = format!("it is for {project} alone; put it into the .mcp.json there, then `skein trust`");
+            moved.skip(name, reason);
+        }
+    }
+}
+
+fn problem_text(found: &Diagnostic) -> String {
+    let line = found.at.span.as_ref().map(|span| format!(" in line {}", span.line)).unwrap_or_default();
+    format!("{}{line}", found.problem)
+}
+
+/// A service manifest as a file. Text is written as JSON, which is YAML whatever it holds.
+pub fn service_text(manifest: &ServiceManifest, from: &str) -> String {
+    let text = |text: &str| Value::from(text).to_string();
+    let mut lines = vec![
+        format!("# Taken over from {from} by `skein import`."),
+        format!("version: {}", manifest.version),
+        "kind: service".to_owned(),
+        format!("name: {}", manifest.name),
+    ];
+    lines.extend(manifest.title.iter().map(|title| format!("title: {}", text(title))));
+    lines.push(format!("description: {}", text(&manifest.description)));
+    lines.push("transport:".to_owned());
+    let transport = serde_json::to_value(&manifest.transport).unwrap_or_default();
+    write_below(&transport, 1, &mut lines);
+    if manifest.timeouts.call != ManifestDuration::seconds(120) {
+        lines.push(format!("timeouts: {{call: {}}}", manifest.timeouts.call));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Mappings one key a line, everything else as JSON.
+fn write_below(value: &Value, depth: usize, lines: &mut Vec<String>) {
+    let Some(entries) = value.as_object() else { return };
+    let indent = "  ".repeat(depth);
+    for (key, value) in entries {
+        let plain =
+            key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && key.chars().any(|c| !c.is_ascii_digit());
+        let key = if plain { key.clone() } else { Value::from(key.as_str()).to_string() };
+        if value.as_object().is_some_and(|inner| !inner.is_empty()) {
+            lines.push(format!("{indent}{key}:"));
+            write_below(value, depth + 1, lines);
+        } else {
+            lines.push(format!("{indent}{key}: {value}"));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "import_tests.rs"]
+mod tests;

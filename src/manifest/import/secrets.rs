@@ -1,0 +1,295 @@
+//! Keeps secrets out of what is carried over: a value is copied only if it is plainly none, and otherwise becomes
+//! `${env:NAME}`. Wrong the safe way round: a harmless value that has to be set again costs a line, a copied key more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Parts of a name that say that its value is nobody else's business.
+const TELLING: [&str; 13] = [
+    "token",
+    "secret",
+    "pass",
+    "key",
+    "auth",
+    "credential",
+    "cookie",
+    "session",
+    "dsn",
+    "pwd",
+    "bearer",
+    "private",
+    "pat",
+];
+
+/// The variables so far.
+#[derive(Default)]
+pub(super) struct ImportedSecrets {
+    /// What stood in their place, to tell two services with a `TOKEN` each apart; never shown.
+    values: BTreeMap<String, Option<String>>,
+    used_by: BTreeMap<String, BTreeSet<String>>,
+    /// Variables that had a value to fall back on, which ours cannot have.
+    pub(super) without_default: BTreeSet<String>,
+}
+
+impl ImportedSecrets {
+    pub(super) fn into_variables(self) -> BTreeMap<String, BTreeSet<String>> {
+        self.used_by
+    }
+
+    /// `${env:NAME}` for a value that lies elsewhere already.
+    pub(super) fn reference(&mut self, service: &str, name: &str) -> String {
+        self.values.entry(name.to_owned()).or_default();
+        self.used_by.entry(name.to_owned()).or_default().insert(service.to_owned());
+        format!("${{env:{name}}}")
+    }
+
+    /// `${env:NAME}` in the place of a value. Services that mean different things by one name get one each.
+    fn replace_value(&mut self, service: &str, name: &str, value: &str) -> String {
+        let name = variable_name(name);
+        let same = |known: &Option<String>| known.as_deref().is_none_or(|known| known == value);
+        let name = match self.values.get(&name) {
+            Some(known) if !same(known) => variable_name(&format!("{service}_{name}")),
+            _ => name,
+        };
+        self.values.insert(name.clone(), Some(value.to_owned()));
+        self.reference(service, &name)
+    }
+
+    /// A value of `env` or `headers`, ready for a manifest. `variable` is what it is called if it has to go.
+    pub(super) fn value(&mut self, service: &str, name: &str, variable: &str, value: &str) -> Result<String, String> {
+        let filled = self.placeholders(service, value)?;
+        let (scheme, rest) = match filled.split_once(' ') {
+            Some((scheme, rest)) if ["bearer", "basic", "token"].contains(&scheme.to_lowercase().as_str()) => {
+                (format!("{scheme} "), rest)
+            }
+            _ => (String::new(), filled.as_str()),
+        };
+        let literal = without_placeholders(rest);
+        if literal.trim().is_empty() || (!is_telling(name) && is_plain(&literal)) {
+            return Ok(filled);
+        }
+        Ok(scheme + &self.replace_value(service, variable, value))
+    }
+
+    /// The arguments of a program: people write keys there, too.
+    pub(super) fn arguments(&mut self, service: &str, args: &[String]) -> Result<Vec<String>, String> {
+        let mut kept: Vec<String> = Vec::new();
+        let mut before = String::new();
+        for argument in args {
+            let filled = self.placeholders(service, argument)?;
+            let literal = without_placeholders(&filled);
+            let assigned =
+                assignment(&filled).filter(|(name, value)| is_telling(name) && !literal_of(value).is_empty());
+            let flag_says = announces(&before, argument);
+            before.clone_from(argument);
+            if literal.trim().is_empty() {
+                kept.push(filled);
+            } else if flag_says {
+                let flag = kept.last().cloned().unwrap_or_default();
+                kept.push(self.replace_value(service, &format!("{service}_{flag}"), argument));
+            } else if let Some((name, value)) = assigned {
+                let variable = if name.starts_with('-') { format!("{service}_{name}") } else { name.to_owned() };
+                let separator = &filled[name.len()..=name.len()];
+                let hidden = self.replace_value(service, &variable, value);
+                kept.push(format!("{name}{separator}{hidden}"));
+            } else {
+                kept.push(self.text(service, &format!("argument_{}", kept.len() + 1), argument)?);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// A program, a folder, an argument that no flag explains: the whole goes if anything in it may be a secret.
+    pub(super) fn text(&mut self, service: &str, what: &str, text: &str) -> Result<String, String> {
+        let filled = self.placeholders(service, text)?;
+        let literal = without_placeholders(&filled);
+        let secret = has_credentials(&literal) || names_secret(&literal) || literal.split(BORDERS).any(is_key_shaped);
+        Ok(if secret { self.replace_value(service, &format!("{service}_{what}"), text) } else { filled })
+    }
+
+    /// An address: what stands before an `@`, in a query, behind a `#` or as a part that nobody would type is hidden.
+    pub(super) fn address(&mut self, service: &str, url: &str) -> Result<String, String> {
+        let filled = self.placeholders(service, url)?;
+        let (scheme, rest) = filled
+            .split_once("://")
+            .filter(|(scheme, _)| {
+                ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) || scheme.contains('$')
+            })
+            .ok_or("its address begins with neither http:// nor https://")?;
+        let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(rest, fragment)| (rest, Some(fragment)));
+        let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+        let (host, path) = path.split_once('/').map_or((path, None), |(host, path)| (host, Some(path)));
+        let host = match host.rsplit_once('@') {
+            Some((user, host)) if !without_placeholders(user).trim_matches(':').is_empty() => {
+                format!("{}@{host}", self.replace_value(service, &format!("{service}_user"), user))
+            }
+            _ => host.to_owned(),
+        };
+        let mut address = format!("{scheme}://{host}");
+        if let Some(path) = path {
+            for part in path.split('/') {
+                let part = if part.split(BORDERS).any(is_key_shaped) {
+                    self.replace_value(service, &format!("{service}_path"), part)
+                } else {
+                    part.to_owned()
+                };
+                address = format!("{address}/{part}");
+            }
+        }
+        if let Some(query) = query {
+            let mut pairs = Vec::new();
+            for pair in query.split('&') {
+                pairs.push(match pair.split_once('=') {
+                    Some((name, value)) => {
+                        let value = self.value(service, name, &format!("{service}_{name}"), value)?;
+                        format!("{name}={value}")
+                    }
+                    None if literal_of(pair).is_empty() => pair.to_owned(),
+                    None => self.replace_value(service, &format!("{service}_query"), pair),
+                });
+            }
+            address = format!("{address}?{}", pairs.join("&"));
+        }
+        match fragment {
+            Some(part) if !literal_of(part).is_empty() => {
+                Ok(format!("{address}#{}", self.replace_value(service, &format!("{service}_fragment"), part)))
+            }
+            Some(part) => Ok(format!("{address}#{part}")),
+            None => Ok(address),
+        }
+    }
+
+    /// The ways in which these files name variables, in ours. What only an editor can fill in is an error.
+    pub(super) fn placeholders(&mut self, service: &str, text: &str) -> Result<String, String> {
+        let mut filled = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (inside, behind) = after.split_once('}').ok_or("a `${` has no closing brace")?;
+            let name = inside.strip_prefix("env:").unwrap_or(inside);
+            let name = match name.split_once(":-") {
+                Some((name, _)) => {
+                    self.without_default.insert(name.to_owned());
+                    name
+                }
+                None => name,
+            };
+            let ours = if let Some(id) = inside.strip_prefix("input:") {
+                self.reference(service, &variable_name(id))
+            } else if inside == "userHome" {
+                "${env:HOME}".to_owned()
+            } else if is_variable(name)
+                && !["workspaceFolder", "workspaceFolderBasename", "cwd", "file"].contains(&name)
+            {
+                self.reference(service, name)
+            } else if is_variable(inside) {
+                return Err(format!("it uses ${{{inside}}}, which only its editor can fill in"));
+            } else {
+                return Err("it uses a `${…}` that only its editor can fill in".to_owned());
+            };
+            filled.push_str(before);
+            filled.push_str(&ours);
+            rest = behind;
+        }
+        filled.push_str(rest);
+        Ok(filled)
+    }
+}
+
+/// `--flag=value`, `NAME=value` or `Header: value`; the tag of an image is none.
+fn assignment(argument: &str) -> Option<(&str, &str)> {
+    let at = argument.find(['=', ':'])?;
+    let (name, value) = (&argument[..at], &argument[at + 1..]);
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let is_header = value.starts_with(' ') || name.starts_with(|c: char| c.is_ascii_uppercase());
+    let meant = argument[at..].starts_with('=') || is_header;
+    (is_name && meant && !value.trim().is_empty()).then_some((name, value))
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// `my-server_--api-key` → `MY_SERVER_API_KEY`.
+fn variable_name(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(str::to_ascii_uppercase).collect::<Vec<_>>().join("_")
+}
+
+fn without_placeholders(text: &str) -> String {
+    let mut parts = text.split("${");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('}').map_or(part, |(_, behind)| behind))
+}
+
+fn is_telling(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    TELLING
+        .iter()
+        .any(|word| if *word == "pat" { name.split(['_', '-']).any(|part| part == "pat") } else { name.contains(word) })
+}
+
+/// Beyond doubt no secret: a switch, a number, a few short words, a path or an address that a person typed.
+fn is_plain(value: &str) -> bool {
+    if has_credentials(value) || value.len() > 200 {
+        return false;
+    }
+    let pieces = value.split(['/', ',', ';', ' ', ':', '.', '-', '_', '~', '*']);
+    let short = |piece: &str| {
+        let length = if piece.chars().any(|c| c.is_ascii_digit()) { 8 } else { 16 };
+        piece.chars().count() <= length && piece.chars().all(|c| c.is_alphanumeric())
+    };
+    pieces.into_iter().all(short)
+}
+
+/// An address with something before an `@`, in a query or behind a `#`. Everybody is called `git` at a forge.
+fn has_credentials(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(_, rest)| {
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (_, query) = rest.split_once(['?', '#']).unwrap_or_default();
+        let given = |pair: &str| pair.split_once('=').map_or(!pair.is_empty(), |(_, value)| !value.is_empty());
+        host.rsplit_once('@').is_some_and(|(user, _)| !matches!(user, "" | ":" | "git")) || query.split('&').any(given)
+    })
+}
+
+/// What ends a word in an argument of whatever syntax.
+const BORDERS: [char; 18] =
+    ['=', ':', ';', ',', '"', '\'', '{', '}', '#', '?', '&', '@', '.', ' ', '(', ')', '\t', '\n'];
+
+/// Whether a telling name stands somewhere with something behind it: `export API_KEY='x'`, `{"token":"x"}`. The tag of an
+/// image and the version of a package are nothing.
+fn names_secret(text: &str) -> bool {
+    let mut rest = text;
+    while let Some(at) = rest.find(BORDERS) {
+        let (name, behind) = rest.split_at(at);
+        let name = if behind.starts_with('=') { name.rsplit('/').next().unwrap_or(name) } else { name };
+        let name = name.trim_start_matches(['-', '/']);
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+        let is_tag = behind.starts_with([':', '@'])
+            && (behind[1..] == *"latest" || behind[1..].chars().all(|c| c.is_ascii_digit() || c == '.'));
+        if is_name && is_telling(name) && !is_tag && !behind.trim_matches(BORDERS).is_empty() {
+            return true;
+        }
+        rest = behind.trim_start_matches(BORDERS);
+    }
+    false
+}
+
+/// Whether a flag says that what comes next is a secret.
+fn announces(flag: &str, next: &str) -> bool {
+    let is_flag = next.starts_with("--") || (next.starts_with('-') && next.chars().count() <= 2);
+    let telling = flag.starts_with('-') && !flag.contains('=') && (is_telling(flag) || flag == "-k");
+    let user = matches!(flag, "-u" | "--user") && next.contains(':');
+    !is_flag && (telling || user)
+}
+
+/// What is written out, without blanks around it.
+fn literal_of(text: &str) -> String {
+    without_placeholders(text).trim().to_owned()
+}
+
+/// Long, of letters and digits both, without anything that makes a path or a package's name readable.
+fn is_key_shaped(text: &str) -> bool {
+    let known = ["sk-", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "glpat-", "AKIA", "AIza", "eyJ"];
+    let body = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '='));
+    let mixed = text.chars().any(|c| c.is_ascii_digit()) && text.chars().any(|c| c.is_ascii_alphabetic());
+    body && ((text.len() >= 24 && mixed) || (text.len() >= 12 && known.iter().any(|start| text.starts_with(start))))
+}

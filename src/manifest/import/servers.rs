@@ -1,0 +1,144 @@
+//! The mapping of servers that Claude Desktop, `.mcp.json`, Zed and VS Code have in common, with the fields that each
+//! adds.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::super::mcp_servers::{manifest, service_name};
+use super::super::model::{HttpTransport, LOADERS, ServiceManifest, StdioTransport, Transport};
+use super::ImportedConfig;
+use super::secrets::ImportedSecrets;
+
+/// What is said of a transport that Skein does not speak.
+pub(super) const SSE: &str = "the old HTTP+SSE transport is not spoken; use the server's streamable HTTP address";
+
+pub(super) fn read(servers: &Map<String, Value>, secrets: &mut ImportedSecrets, moved: &mut ImportedConfig) {
+    for (name, server) in servers {
+        let off =
+            server.get("disabled") == Some(&Value::Bool(true)) || server.get("enabled") == Some(&Value::Bool(false));
+        if off {
+            moved.skip(name, "it is switched off there");
+            continue;
+        }
+        let server = ServerEntry { name, value: server };
+        match server.service(secrets, moved) {
+            Ok(service) => moved.services.push(service),
+            Err(reason) => moved.skip(name, reason),
+        }
+    }
+}
+
+/// One entry of such a mapping.
+struct ServerEntry<'a> {
+    name: &'a str,
+    value: &'a Value,
+}
+
+impl ServerEntry<'_> {
+    fn text(&self, key: &str) -> Option<&str> {
+        self.value.get(key).and_then(Value::as_str)
+    }
+
+    fn service(&self, secrets: &mut ImportedSecrets, moved: &mut ImportedConfig) -> Result<ServiceManifest, String> {
+        let name = service_name(self.name).map_err(|unusable| unusable.message())?;
+        let (command, from) = match self.value.get("command") {
+            // Zed once kept path, args and env below `command`.
+            Some(Value::Object(inner)) => (inner.get("path").and_then(Value::as_str), self.value.get("command")),
+            Some(command) => (command.as_str(), Some(self.value)),
+            None => (None, Some(self.value)),
+        };
+        let empty = Value::Null;
+        let from = from.unwrap_or(&empty);
+        let transport = match (command, self.text("url").or(self.text("serverUrl"))) {
+            (Some(command), None) => Transport::Stdio(StdioTransport {
+                command: secrets.text(name.as_str(), "command", command)?,
+                args: secrets.arguments(name.as_str(), &strings(from.get("args"))?)?,
+                env: environment(name.as_str(), from.get("env"), secrets, moved)?,
+                cwd: self.text("cwd").map(|cwd| secrets.text(name.as_str(), "cwd", cwd)).transpose()?,
+            }),
+            (None, Some(_)) if self.text("type") == Some("sse") => return Err(SSE.to_owned()),
+            (None, Some(url)) => Transport::Http(HttpTransport {
+                url: secrets.address(name.as_str(), url)?,
+                headers: headers(name.as_str(), self.value.get("headers"), secrets)?,
+            }),
+            (Some(_), Some(_)) => return Err("it has both a command and a url".to_owned()),
+            (None, None) if self.value.get("settings").is_some() => {
+                return Err("it is an extension of Zed, which brings its own program".to_owned());
+            }
+            (None, None) => return Err("it has neither a command nor a url".to_owned()),
+        };
+        for (key, reason) in NOT_CARRIED {
+            let there = self.value.get(key).is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()));
+            if there {
+                moved.skip(format!("{key} of {}", self.name), *reason);
+            }
+        }
+        let description = self.text("description").filter(|text| !text.trim().is_empty());
+        let description = description.map_or_else(|| format!("MCP server {}", self.name), str::to_owned);
+        Ok(manifest(name, Some(self.name.to_owned()), description, transport))
+    }
+}
+
+/// Fields that are known and have no counterpart.
+const NOT_CARRIED: &[(&str, &str)] = &[
+    ("envFile", "files with variables are not read; set what it holds in your environment"),
+    ("autoApprove", "consent is given in Skein, with `approval`"),
+    ("alwaysAllow", "consent is given in Skein, with `approval`"),
+    ("oauth", "Skein does not log in; give it a token in a header"),
+    ("sandboxEnabled", "Skein starts services without a sandbox"),
+];
+
+pub(super) fn strings(value: Option<&Value>) -> Result<Vec<String>, String> {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Vec::new()) };
+    let items = value.as_array().ok_or("`args` is not a list")?;
+    items.iter().map(|item| scalar(item).ok_or_else(|| "an entry of `args` is not text".to_owned())).collect()
+}
+
+pub(super) fn environment(
+    service: &str,
+    value: Option<&Value>,
+    secrets: &mut ImportedSecrets,
+    moved: &mut ImportedConfig,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut kept = BTreeMap::new();
+    for (name, value) in entries(value)? {
+        if LOADERS.contains(&name.as_str()) {
+            moved.skip(format!("{name} of {service}"), "it makes a program load code that its manifest does not show");
+            continue;
+        }
+        kept.insert(name.clone(), secrets.value(service, &name, &name, &value)?);
+    }
+    Ok(kept)
+}
+
+pub(super) fn headers(
+    service: &str,
+    value: Option<&Value>,
+    secrets: &mut ImportedSecrets,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut kept = BTreeMap::new();
+    for (name, value) in entries(value)? {
+        let variable = format!("{service}_{name}");
+        kept.insert(name.clone(), secrets.value(service, &name, &variable, &value)?);
+    }
+    Ok(kept)
+}
+
+fn entries(value: Option<&Value>) -> Result<Vec<(String, String)>, String> {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Vec::new()) };
+    let entries = value.as_object().ok_or("`env` or `headers` is not a mapping")?;
+    let text = |(key, value): (&String, &Value)| {
+        scalar(value).map(|value| (key.clone(), value)).ok_or_else(|| format!("the value of `{key}` is not text"))
+    };
+    entries.iter().map(text).collect()
+}
+
+/// People write numbers and switches without quotes.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        _ => None,
+    }
+}

@@ -1,0 +1,161 @@
+//! Files of other tools, and exactly what becomes of them. All of them hold values that begin with `s3cret`.
+
+use super::*;
+use crate::manifest::{StdioTransport, Transport};
+
+fn fixture(name: &str) -> ImportedConfig {
+    let file = format!("{}/tests/fixtures/import/{name}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(file).expect("a fixture");
+    let moved = read_foreign(name, &text).expect("recognised");
+    let shown = format!("{moved:?}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    moved
+}
+
+fn service<'a>(moved: &'a ImportedConfig, name: &str) -> &'a ServiceManifest {
+    moved.services.iter().find(|service| service.name.as_str() == name).expect("carried over")
+}
+
+fn stdio<'a>(moved: &'a ImportedConfig, name: &str) -> &'a StdioTransport {
+    match &service(moved, name).transport {
+        Transport::Stdio(stdio) => stdio,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn left(moved: &ImportedConfig) -> Vec<&str> {
+    moved.left_out.iter().map(|left| left.what.as_str()).collect()
+}
+
+fn variables(moved: &ImportedConfig) -> Vec<&str> {
+    moved.variables.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn goose_brings_extensions_model_and_mode() {
+    let moved = fixture("goose.yaml");
+    assert_eq!(moved.processor.as_deref(), Some("anthropic:claude-sonnet-4-5"));
+    assert_eq!(moved.approval, Some(ApprovalLevel::Smart));
+    let github = stdio(&moved, "github");
+    assert_eq!((github.command.as_str(), github.args.len()), ("npx", 2));
+    assert_eq!(github.env["LOG_LEVEL"], "debug");
+    assert_eq!(github.env["GITHUB_PERSONAL_ACCESS_TOKEN"], "${env:GITHUB_PERSONAL_ACCESS_TOKEN}");
+    assert_eq!(service(&moved, "github").timeouts.call, ManifestDuration::seconds(300));
+    let Transport::Http(tracker) = &service(&moved, "tracker").transport else { panic!("http") };
+    assert_eq!(tracker.headers["Authorization"], "Bearer ${env:TRACKER_AUTHORIZATION}");
+    assert_eq!(variables(&moved), ["GITHUB_PERSONAL_ACCESS_TOKEN", "TRACKER_AUTHORIZATION"]);
+    let expected =
+        ["developer", "todo", "available_tools of github", "old", "unused", "GOOSE_TEMPERATURE", "OLLAMA_HOST"];
+    assert_eq!(left(&moved), expected);
+}
+
+#[test]
+fn claude_desktop_brings_its_servers() {
+    let moved = fixture("claude_desktop_config.json");
+    assert_eq!(stdio(&moved, "filesystem").args[2], "/home/me/Documents");
+    let github = stdio(&moved, "github-tools");
+    assert_eq!(github.args.join(" "), "run -i --rm -e GITHUB_TOKEN ghcr.io/github/github-mcp-server");
+    assert_eq!(github.env["GITHUB_TOKEN"], "${env:GITHUB_TOKEN}");
+    assert_eq!(github.env["GITHUB_TOOLSETS"], "repos,issues");
+    assert_eq!(stdio(&moved, "database").args[2], "${env:DATABASE_ARGUMENT_3}");
+}
+
+#[test]
+fn keys_in_addresses_and_arguments_go_too() {
+    let moved = fixture("mcp.json");
+    let Transport::Http(search) = &service(&moved, "search").transport else { panic!("http") };
+    assert_eq!(search.url, "https://search.example/mcp?api_key=${env:SEARCH_API_KEY}");
+    assert_eq!(search.headers["X-Api-Key"], "${env:SEARCH_KEY}");
+    assert_eq!(search.headers["Accept-Language"], "en");
+    let weather = &stdio(&moved, "weather").args;
+    assert_eq!(weather[1..], ["--units", "${env:UNITS}", "--token", "${env:WEATHER_TOKEN}"]);
+    assert_eq!(left(&moved), ["nothing", "the default of UNITS"]);
+}
+
+#[test]
+fn zed_settings_are_read_with_their_comments() {
+    let moved = fixture("zed_settings.json");
+    assert_eq!(stdio(&moved, "notes").command, "notes-mcp");
+    assert_eq!(stdio(&moved, "older").command, "/opt/older/bin/mcp");
+    assert_eq!(stdio(&moved, "older").env["OLDER_TOKEN"], "${env:OLDER_TOKEN}");
+    assert_eq!(left(&moved), ["postgres-context-server", "paused"]);
+}
+
+#[test]
+fn vs_code_inputs_become_variables() {
+    let moved = fixture("vscode_mcp.json");
+    assert_eq!(stdio(&moved, "perplexity").env["PERPLEXITY_API_KEY"], "${env:PERPLEXITY_KEY}");
+    assert_eq!(left(&moved), ["envFile of perplexity", "here"]);
+}
+
+#[test]
+fn services_with_different_values_get_separate_variables() {
+    let text = r#"{"mcpServers": {"a": {"command": "a", "env": {"TOKEN": "one-s3cret"}},
+        "b": {"command": "b", "env": {"TOKEN": "two-s3cret"}}, "c": {"command": "c", "env": {"TOKEN": "one-s3cret"}}}}"#;
+    let moved = read_foreign("x.json", text).expect("read");
+    let of = |name| stdio(&moved, name).env["TOKEN"].as_str();
+    assert_eq!((of("a"), of("b"), of("c")), ("${env:TOKEN}", "${env:B_TOKEN}", "${env:TOKEN}"));
+}
+
+#[test]
+fn arguments_that_only_look_like_keys_stay() {
+    let of = |args: &[&str]| {
+        let text = serde_json::json!({"mcpServers": {"x": {"command": "x", "args": args}}}).to_string();
+        stdio(&read_foreign("x.json", &text).expect("read"), "x").args.clone()
+    };
+    let harmless = [
+        "ghcr.io/acme/auth-server:latest",
+        "keycloak-mcp:1.2",
+        "@acme/key-value@1.0",
+        "--port=8080",
+        "git+ssh://git@forge/x",
+    ];
+    assert_eq!(of(&harmless), harmless);
+    let hidden = of(&["--header", "Authorization: Bearer s3cret", "--api-key=s3cret", "API_KEY=s3cret"]);
+    let expected =
+        ["--header", "Authorization:${env:AUTHORIZATION}", "--api-key=${env:X_API_KEY}", "API_KEY=${env:API_KEY}"];
+    assert_eq!(hidden, expected);
+}
+
+#[test]
+fn a_secret_is_found_in_whatever_way_it_is_written() {
+    let jwt = ["eyJhbGciOiJIUzI1NiJ9", "eyJzdWIiOiJ4In0", "S3CRETabcdefghijklmn0"].join(".");
+    for server in [
+        serde_json::json!({"command": "x", "args": [jwt]}),
+        serde_json::json!({"command": "sh", "args": ["-c", "export API_KEY='S3CRET'; npx server"]}),
+        serde_json::json!({"command": "x", "args": ["Server=h;Password=S3CRET;"]}),
+        serde_json::json!({"command": "x", "args": ["{\"apiKey\":\"S3CRET\"}"]}),
+        serde_json::json!({"command": "x", "args": ["--apikey:S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["/token:S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["access_token:S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--user", "me:S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["-k", "S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--token", "${T}S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--token=${T}S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--secret", "-S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["--header=Authorization: Bearer S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["postgres://S3CRET@h/db"]}),
+        serde_json::json!({"command": "x", "args": ["https://h/#S3CRET"]}),
+        serde_json::json!({"command": "x --token=S3CRET"}),
+        serde_json::json!({"command": "x", "cwd": "/tmp/token=S3CRET"}),
+        serde_json::json!({"url": "https://h/mcp?S3CRET"}),
+        serde_json::json!({"url": "https://h/mcp#token=S3CRET"}),
+        serde_json::json!({"url": "https://S3CRET@h/mcp"}),
+        serde_json::json!({"url": "wss:S3CRET"}),
+        serde_json::json!({"url": "https://h/mcp", "headers": {"A": "x ${bad-S3CRET}"}}),
+    ] {
+        let text = serde_json::json!({"mcpServers": {"x": server}}).to_string();
+        let moved = read_foreign("x.json", &text).expect("read");
+        let written: Vec<_> = moved.services.iter().map(|service| service_text(service, "x")).collect();
+        let told = format!("{written:?} {:?} {:?}", moved.left_out, moved.variables);
+        assert!(!told.contains("S3CRET"), "{text}: {told}");
+    }
+}
+
+#[test]
+fn a_file_that_is_none_of_these_is_refused_with_the_reason() {
+    for (text, expected) in [("{\"a\": 1}", "none of"), ("a: [", "line"), ("", "empty"), ("- a\n", "none of")] {
+        let error = read_foreign("x.yaml", text).expect_err("refused");
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}

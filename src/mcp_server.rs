@@ -1,0 +1,334 @@
+//! The front door for MCP clients that ask agents: each mode that a user may choose is a tool, and a call of it is a turn
+//! in a session.
+//!
+//! Invariant: converts, and decides nothing. The list of tools stays as it is while a client is connected, a turn ends
+//! with the request that it answers, and no question of it is answered by anybody but the client's user.
+
+mod ask;
+mod folders;
+mod outcome;
+mod sessions;
+mod progress;
+mod tools;
+mod turn;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ElicitRequest, ElicitResult, Implementation, InputRequest,
+    InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    ProtocolVersion, ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+
+use self::ask::{ElicitationSupport, PendingQuestion};
+use self::folders::FolderError;
+use self::sessions::{OpenError, OpenSessions};
+use self::tools::AgentTools;
+use self::turn::BackgroundTurn;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::manifest::ApprovalLevel;
+use crate::orchestrator::Orchestrator;
+use crate::project::ProjectLoader;
+use crate::session::Sessions;
+use crate::task::TaskScope;
+
+/// How long a question that was given to a client as the answer to its request waits for the next request.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
+
+const ABOUT: &str = "The agents of Skein. Each tool asks one of them, in one way of working, and gives its answer when it \
+                     is done. It knows the prompt, what was said in its session before and what earlier sessions in its folder \
+                     have to do with it, and nothing of your own talk: the answer names the session, to go on with.";
+
+/// What the door opens to.
+pub struct McpServerConfig {
+    pub sessions: Sessions,
+    pub projects: Arc<dyn ProjectLoader>,
+    pub orchestrator: Orchestrator,
+    /// Where the program was started.
+    pub cwd: PathBuf,
+    /// Sessions may also work below these.
+    pub roots: Vec<PathBuf>,
+    pub approval: Option<ApprovalLevel>,
+}
+
+/// Agents as an MCP server. A cheap handle.
+#[derive(Clone)]
+pub struct AgentMcpServer(Arc<Inner>);
+
+struct Inner {
+    tools: AgentTools,
+    sessions: OpenSessions,
+    orchestrator: Orchestrator,
+    /// Of the turns.
+    scope: TaskScope,
+    /// Turns whose question is with the client, by what it gives back with the answer.
+    suspended: Mutex<HashMap<String, PendingAnswer>>,
+    /// How often that was.
+    rounds: AtomicU64,
+}
+
+enum PendingAnswer {
+    Turn {
+        turn: Box<BackgroundTurn>,
+        asked: Vec<(String, PendingQuestion)>,
+    },
+    /// A request for a folder that the client's user is asked about.
+    Folder {
+        request: Box<CallToolRequestParams>,
+        folder: PathBuf,
+    },
+}
+
+/// What follows from a request.
+enum NextStep {
+    Attend(Box<BackgroundTurn>),
+    /// Questions for the client, as the answer to its request.
+    Ask(InputRequiredResult),
+}
+
+/// The key of the question about a folder.
+const FOLDER: &str = "folder";
+
+impl AgentMcpServer {
+    /// Those modes of the plan that `offers` wants.
+    pub fn new(front: McpServerConfig, plan: &Plan, offers: impl Fn(&ModeId) -> bool) -> Self {
+        let McpServerConfig { sessions, projects, orchestrator, cwd, roots, approval } = front;
+        Self(Arc::new(Inner {
+            tools: AgentTools::of(plan, offers),
+            sessions: OpenSessions::new(sessions, projects, cwd, &roots, approval),
+            orchestrator,
+            scope: TaskScope::new(),
+            suspended: Mutex::default(),
+            rounds: AtomicU64::new(1),
+        }))
+    }
+
+    /// Ends every turn; each is in the store when this returns.
+    pub async fn stop(&self) {
+        self.lock_suspended().clear();
+        self.0.scope.stop().await;
+    }
+
+    fn lock_suspended(&self) -> std::sync::MutexGuard<'_, HashMap<String, PendingAnswer>> {
+        self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new turn, or the one that the client has an answer for.
+    async fn step(
+        &self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<NextStep, TurnRefusal> {
+        let wrong = |problem: String| TurnRefusal::Request(ErrorData::invalid_params(problem, None));
+        let mode = |name: &str| self.0.tools.mode(name).ok_or_else(|| wrong(format!("there is no tool `{name}`")));
+        mode(&request.name)?;
+        let mut request = request;
+        if let Some(state) = request.request_state.take() {
+            let Some(waiting) = self.lock_suspended().remove(&state) else {
+                return Err(wrong(
+                    "nothing waits for these answers any more: ask again, in the same session".to_owned(),
+                ));
+            };
+            let responses = request.input_responses.take().unwrap_or_default();
+            match waiting {
+                PendingAnswer::Turn { turn, asked } => {
+                    return Ok(NextStep::Attend(give_answers(turn, asked, &responses)));
+                }
+                PendingAnswer::Folder { request: first, folder } if ask::allows(response(&responses, FOLDER)) => {
+                    self.0.sessions.folders().allow(folder);
+                    request = *first;
+                }
+                PendingAnswer::Folder { folder, .. } => {
+                    return Err(TurnRefusal::Work(FolderError::Outside(folder).to_string()));
+                }
+            }
+        }
+        let reach = ElicitationSupport::of(context.client_capabilities().unwrap_or_default());
+        let wanted = serde_json::from_value(request.arguments.clone().unwrap_or_default().into());
+        let wanted: tools::AskArguments = wanted
+            .map_err(|error| TurnRefusal::Work(format!("the arguments do not fit the tool's schema: {error}")))?;
+        if wanted.prompt.trim().is_empty() {
+            return Err(TurnRefusal::Work("the prompt is empty: say what to do".to_owned()));
+        }
+        // Of the request that counts: answers may come with another tool's name.
+        let mode = mode(&request.name)?;
+        let mut opened = self.0.sessions.open(mode, &wanted).await;
+        if let Err(OpenError::Folder(FolderError::Outside(folder))) = &opened
+            && let Some((asked, answer)) = ask::about_folder(folder, reach)
+        {
+            if in_rounds(context) {
+                return Ok(NextStep::Ask(self.wait_for_folder(request, folder.clone(), asked)));
+            }
+            asked.put(&context.peer).await;
+            if ask::allows(answer.await.ok().flatten()) {
+                self.0.sessions.folders().allow(folder.clone());
+                opened = self.0.sessions.open(mode, &wanted).await;
+            }
+        }
+        let talk = opened.map_err(|error| TurnRefusal::Work(error.to_string()))?;
+        let turn = BackgroundTurn::begin(talk, wanted.prompt, reach, &self.0.orchestrator, &self.0.scope);
+        turn.map(|turn| NextStep::Attend(Box::new(turn))).map_err(TurnRefusal::Work)
+    }
+
+    /// Stays with a turn until it ends, or has a question that the client takes as the answer to its request.
+    async fn attend(
+        &self,
+        mut turn: BackgroundTurn,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let token = context.meta.get_progress_token();
+        let mut answering = FuturesUnordered::new();
+        let ended = loop {
+            tokio::select! {
+                biased;
+                () = context.ct.cancelled(), if !turn.is_cancelled() => turn.cancel(),
+                Some(message) = turn.progress.recv() => {
+                    turn.count += 1;
+                    if let Some(token) = &token {
+                        let mut params = ProgressNotificationParam::new(token.clone(), turn.count as f64);
+                        params.message = Some(message);
+                        // A client that went away is noticed by the transport.
+                        drop(context.peer.notify_progress(params).await);
+                    }
+                }
+                Some(asked) = turn.questions.recv() => {
+                    if in_rounds(context) {
+                        return Ok(self.wait_for(turn, asked).into());
+                    }
+                    answering.push(asked.put(&context.peer));
+                }
+                Some(()) = answering.next(), if !answering.is_empty() => {}
+                ended = &mut turn.ended => break ended,
+            }
+        };
+        Ok(outcome::of(&turn.session, ended.ok()).await.into())
+    }
+
+    /// Hands the questions to the client, and keeps the turn until it comes back with answers.
+    fn wait_for(&self, mut turn: BackgroundTurn, first: PendingQuestion) -> InputRequiredResult {
+        let state = format!("{}.{}", turn.session.session.id(), self.0.rounds.fetch_add(1, Ordering::Relaxed));
+        let mut asked = vec![first];
+        asked.extend(std::iter::from_fn(|| turn.questions.try_recv().ok()));
+        let asked: Vec<_> =
+            asked.into_iter().enumerate().map(|(index, asked)| (format!("question_{}", index + 1), asked)).collect();
+        let requests = asked
+            .iter()
+            .map(|(key, asked)| (key.clone(), InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()))));
+        let required = InputRequiredResult::new(Some(requests.collect()), Some(state.clone()));
+        self.keep(state, PendingAnswer::Turn { turn: Box::new(turn), asked });
+        required
+    }
+
+    /// Hands the question about a folder to the client, and keeps its request.
+    fn wait_for_folder(
+        &self,
+        request: CallToolRequestParams,
+        folder: PathBuf,
+        asked: PendingQuestion,
+    ) -> InputRequiredResult {
+        let state = format!("{FOLDER}.{}", self.0.rounds.fetch_add(1, Ordering::Relaxed));
+        let question = InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()));
+        let required =
+            InputRequiredResult::new(Some([(FOLDER.to_owned(), question)].into_iter().collect()), Some(state.clone()));
+        self.keep(state, PendingAnswer::Folder { request: Box::new(request), folder });
+        required
+    }
+
+    /// Keeps what waits for the client's answer, for a while.
+    fn keep(&self, state: String, waiting: PendingAnswer) {
+        self.lock_suspended().insert(state.clone(), waiting);
+        let (agents, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
+        self.0.scope.spawn(async move {
+            tokio::select! {
+                biased;
+                () = cancelled.cancelled() => {}
+                () = tokio::time::sleep(ANSWER_TIMEOUT) => {}
+            }
+            // A turn that nobody comes back to is cancelled by letting go of it.
+            drop(agents.lock_suspended().remove(&state));
+        });
+    }
+}
+
+/// The turn, after its questions have their answers.
+fn give_answers(
+    turn: Box<BackgroundTurn>,
+    asked: Vec<(String, PendingQuestion)>,
+    responses: &InputResponses,
+) -> Box<BackgroundTurn> {
+    for (key, asked) in asked {
+        asked.answer(response(responses, &key));
+    }
+    turn
+}
+
+fn response(responses: &InputResponses, key: &str) -> Option<ElicitResult> {
+    responses.get(key).and_then(|said| serde_json::from_value(said.clone()).ok())
+}
+
+/// True if questions are the answer to a request, and no requests of the server.
+fn in_rounds(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+}
+
+/// Why there is no turn.
+enum TurnRefusal {
+    /// The request makes no sense.
+    Request(ErrorData),
+    /// It does, and whoever asks can do something about it.
+    Work(String),
+}
+
+impl ServerHandler for AgentMcpServer {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("skein", env!("CARGO_PKG_VERSION")))
+            .with_instructions(ABOUT)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.0.tools.get(name).cloned()
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(self.0.tools.all().cloned().collect()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        match self.step(request, &context).await {
+            Ok(NextStep::Attend(turn)) => self.attend(*turn, &context).await,
+            Ok(NextStep::Ask(required)) => Ok(required.into()),
+            Err(TurnRefusal::Work(problem)) => Ok(outcome::refusal_result(problem).into()),
+            Err(TurnRefusal::Request(error)) => Err(error),
+        }
+    }
+}
+
+impl std::fmt::Debug for AgentMcpServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("AgentMcpServer").field(&self.0.tools).finish()
+    }
+}
+
+impl std::fmt::Debug for McpServerConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("McpServerConfig").field("cwd", &self.cwd).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,401 @@
+//! Questions of a turn, put to the user of the client as elicitations: a form with one choice for consent, and whatever
+//! a service or an agent outside asks as it is.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::BoxFuture;
+use rmcp::model::{
+    ClientCapabilities, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
+    ServerRequest,
+};
+use rmcp::{Peer, RoleServer};
+use serde_json::{Map, Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::broker::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse, RuleStore};
+use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
+use crate::tool::{strip_invisible, truncate};
+
+/// The one field of a form about consent.
+const FIELD: &str = "answer";
+const ALLOW: &str = "allow";
+const ALLOW_ALWAYS: &str = "allow in this session";
+const ALLOW_IN_PROJECT: &str = "allow in this project";
+const REFUSE: &str = "reject";
+const REFUSE_ALWAYS: &str = "reject in this session";
+
+/// The longest that is shown of a call's arguments; whoever cannot see all of them is told so.
+const ARGUMENTS: usize = 16 * 1024;
+
+/// What the client can ask its user.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ElicitationSupport {
+    forms: bool,
+    pages: bool,
+}
+
+impl ElicitationSupport {
+    pub(super) fn of(client: ClientCapabilities) -> Self {
+        let Some(can) = client.elicitation else { return Self::default() };
+        // One that names neither is of the time when there were only forms.
+        Self { forms: can.form.is_some() || can.url.is_none(), pages: can.url.is_some() }
+    }
+}
+
+/// A question on its way to the client.
+pub(super) struct PendingQuestion {
+    pub(super) params: ElicitRequestParams,
+    answer: oneshot::Sender<Option<ElicitResult>>,
+}
+
+impl PendingQuestion {
+    /// As a request of its own.
+    pub(super) async fn put(self, client: &Peer<RoleServer>) {
+        let request = ServerRequest::ElicitRequest(ElicitRequest::new(self.params));
+        let said = match client.send_request(request).await {
+            Ok(ClientResult::ElicitResult(said)) => Some(said),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::warn!(%error, "the client did not answer a question");
+                None
+            }
+        };
+        // The turn may have been cancelled meanwhile.
+        drop(self.answer.send(said));
+    }
+
+    pub(super) fn answer(self, said: Option<ElicitResult>) {
+        drop(self.answer.send(said));
+    }
+}
+
+/// Asks whether a session may work in a folder. `None` if the client cannot ask its user. The receiver gets the answer.
+pub(super) fn about_folder(
+    folder: &Path,
+    reach: ElicitationSupport,
+) -> Option<(PendingQuestion, oneshot::Receiver<Option<ElicitResult>>)> {
+    let message = format!(
+        "The client's model wants an agent to work in {}, which is not below the folder in which skein was started. Allow it \
+         this folder until skein ends?",
+        folder.display()
+    );
+    let params = reach.forms.then(|| form(&message, choice(&[ALLOW, REFUSE]))).flatten()?;
+    let (answer, answered) = oneshot::channel();
+    Some((PendingQuestion { params, answer }, answered))
+}
+
+/// True if the user accepted the form and chose to allow.
+pub(super) fn allows(said: Option<ElicitResult>) -> bool {
+    matches!(said, Some(ElicitResult { action: ElicitationAction::Accept, content: Some(content), .. })
+        if content[FIELD].as_str() == Some(ALLOW))
+}
+
+/// The schema of a form with one choice.
+fn choice(options: &[&str]) -> Value {
+    json!({
+        "type": "object",
+        "properties": {FIELD: {"type": "string", "title": "Answer", "enum": options}},
+        "required": [FIELD],
+    })
+}
+
+/// Asks through whichever request the turn of the moment answers.
+pub(super) struct McpAsker {
+    to: Mutex<Option<(mpsc::UnboundedSender<PendingQuestion>, ElicitationSupport)>>,
+    /// Somebody should have been asked in this turn, and nobody could be.
+    unavailable: AtomicBool,
+    rules: Arc<dyn RuleStore>,
+}
+
+impl McpAsker {
+    pub(super) fn new(rules: Arc<dyn RuleStore>) -> Self {
+        Self { to: Mutex::default(), unavailable: AtomicBool::new(false), rules }
+    }
+
+    /// From the beginning of a turn to that of the next.
+    pub(super) fn set_client(&self, sender: mpsc::UnboundedSender<PendingQuestion>, reach: ElicitationSupport) {
+        *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Some((sender, reach));
+        self.unavailable.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn was_unavailable(&self) -> bool {
+        self.unavailable.load(Ordering::Relaxed)
+    }
+
+    /// What the user says; nothing if nobody can be asked in this way.
+    async fn put(&self, params: Option<ElicitRequestParams>) -> Option<ElicitResult> {
+        let to = self.to.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let can = |(_, reach): &(_, ElicitationSupport)| match &params {
+            Some(ElicitRequestParams::UrlElicitationParams { .. }) => reach.pages,
+            Some(_) => reach.forms,
+            None => false,
+        };
+        let said = match (to.filter(can), params) {
+            (Some((sender, _)), Some(params)) => {
+                let (answer, answered) = oneshot::channel();
+                drop(sender.send(PendingQuestion { params, answer }));
+                answered.await.ok().flatten()
+            }
+            _ => None,
+        };
+        if said.is_none() {
+            self.unavailable.store(true, Ordering::Relaxed);
+        }
+        said
+    }
+
+    /// The value of the one field, if the user accepted the form.
+    async fn ask_choice(&self, message: &str, options: &[&str]) -> FormChoice {
+        match self.put(form(message, choice(options))).await {
+            None => FormChoice::Unavailable,
+            Some(ElicitResult { action: ElicitationAction::Accept, content: Some(content), .. }) => {
+                let value = content[FIELD].as_str();
+                options.iter().position(|option| Some(*option) == value).map_or(FormChoice::None, FormChoice::Option)
+            }
+            Some(_) => FormChoice::None,
+        }
+    }
+}
+
+enum FormChoice {
+    /// By its place among those that were offered.
+    Option(usize),
+    None,
+    Unavailable,
+}
+
+fn form(message: &str, schema: Value) -> Option<ElicitRequestParams> {
+    let requested_schema = serde_json::from_value(schema)
+        .inspect_err(|error| tracing::warn!(%error, "a question that MCP has no form for"))
+        .ok()?;
+    Some(ElicitRequestParams::FormElicitationParams { meta: None, message: strip_invisible(message), requested_schema })
+}
+
+impl Asker for McpAsker {
+    fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
+        Box::pin(async move {
+            let mut options = vec![ALLOW, ALLOW_ALWAYS, REFUSE, REFUSE_ALWAYS];
+            if question.protected.is_some() {
+                options.retain(|option| *option != ALLOW_ALWAYS);
+            } else if question.rule.is_some() {
+                options.insert(2, ALLOW_IN_PROJECT);
+            }
+            match self.ask_choice(&question_text(&question), &options).await {
+                FormChoice::Unavailable => PermissionResponse::Unavailable,
+                FormChoice::None => PermissionResponse::Refuse,
+                FormChoice::Option(place) => match options[place] {
+                    ALLOW => PermissionResponse::Allow,
+                    ALLOW_ALWAYS => PermissionResponse::AllowAlways,
+                    ALLOW_IN_PROJECT => {
+                        // What was consented to runs, whether or not the rule can be kept.
+                        if let Some(Err(problem)) = question.rule.map(|rule| self.rules.keep(&rule)) {
+                            tracing::warn!(problem, "a rule was not kept");
+                        }
+                        PermissionResponse::AllowAlways
+                    }
+                    REFUSE_ALWAYS => PermissionResponse::RefuseAlways,
+                    _ => PermissionResponse::Refuse,
+                },
+            }
+        })
+    }
+
+    fn choose(&self, choosing: ExternalPermissionRequest) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async move {
+            // Two may have one name.
+            let names: Vec<_> = choosing.options.iter().map(|option| strip_invisible(&option.name)).collect();
+            let twice = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
+            let shown: Vec<_> = names
+                .iter()
+                .zip(&choosing.options)
+                .map(|(name, option)| if twice(name) { format!("{name} ({})", option.id) } else { name.clone() })
+                .collect();
+            let shown: Vec<_> = shown.iter().map(String::as_str).collect();
+            match self.ask_choice(&format!("{} asks: {}", choosing.by, choosing.title), &shown).await {
+                FormChoice::Option(place) => Some(choosing.options[place].id.clone()),
+                FormChoice::None | FormChoice::Unavailable => None,
+            }
+        })
+    }
+
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
+        Box::pin(async move {
+            if question.refusal().is_some() {
+                return ElicitationResponse::Declined;
+            }
+            let message = format!("{} asks: {}", question.by, question.message);
+            let params = match question.kind {
+                ElicitationKind::Fields(schema) => form(&message, Value::Object(schema)),
+                ElicitationKind::Page { id, url } => Some(ElicitRequestParams::UrlElicitationParams {
+                    meta: None,
+                    message: strip_invisible(&message),
+                    url,
+                    elicitation_id: id,
+                }),
+            };
+            match self.put(params).await {
+                None => ElicitationResponse::Unavailable,
+                Some(said) => match said.action {
+                    ElicitationAction::Accept => ElicitationResponse::Accepted(fields(said.content)),
+                    ElicitationAction::Decline => ElicitationResponse::Declined,
+                    _ => ElicitationResponse::Dismissed,
+                },
+            }
+        })
+    }
+}
+
+fn fields(content: Option<Value>) -> Map<String, Value> {
+    match content {
+        Some(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    }
+}
+
+/// A call for a person who cannot see anything else of it.
+fn question_text(question: &PermissionRequest) -> String {
+    let who = question.by.as_deref().unwrap_or("The agent");
+    let title = question.title.as_deref().map(|title| format!(" ({title})")).unwrap_or_default();
+    let arguments = serde_json::to_string_pretty(&question.arguments).unwrap_or_default();
+    let shown = truncate(&arguments, ARGUMENTS);
+    let more = match arguments.len() - shown.len() {
+        0 => String::new(),
+        more => format!("\n… and {more} bytes more, which are not shown"),
+    };
+    let tool = &question.tool;
+    let always = &question.always;
+    let host = always.host().map(|host| format!(" and fetch from {host}")).unwrap_or_default();
+    let target = question.target.as_ref().map(|target| format!(" on {target}")).unwrap_or_default();
+    let covers = match &question.protected {
+        Some(protected) => format!("{protected}."),
+        None => format!("An answer for the session or the project covers {always}."),
+    };
+    format!("{who} wants to call {tool}{title}{target}{host}:\n{shown}{more}\n{covers}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::PermissionOption;
+    use crate::manifest::PermissionRule;
+
+    struct NoRules;
+
+    impl RuleStore for NoRules {
+        fn keep(&self, _: &PermissionRule) -> Result<(), String> {
+            Err("there is no place for it".to_owned())
+        }
+    }
+
+    /// What comes of a question if the client says this, and what the client was asked.
+    async fn said<T>(
+        reach: ElicitationSupport,
+        said: ElicitResult,
+        ask: impl AsyncFnOnce(&McpAsker) -> T,
+    ) -> (T, Option<Value>) {
+        let asker = McpAsker::new(Arc::new(NoRules));
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        asker.set_client(sender, reach);
+        let answering = async {
+            let asked: Option<PendingQuestion> = receiver.recv().await;
+            let params = asked.as_ref().map(|asked| json!(asked.params));
+            if let Some(asked) = asked {
+                asked.answer(Some(said));
+            }
+            params
+        };
+        let asking = async {
+            let answer = ask(&asker).await;
+            // Closes the channel, so that a question that was never put ends the test.
+            *asker.to.lock().unwrap() = None;
+            answer
+        };
+        tokio::join!(asking, answering)
+    }
+
+    fn accepted(content: Value) -> ElicitResult {
+        ElicitResult::new(ElicitationAction::Accept).with_content(content)
+    }
+
+    const FORMS: ElicitationSupport = ElicitationSupport { forms: true, pages: false };
+
+    fn choosing(names: [&str; 2]) -> ExternalPermissionRequest {
+        let option =
+            |id: &str, name: &str, allows| PermissionOption { id: id.to_owned(), name: name.to_owned(), allows };
+        ExternalPermissionRequest {
+            call: None,
+            by: "claude/default".to_owned(),
+            apart: None,
+            title: "Remove everything".to_owned(),
+            options: vec![option("y1", names[0], true), option("n1", names[1], false)],
+            request: Map::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_choice_of_an_agent_outside_is_made_by_the_user_alone() {
+        for (names, answer, chosen) in [
+            (["Yes", "No"], "Yes", Some("y1")),
+            (["Yes", "No"], "No", Some("n1")),
+            (["Yes", "No"], "y1", None),
+            (["Same", "Same"], "Same (n1)", Some("n1")),
+            (["Same", "Same"], "Same", None),
+        ] {
+            let put = async |asker: &McpAsker| asker.choose(choosing(names)).await;
+            let (got, asked) = said(FORMS, accepted(json!({"answer": answer})), put).await;
+            assert_eq!(got.as_deref(), chosen, "{answer}");
+            let message = asked.unwrap()["message"].to_string();
+            assert!(message.contains("claude/default asks: Remove everything"), "{message}");
+        }
+        let put = async |asker: &McpAsker| asker.choose(choosing(["Yes", "No"])).await;
+        let (got, _) = said(FORMS, ElicitResult::new(ElicitationAction::Decline), put).await;
+        assert_eq!(got, None);
+        let (got, asked) = said(ElicitationSupport::default(), accepted(json!({"answer": "Yes"})), put).await;
+        assert_eq!((got, asked), (None, None), "a client that cannot ask is not asked");
+    }
+
+    fn elicitation(wanted: ElicitationKind) -> Elicitation {
+        Elicitation { by: "crm".to_owned(), call: None, message: "Which one?".to_owned(), kind: wanted }
+    }
+
+    #[tokio::test]
+    async fn a_form_and_a_page_pass_as_they_are() {
+        let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+        let fields = || ElicitationKind::Fields(fields(Some(schema.clone())));
+        let put = async |asker: &McpAsker| asker.elicit(elicitation(fields())).await;
+        let (got, asked) = said(FORMS, accepted(json!({"name": "Ada"})), put).await;
+        assert_eq!(got, ElicitationResponse::Accepted(super::fields(Some(json!({"name": "Ada"})))));
+        let asked = asked.unwrap();
+        assert_eq!((&asked["requestedSchema"], &asked["message"]), (&schema, &json!("crm asks: Which one?")));
+        let (got, _) = said(FORMS, ElicitResult::new(ElicitationAction::Decline), put).await;
+        assert_eq!(got, ElicitationResponse::Declined);
+        let (got, _) = said(FORMS, ElicitResult::new(ElicitationAction::Cancel), put).await;
+        assert_eq!(got, ElicitationResponse::Dismissed);
+
+        let page = || ElicitationKind::Page { id: "p1".to_owned(), url: "https://example.org/sign-in".to_owned() };
+        let put = async |asker: &McpAsker| asker.elicit(elicitation(page())).await;
+        let (got, asked) = said(ElicitationSupport { forms: false, pages: true }, accepted(json!({})), put).await;
+        assert_eq!(got, ElicitationResponse::Accepted(Map::new()));
+        assert_eq!(asked.unwrap()["url"], "https://example.org/sign-in");
+        let (got, asked) = said(FORMS, accepted(json!({})), put).await;
+        assert_eq!(
+            (got, asked),
+            (ElicitationResponse::Unavailable, None),
+            "a client that opens no pages is not asked to"
+        );
+
+        let nested = json!({"type": "object", "properties": {"deep": {"type": "object"}}});
+        let put = async |asker: &McpAsker| {
+            let asked = asker.elicit(elicitation(ElicitationKind::Fields(super::fields(Some(nested.clone()))))).await;
+            (asked, asker.was_unavailable())
+        };
+        let (got, asked) = said(FORMS, accepted(json!({})), put).await;
+        assert_eq!(
+            (got, asked),
+            ((ElicitationResponse::Unavailable, true), None),
+            "what MCP has no form for is not asked"
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! The sessions behind the tools: new ones, and those that an answer named before.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::ask::McpAsker;
+use super::folders::{FolderError, WorkFolders};
+use super::tools::AskArguments;
+use crate::ids::ModeId;
+use crate::manifest::ApprovalLevel;
+use crate::project::{Project, ProjectLoader};
+use crate::session::{Session, SessionPorts, SessionRoots, SessionSettings, Sessions};
+
+/// So many stay open when nobody works in them, with what was allowed in them. The others are opened again from the
+/// store if somebody comes back.
+const MAX_IDLE_SESSIONS: usize = 16;
+
+pub(super) struct OpenSessions {
+    sessions: Sessions,
+    projects: Arc<dyn ProjectLoader>,
+    cwd: PathBuf,
+    folders: WorkFolders,
+    approval: Option<ApprovalLevel>,
+    /// Held while one is opened, so that one session is one thing. The one that was used last stands at the end.
+    open: tokio::sync::Mutex<Vec<Arc<OpenSession>>>,
+}
+
+/// Why a session was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<String> for OpenError {
+    fn from(problem: String) -> Self {
+        Self::Refused(problem)
+    }
+}
+
+/// A session that is open.
+pub(super) struct OpenSession {
+    pub(super) session: Arc<Session>,
+    pub(super) mode: ModeId,
+    pub(super) asker: Arc<McpAsker>,
+    /// It was opened again, and an agent outside has to take it up, too.
+    pub(super) reopened: AtomicBool,
+    /// What the client should know about its folder, until it is told.
+    notes: Mutex<Option<Vec<String>>>,
+}
+
+impl OpenSession {
+    /// What is to be told with the first answer: about the folder, and services that are not there.
+    pub(super) async fn notes(&self) -> Vec<String> {
+        let Some(mut notes) = self.notes.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Vec::new();
+        };
+        if let Ok(binding) = self.session.binding().await {
+            let missed = binding.missing_services().iter().filter(|absent| absent.is_expected());
+            notes
+                .extend(missed.map(|absent| format!("the service {} is not there: {}", absent.service, absent.reason)));
+        }
+        notes
+    }
+}
+
+impl OpenSessions {
+    pub(super) fn new(
+        sessions: Sessions,
+        projects: Arc<dyn ProjectLoader>,
+        cwd: PathBuf,
+        roots: &[PathBuf],
+        approval: Option<ApprovalLevel>,
+    ) -> Self {
+        let roots: Vec<_> = roots.iter().chain([&cwd]).cloned().collect();
+        Self {
+            sessions,
+            projects,
+            folders: WorkFolders::new(&roots),
+            cwd,
+            approval,
+            open: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Where sessions may work.
+    pub(super) fn folders(&self) -> &WorkFolders {
+        &self.folders
+    }
+
+    /// The session that is wanted, in this mode.
+    pub(super) async fn open(&self, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
+        let mut open = self.open.lock().await;
+        let talk = match wanted.session.as_deref() {
+            None => self.create(mode, wanted.cwd.as_deref().unwrap_or(&self.cwd)).await?,
+            Some(id) => match open.iter().position(|talk| talk.session.id() == id) {
+                Some(place) => check_match(open.remove(place), mode, wanted)
+                    .inspect_err(|(talk, _)| open.push(Arc::clone(talk)))
+                    .map_err(|(_, problem)| OpenError::Refused(problem))?,
+                None => self.reopen(id, mode, wanted).await?,
+            },
+        };
+        open.push(Arc::clone(&talk));
+        let mut idle = open.iter().filter(|talk| !talk.session.is_busy()).count();
+        open.retain(|talk| {
+            let goes = idle > MAX_IDLE_SESSIONS && !talk.session.is_busy();
+            idle -= usize::from(goes);
+            !goes
+        });
+        Ok(talk)
+    }
+
+    async fn create(&self, mode: &ModeId, cwd: &Path) -> Result<Arc<OpenSession>, OpenError> {
+        let cwd = self.folders.resolve(cwd)?;
+        let project = self.project(&cwd, mode).await?;
+        let place = SessionRoots { cwd, roots: Vec::new() };
+        let asker = Arc::new(McpAsker::new(Arc::clone(&project.rules)));
+        let created = self.sessions.create(place, self.choice(mode, &project), |_| host(&project, &asker)).await;
+        let live = created.map_err(|error| format!("there can be no session: {error}"))?;
+        Ok(open_session(live, mode, asker, project.notes))
+    }
+
+    async fn reopen(&self, id: &str, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
+        let unusable = |error: &dyn std::fmt::Display| format!("the session `{id}` cannot be opened: {error}");
+        let stored = self.sessions.store().find(id).await.map_err(|error| unusable(&error))?;
+        let stored = stored.ok_or_else(|| format!("there is no session `{id}`; leave `session` out for a new one"))?;
+        let of = format!("{}/{}", stored.agent, stored.mode);
+        check(id, &of, &stored.cwd, mode, wanted)?;
+        // A session that another program began may work anywhere.
+        self.folders.resolve(&stored.cwd)?;
+        // The manifests and the trust of its folder are what counts.
+        let project = self.project(&stored.cwd, mode).await?;
+        let asker = Arc::new(McpAsker::new(Arc::clone(&project.rules)));
+        let fallback = self.choice(mode, &project);
+        let opened = self.sessions.open(id, Vec::new(), fallback, |_| host(&project, &asker)).await;
+        let live = opened.map_err(|error| unusable(&error))?.session;
+        let talk = open_session(live, mode, asker, project.notes);
+        talk.reopened.store(true, Ordering::Relaxed);
+        Ok(talk)
+    }
+
+    /// What holds in a folder, if it has the mode.
+    async fn project(&self, cwd: &Path, mode: &ModeId) -> Result<Project, String> {
+        let (projects, folder) = (Arc::clone(&self.projects), cwd.to_owned());
+        let opened = tokio::task::spawn_blocking(move || projects.open(&folder)).await;
+        let project = opened.map_err(|error| error.to_string())?.map_err(|broken| broken.problem)?;
+        let has = project.broker.plan().selectable_modes().any(|(agent, modes)| {
+            agent.manifest.name == mode.agent && modes.iter().any(|entry| entry.mode.slug == mode.mode)
+        });
+        if has { Ok(project) } else { Err(format!("there is no mode `{mode}` in {}", cwd.display())) }
+    }
+
+    fn choice(&self, mode: &ModeId, project: &Project) -> SessionSettings {
+        SessionSettings { mode: mode.clone(), model: project.model.clone(), approval: self.approval }
+    }
+}
+
+fn open_session(live: Arc<Session>, mode: &ModeId, asker: Arc<McpAsker>, notes: Vec<String>) -> Arc<OpenSession> {
+    Arc::new(OpenSession {
+        session: live,
+        mode: mode.clone(),
+        asker,
+        reopened: AtomicBool::new(false),
+        notes: Mutex::new(Some(notes)),
+    })
+}
+
+fn host(project: &Project, asker: &Arc<McpAsker>) -> SessionPorts {
+    let asker = Arc::clone(asker) as Arc<_>;
+    let (broker, models) = (project.broker.clone(), Arc::clone(&project.models));
+    let outside = Arc::clone(&project.external_agents);
+    SessionPorts { broker, models, external_agents: outside, asker, editor: None, client_services: Vec::new() }
+}
+
+/// A session that is open, if it is one of this tool's.
+fn check_match(
+    talk: Arc<OpenSession>,
+    mode: &ModeId,
+    wanted: &AskArguments,
+) -> Result<Arc<OpenSession>, (Arc<OpenSession>, String)> {
+    let checked = check(talk.session.id(), &talk.mode.to_string(), &talk.session.context().cwd, mode, wanted);
+    match checked {
+        Ok(()) => Ok(talk),
+        Err(problem) => Err((talk, problem)),
+    }
+}
+
+fn check(id: &str, of: &str, cwd: &Path, mode: &ModeId, wanted: &AskArguments) -> Result<(), String> {
+    if of != mode.to_string() {
+        return Err(format!(
+            "the session `{id}` is one of {of}, and this is {mode}; leave `session` out for a new one"
+        ));
+    }
+    let resolved = |folder: &Path| folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    match wanted.cwd.as_deref().filter(|wanted| resolved(wanted) != resolved(cwd)) {
+        Some(_) => Err(format!("the session `{id}` works in {}; leave `cwd` out, or `session`", cwd.display())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,88 @@
+//! A turn that runs by itself: whoever has its ends hears of it, answers its questions, and ends it by letting go.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::ask::{ElicitationSupport, PendingQuestion};
+use super::progress::ProgressNotifier;
+use super::sessions::OpenSession;
+use crate::agents::TurnEnd;
+use crate::conversation::Content;
+use crate::orchestrator::{Orchestrator, PromptOptions};
+use crate::session::PromptError;
+use crate::task::TaskScope;
+
+pub(super) type TurnResult = Result<TurnEnd, PromptError>;
+
+pub(super) struct BackgroundTurn {
+    pub(super) session: Arc<OpenSession>,
+    pub(super) questions: mpsc::UnboundedReceiver<PendingQuestion>,
+    pub(super) progress: mpsc::Receiver<String>,
+    pub(super) ended: oneshot::Receiver<TurnResult>,
+    /// How often the client was told something.
+    pub(super) count: u64,
+    cancel: CancellationToken,
+    _let_go: DropGuard,
+}
+
+impl BackgroundTurn {
+    /// `Err` if the session is busy.
+    pub(super) fn begin(
+        talk: Arc<OpenSession>,
+        prompt: String,
+        reach: ElicitationSupport,
+        orchestrator: &Orchestrator,
+        scope: &TaskScope,
+    ) -> Result<Self, String> {
+        let begun = talk.session.begin().map_err(|_| {
+            let id = talk.session.id();
+            format!("the session `{id}` is still busy with the prompt before: wait for its end, or leave `session` out")
+        })?;
+        let (asking, asked) = mpsc::unbounded_channel();
+        talk.asker.set_client(asking, reach);
+        let (front, told) = ProgressNotifier::new();
+        let (over, ended) = oneshot::channel();
+        let cancel = scope.cancelled().child_token();
+        let (running, cancelled, orchestrator) = (Arc::clone(&talk), cancel.clone(), orchestrator.clone());
+        scope.spawn(async move {
+            // The words of another program: they do not choose who works.
+            let wish = PromptOptions { plan_only: false, from_user: false };
+            let prompt = vec![Content::text(prompt)];
+            let seated = if running.reopened.swap(false, Ordering::Relaxed) {
+                tokio::select! {
+                    biased;
+                    () = cancelled.cancelled() => Ok(()),
+                    seated = running.session.reopen_external_session() => seated,
+                }
+            } else {
+                Ok(())
+            };
+            let ended = match seated {
+                Ok(()) => orchestrator.prompt(begun, prompt, wish, Arc::new(front), &cancelled).await,
+                Err(error) => Err(error.into()),
+            };
+            // Whoever let go of the turn does not hear of its end.
+            drop(over.send(ended));
+        });
+        Ok(Self {
+            session: talk,
+            questions: asked,
+            progress: told,
+            ended,
+            count: 0,
+            _let_go: cancel.clone().drop_guard(),
+            cancel,
+        })
+    }
+
+    pub(super) fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+}

@@ -1,0 +1,177 @@
+//! Agents that work side by side write to one file one after the other: whoever writes to it first has it until its
+//! task ends, and others wait.
+//!
+//! Invariant: no two wait for each other. Whoever would close such a circle is told so and can do something else.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+
+use crate::broker::WriteLock;
+
+/// Who writes to which file, for all tasks of a session.
+#[derive(Debug)]
+pub(super) struct FileLocks {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The task that has each file.
+    held: HashMap<PathBuf, String>,
+    /// Whom each task waits for.
+    waits: HashMap<String, String>,
+}
+
+impl Default for FileLocks {
+    fn default() -> Self {
+        Self { state: Mutex::default(), changed: watch::channel(()).0 }
+    }
+}
+
+impl FileLocks {
+    /// The way to its files for one task. `waiting` is told what it waits for.
+    pub(super) fn of(
+        self: &Arc<Self>,
+        task: &str,
+        waiting: impl Fn(String) + Send + Sync + 'static,
+    ) -> Arc<dyn WriteLock> {
+        Arc::new(TaskWriteLock { locks: Arc::clone(self), task: task.to_owned(), waiting: Box::new(waiting) })
+    }
+
+    /// The task has ended; its files are free.
+    pub(super) fn release(&self, task: &str) {
+        let mut state = self.state();
+        state.held.retain(|_, holder| holder != task);
+        state.waits.remove(task);
+        drop(state);
+        self.changed.send_replace(());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Takes all the files, or none and says which is another's.
+    fn take(&mut self, task: &str, files: &[PathBuf]) -> Result<(), (PathBuf, String)> {
+        let other = files.iter().find_map(|file| {
+            self.held.get(file).filter(|holder| *holder != task).map(|holder| (file.clone(), holder.clone()))
+        });
+        match other {
+            Some(taken) => Err(taken),
+            None => {
+                self.held.extend(files.iter().map(|file| (file.clone(), task.to_owned())));
+                Ok(())
+            }
+        }
+    }
+
+    fn leads_to(&self, from: &str, task: &str) -> bool {
+        let mut at = from;
+        // Nobody waits in a circle, so this ends.
+        while let Some(next) = self.waits.get(at) {
+            if next == task {
+                return true;
+            }
+            at = next;
+        }
+        false
+    }
+}
+
+struct TaskWriteLock {
+    locks: Arc<FileLocks>,
+    task: String,
+    waiting: Box<dyn Fn(String) + Send + Sync>,
+}
+
+/// Waits no more, whichever way the waiting ends.
+struct WaitGuard<'a>(&'a TaskWriteLock);
+
+impl Drop for WaitGuard<'_> {
+    fn drop(&mut self) {
+        self.0.locks.state().waits.remove(&self.0.task);
+    }
+}
+
+impl WriteLock for TaskWriteLock {
+    fn acquire(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let mut changed = self.locks.changed.subscribe();
+            let _waiting = WaitGuard(self);
+            let mut told = false;
+            loop {
+                {
+                    let mut state = self.locks.state();
+                    let Err((file, holder)) = state.take(&self.task, &files) else { return Ok(()) };
+                    let file = file.display();
+                    if state.leads_to(&holder, &self.task) {
+                        return Err(format!(
+                            "task `{holder}` writes to {file} and waits for a file of yours; do what needs no other \
+                             file of that task, and report what is left"
+                        ));
+                    }
+                    state.waits.insert(self.task.clone(), holder.clone());
+                    drop(state);
+                    if !std::mem::replace(&mut told, true) {
+                        (self.waiting)(format!("waits for task `{holder}`, which writes to {file}"));
+                    }
+                }
+                // The sender lives as long as the writer.
+                drop(changed.changed().await);
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::poll;
+
+    use super::*;
+
+    fn files(names: &[&str]) -> Vec<PathBuf> {
+        names.iter().map(PathBuf::from).collect()
+    }
+
+    #[tokio::test]
+    async fn the_second_writer_of_a_file_waits_for_the_end_of_the_first() {
+        let writers: Arc<FileLocks> = Arc::default();
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (a, heard) = (writers.of("a", |_| {}), Arc::clone(&told));
+        let b = writers.of("b", move |what| heard.lock().unwrap().push(what));
+        a.acquire(files(&["/x"])).await.unwrap();
+        a.acquire(files(&["/x"])).await.unwrap();
+        b.acquire(files(&["/y"])).await.unwrap();
+        let mut waiting = b.acquire(files(&["/x"]));
+        assert!(poll!(&mut waiting).is_pending());
+        assert_eq!(*told.lock().unwrap(), ["waits for task `a`, which writes to /x"]);
+        writers.release("a");
+        waiting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_in_a_circle_and_who_gives_up_is_not_waited_for() {
+        let writers: Arc<FileLocks> = Arc::default();
+        let [a, b, c] = ["a", "b", "c"].map(|task| writers.of(task, |_| {}));
+        a.acquire(files(&["/a"])).await.unwrap();
+        b.acquire(files(&["/b"])).await.unwrap();
+        c.acquire(files(&["/c"])).await.unwrap();
+        let mut first = a.acquire(files(&["/b"]));
+        let mut second = b.acquire(files(&["/c"]));
+        assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+        assert!(c.acquire(files(&["/new", "/a"])).await.unwrap_err().contains("task `a` writes to /a"));
+        drop(second);
+        let mut third = c.acquire(files(&["/a"]));
+        assert!(poll!(&mut third).is_pending(), "`b` waits no more, so there is no circle");
+        assert!(!writers.state().held.contains_key(&PathBuf::from("/new")), "what is refused takes nothing");
+        writers.release("b");
+        first.await.unwrap();
+    }
+}

@@ -1,0 +1,90 @@
+//! The router of each set of manifests, learned when a prompt first needs it, and what users corrected.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::router::{self, Router};
+use crate::secrets;
+use crate::store::{self, CorrectionStore};
+
+/// Below the data folder.
+const CORRECTIONS: &str = "routes.db";
+const ROUTERS: &str = "router";
+/// As many folders as an editor has open at once.
+const MAX_CACHED_ROUTERS: usize = 8;
+
+type CachedRouter = (Arc<Plan>, Arc<Router>);
+
+#[derive(Debug, Default)]
+pub(super) struct RouterCache {
+    data: PathBuf,
+    routers: Mutex<Vec<CachedRouter>>,
+}
+
+impl RouterCache {
+    pub(super) fn new(data: PathBuf) -> Self {
+        Self { data, routers: Mutex::default() }
+    }
+
+    /// The router for those whom `own` may hand work to and itself, with what was corrected in this project. Corrections
+    /// that cannot be read are told and left out: a route is better than none.
+    pub(super) async fn router(self: &Arc<Self>, plan: &Arc<Plan>, own: &ModeId, cwd: &Path) -> Result<Router, String> {
+        let (known, plan, own, cwd) = (Arc::clone(self), Arc::clone(plan), own.clone(), cwd.to_owned());
+        let made = tokio::task::spawn_blocking(move || {
+            let base = known.router_for(&plan, &own);
+            match known.corrections(&cwd) {
+                Ok(corrections) if corrections.is_empty() => base.as_ref().clone(),
+                Ok(corrections) => {
+                    let pairs = corrections.iter().map(|(prompt, mode)| (prompt.as_str(), mode));
+                    base.as_ref().clone().with_corrections(pairs)
+                }
+                Err(problem) => {
+                    tracing::warn!(problem, "corrections of routes are left out");
+                    base.as_ref().clone()
+                }
+            }
+        });
+        made.await.map_err(|error| error.to_string())
+    }
+
+    fn router_for(&self, plan: &Arc<Plan>, own: &ModeId) -> Arc<Router> {
+        let mut routers = self.routers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, router)) = routers.iter().find(|(known, _)| Arc::ptr_eq(known, plan)) {
+            return Arc::clone(router);
+        }
+        let granted = plan.delegates(&own.agent);
+        let mut candidates = router::candidates(plan.manifests());
+        candidates.retain(|candidate| candidate.mode == *own || granted.contains(&candidate.mode));
+        let router = Arc::new(Router::load_or_learn(&self.data.join(ROUTERS), &candidates));
+        if routers.len() == MAX_CACHED_ROUTERS {
+            routers.remove(0);
+        }
+        routers.push((Arc::clone(plan), Arc::clone(&router)));
+        router
+    }
+
+    fn corrections(&self, cwd: &Path) -> Result<Vec<(String, ModeId)>, String> {
+        let file = self.data.join(CORRECTIONS);
+        if !file.exists() {
+            return Ok(Vec::new());
+        }
+        let read = CorrectionStore::open(&file).and_then(|routes| routes.corrections(&store::project_root(cwd)));
+        let corrections = read.map_err(|error| error.to_string())?;
+        // A mode that is gone is nobody's any more.
+        Ok(corrections.into_iter().filter_map(|kept| Some((kept.prompt, kept.mode.parse().ok()?))).collect())
+    }
+
+    /// Remembers for this project whom the user wanted for a prompt. What looks like a secret is not written down.
+    pub(super) async fn correct(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), String> {
+        if secrets::find_secret(prompt).is_some() {
+            return Ok(());
+        }
+        let (file, project) = (self.data.join(CORRECTIONS), store::project_root(cwd));
+        let (prompt, mode) = (prompt.to_owned(), mode.to_string());
+        let kept =
+            tokio::task::spawn_blocking(move || CorrectionStore::open(&file)?.remember(&project, &prompt, &mode));
+        kept.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+}

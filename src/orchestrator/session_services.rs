@@ -1,0 +1,194 @@
+//! Searches, enables and disables services for a session, within what the manifests say.
+//!
+//! Invariant: what belongs to the orchestrator and what is built in can be neither enabled nor disabled. Enabling gives a
+//! service to modes that list `mcp` or depend on it, and to no other.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use crate::broker::{Broker, sanitize_text};
+use crate::ids::{ModeId, nearest};
+use crate::manifest::{Readiness, ServiceEntry};
+use crate::tool::manage::{ResourceListing, ServiceChange, ServiceManager, ServiceState, ServiceSummary};
+use crate::tool::{CallContext, strip_to_line};
+
+/// The manager of one session and of those that work for it.
+#[derive(Debug)]
+pub struct SessionServices {
+    broker: Broker,
+    /// Services that came with the session, from its editor.
+    client_services: Vec<Arc<ServiceEntry>>,
+}
+
+impl SessionServices {
+    pub fn new(broker: Broker, client_services: Vec<Arc<ServiceEntry>>) -> Self {
+        Self { broker, client_services }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &ServiceEntry> {
+        self.broker.plan().services().chain(self.client_services.iter().map(Arc::as_ref))
+    }
+
+    fn entry(&self, name: &str) -> Result<&ServiceEntry, String> {
+        let unknown = || {
+            let near = nearest(name, self.entries().map(|entry| entry.manifest.name.as_str()));
+            let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            format!("there is no service `{}`{near} `search_services` shows those there are", strip_to_line(name))
+        };
+        self.entries().find(|entry| entry.manifest.name.as_str() == name).ok_or_else(unknown)
+    }
+
+    /// The service, if it is one that can be enabled and disabled at all.
+    fn changeable(&self, name: &str) -> Result<&ServiceEntry, String> {
+        let entry = self.entry(name)?;
+        if let Some(owner) = &entry.manifest.owner {
+            return Err(format!("`{name}` is the {owner}'s own: it can be neither enabled for others nor disabled"));
+        }
+        if !entry.user_installed() {
+            let modes = self.modes(entry);
+            let who = if modes.is_empty() { "none does now".to_owned() } else { modes.join(", ") };
+            return Err(format!(
+                "`{name}` is built in: a mode has it if its manifest asks for it, and in no other way ({who}). Choose a \
+                 mode by what it has"
+            ));
+        }
+        if entry.manifest.status == Readiness::Planned {
+            return Err(format!("`{name}` is planned: there is nothing to start yet"));
+        }
+        Ok(entry)
+    }
+
+    /// A service whose resources may be looked at: brought by the user or the editor, and enabled.
+    fn readable(&self, name: &str, context: &CallContext) -> Result<&ServiceEntry, String> {
+        let entry = self.changeable(name)?;
+        match self.state(entry, context) {
+            ServiceState::Enabled => Ok(entry),
+            _ => Err(format!("`{name}` is disabled; `enable_service` enables it, if the user agrees")),
+        }
+    }
+
+    fn state(&self, entry: &ServiceEntry, context: &CallContext) -> ServiceState {
+        if entry.manifest.status == Readiness::Planned {
+            ServiceState::Planned
+        } else if entry.manifest.owner.is_some() {
+            ServiceState::Owned
+        } else if !entry.user_installed() {
+            ServiceState::BuiltIn
+        } else if context.session.service_overrides().of(&entry.manifest.name).unwrap_or(entry.enabled) {
+            ServiceState::Enabled
+        } else {
+            ServiceState::Disabled
+        }
+    }
+
+    /// The modes that a user can choose and that have the service if it is enabled.
+    fn modes(&self, entry: &ServiceEntry) -> Vec<String> {
+        let enabled = ServiceEntry { enabled: true, ..entry.clone() };
+        self.each_mode(|id| self.broker.plan().mode(id).is_some_and(|(_, scope)| scope.binds(&enabled)))
+    }
+
+    /// The modes that do without nothing of what they depend on, and depend on this.
+    fn dependent_modes(&self, entry: &ServiceEntry) -> Vec<String> {
+        let needs = |id: &ModeId| {
+            let levels = self.broker.plan().start_levels(id);
+            levels.iter().flatten().any(|need| need.service == entry.manifest.name && !need.optional)
+        };
+        self.each_mode(needs)
+    }
+
+    fn each_mode(&self, has: impl Fn(&ModeId) -> bool) -> Vec<String> {
+        let offered = self.broker.plan().selectable_modes();
+        let ids = offered.flat_map(|(agent, modes)| {
+            modes.into_iter().map(|entry| ModeId::new(agent.manifest.name.clone(), entry.mode.slug.clone()))
+        });
+        ids.filter(|id| has(id)).map(|id| id.to_string()).collect()
+    }
+}
+
+impl ServiceManager for SessionServices {
+    fn search(&self, words: &str, context: &CallContext) -> Vec<ServiceSummary> {
+        let words: Vec<String> = words.split_whitespace().map(str::to_lowercase).collect();
+        let score = |entry: &ServiceEntry| {
+            let manifest = &entry.manifest;
+            let tools = manifest.groups.values().flatten().map(|tool| tool.as_str());
+            let said = [manifest.name.as_str(), manifest.title.as_deref().unwrap_or_default(), &manifest.description];
+            let text = said.into_iter().chain(tools).collect::<Vec<_>>().join(" ").to_lowercase();
+            words.iter().filter(|word| text.contains(word.as_str())).count()
+        };
+        let mut found: Vec<_> = self.entries().map(|entry| (score(entry), entry)).collect();
+        found.retain(|(score, _)| words.is_empty() || *score > 0);
+        found.sort_by(|(one, first), (other, second)| {
+            other.cmp(one).then_with(|| first.manifest.name.as_str().cmp(second.manifest.name.as_str()))
+        });
+        let known = |entry: &ServiceEntry| ServiceSummary {
+            service: entry.manifest.name.clone(),
+            description: strip_to_line(&entry.manifest.description),
+            state: self.state(entry, context),
+            modes: self.modes(entry),
+        };
+        found.into_iter().map(|(_, entry)| known(entry)).collect()
+    }
+
+    fn enable<'a>(
+        &'a self,
+        service: &'a str,
+        context: &'a CallContext,
+    ) -> BoxFuture<'a, Result<ServiceChange, String>> {
+        Box::pin(async move {
+            let entry = self.changeable(service)?;
+            let looked = self.broker.inspect_service(entry, &context.session).await;
+            let catalog = looked.map_err(|error| format!("`{service}` was not enabled: {error}"))?;
+            let name = entry.manifest.name.clone();
+            context.session.service_overrides().set(name.clone(), true);
+            let tools = catalog.tools.iter().map(|tool| sanitize_text(tool.name.as_str())).collect();
+            Ok(ServiceChange { service: name, enabled: true, tools, modes: self.modes(entry), stopped: Vec::new() })
+        })
+    }
+
+    fn disable(&self, service: &str, context: &CallContext) -> Result<ServiceChange, String> {
+        let entry = self.changeable(service)?;
+        let name = entry.manifest.name.clone();
+        context.session.service_overrides().set(name.clone(), false);
+        let (modes, stopped) = (self.modes(entry), self.dependent_modes(entry));
+        Ok(ServiceChange { service: name, enabled: false, tools: Vec::new(), modes, stopped })
+    }
+
+    fn resources<'a>(
+        &'a self,
+        service: Option<&'a str>,
+        context: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Vec<ResourceListing>, String>> {
+        Box::pin(async move {
+            let entries: Vec<&ServiceEntry> = match service {
+                Some(service) => vec![self.readable(service, context)?],
+                None => self.entries().filter(|entry| self.state(entry, context) == ServiceState::Enabled).collect(),
+            };
+            let offered = entries.into_iter().map(async |entry| {
+                let service = entry.manifest.name.clone();
+                match self.broker.inspect_service(entry, &context.session).await {
+                    Ok(catalog) => {
+                        let resources = catalog.resources.iter().chain(&catalog.templates).cloned().collect();
+                        ResourceListing { service, resources, problem: None }
+                    }
+                    Err(error) => ResourceListing { service, resources: Vec::new(), problem: Some(error.to_string()) },
+                }
+            });
+            Ok(futures::future::join_all(offered).await)
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        service: &'a str,
+        uri: &'a str,
+        context: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Value, String>> {
+        Box::pin(async move {
+            let entry = self.readable(service, context)?;
+            let read = self.broker.read_listed(entry, uri, context.clone()).await;
+            read.map_err(|error| format!("{error}; `list_resources` shows what can be read"))
+        })
+    }
+}

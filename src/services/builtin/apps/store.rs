@@ -1,0 +1,227 @@
+//! Where apps lie: `NAME.html` is the app as it is, `.versions/NAME/N.html` each version that ever was.
+//!
+//! Invariant: a file is there whole or not at all, a version is never written twice, and only one process at a time
+//! changes anything.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use super::page::App;
+use crate::services::builtin::answer::ToolRefusal;
+
+const MAX_NAME: usize = 60;
+/// How the names of files begin that are being written.
+const STAGED: &str = ".new-";
+
+/// A name that is also a file's name and part of an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AppName(String);
+
+impl AppName {
+    pub(super) fn parse(text: &str) -> Result<Self, ToolRefusal> {
+        let suggested = suggestion(text);
+        if text == suggested && !text.is_empty() {
+            return Ok(Self(suggested));
+        }
+        let instead = if suggested.is_empty() { String::new() } else { format!(", like `{suggested}`") };
+        Err(ToolRefusal::new(format!(
+            "an app's name is lower-case words and numbers joined by hyphens, at most {MAX_NAME} characters{instead}"
+        )))
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The name that was probably meant.
+fn suggestion(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut name = words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-");
+    name.truncate(MAX_NAME);
+    name.trim_end_matches('-').to_owned()
+}
+
+/// What there is.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    pub(super) apps: Vec<App>,
+    /// With the version that can be restored.
+    pub(super) deleted: Vec<(String, u32)>,
+    /// Files that are no apps, and why.
+    pub(super) unreadable: Vec<(String, String)>,
+}
+
+/// The folder.
+#[derive(Debug, Clone)]
+pub(super) struct AppStore {
+    folder: PathBuf,
+}
+
+impl AppStore {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    pub(super) fn file(&self, name: &AppName) -> PathBuf {
+        self.folder.join(format!("{}.html", name.0))
+    }
+
+    fn versions_of(&self, name: &AppName) -> PathBuf {
+        self.folder.join(".versions").join(&name.0)
+    }
+
+    fn version_file(&self, name: &AppName, version: u32) -> PathBuf {
+        self.versions_of(name).join(format!("{version}.html"))
+    }
+
+    /// The app as it is; `None` if there is none of that name, or it was deleted.
+    pub(super) fn get(&self, name: &AppName) -> Result<Option<App>, ToolRefusal> {
+        load(&self.file(name)).map_err(|ToolRefusal(reason)| match self.newest(name) {
+            Ok(newest) if newest > 0 => ToolRefusal(format!(
+                "{reason}; `restore_app` puts a version, of which {newest} is the newest, in its place"
+            )),
+            _ => ToolRefusal(reason),
+        })
+    }
+
+    pub(super) fn version(&self, name: &AppName, version: u32) -> Result<Option<App>, ToolRefusal> {
+        load(&self.version_file(name, version))
+    }
+
+    /// The versions that were ever kept, the newest first.
+    pub(super) fn versions(&self, name: &AppName) -> Result<Vec<u32>, ToolRefusal> {
+        let folder = self.versions_of(name);
+        let names = names_in(&folder).map_err(|error| io_refusal("read", &folder, &error))?;
+        let mut versions: Vec<u32> = names.iter().filter_map(|name| name.strip_suffix(".html")?.parse().ok()).collect();
+        versions.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(versions)
+    }
+
+    /// 0 if there is none.
+    pub(super) fn newest(&self, name: &AppName) -> Result<u32, ToolRefusal> {
+        Ok(self.versions(name)?.first().copied().unwrap_or(0))
+    }
+
+    pub(super) fn list(&self) -> Result<Listing, ToolRefusal> {
+        let read = |folder: &Path| names_in(folder).map_err(|error| io_refusal("read", folder, &error));
+        let mut listing = Listing::default();
+        for file in read(&self.folder)? {
+            let Some(name) = file.strip_suffix(".html").and_then(|name| AppName::parse(name).ok()) else { continue };
+            match self.get(&name) {
+                Ok(app) => listing.apps.extend(app),
+                Err(ToolRefusal(reason)) => listing.unreadable.push((name.0, reason)),
+            }
+        }
+        for folder in read(&self.folder.join(".versions"))? {
+            let Ok(name) = AppName::parse(&folder) else { continue };
+            let newest = self.newest(&name)?;
+            if newest > 0 && !self.file(&name).exists() {
+                listing.deleted.push((name.0, newest));
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Makes a new version of what `change` makes of the app as it is, or of what is wrong with its file. If it
+    /// refuses, nothing has happened.
+    pub(super) fn change(
+        &self,
+        name: &AppName,
+        change: impl FnOnce(Result<Option<App>, ToolRefusal>, u32) -> Result<App, ToolRefusal>,
+    ) -> Result<App, ToolRefusal> {
+        let _lock = self.lock()?;
+        let next =
+            self.newest(name)?.checked_add(1).ok_or_else(|| ToolRefusal::new("there can be no further version"))?;
+        let app = change(self.get(name), next)?;
+        let (version, file) = (self.version_file(name, next), self.file(name));
+        let text = app.to_file();
+        make_folder(&self.versions_of(name))?;
+        sweep(&self.folder).and_then(|()| sweep(&self.versions_of(name)))?;
+        write(&version, &text).map_err(|error| io_refusal("write", &version, &error))?;
+        if let Err(error) = write(&file, &text) {
+            // A version that nobody was told of; if it stays, it does no harm.
+            drop(fs::remove_file(&version));
+            return Err(io_refusal("write", &file, &error));
+        }
+        Ok(app)
+    }
+
+    /// Its versions stay, and the newest is told; `None` if there was nothing to delete. A file that cannot be read
+    /// can still be deleted.
+    pub(super) fn delete(&self, name: &AppName) -> Result<Option<u32>, ToolRefusal> {
+        let _lock = self.lock()?;
+        let newest = self.newest(name)?;
+        let file = self.file(name);
+        match fs::remove_file(&file) {
+            Ok(()) => Ok(Some(newest)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_refusal("delete", &file, &error)),
+        }
+    }
+
+    /// Held until it is dropped.
+    fn lock(&self) -> Result<File, ToolRefusal> {
+        make_folder(&self.folder)?;
+        let path = self.folder.join(".lock");
+        let open = File::options().create(true).truncate(false).write(true).open(&path);
+        open.and_then(|file| file.lock().map(|()| file)).map_err(|error| io_refusal("lock", &path, &error))
+    }
+}
+
+fn load(file: &Path) -> Result<Option<App>, ToolRefusal> {
+    // A pipe would be waited for without end.
+    if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+        return Err(io_refusal("read", file, &io::Error::other("it is no file")));
+    }
+    match fs::read_to_string(file) {
+        Ok(text) => match App::from_file(&text) {
+            Ok(app) => Ok(Some(app)),
+            Err(reason) => Err(io_refusal("read", file, &io::Error::other(reason))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_refusal("read", file, &error)),
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<(), ToolRefusal> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| io_refusal("make", folder, &error))
+}
+
+/// Whoever holds the lock is the only one who writes: what was not finished is left of a process that was killed.
+fn sweep(folder: &Path) -> Result<(), ToolRefusal> {
+    let names = names_in(folder).map_err(|error| io_refusal("read", folder, &error))?;
+    for file in names.iter().filter(|name| name.starts_with(STAGED)).map(|name| folder.join(name)) {
+        fs::remove_file(&file).map_err(|error| io_refusal("delete", &file, &error))?;
+    }
+    Ok(())
+}
+
+/// In one step: whoever reads sees the old file or the new one.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    let folder = file.parent().ok_or_else(|| io::Error::other("it is the root of the file system"))?;
+    let mut staged = tempfile::Builder::new().prefix(STAGED).tempfile_in(folder)?;
+    staged.write_all(text.as_bytes())?;
+    staged.as_file().sync_all()?;
+    staged.persist(file).map(drop).map_err(|error| error.error)
+}
+
+/// In order; a folder that is not there is empty.
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
+    let mut names: Vec<_> = names.filter_map(io::Result::transpose).collect::<io::Result<_>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn io_refusal(attempt: &str, path: &Path, error: &io::Error) -> ToolRefusal {
+    ToolRefusal::new(format!("could not {attempt} `{}`: {error}; tell the user", path.display()))
+}

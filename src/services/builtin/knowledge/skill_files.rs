@@ -1,0 +1,58 @@
+//! The files beside a skill: listed, and read as long as they lie in its folder.
+//!
+//! Invariant: links and `..` are resolved before it is looked where a file lies.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::find::{MAX_FILE, contents};
+use super::item::display_name;
+
+const MAX_LISTED: usize = 100;
+const MAX_DEPTH: usize = 6;
+
+/// What lies in a skill's folder apart from the skill itself, as paths in it. Links are not followed, and a name that
+/// cannot be written on a line is shown, not loaded.
+pub(super) fn list(folder: &Path) -> Vec<String> {
+    let mut files = Vec::new();
+    collect_files(folder, folder, 0, &mut files);
+    files.retain(|file| file != "SKILL.md");
+    files
+}
+
+fn collect_files(folder: &Path, root: &Path, depth: usize, files: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let mut entries: Vec<_> = entries.filter_map(Result::ok).collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (path, kind) = (entry.path(), entry.file_type());
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        match kind {
+            _ if hidden || files.len() >= MAX_LISTED => {}
+            Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => collect_files(&path, root, depth + 1, files),
+            Ok(kind) if kind.is_file() => {
+                files.extend(path.strip_prefix(root).ok().map(|below| display_name(&below.to_string_lossy())));
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// A file below one of some folders, all of them without links: its real path and its text.
+pub(super) fn read(path: &Path, folders: &[PathBuf]) -> Result<(PathBuf, String), String> {
+    let real = fs::canonicalize(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    if !folders.iter().any(|folder| real.starts_with(folder)) {
+        return Err("it lies outside, links and `..` resolved".to_owned());
+    }
+    let bytes = contents(&real)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(format!(
+            "it has more than {} kB; its path is {}",
+            MAX_FILE / 1024,
+            display_name(&real.to_string_lossy())
+        ));
+    }
+    let text = String::from_utf8(bytes)
+        .map_err(|_| format!("it is no text; its path is {}", display_name(&real.to_string_lossy())))?;
+    Ok((real, text))
+}

@@ -1,0 +1,383 @@
+//! One service of the pool: started when it is first used, started again when it died and its budget allows,
+//! left alone when it fails too often.
+//!
+//! Invariant: a call is handed over at most once. What may have run is never sent again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use super::Inner;
+use super::Lease;
+use super::circuit::{Circuit, StartPermit};
+use super::connection::{CallError, ServiceConnection};
+use super::environment::{SecretValues, literal_secrets};
+use super::remote::Owner;
+use crate::ids::{RoleName, ServiceName};
+use crate::manifest::ServiceManifest;
+use crate::tool::{
+    CallContext, Catalog, ServiceError, ServiceHealth, ServiceStatus, SessionContext, ToolCall, ToolOutcome,
+    ToolService,
+};
+
+const STOPPED: &str = "skein has stopped its services";
+
+pub(super) struct Service {
+    pub(super) manifest: ServiceManifest,
+    /// Leases on what it requires: held as long as it is in the pool.
+    pub(super) required: Vec<(RoleName, Lease)>,
+    /// The session that it is for; nothing if it is for all.
+    owner: Option<Arc<Owner>>,
+    /// Held while starting, so that many callers make one start.
+    live: tokio::sync::Mutex<Option<RunningInstance>>,
+    state: Mutex<State>,
+    /// Kept out of errors.
+    secrets: SecretValues,
+    pool: Weak<Inner>,
+}
+
+/// A running instance and what it was seen to offer.
+#[derive(Clone)]
+struct RunningInstance {
+    connection: Arc<dyn ServiceConnection>,
+    catalog: Arc<Catalog>,
+    generation: u64,
+}
+
+struct State {
+    circuit: Circuit,
+    leases: usize,
+    /// Goes up with every lease, so that an idle timer can tell whether it is still about the same lull.
+    uses: u64,
+    starting: bool,
+    starts: u32,
+    last_error: Option<String>,
+    tools: Option<usize>,
+    started_at: Option<SystemTime>,
+    /// What is running, for those who only look.
+    watched: Option<Arc<dyn ServiceConnection>>,
+}
+
+impl Service {
+    pub(super) fn new(
+        manifest: ServiceManifest,
+        required: Vec<(RoleName, Lease)>,
+        owner: Option<Arc<Owner>>,
+        pool: &Arc<Inner>,
+    ) -> Self {
+        let circuit = Circuit::new(&manifest.restart);
+        let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
+        let secrets = pool.options.environment.secrets_in(&transport).and(literal_secrets(&manifest.transport));
+        Self {
+            manifest,
+            required,
+            owner,
+            live: tokio::sync::Mutex::new(None),
+            state: Mutex::new(State {
+                circuit,
+                leases: 0,
+                uses: 0,
+                starting: false,
+                starts: 0,
+                last_error: None,
+                tools: None,
+                started_at: None,
+                watched: None,
+            }),
+            secrets,
+            pool: Arc::downgrade(pool),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it warns of is shown there from now on.
+    pub(super) fn show_warnings_in(&self, session: &SessionContext) {
+        if let Some(owner) = &self.owner {
+            *owner.warnings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&session.warnings);
+        }
+    }
+
+    pub(super) fn add_lease(&self) {
+        let mut state = self.state();
+        state.leases += 1;
+        state.uses += 1;
+    }
+
+    /// `Some` with the number of uses so far if this was the last lease.
+    pub(super) fn remove_lease(&self) -> Option<u64> {
+        let mut state = self.state();
+        state.leases -= 1;
+        (state.leases == 0).then_some(state.uses)
+    }
+
+    pub(super) fn idle_since(&self, uses: u64) -> bool {
+        let state = self.state();
+        state.leases == 0 && state.uses == uses
+    }
+
+    /// Starts it if it does not run.
+    pub(super) async fn start(&self) -> Result<(), ServiceError> {
+        self.live().await.map(drop)
+    }
+
+    pub(super) async fn stop(&self) {
+        let live = self.live.lock().await.take();
+        {
+            let mut state = self.state();
+            state.watched = None;
+            state.started_at = None;
+        }
+        if let Some(live) = live {
+            live.connection.stop().await;
+            tracing::info!(service = %self.manifest.name, "service stopped");
+        }
+    }
+
+    /// The running instance, after a start if need be and if the circuit allows.
+    async fn live(&self) -> Result<RunningInstance, ServiceError> {
+        let mut live = self.live.lock().await;
+        if let Some(running) = live.as_ref() {
+            match running.connection.closed() {
+                None => return self.current(&mut live).await,
+                Some(reason) => {
+                    drop(self.record_failure(&reason));
+                    *live = None;
+                }
+            }
+        }
+        let service = self.manifest.name.clone();
+        let Some(pool) = self.pool.upgrade().filter(|pool| !pool.scope.cancelled().is_cancelled()) else {
+            return Err(ServiceError::NotStarted { service, reason: STOPPED.to_owned() });
+        };
+        let permission = self.state().circuit.may_start(Instant::now());
+        let pause = match permission {
+            StartPermit::NotFor(retry_in) => {
+                let reason = self.state().last_error.clone().unwrap_or_default();
+                return Err(ServiceError::CircuitOpen { service, reason, retry_in });
+            }
+            StartPermit::After(pause) => pause,
+        };
+        let starting = StartGuard::of(self);
+        let started = tokio::select! {
+            biased;
+            () = pool.scope.cancelled().cancelled() => {
+                return Err(ServiceError::NotStarted { service, reason: STOPPED.to_owned() });
+            }
+            started = self.connect(&pool, pause) => started,
+        };
+        drop(starting);
+        match started {
+            Ok(running) => {
+                let mut state = self.state();
+                state.circuit.record_start();
+                state.starts += 1;
+                state.tools = Some(running.catalog.tools.len());
+                state.started_at = Some(SystemTime::now());
+                state.watched = Some(Arc::clone(&running.connection));
+                tracing::info!(service = %self.manifest.name, starts = state.starts, "service started");
+                *live = Some(running.clone());
+                Ok(running)
+            }
+            Err(reason) => {
+                let reason = self.record_failure(&reason);
+                Err(ServiceError::NotStarted { service, reason })
+            }
+        }
+    }
+
+    async fn connect(&self, pool: &Inner, pause: Duration) -> Result<RunningInstance, String> {
+        tokio::time::sleep(pause).await;
+        for (_, required) in &self.required {
+            Box::pin(required.start()).await.map_err(|error| error.to_string())?;
+        }
+        let limit = self.manifest.timeouts.start.duration();
+        let starting = async {
+            let connection = pool.connect(&self.manifest, &self.required, self.owner.as_ref(), &self.secrets).await?;
+            let catalog = connection.catalog().await;
+            match catalog {
+                Ok(catalog) => {
+                    let generation = connection.generation();
+                    Ok(RunningInstance { connection, catalog: Arc::new(catalog), generation })
+                }
+                Err(error) => {
+                    connection.stop().await;
+                    Err(format!("its tools could not be listed: {}", reason_of(&error)))
+                }
+            }
+        };
+        // Dropping what was begun kills the process.
+        match tokio::time::timeout(limit, starting).await {
+            Ok(started) => started,
+            Err(_) => Err(format!("it was not ready after {}", self.manifest.timeouts.start)),
+        }
+    }
+
+    /// The running instance, its lists read again if it said that they changed or may have.
+    async fn current(&self, live: &mut Option<RunningInstance>) -> Result<RunningInstance, ServiceError> {
+        let Some(running) = live.as_mut() else { return Err(self.died_error("it was stopped")) };
+        let generation = running.connection.generation();
+        if running.generation != generation || running.catalog.volatile {
+            // Once per change: a server that announces one and does not list it would hold up every call.
+            running.generation = generation;
+            let limit = self.manifest.timeouts.start.duration();
+            match tokio::time::timeout(limit, running.connection.catalog()).await {
+                Ok(Ok(catalog)) => {
+                    running.catalog = Arc::new(catalog);
+                    self.state().tools = Some(running.catalog.tools.len());
+                }
+                // The old lists stay.
+                Ok(Err(_)) | Err(_) => tracing::warn!(service = %self.manifest.name, "changed lists could not be read"),
+            }
+        }
+        Ok(running.clone())
+    }
+
+    /// Counts a failure; returns its reason without secrets.
+    fn record_failure(&self, reason: &str) -> String {
+        let reason = self.secrets.hide(reason);
+        let mut state = self.state();
+        state.circuit.record_failure(Instant::now());
+        state.last_error = Some(reason.clone());
+        state.watched = None;
+        tracing::warn!(service = %self.manifest.name, reason, "service failed");
+        reason
+    }
+
+    fn died_error(&self, reason: &str) -> ServiceError {
+        ServiceError::Died { service: self.manifest.name.clone(), reason: reason.to_owned() }
+    }
+
+    fn explain(&self, error: CallError, tool: &str) -> ServiceError {
+        let service = self.manifest.name.clone();
+        match error {
+            CallError::Died(reason) => ServiceError::Died { service, reason: self.secrets.hide(&reason) },
+            CallError::TimedOut => {
+                let limit = self.manifest.timeouts.call.duration();
+                ServiceError::TimedOut { service, tool: crate::ids::ToolName::new(tool), limit }
+            }
+            CallError::Cancelled => ServiceError::Cancelled,
+            CallError::Refused(reason) => ServiceError::Refused { service, reason: self.secrets.hide(&reason) },
+        }
+    }
+}
+
+/// Shown while a service is being started, even if whoever starts it goes away in the middle.
+struct StartGuard<'a>(&'a Service);
+
+impl<'a> StartGuard<'a> {
+    fn of(entry: &'a Service) -> Self {
+        entry.state().starting = true;
+        Self(entry)
+    }
+}
+
+impl Drop for StartGuard<'_> {
+    fn drop(&mut self) {
+        self.0.state().starting = false;
+    }
+}
+
+fn reason_of(error: &CallError) -> String {
+    match error {
+        CallError::Died(reason) | CallError::Refused(reason) => reason.clone(),
+        CallError::TimedOut => "it gave no answer".to_owned(),
+        CallError::Cancelled => "it was cancelled".to_owned(),
+    }
+}
+
+impl ToolService for Service {
+    fn name(&self) -> &ServiceName {
+        &self.manifest.name
+    }
+
+    fn description(&self) -> &str {
+        &self.manifest.description
+    }
+
+    fn instructions(&self) -> Option<String> {
+        self.state().watched.as_ref().and_then(|connection| connection.instructions())
+    }
+
+    fn status(&self) -> ServiceStatus {
+        let state = self.state();
+        let ended = state.watched.as_ref().and_then(|connection| connection.closed());
+        let running = state.watched.as_ref().filter(|_| ended.is_none());
+        let pid = running.and_then(|connection| connection.pid());
+        let health = match state.circuit.health(Instant::now(), running.is_some()) {
+            ServiceHealth::Stopped | ServiceHealth::Healthy if state.starting => ServiceHealth::Starting,
+            // It died and nobody has used it since.
+            ServiceHealth::Stopped if state.watched.is_some() => ServiceHealth::Degraded,
+            health => health,
+        };
+        ServiceStatus {
+            health,
+            leases: state.leases,
+            restarts: state.starts.saturating_sub(1),
+            last_error: ended.map(|reason| self.secrets.hide(&reason)).or_else(|| state.last_error.clone()),
+            tools: state.tools,
+            started_at: state
+                .started_at
+                .and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok())
+                .map(|since| since.as_secs()),
+            pid,
+            memory_bytes: pid.and_then(crate::process::resident_memory),
+        }
+    }
+
+    fn catalog(&self) -> BoxFuture<'_, Result<Arc<Catalog>, ServiceError>> {
+        Box::pin(async move { Ok(self.live().await?.catalog) })
+    }
+
+    fn running_catalog(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
+        Box::pin(async move {
+            // Whoever holds it starts the service, and what it offers then is asked for by whoever needs it.
+            let mut live = self.live.try_lock().ok()?;
+            let running = live.as_ref().filter(|running| running.connection.closed().is_none())?;
+            if running.connection.generation() == running.generation {
+                return Some(Arc::clone(&running.catalog));
+            }
+            self.current(&mut live).await.ok().map(|running| running.catalog)
+        })
+    }
+
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        self.state().watched.as_ref().and_then(|connection| connection.changes())
+    }
+
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, Result<ToolOutcome, ServiceError>> {
+        Box::pin(async move {
+            let connection = self.live().await?.connection;
+            let tool = call.tool.clone();
+            let limit = self.manifest.timeouts.call.duration();
+            connection.call(call, limit).await.map_err(|error| self.explain(error, tool.as_str()))
+        })
+    }
+
+    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(async move {
+            let connection = self.live().await?.connection;
+            let limit = self.manifest.timeouts.call.duration();
+            let answer = connection.read_resource(uri, context, limit).await;
+            answer.map_err(|error| self.explain(error, "resources/read"))
+        })
+    }
+
+    fn get_prompt(
+        &self,
+        name: String,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(async move {
+            let connection = self.live().await?.connection;
+            let limit = self.manifest.timeouts.call.duration();
+            let answer = connection.get_prompt(name, arguments, context, limit).await;
+            answer.map_err(|error| self.explain(error, "prompts/get"))
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Resources of bound services as a user meets them: listed as links, and read where a prompt holds such a link.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::slash::SlashCommandError;
+use crate::broker::{Binding, Requester, sanitize_text};
+use crate::conversation::Content;
+use crate::tool::{CallContext, SessionContext};
+
+/// More text than this is no attachment: the model would be shown little else.
+const MAX_ATTACHED: usize = 256 << 10;
+
+/// The resources of the mode as links, to be put into a prompt. Our own services have commands and tools for theirs.
+pub async fn links(binding: &Binding) -> Vec<Content> {
+    let resources = binding.resources().await;
+    let listed = resources.into_iter().filter(|of| !of.template && !binding.has_built_in(&of.service));
+    let link = |of: crate::broker::ServiceResource| {
+        let text = |key: &str| of.value[key].as_str().map(sanitize_text).filter(|text| !text.is_empty());
+        let uri = of.value["uri"].as_str()?;
+        let name = text("name").unwrap_or_else(|| uri.to_owned());
+        let mut link = json!({"uri": uri, "name": format!("{}: {name}", of.service)});
+        for key in ["title", "description", "mimeType"] {
+            if let Some(text) = text(key) {
+                link[key] = json!(text);
+            }
+        }
+        Some(Content::Link(link))
+    };
+    listed.filter_map(link).collect()
+}
+
+/// The prompt with the resources that its links name. Links to anything else stay what they are.
+pub async fn attach_resources(
+    binding: &Binding,
+    session: &Arc<SessionContext>,
+    prompt: Vec<Content>,
+    cancel: &CancellationToken,
+) -> Result<Vec<Content>, SlashCommandError> {
+    let mut whole = Vec::new();
+    for content in prompt {
+        let uri = match &content {
+            Content::Link(link) => link["uri"].as_str().unwrap_or_default().to_owned(),
+            _ => String::new(),
+        };
+        if uri.is_empty() || !binding.offers_resource(&uri).await {
+            whole.push(content);
+            continue;
+        }
+        let context = CallContext::new(Arc::clone(session)).with_cancel(cancel.clone());
+        let read = binding.read_resource(&uri, Requester::User, context).await;
+        let read =
+            read.map_err(|error| SlashCommandError::Service(format!("`{uri}` could not be attached: {error}")))?;
+        let contents = read["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let size: usize = contents.iter().filter_map(|piece| piece["text"].as_str()).map(str::len).sum();
+        if size > MAX_ATTACHED {
+            return Err(SlashCommandError::Arguments(format!(
+                "`{uri}` has {size} bytes of text, and at most {MAX_ATTACHED} can be attached: ask for a part of it instead"
+            )));
+        }
+        whole.extend(contents.iter().map(piece));
+    }
+    Ok(whole)
+}
+
+fn piece(content: &Value) -> Content {
+    let mime = content["mimeType"].as_str().unwrap_or_default();
+    match content["blob"].as_str().filter(|_| mime.starts_with("image/")) {
+        Some(data) => Content::Image { mime: mime.to_owned(), data: data.to_owned() },
+        None => Content::Resource(content.clone()),
+    }
+}
