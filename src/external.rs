@@ -193,13 +193,14 @@ impl Inner {
                 pulse.health(Instant::now(), slot.stale) == AgentHealth::Dead && !pulse.is_busy()
             };
             match peer.closed() {
-                None if !dead => {
+                None if !dead && !peer.is_stopping() => {
                     slot.connection = Some(Arc::clone(&peer));
                     return Ok(peer);
                 }
                 None => {
                     peer.stop_and_wait().await;
-                    slot.last = "it failed again and again".to_owned();
+                    let reason = if dead { None } else { peer.closed() };
+                    slot.last = reason.unwrap_or_else(|| "it failed again and again".to_owned());
                 }
                 Some(reason) => slot.last = reason,
             }

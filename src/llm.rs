@@ -19,8 +19,8 @@ use serde_json::{Map, Value};
 use crate::conversation::{Message, ToolUse, Usage};
 
 /// Bytes of one answer: text, thoughts and the arguments of its calls. A longer answer is stopped. No model of today
-/// writes a tenth of it in one answer.
-pub const MAX_ANSWER: usize = 4 << 20;
+/// writes half of it in one answer.
+pub const MAX_ANSWER: usize = 8 << 20;
 
 /// A model that can be asked.
 pub trait Provider: Send + Sync {

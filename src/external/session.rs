@@ -452,6 +452,6 @@ impl ExternalSession for AcpSessionHandle {
     }
 
     fn is_alive(&self) -> bool {
-        self.0.connection.closed().is_none()
+        self.0.connection.closed().is_none() && !self.0.connection.is_stopping()
     }
 }

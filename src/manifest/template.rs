@@ -160,7 +160,8 @@ fn environment<'a>() -> Environment<'a> {
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_fuel(Some(FUEL));
     let work = WorkBudget(Arc::new(AtomicUsize::new(MAX_WORK)));
-    let texts: [(&'static str, fn(&str) -> String); 5] = [
+    type TextFilter = fn(&str) -> String;
+    let texts: [(&'static str, TextFilter); 5] = [
         ("lower", str::to_lowercase),
         ("upper", str::to_uppercase),
         ("trim", |text| text.trim().to_owned()),

@@ -102,16 +102,16 @@ async fn an_answer_that_is_too_long_is_stopped_and_said_to_be() {
         let function = json!({"name": "developer__shell", "arguments": arguments});
         json!({"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]}})
     };
-    // 5 MiB of text, and 5 MiB of arguments.
-    for (what, pieces) in [("text", vec![text(&piece); 80]), ("arguments", vec![call(&piece); 80])] {
+    // 9 MiB of text, and 9 MiB of arguments.
+    for (what, pieces) in [("text", vec![text(&piece); 144]), ("arguments", vec![call(&piece); 144])] {
         let stage = Stage::new();
         let answer = Answer::Cut(pieces);
         let (ending, history, model) = turn(&stage, "coding/backend", vec![answer]).await;
         let StopReason::Failed { why } = ending else { panic!("{what}: {ending:?}") };
-        assert!(why.contains("was stopped because it is longer than 4 MiB"), "{what}: {why}");
+        assert!(why.contains("was stopped because it is longer than 8 MiB"), "{what}: {why}");
         assert_eq!(model.asked(), 1, "{what}: it is not asked again");
         let kept: usize = history.iter().map(|message| message.text().len()).sum();
-        assert!(kept < 5 << 20, "{what}: {kept}");
+        assert!(kept < 9 << 20, "{what}: {kept}");
         stage.runtime.stop().await;
     }
 }

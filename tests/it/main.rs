@@ -115,6 +115,8 @@ mod routing;
 mod run;
 /// JSON Schemas against the types.
 mod schemas;
+/// The threat model in docs/security.md: every line names a test.
+mod security_doc;
 /// Modes served to an MCP client, against the wiring table.
 mod served_modes;
 /// docs/services.md against the services.

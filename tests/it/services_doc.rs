@@ -128,7 +128,7 @@ async fn the_page_on_services_is_what_they_say() {
          gets the tools of the groups it lists, see [manifests](manifests.md); a service that no mode of a session asks\n\
          for is not started. This page is made from what the services say; a test keeps it true.\n\n\
          File tools reach the session's working directory, its additional directories and its scratch folder, after links\n\
-         are resolved. [Protected paths](cli.md#protected-and-hidden-paths) are written only with consent,\n\
+         are resolved. [Protected paths](security.md#protected-and-hidden-paths) are written only with consent,\n\
          and hidden paths are refused. A failed call changes nothing and says what to do. Services that are\n\
          planned are in `skein services`.\n\n\
          In a session that is shown in an editor which lends its files, `read_file`, `write_file`, `edit_file` and `undo_edit`\n\
