@@ -16,11 +16,11 @@ struct Words;
 
 #[tool_router(server_handler)]
 impl Words {
-    /// What is said here is what a model reads. A service that is built in is believed that it only reads.
+    /// The model reads the description. Skein trusts the read-only hint of a built-in service.
     #[tool(description = "Count the words of a text", annotations(read_only_hint = true))]
     async fn count(&self, Parameters(request): Parameters<Count>) -> Result<String, String> {
         match request.text.split_whitespace().count() {
-            // An `Err` is an answer, too: the model reads it and can do better.
+            // An `Err` is an answer too: the model reads it and can correct its call.
             0 => Err("there is no word in it; give a text".to_owned()),
             1 => Ok("1 word".to_owned()),
             words => Ok(format!("{words} words")),

@@ -106,7 +106,11 @@ fn every_module_has_a_row_and_every_row_a_module() {
     let modules: BTreeSet<_> =
         modules.into_iter().filter(|module| !["lib", "main"].contains(&module.as_str())).collect();
     let rows: BTreeSet<_> = arrows().into_keys().collect();
-    assert_eq!(rows, modules, "left docs/architecture.md, right src/");
+    assert_eq!(rows, modules, "left the arrows of docs/architecture.md, right src/");
+    let map = table(&architecture(), &["module", "responsibility"]);
+    let mapped: BTreeSet<_> = map.iter().flat_map(|row| listed(&row[0])).collect();
+    assert_eq!(mapped, modules, "left the code map of docs/architecture.md, right src/");
+    assert_eq!(map.len(), modules.len(), "the code map has one row per module");
     let library = read(repository("src/lib.rs"));
     for module in modules {
         assert!(library.contains(&format!("mod {module};")), "lib.rs declares {module}");

@@ -1,5 +1,4 @@
-//! docs/services.md is what the services say of themselves: their tools as they list them, and example calls
-//! with the answers they really give.
+//! Generates docs/services.md from the services: the tools that they list, and example calls with their real answers.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use skein::tool::{CallContext, SessionContext};
 
 use crate::support::repository;
 
-/// One telling call for each service that has tools.
+/// Returns an example call for each service that has tools.
 fn example(service: &str) -> Option<(&'static str, Value)> {
     let example = match service {
         "tom" => return None,
@@ -63,11 +62,30 @@ fn wired(ready: &[String]) -> skein::graph::Plan {
     skein::graph::resolve(manifests, found).plan.expect("the manifests are right")
 }
 
+/// Wraps a text at 100 columns.
+fn wrap(text: &str) -> String {
+    let mut wrapped = String::new();
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > 100 {
+            wrapped.push('\n');
+            column = 0;
+        } else if column > 0 {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped.push_str(word);
+        column += width;
+    }
+    wrapped
+}
+
 fn section(out: &mut String, entry: &ServiceEntry, binding: &Binding) {
     let manifest = &entry.manifest;
-    _ = writeln!(out, "\n## {}\n\n{}\n", manifest.name, manifest.description);
+    _ = writeln!(out, "\n## {}\n\n{}\n", manifest.name, wrap(&manifest.description));
     if let Some(owner) = &manifest.owner {
-        _ = writeln!(out, "It is the {owner}'s own: no other agent can ask for it.");
+        _ = writeln!(out, "Only the agent {owner} can ask for it.");
     }
     let tools = || binding.tools().iter().filter(|(_, tool)| tool.service == manifest.name);
     if tools().next().is_none() {
@@ -87,7 +105,7 @@ fn section(out: &mut String, entry: &ServiceEntry, binding: &Binding) {
         let read_only = match tool.reaching.as_slice() {
             _ if !tool.read_only => String::new(),
             [] => " Read-only.".to_owned(),
-            names => format!(" Read-only, and asked about with `{}`.", names.join("` or `")),
+            names => format!(" Read-only, but Skein asks if `{}` is given.", names.join("` or `")),
         };
         let description = tool.spec.description.trim_end_matches('.');
         _ = writeln!(out, "| `{}` | {} | {description}.{read_only} |", tool.spec.name, groups.join(", "));
@@ -96,7 +114,7 @@ fn section(out: &mut String, entry: &ServiceEntry, binding: &Binding) {
     _ = writeln!(out, "\nIts tools add {bytes} bytes to a request.");
 }
 
-/// `UPDATE_EXPECT=1 cargo test services_doc` writes the page anew.
+/// `UPDATE_EXPECT=1 cargo test services_doc` writes the page again.
 #[tokio::test]
 async fn the_page_on_services_is_what_they_say() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,22 +142,25 @@ async fn the_page_on_services_is_what_they_say() {
 
     let mut page = String::from(
         "# The built-in services\n\n\
-         Each is an MCP server: called in process by Skein, and startable alone with `skein mcp --service NAME`. A mode\n\
-         gets the tools of the groups it lists, see [manifests](manifests.md); a service that no mode of a session asks\n\
-         for is not started. This page is made from what the services say; a test keeps it true.\n\n\
-         File tools reach the session's working directory, its additional directories and its scratch folder, after links\n\
-         are resolved. [Protected paths](security.md#protected-and-hidden-paths) are written only with consent,\n\
-         and hidden paths are refused. A failed call changes nothing and says what to do. Services that are\n\
-         planned are in `skein services`.\n\n\
-         In a session that is shown in an editor which lends its files, `read_file`, `write_file`, `edit_file` and `undo_edit`\n\
-         see UTF-8 text as the user does, unsaved changes included, and write through the editor; `search`, `find_files` and\n\
-         `list_dir` see the disk. Where it lends terminals, `shell` runs in one, except in the background. What the editor\n\
-         fails at is done without it, unless unsaved text would be lost or a command could run twice.\n\n\
-         When a command of `shell` ends, its process group ends with it. A process that left the group,\n\
-         with `setsid` or as a daemon, runs until the session ends. No command or service can write a core\n\
-         file, or a file of more than 8 GiB.\n\n\
-         What `knowledge` finds, and where, is in [knowledge](knowledge.md); what `chatrecall`, `extensionmanager` and `tom` are for is\n\
-         in [orchestrator](orchestrator.md). The tutorials are [pages](tutorials/first-manifest.md), too.\n",
+         Each built-in service is an MCP server. Skein calls it in process, and `skein mcp --service NAME`\n\
+         starts it alone. A mode gets the tools of the groups that it [lists](manifests.md#tool-groups).\n\
+         Skein starts a service only if a mode of a session asks for it. A test generates this page from the\n\
+         services.\n\n\
+         **Files.** File tools work in the session's working directory, its additional directories and its\n\
+         scratch folder. Skein resolves links first. It asks before a tool writes a\n\
+         [protected path](security.md#protected-and-hidden-paths), and refuses hidden paths. A failed call\n\
+         changes nothing, and its error names the next step. `skein services` also lists planned services.\n\n\
+         **Editors.** If the editor provides its files, `read_file`, `write_file`, `edit_file` and\n\
+         `undo_edit` read and write UTF-8 text through it, including unsaved changes. `search`, `find_files`\n\
+         and `list_dir` read the disk. If the editor provides terminals, `shell` runs in one, except in the\n\
+         background. If the editor fails, the tool works without it, unless unsaved text would be lost or a\n\
+         command could run twice.\n\n\
+         **Processes.** When a command of `shell` ends, its process group ends with it. A process that left\n\
+         the group, with `setsid` or as a daemon, runs until the session ends. No command or service can\n\
+         write a core file, or a file of more than 8 GiB.\n\n\
+         **More.** [knowledge.md](knowledge.md) describes what `knowledge` loads.\n\
+         [orchestrator.md](orchestrator.md) describes `chatrecall`, `extensionmanager` and `tom`. The\n\
+         lessons of `tutorial` are also [pages](tutorials/first-manifest.md).\n",
     );
     for entry in ready {
         let name = entry.manifest.name.as_str();
