@@ -86,6 +86,8 @@ mod kill;
 mod hostile;
 /// Skills, recipes and agent files: through the program, a binding and an editor.
 mod knowledge;
+/// Names, comments and docs are in plain technical English.
+mod language;
 /// A scripted model behind HTTP.
 mod model;
 /// Who works on a prompt, and what they know.
