@@ -1,7 +1,7 @@
-//! The front door for editors: the Agent Client Protocol, version 1, over two streams of lines. One file for each
-//! family of methods.
+//! Serves editors over the Agent Client Protocol, version 1, on two streams of lines. Each family of methods has its
+//! own file.
 //!
-//! Invariant: the dispatch loop never waits. A handler takes a request in, and a task of its own answers it.
+//! Invariant: the dispatch loop never waits. A handler decodes a request and spawns a task that answers it.
 
 mod ask;
 mod calls;
@@ -39,20 +39,20 @@ use crate::session::Sessions;
 use connection::ClientConnection;
 use wire::ClientWriter;
 
-/// How long a client that has closed its side may take to read what it was told.
+/// How long a client that has closed its side may take to read the remaining output.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the door opens to.
+/// The ACP front end: the session store, projects and orchestrator it serves.
 pub struct AcpServer {
-    /// Opens the store of sessions, or says why it cannot be used.
+    /// Opens the session store. Returns an error if the store cannot be used.
     pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, String>> + Send + Sync>,
     pub projects: Arc<dyn ProjectLoader>,
     pub orchestrator: Orchestrator,
     pub version: &'static str,
-    /// Where the program was started.
+    /// The folder in which the program was started.
     pub cwd: PathBuf,
     pub approval: Option<ApprovalLevel>,
-    /// Offers `session/fork`, which the protocol does not have for good yet.
+    /// Offers the unstable `session/fork` method.
     pub fork: bool,
 }
 
@@ -62,8 +62,8 @@ impl std::fmt::Debug for AcpServer {
     }
 }
 
-/// Serves one client until it closes its side, or `stop` does. When this returns, no turn runs, and all that was
-/// said is written.
+/// Serves one client until it closes its side or `stop` is cancelled. When this returns, no turn is running and all
+/// output is written, unless the client did not read it within three seconds.
 pub async fn serve(
     front: AcpServer,
     input: impl Read + Send + 'static,
@@ -77,7 +77,7 @@ pub async fn serve(
     connection.end().await;
     drop(connection);
     let written = tokio::task::spawn_blocking(move || drop(writer.join()));
-    // A client that has gone without reading what it was told keeps nobody here.
+    // A client that disconnected without reading its output must not block the shutdown.
     drop(tokio::time::timeout(FLUSH_TIMEOUT, written).await);
     served.map_err(|error| std::io::Error::other(error.to_string()))
 }

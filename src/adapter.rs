@@ -1,4 +1,4 @@
-//! Between protocols and our own words. Owns no session; a connection of it ends with what was offered on it.
+//! Serves bindings to other programs as MCP servers. Owns no session; a connection ends with the offer it uses.
 
 pub mod attach;
 pub mod export;

@@ -1,7 +1,7 @@
-//! What makes an agent out of a mode, a binding and a model.
+//! Runs an agent: a mode, a binding and a model.
 //!
-//! Invariant: thinks and calls; names no protocol, no editor and no database. What happens is told to a
-//! `Notifier`, which each front door implements.
+//! Invariant: asks models and calls tools; names no protocol, no editor and no database. Reports what happens to a
+//! `Notifier`, which each front end implements.
 
 mod ask;
 mod code;
@@ -38,30 +38,31 @@ use serde_json::Value;
 use crate::conversation::{Message, ToolUse, Usage};
 use crate::tool::{Activity, ToolOutcome};
 
-/// The call by which it is told who works on a prompt. No model makes it, and it reaches no service.
+/// Name of the call that records which mode handles a prompt. No model makes it, and no service receives it.
 pub const ROUTE: &str = "route";
 
-/// Who hears of a turn. Neither call may block.
+/// Receives the events and status updates of a turn. No method may block.
 pub trait Notifier: Send + Sync {
-    /// Something that lasts: it belongs to the session's record.
+    /// Receives an event that the session stores.
     fn log(&self, event: Event);
 
-    /// Something for the moment: whoever misses it misses nothing that lasts.
+    /// Receives a transient update, which is shown but not stored.
     fn status(&self, status: StatusUpdate);
 
-    /// Another session begins to work for this one. Whoever wants to hear of it apart gives a notifier for it; whoever
-    /// does not hears of its calls as calls of this one.
+    /// Called when a child session starts to work for this one. Returns a notifier if the child is shown separately.
+    /// `None` if its calls are shown as calls of this session.
     fn child(&self, _child: &ChildSession) -> Option<Arc<dyn Notifier>> {
         None
     }
 
-    /// Bytes that wait to be written to the client or the store. A sender that can wait does so while there are many.
+    /// Returns the number of bytes that wait to be written to the client or the store. A sender that can pause does so
+    /// while the backlog is large.
     fn backlog(&self) -> usize {
         0
     }
 }
 
-/// A session that works for another.
+/// A session that works for another session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildSession {
     pub session: String,
@@ -70,7 +71,8 @@ pub struct ChildSession {
     pub task: String,
 }
 
-/// What happened in a turn, in order. Every tool that starts ends, and nothing follows the end of the turn.
+/// Something that happened in a turn, in order. Every tool that starts also ends, and nothing follows the end of the
+/// turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -79,7 +81,7 @@ pub enum Event {
     },
     ToolStarted {
         call: ToolUse,
-        /// Who makes it, as `agent/mode`, if not the model of this session.
+        /// The caller, as `agent/mode`, if it is not the model of this session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },
@@ -87,11 +89,11 @@ pub enum Event {
         id: String,
         name: String,
         outcome: ToolOutcome,
-        /// What it did to files and plans, in order.
+        /// Changes to files and to-do lists, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         activity: Vec<Activity>,
     },
-    /// From here on the model is shown `summary` in the place of the first `messages` messages.
+    /// From this event on, the model sees `summary` instead of the first `messages` messages.
     Compacted {
         messages: usize,
         summary: Arc<Message>,
@@ -99,35 +101,35 @@ pub enum Event {
     TurnEnded {
         end: TurnEnd,
     },
-    /// An agent outside told this about the turn, in ACP's JSON as it came but for the session's id; and what that means
-    /// in our words.
+    /// An update from an external agent, in ACP's JSON, unchanged except for the session id. `means` has the same
+    /// update in Skein's events.
     #[serde(rename = "relayed")]
     External {
         told: Value,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         means: Vec<Event>,
-        /// It was heard while it was said, as [`Status::Piece`].
+        /// Whether its text was already sent as [`StatusUpdate::ExternalChunk`].
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         heard: bool,
     },
-    /// From here on an agent outside works on the session, which it calls by an id of its own.
+    /// From this event on, an external agent works on the session, under the session id `id`.
     #[serde(rename = "seated")]
     ExternalSessionOpened {
         /// As `agent/mode`.
         mode: String,
         agent: String,
         id: String,
-        /// Our own id of the session: a copy of it is another one.
+        /// Skein's id of the session. A copy of the session has another id and ignores this event.
         of: String,
     },
-    /// The user takes back what happened since: from here on only the first `events` events of the record stand.
+    /// The user undid everything since: from this event on, only the first `events` stored events count.
     Undone {
         events: usize,
     },
 }
 
 impl Event {
-    /// The event in our words.
+    /// Returns the event in Skein's types: the events an external update means, otherwise the event itself.
     pub fn native_events(&self) -> &[Event] {
         match self {
             Event::External { means, .. } => means,
@@ -140,7 +142,7 @@ impl Event {
 pub enum StatusUpdate {
     Text(String),
     Thought(String),
-    /// A piece of what an agent outside says or thinks, with what it said around it.
+    /// A chunk of an external agent's text or thoughts, with the JSON around it.
     ExternalChunk {
         text: String,
         thought: bool,
@@ -151,12 +153,12 @@ pub enum StatusUpdate {
         activity: Activity,
     },
     Usage {
-        /// Of the turn so far.
+        /// Tokens of the turn so far.
         turn: Usage,
-        /// What the model was shown last, and has answered: how full its window is.
+        /// Tokens of the last request and its answer: how full the model's window is.
         context: u64,
     },
-    /// Something is amiss that the turn may still get over.
+    /// A problem from which the turn may still recover.
     Notice(String),
     /// The session has a new title.
     Title(String),

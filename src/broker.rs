@@ -1,7 +1,6 @@
-//! The broker: hands a session exactly the services its mode asks for, and one filter that both lists and
-//! calls go through.
+//! Binds the services of a mode to a session. Listing and calling tools go through the same filter.
 //!
-//! Invariant: knows no protocol. `Binding::call` is the only path to a tool.
+//! Invariant: uses no protocol. `Binding::call` is the only path to a tool.
 
 mod binding;
 mod consent;
@@ -41,45 +40,45 @@ use crate::permissions::{self, SourcedRule};
 use crate::services::{Lease, Pool};
 use crate::tool::{Catalog, ServiceError, SessionContext};
 
-/// Turns a mode into a binding.
+/// Binds modes to sessions.
 #[derive(Debug, Clone)]
 pub struct Broker {
     plan: Arc<Plan>,
     pool: Pool,
-    /// Beside those of the plan.
+    /// Rules in addition to those of the plan.
     rules: Arc<[SourcedRule]>,
     judge: Option<Arc<dyn Judge>>,
     limits: ParentLimits,
 }
 
-/// Whose binding it is and what it may do.
+/// The session of a binding, and its permissions.
 #[derive(Clone)]
 pub struct BindRequest {
     pub session: Arc<SessionContext>,
-    /// Overrides what the mode's manifest says.
+    /// Overrides the approval level of the mode's manifest.
     pub approval: Option<ApprovalLevel>,
     pub asker: Arc<dyn Asker>,
-    /// Services that came with the session, from its editor: what the group `mcp` speaks of.
+    /// Services that the session's client provides. The group `mcp` covers them.
     pub client_services: Vec<Arc<ServiceEntry>>,
 }
 
-/// What holds a session that works for another, beside its mode.
+/// Limits of a child session in addition to those of its mode.
 #[derive(Clone, Default)]
 pub struct ParentLimits {
-    /// What the other one may do: consent is never easier to have than there, and what was refused there is refused.
+    /// The parent's binding. A call needs at least the consent it needs there, and is denied if it is denied there.
     pub parent: Option<Arc<Binding>>,
-    /// Passed by calls that write.
+    /// Acquired by calls that write.
     pub write_lock: Option<Arc<dyn WriteLock>>,
 }
 
-/// Keeps those who work side by side from writing one file at once.
+/// Serializes writes of parallel tasks to the same files.
 pub trait WriteLock: Send + Sync {
-    /// Returns when the caller may write to these files, or why it cannot.
+    /// Waits until the caller may write to these files. Fails if waiting would deadlock.
     fn acquire(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), String>>;
 }
 
 impl BindRequest {
-    /// A service by name, of the session or of the plan. The two share no name.
+    /// Finds a service of the client or of the plan. The two never share a name.
     fn service<'a>(&'a self, plan: &'a Plan, name: &str) -> Option<&'a ServiceEntry> {
         let brought = self.client_services.iter().find(|entry| entry.manifest.name.as_str() == name);
         brought.map(Arc::as_ref).or_else(|| plan.service(name))
@@ -96,7 +95,7 @@ pub struct MissingService {
 }
 
 impl MissingService {
-    /// True unless nobody expects it: optional, and not built yet.
+    /// Returns false if the service is optional and only planned, so that its absence needs no report.
     pub fn is_expected(&self) -> bool {
         !(self.optional && self.planned)
     }
@@ -115,31 +114,31 @@ impl Broker {
         Self { plan, pool, rules: Arc::default(), judge: None, limits: ParentLimits::default() }
     }
 
-    /// A broker for another plan over the same pool.
+    /// Returns a broker for another plan that uses the same pool.
     #[must_use]
     pub fn with_plan(&self, plan: Arc<Plan>) -> Self {
         Self { plan, ..self.clone() }
     }
 
-    /// The same broker with rules that are in no file.
+    /// Returns the same broker with rules that come from no file.
     #[must_use]
     pub fn with_rules(&self, rules: Vec<SourcedRule>) -> Self {
         Self { rules: rules.into(), ..self.clone() }
     }
 
-    /// The same broker with someone who reads calls where the level is `smart`.
+    /// Returns the same broker with a judge for calls at the level `smart`.
     #[must_use]
     pub fn with_judge(&self, judge: Arc<dyn Judge>) -> Self {
         Self { judge: Some(judge), ..self.clone() }
     }
 
-    /// The same broker for sessions that work for another.
+    /// Returns the same broker with the limits of a parent session.
     #[must_use]
     pub fn with_limits(&self, bounds: ParentLimits) -> Self {
         Self { limits: bounds, ..self.clone() }
     }
 
-    /// The rules for a session in this folder: those of the configs, and those given for this launch.
+    /// Returns the rules for a session in this folder: from the configs, and those given at launch.
     pub fn rules(&self, cwd: &Path) -> Vec<SourcedRule> {
         let real = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
         let mut rules = permissions::config_rules(self.plan.manifests());
@@ -152,8 +151,8 @@ impl Broker {
         &self.plan
     }
 
-    /// How much consent a mode's calls need when nobody says otherwise: what the user's config says, or else the
-    /// mode. A project can ask for more, in its config and in its modes, never for less.
+    /// Returns the default approval level of a mode: the user's config, else the mode's own. A project's config and
+    /// modes can only make it stricter.
     pub fn approval(&self, mode: &ModeEntry) -> ApprovalLevel {
         let configured = |layer| {
             let configs = self.plan.manifests().configs.iter().filter(move |entry| entry.layer == layer);
@@ -169,7 +168,7 @@ impl Broker {
         of_project.into_iter().flatten().fold(base, stricter)
     }
 
-    /// A share in a service for a session, in the way in which the service is shared.
+    /// Leases a service for a session, as its sharing setting says.
     fn lease(
         &self,
         entry: &ServiceEntry,
@@ -184,8 +183,8 @@ impl Broker {
         }
     }
 
-    /// Starts what the mode needs, level by level, each level in parallel, and freezes what it may use. The
-    /// binding is complete or there is none: a session that switches keeps its old one until then.
+    /// Starts the services that the mode needs, level by level and in parallel within a level, and freezes the result.
+    /// Fails as a whole: a session that switches modes keeps its old binding until the new one is complete.
     pub async fn bind(&self, id: &ModeId, mut terms: BindRequest) -> Result<Binding, BindError> {
         let (mode, scope) = self.plan.mode(id).ok_or_else(|| BindError::UnknownMode(id.clone()))?;
         terms.add_enabled_services(&self.plan);
@@ -284,7 +283,7 @@ fn stricter(one: ApprovalLevel, other: ApprovalLevel) -> ApprovalLevel {
     if strictness(one) >= strictness(other) { one } else { other }
 }
 
-/// From the loosest to the strictest.
+/// Orders the levels from the loosest to the strictest.
 fn strictness(approval: ApprovalLevel) -> u8 {
     match approval {
         ApprovalLevel::Auto => 0,

@@ -1,7 +1,6 @@
-//! The command line: reads arguments, environment and folders, calls the library, prints, and chooses the exit
-//! code.
+//! The command line: reads arguments, environment and folders, calls the library, prints, and chooses the exit code.
 //!
-//! Invariant: the only module that prints, reads the environment or exits. Nobody uses it.
+//! Invariant: only this module prints, reads the environment or exits. No other module uses it.
 
 mod acp;
 mod agents;
@@ -56,7 +55,7 @@ use crate::services::BuiltinRegistry;
 use folders::Folders;
 use output::{CommandError, CommandOutput};
 
-/// One server in front of many agents: each mode gets exactly the services its manifest asks for.
+/// Serve many agents, each mode with exactly its services
 #[derive(Debug, Parser)]
 #[command(name = "skein", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
@@ -68,13 +67,15 @@ struct Cli {
 
 #[derive(Debug, Clone, Args)]
 struct Global {
-    /// Read manifests from this folder or file too; they override all others
+    /// Also read manifests from this folder or file
+    ///
+    /// These manifests override all others.
     #[arg(long, value_name = "DIR", global = true)]
     manifests: Vec<PathBuf>,
-    /// When a tool call needs consent, for every mode
+    /// Set when tool calls need consent, for every mode
     #[arg(long, value_name = "LEVEL", global = true, env = "SKEIN_APPROVAL")]
     approval: Option<ApprovalFlag>,
-    /// Write everything that services are asked and say to this file
+    /// Record service requests and answers in this file
     #[arg(long, value_name = "FILE", global = true)]
     record: Option<PathBuf>,
     /// Answer from a recording instead of starting services
@@ -84,7 +85,7 @@ struct Global {
     built_in: BuiltinServices,
 }
 
-/// What is compiled in: the services, and the manifests of those that do not ship with Skein.
+/// The compiled-in services, and the manifests of those that do not ship with Skein.
 #[derive(Debug, Clone)]
 struct BuiltinServices {
     registry: BuiltinRegistry,
@@ -101,11 +102,11 @@ impl Default for BuiltinServices {
 enum ApprovalFlag {
     /// Run every call
     Auto,
-    /// Ask for what is not read-only
+    /// Ask about calls that are not read-only
     Ask,
     /// Ask unless a judge finds the call read-only
     Smart,
-    /// Refuse what is not read-only
+    /// Refuse calls that are not read-only
     ReadOnly,
     /// Refuse every call
     Deny,
@@ -125,15 +126,17 @@ impl From<ApprovalFlag> for ApprovalLevel {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Speak the Agent Client Protocol on stdio: what editors launch
+    /// Serve the Agent Client Protocol on stdio, for editors
     Acp(acp::AcpArgs),
-    /// Do one thing: a prompt, a session, an answer
+    /// Run one prompt and print the answer
     Run(run::RunArgs),
-    /// Talk: a session in the terminal
+    /// Start an interactive session
     Chat(chat::ChatArgs),
-    /// Show which mode a prompt would go to, and why
+    /// Show which mode a prompt is routed to, and why
     Route(route::RouteArgs),
-    /// Validate manifests and the graph they make; exit 6 if there is an error
+    /// Validate manifests and the service graph
+    ///
+    /// Exits with 6 if there is an error.
     Check(check::CheckArgs),
     /// Show the service graph
     Graph(graph::GraphArgs),
@@ -141,33 +144,39 @@ enum Command {
     Agents(agents::AgentsArgs),
     /// List services
     Services(services::ServicesArgs),
-    /// Stored sessions: list, show, export, delete, search
+    /// List, show, export, delete and search stored sessions
     Sessions(sessions::SessionsArgs),
-    /// Show which tools a mode sees, and why not the others
+    /// Show the tools of a mode, and why others are excluded
     Tools(tools::ToolsArgs),
-    /// Rules about calls: list them, or say what would happen to a call
+    /// List permission rules, or show the decision for a call
     Permissions(permissions::PermissionsArgs),
-    /// Serve a mode's tools, the agents, or one service, as an MCP server on stdio
+    /// Serve tools, agents or one service as an MCP server on stdio
     Mcp(mcp::McpArgs),
-    /// Write a manifest to start from
+    /// Write a manifest template
     New(new::NewArgs),
-    /// Take over a goose config.yaml, a JSON file with MCP servers, or goose's memories
+    /// Import a goose config, MCP servers from JSON, or memories
+    ///
+    /// Reads a goose config.yaml, a JSON file with MCP servers, or goose's memories.
     Import(import::ImportArgs),
-    /// Choose a model, keep its key, and see that it answers
+    /// Choose a model, store its key, and test it
     Configure(configure::ConfigureArgs),
-    /// Find what is wrong with this set-up, and say the fix; exit 1 if there is an error
+    /// Find problems in this set-up and show their fixes
+    ///
+    /// Exits with 1 if there is an error.
     Doctor(doctor::DoctorArgs),
-    /// Allow this project's .skein/ and .mcp.json to be used, as they are now
+    /// Trust this project's .skein/ and .mcp.json as they are now
     Trust(trust::TrustArgs),
     /// Print a shell completion script
     Completions { shell: clap_complete::Shell },
-    /// Ends what a killed skein leaves behind; skein starts it itself
+    /// Stop processes that a killed skein left behind
+    ///
+    /// Skein starts this command itself.
     #[command(hide = true)]
     Reaper,
 }
 
 impl Command {
-    /// As it is typed, for the log. Arguments are left out: they may hold what nobody wants in a log.
+    /// Returns the command's name as typed, for the log. Arguments are left out because they may contain secrets.
     fn name(&self) -> &'static str {
         match self {
             Command::Acp(_) => "acp",
@@ -198,8 +207,8 @@ pub fn main() -> ExitCode {
     main_with(BuiltinRegistry::builtin(), &[])
 }
 
-/// Runs the program with these built-in services. `manifests` are those of services that do not ship with Skein: the
-/// path that is shown for each, and its text.
+/// Runs the program with these built-in services. `manifests` holds a display path and a text for each service that
+/// does not ship with Skein.
 pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitCode {
     if let Err(error) = crate::process::harden() {
         let problem = format!("skein cannot protect its own memory: {error}");
@@ -212,10 +221,10 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
             cli
         }
         Err(error) => {
-            // Clap prints help to stdout and mistakes to stderr, and knows the exit code of each.
+            // Clap prints help to stdout and errors to stderr, and has the exit code of each.
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
             let printed = error.print();
-            // Clap blames the flag, which nobody gave.
+            // Clap names the flag in its error, but the value came from the environment variable.
             let is_flag = |arg: std::ffi::OsString| arg.to_string_lossy().starts_with("--approval");
             let value = error.get(ContextKind::InvalidValue).map(ToString::to_string);
             if value.is_some() && value == std::env::var("SKEIN_APPROVAL").ok() && !std::env::args_os().any(is_flag) {
@@ -228,11 +237,11 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
         }
     };
     if let Command::Reaper = cli.command {
-        // It is started without an environment, so it has no folders to log to, and must not make any.
+        // The reaper starts without an environment, so it has no folders to log to and must not create any.
         crate::process::run_reaper(std::io::stdin());
         return ExitCode::SUCCESS;
     }
-    // Its environment is not the user's, so it has no folders either.
+    // `skein mcp --attach` does not run in the user's environment, so it has no folders either.
     if let Command::Mcp(args) = &cli.command
         && let Some(ended) = args.attach()
     {
@@ -243,7 +252,7 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
         Err(error) => return end_with(&error.failure()),
     };
     let mut output = CommandOutput::default();
-    // `doctor` changes nothing: it says what is open to others.
+    // `doctor` changes nothing: it only reports files that other users can access.
     let protected = if let Command::Doctor(_) = cli.command { Ok(()) } else { private_files::protect(&folders) };
     let warning = logging::start(&folders);
     if let Some(warning) = warning {
@@ -265,7 +274,7 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     ExitCode::from(code)
 }
 
-/// For what fails before a command has begun.
+/// Prints an error that occurs before a command starts, and returns its exit code.
 fn end_with(failure: &CommandError) -> ExitCode {
     let mut output = CommandOutput::default();
     failure.print(&mut output);

@@ -1,32 +1,32 @@
-//! What time it is, and how people and protocols write it.
+//! Reads the time, and formats and parses it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// `2026-11-15`, in UTC.
+/// Formats a time as `2026-11-15`, in UTC.
 pub fn date(at: u64) -> String {
     let (year, month, day) = civil((at / 86_400_000).cast_signed());
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// `2026-11-15T09:30:00Z`.
+/// Formats a time as `2026-11-15T09:30:00Z`.
 pub fn iso(at: u64) -> String {
     let seconds = at / 1000 % 86_400;
     format!("{}T{:02}:{:02}:{:02}Z", date(at), seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// `2026-11-15 09:30 UTC`.
+/// Formats a time as `2026-11-15 09:30 UTC`.
 pub fn moment(at: u64) -> String {
     let seconds = at / 1000 % 86_400;
     format!("{} {:02}:{:02} UTC", date(at), seconds / 3600, seconds / 60 % 60)
 }
 
-/// `3 min ago`.
+/// Formats the time since `at` as `3 min ago`.
 pub fn ago(at: u64) -> String {
     match now().saturating_sub(at) / 1000 {
         0..60 => "just now".to_owned(),
@@ -36,8 +36,8 @@ pub fn ago(at: u64) -> String {
     }
 }
 
-/// A day such as `2026-11-15`, which begins at midnight UTC, or a time such as `2026-11-15T09:30:00Z` or
-/// `2026-11-15T10:30:00+01:00`, in milliseconds since 1970. Nothing if it is neither, or before 1970.
+/// Parses a day such as `2026-11-15`, which starts at midnight UTC, or a time such as `2026-11-15T09:30:00Z` or
+/// `2026-11-15T10:30:00+01:00`. Returns milliseconds since 1970. `None` if it is neither, or before 1970.
 pub fn parse(text: &str) -> Option<u64> {
     let (day, time) = match text.trim().split_once(['T', 't', ' ']) {
         Some((day, time)) => (day, Some(time)),
@@ -51,7 +51,7 @@ pub fn parse(text: &str) -> Option<u64> {
     u64::try_from(seconds.checked_mul(1000)?).ok()
 }
 
-/// `09:30:00.5+01:00` in seconds of the day in UTC, which may be the day before or after.
+/// Parses `09:30:00.5+01:00` into seconds of the day in UTC. The result may fall on the day before or after.
 fn of_day(time: &str) -> Option<i64> {
     let end = time.find(['Z', 'z', '+', '-'])?;
     let (clock, zone) = time.split_at(end);
@@ -67,24 +67,24 @@ fn of_day(time: &str) -> Option<i64> {
             (hours * 3600 + minutes * 60) * if zone.starts_with('-') { -1 } else { 1 }
         }
     };
-    // A leap second is the second after.
+    // A leap second counts as the following second.
     (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3600 + minute * 60 + second - offset)
 }
 
-/// `2026-11-15` in days since 1970.
+/// Parses `2026-11-15` into days since 1970.
 fn days(day: &str) -> Option<i64> {
     let [year, month, day] = numbers(day, '-', [4, 2, 2])?;
     (1..=12).contains(&month).then_some(())?;
-    // The way back of `civil`.
+    // The inverse of `civil`.
     let shifted_year = year - i64::from(month <= 2);
     let (era, year_of_era) = (shifted_year.div_euclid(400), shifted_year.rem_euclid(400));
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let days = era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468;
-    // A day that the month does not have comes back as another one.
+    // A day that the month does not have converts back to another date.
     (civil(days) == (year, month, day)).then_some(days)
 }
 
-/// Numbers of so many digits each, with this sign in between.
+/// Parses numbers of the given digit counts, separated by `sign`.
 fn numbers<const N: usize>(text: &str, sign: char, digits: [usize; N]) -> Option<[i64; N]> {
     let parts: [&str; N] = text.split(sign).collect::<Vec<_>>().try_into().ok()?;
     let mut numbers = [0; N];
@@ -95,7 +95,8 @@ fn numbers<const N: usize>(text: &str, sign: char, digits: [usize; N]) -> Option
     Some(numbers)
 }
 
-/// Howard Hinnant's days-to-civil: exact for the proleptic Gregorian calendar.
+/// Converts days since 1970 to year, month and day with Howard Hinnant's algorithm. Exact for the proleptic Gregorian
+/// calendar.
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

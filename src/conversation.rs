@@ -1,11 +1,11 @@
-//! The one vocabulary for what is said between people, models and tools.
+//! Defines the messages between users, models and tools.
 //!
-//! Invariant: values only; no IO, no async, no protocol's own types.
+//! Invariant: values only; no IO, no async, no protocol types.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One piece of a message or of a tool's answer.
+/// One piece of a message or of a tool result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
@@ -24,7 +24,7 @@ pub enum Content {
     Resource(Value),
     /// A link to a resource, in MCP's JSON.
     Link(Value),
-    /// Said to the model beside what the user says, and by Skein: no front door shows it as the user's words.
+    /// Text that Skein adds to the user's message for the model. Front ends never show it as the user's text.
     #[serde(rename = "aside")]
     Injected(String),
 }
@@ -47,8 +47,8 @@ impl Content {
 }
 
 impl Content {
-    /// For whoever can only read: a resource with its address around it, so that its words are not taken for
-    /// those of the user; a link as one.
+    /// Converts to text for readers that only accept text. A resource is tagged with its URI, so that its text is not
+    /// mistaken for the user's. A link becomes a Markdown link.
     pub fn to_plain_text(&self) -> String {
         let of = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
         match self {
@@ -57,7 +57,7 @@ impl Content {
             Content::Resource(value) => {
                 let value = resource(value);
                 match value["text"].as_str() {
-                    // A file must not end its own mark and go on as the user.
+                    // A file must not be able to close its own tag and continue as the user.
                     Some(text) => {
                         let text = text.replace("</resource", "&lt;/resource");
                         format!("<resource uri=\"{}\">\n{text}\n</resource>", of(value, "uri").replace('"', "%22"))
@@ -70,12 +70,12 @@ impl Content {
     }
 }
 
-/// The resource itself: a tool's answer has it with what is said about it around it, a prompt has it as it is.
+/// Returns the resource itself. A tool result wraps it in an object; a prompt contains it directly.
 pub fn resource(value: &Value) -> &Value {
     value.get("resource").unwrap_or(value)
 }
 
-/// One turn of the talk, as the model is shown it.
+/// One entry of the history as the model sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     pub role: Role,
@@ -93,22 +93,22 @@ pub enum Role {
 #[serde(rename_all = "snake_case")]
 pub enum MessagePart {
     Content(Content),
-    /// What the model thought aloud; shown, and not sent back to other models.
+    /// The model's reasoning text. Shown, but not sent to other models.
     Thought(String),
     ToolUse(ToolUse),
     ToolResult(ToolResult),
 }
 
-/// A model's wish to call a tool.
+/// A tool call that a model requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolUse {
     pub id: String,
-    /// As the model sees it: `service__tool`.
+    /// The name the model sees: `service__tool`.
     pub name: String,
     pub arguments: Value,
 }
 
-/// What became of a tool use.
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolResult {
     pub id: String,
@@ -122,13 +122,13 @@ impl Message {
         Self { role: Role::User, parts: content.into_iter().map(MessagePart::Content).collect() }
     }
 
-    /// True if a person says it: results of tools are in messages of the user's, too.
+    /// Returns whether the user wrote the message. Tool results also have the role `User`.
     pub fn is_prompt(&self) -> bool {
         let said = |part: &MessagePart| matches!(part, MessagePart::Content(content) if !matches!(content, Content::Injected(_)));
         self.role == Role::User && self.parts.iter().any(said)
     }
 
-    /// What Skein said to the model beside it.
+    /// Returns the texts that Skein added to the message.
     pub fn injections(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             MessagePart::Content(Content::Injected(text)) => Some(text.as_str()),
@@ -139,7 +139,7 @@ impl Message {
         })
     }
 
-    /// All plain text of the message; what Skein said beside it is none of it.
+    /// Returns all plain text of the message, without the text that Skein added.
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             MessagePart::Content(content) => content.as_text(),
@@ -149,12 +149,12 @@ impl Message {
     }
 }
 
-/// Tokens a model was given and gave.
+/// The input and output tokens of a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     pub input: u64,
     pub output: u64,
-    /// Of the input, what the provider had in its cache.
+    /// The part of the input that the provider had cached.
     pub cached: u64,
 }
 

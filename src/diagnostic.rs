@@ -1,8 +1,7 @@
-//! What a person is told about a file: a severity, a stable code, the place with its source line, what is
-//! wrong, and what to do about it.
+//! Formats reports about files: severity, stable code, location with source line, problem and help.
 //!
-//! Invariant: knows text and places, nothing about manifests. Every diagnostic has a help line; the
-//! constructor asks for it.
+//! Invariant: knows text and locations, nothing about manifests. Every diagnostic has a help line; the constructor
+//! requires it.
 
 use std::fmt::{self, Write as _};
 
@@ -39,20 +38,20 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A file, and where in it when that can be told.
+/// A file and, if known, a span in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceLocation {
     pub file: String,
     pub span: Option<SourceSpan>,
 }
 
-/// A stretch of one source line. Lines and columns count from 1, columns in characters.
+/// A part of one source line. Lines and columns start at 1; columns count characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceSpan {
     pub line: usize,
     pub column: usize,
     pub width: usize,
-    /// The whole source line, as it stands in the file.
+    /// The whole source line, unchanged.
     pub text: String,
 }
 
@@ -61,8 +60,8 @@ impl SourceLocation {
         Self { file: file.into(), span: None }
     }
 
-    /// A place `width` characters wide at a line and column of `text`, both counted from 1. What lies past the
-    /// end of a line or of the text, as "unexpected end" does, is moved back to that end.
+    /// Creates a location `width` characters wide at a line and column of `text`, both starting at 1. Moves positions
+    /// past the end of a line or of the text, such as "unexpected end", back to that end.
     pub fn at(file: impl Into<String>, text: &str, line: usize, column: usize, width: usize) -> Self {
         let lines = text.lines().count().max(1);
         let (line, column) = if line > lines { (lines, usize::MAX) } else { (line.max(1), column.max(1)) };
@@ -87,13 +86,12 @@ impl fmt::Display for SourceLocation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     pub severity: Severity,
-    /// Stable: documented in docs/diagnostics.md and never given another meaning.
+    /// Stable: documented in docs/diagnostics.md and never reused.
     pub code: &'static str,
     pub at: SourceLocation,
     pub problem: String,
     pub help: String,
-    /// Other places that belong to the problem, each with what it contributes: the edges of a cycle, the
-    /// first of two duplicates.
+    /// Other locations of the problem, each with an explanation: the edges of a cycle, the first of two duplicates.
     pub related: Vec<(SourceLocation, String)>,
 }
 
@@ -131,13 +129,13 @@ impl Diagnostic {
         self
     }
 
-    /// The diagnostic as a person reads it, with terminal styles; strip them where there is no terminal.
+    /// Formats the diagnostic with terminal styles. Strip them if the output is not a terminal.
     pub fn render(&self) -> String {
         let mut out = String::new();
         let severity = self.severity.style();
         let bold = Style::new().bold();
         let quiet = AnsiColor::BrightBlack.on_default();
-        // Writing to a String cannot fail, so the results carry no information.
+        // Writing to a `String` cannot fail.
         _ = writeln!(
             out,
             "{bold}{}{bold:#}: {severity}{}[{}]{severity:#}: {bold}{}{bold:#}",
@@ -154,7 +152,7 @@ impl Diagnostic {
         out
     }
 
-    /// The same without styles, for whoever is no terminal. Nothing else in it can be an escape sequence.
+    /// Formats the diagnostic without styles. The styles are its only escape sequences.
     pub fn render_plain(&self) -> String {
         let styled = self.render();
         let mut parts = styled.split('\u{1b}');
@@ -191,7 +189,7 @@ impl Diagnostic {
 
 fn render_source(out: &mut String, at: &SourceLocation, style: Style) {
     let Some(span) = &at.span else { return };
-    // A long line is shown around the place: a minified JSON file must not fill the screen.
+    // Show only the part of a long line around the span: a minified JSON file must not fill the screen.
     const SHOWN: usize = 160;
     let skip = (span.column + span.width.min(40)).saturating_sub(SHOWN);
     let shown: String = span.text.chars().skip(skip).take(SHOWN).collect();
@@ -205,12 +203,12 @@ fn render_source(out: &mut String, at: &SourceLocation, style: Style) {
     _ = writeln!(out, "  {margin} | {}{style}{carets}{style:#}", " ".repeat(before.width()));
 }
 
-/// Files are other people's text: control and bidirectional characters in them must not reach a terminal.
+/// Replaces control and bidirectional characters, because files are untrusted and these must not reach a terminal.
 pub fn printable(text: &str) -> String {
     crate::text::visible(text)
 }
 
-/// Sorted by place, the same finding once.
+/// Sorts by location and removes duplicates.
 pub fn sort(diagnostics: &mut Vec<Diagnostic>) {
     diagnostics.sort_by(|a, b| (&a.at, a.severity, a.code, &a.problem).cmp(&(&b.at, b.severity, b.code, &b.problem)));
     diagnostics.dedup();

@@ -1,7 +1,8 @@
-//! Agents outside: external programs that speak the Agent Client Protocol, launched, wired and fenced like our own.
+//! Runs external agents: programs that speak the Agent Client Protocol (ACP), with Skein as their client.
 //!
-//! Invariant: such a program is given a minimal environment, one scoped MCP server, and whatever its mode admits of what
-//! it asks; it dies with Skein, however Skein dies. What its process does by itself is not held here.
+//! Invariant: an agent process gets a minimal environment, one scoped MCP server and only the client methods that its
+//! mode admits. It ends when Skein ends, however Skein ends. This module does not restrict what the process does by
+//! itself.
 
 mod call_ids;
 mod process;
@@ -43,26 +44,26 @@ use connection::{AgentConnection, RpcError, lock};
 use local::LocalEditor;
 use session::{AcpSession, AcpSessionHandle, SessionBinding};
 
-/// How long a program that nobody needs goes on.
+/// How long an agent process runs after its last use.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// How long an agent may take to open a session.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What agents outside need of this program.
+/// The parts of this program that agent processes need.
 #[derive(Debug)]
 pub struct LaunchContext {
     pub environment: Environment,
     pub reaper: Option<Reaper>,
-    /// Where they attach to what they are handed.
+    /// Where agents attach to the MCP servers that Skein offers them.
     pub attachments: Attachments,
-    /// This program, which they start to attach.
+    /// This executable, which agents start to attach to an offered MCP server.
     pub program: PathBuf,
-    /// A folder to work in for those who are asked a single question.
+    /// Working directory of agents that are used as models.
     pub scratch: PathBuf,
 }
 
-/// All agents outside that run. A cheap handle.
+/// All running external agents. Cheap to clone.
 #[derive(Clone)]
 pub struct ExternalAgentPool {
     inner: Arc<Inner>,
@@ -74,11 +75,11 @@ struct Inner {
     scope: TaskScope,
 }
 
-/// One program serves all sessions that offer it the same.
+/// Identifies an agent process. Sessions with equal keys share one process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     agent: AgentName,
-    /// Its manifest says the same.
+    /// The runtime section of the manifest as JSON: a changed manifest gets a new process.
     runtime: String,
     granted: GrantedCapabilities,
 }
@@ -86,13 +87,13 @@ struct Key {
 struct AgentSlot {
     connection: Option<Arc<AgentConnection>>,
     circuit: Circuit,
-    /// Why it failed the last time.
+    /// Reason of the last failure; empty if there was none.
     last: String,
     used: Instant,
     stale: Duration,
 }
 
-/// How a program is, for people.
+/// The state of an agent process, as users see it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AgentStatus {
     pub name: String,
@@ -118,12 +119,12 @@ impl ExternalAgentPool {
         Self { inner }
     }
 
-    /// Every program that runs or failed.
+    /// Returns the state of every process that runs or has failed, sorted by name.
     pub fn status(&self) -> Vec<AgentStatus> {
         let slots: Vec<_> = lock(&self.inner.slots).iter().map(|(key, slot)| (key.clone(), Arc::clone(slot))).collect();
         let mut all = Vec::new();
         for (key, slot) in slots {
-            // One that is being started is waited for by whoever starts it.
+            // A locked slot is being started or stopped by another task.
             let Ok(slot) = slot.try_lock() else { continue };
             let ended = slot.connection.as_ref().and_then(|peer| peer.closed());
             let running = slot.connection.as_ref().filter(|_| ended.is_none());
@@ -143,7 +144,7 @@ impl ExternalAgentPool {
         all
     }
 
-    /// Ends every program.
+    /// Stops every agent process.
     pub async fn stop(&self) {
         let slots: Vec<_> = lock(&self.inner.slots).drain().map(|(_, slot)| slot).collect();
         drop(slots);
@@ -152,7 +153,7 @@ impl ExternalAgentPool {
 }
 
 impl Inner {
-    /// Ends what nobody needs any more.
+    /// Stops processes that no session holds and that were last requested [`IDLE_TIMEOUT`] ago.
     async fn sweep(&self) {
         let slots: Vec<_> = lock(&self.slots).values().cloned().collect();
         for slot in slots {
@@ -165,7 +166,8 @@ impl Inner {
         }
     }
 
-    /// The program, started unless it runs.
+    /// Returns the connection to the agent process, and starts the process unless it runs. Fails if the start fails or
+    /// the circuit is open after earlier failures.
     async fn connection(
         &self,
         who: &ExternalAgentSpec,
@@ -183,11 +185,11 @@ impl Inner {
             }))
         };
         let slot = Arc::clone(lock(&self.slots).entry(key).or_insert_with(new));
-        // Whoever else needs it waits here, and finds it running.
+        // Concurrent callers wait here until the first one has started the process.
         let mut slot = slot.lock().await;
         slot.used = Instant::now();
         if let Some(peer) = slot.connection.take() {
-            // Others may be in the middle of their work with it.
+            // A process that other sessions wait for is not replaced, even if it counts as dead.
             let dead = {
                 let pulse = peer.health();
                 pulse.health(Instant::now(), slot.stale) == AgentHealth::Dead && !pulse.is_busy()
@@ -230,7 +232,8 @@ impl Inner {
         }
     }
 
-    /// Starts the program and shakes hands.
+    /// Starts the process and sends `initialize`. Fails if the process does not start, does not answer in time or does
+    /// not speak version 1 of ACP.
     async fn start(
         &self,
         who: &ExternalAgentSpec,
@@ -241,7 +244,7 @@ impl Inner {
         let mut env = program.env;
         for name in environment.variables().filter_map(|(name, _)| name.into_string().ok()) {
             if who.runtime.inherit.iter().any(|inherited| inherited.0 == name) {
-                // Filled in with the rest, and a secret like the rest.
+                // `spawn` fills in the placeholder, and its value is hidden like every other secret.
                 let placeholder = format!("${{env:{name}}}");
                 env.entry(name).or_insert(placeholder);
             }
@@ -260,7 +263,7 @@ impl Inner {
         let greeted = tokio::time::timeout(limit, peer.request("initialize", greeting(admitted))).await;
         let problem = match greeted {
             Ok(Ok(about)) if about["protocolVersion"] == 1 => {
-                tracing::info!(agent = %who.name, pid = peer.pid(), info = %about["agentInfo"], "an agent outside runs");
+                tracing::info!(agent = %who.name, pid = peer.pid(), info = %about["agentInfo"], "an external agent runs");
                 drop(peer.about.set(about));
                 return Ok(peer);
             }
@@ -297,7 +300,7 @@ impl Inner {
         place.keep(handed);
         let mut params = json!({"cwd": bound.session.cwd, "mcpServers": servers});
         if can(&about, "additionalDirectories") {
-            // The first two are its own working directory and scratch folder.
+            // The first two roots are the session's working directory and its scratch folder.
             params["additionalDirectories"] = json!(bound.session.roots.iter().skip(2).collect::<Vec<_>>());
         }
         if let Some(seat) = try_reopen(&who, &place, &before, &about, &params).await? {
@@ -315,7 +318,8 @@ impl Inner {
     }
 }
 
-/// The session as the agent knew it before, if it can go on with it.
+/// Resumes or loads the agent's earlier session. Returns `None` if the caller must open a new one. Fails if the policy
+/// is [`ResumePolicy::Required`] and the agent cannot reopen the session.
 async fn try_reopen(
     who: &ExternalAgentSpec,
     place: &Arc<AcpSession>,
@@ -348,11 +352,11 @@ async fn try_reopen(
     if matches!(before, ResumePolicy::Required(_)) {
         return Err(ExternalAgentError::Forgotten { agent: who.name.clone(), reason });
     }
-    tracing::info!(agent = %who.name, reason, "it begins anew");
+    tracing::info!(agent = %who.name, reason, "it starts a new session");
     Ok(None)
 }
 
-/// Whether the agent says that it can do something with sessions.
+/// Returns true if the agent advertises the session capability `what`.
 fn can(about: &Value, what: &str) -> bool {
     let said = &about["agentCapabilities"]["sessionCapabilities"][what];
     !said.is_null() && *said != false
@@ -404,7 +408,7 @@ impl ExternalAgents for ExternalAgentPool {
     }
 }
 
-/// Where no agents outside are run.
+/// Implements [`ExternalAgents`] where external agents are disabled: every request fails.
 #[derive(Debug, Clone, Copy)]
 pub struct NoExternalAgents;
 

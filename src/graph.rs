@@ -1,6 +1,6 @@
-//! Manifests to a plan: looks up every name, checks every rule, and reports all that is wrong at once.
+//! Resolves manifests to a plan: looks up every name, applies every check, and reports all problems at once.
 //!
-//! Invariant: pure and synchronous. In a `Plan` no name can be unknown and nothing can go round in circles.
+//! Invariant: pure and synchronous. In a `Plan`, every name resolves and there are no cycles.
 
 mod checks;
 mod cycles;
@@ -17,15 +17,15 @@ pub use plan::{Plan, RequiredService};
 pub use render::{Format, render};
 pub use scope::{Admission, GroupRule, GroupRuleKind, ScopeRefusal, ToolScope};
 
-/// What was found, and the plan if none of it is an error.
+/// The diagnostics, and the plan if none of them is an error.
 #[derive(Debug)]
 pub struct Resolution {
     pub plan: Option<Plan>,
-    /// Sorted by place.
+    /// Sorted by location.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Resolves manifests; `found` is what loading them had to say.
+/// Resolves manifests; `found` are the diagnostics from loading them.
 pub fn resolve(manifests: Manifests, found: Vec<Diagnostic>) -> Resolution {
     let mut diagnostics = found;
     let scopes = checks::check(&manifests, &mut diagnostics);

@@ -1,8 +1,6 @@
-//! The names that appear in manifests, each as a type of its own, so that a mode can never be passed
-//! where a service is meant.
+//! Defines a separate type for each kind of name in manifests, so that a mode cannot be passed as a service.
 //!
-//! Invariant: a name is only text here. That it is well formed is the schema's promise, that it refers to
-//! something is the graph's.
+//! Invariant: a name is only text here. The schema checks its form; the graph checks that it refers to something.
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
@@ -72,8 +70,8 @@ macro_rules! names {
     )*};
 }
 
-/// What agents, modes, services and groups may be called. Words are joined by a single `_` or `-`, so that
-/// the `__` between service and tool in the names a model sees is never ambiguous.
+/// Pattern for names of agents, modes, services and groups. Words are joined by a single `_` or `-`, so the `__`
+/// between service and tool is never ambiguous.
 pub const NAME_PATTERN: &str = "^[a-z][a-z0-9]*([_-][a-z0-9]+)*$";
 
 names! {
@@ -85,13 +83,13 @@ names! {
     ServiceName: NAME_PATTERN, 32, "lower-case words joined by - or _";
     /// A tool group, as in `read`.
     GroupName: NAME_PATTERN, 32, "lower-case words joined by - or _";
-    /// What a service calls another service it requires.
+    /// The name that a service gives to another service it requires.
     RoleName: NAME_PATTERN, 32, "lower-case words joined by - or _";
-    /// A tool as its own service calls it, as in `read_file`.
+    /// A tool as its service names it, as in `read_file`.
     ToolName: "^[^\\s\\p{Cc}]+$", 128, "the tool's name as its service lists it";
 }
 
-/// `agent/mode`, the one way a mode is written anywhere.
+/// A mode, always written as `agent/mode`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModeId {
     pub agent: AgentName,
@@ -129,11 +127,11 @@ impl FromStr for ModeId {
     }
 }
 
-/// The providers of models that need no settings. Where each is, `llm` knows.
+/// The model providers that need no settings. `llm` knows their endpoints.
 pub const PROVIDERS: [&str; 9] =
     ["openai", "anthropic", "google", "ollama", "openrouter", "groq", "deepseek", "mistral", "xai"];
 
-/// The known name most like `wanted`, if one is near enough to be what was meant.
+/// Returns the known name most similar to `wanted`. `None` if none is similar enough to be a typo.
 pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()

@@ -1,69 +1,70 @@
-//! Skein: one server in front of many agents. Each agent, in each of its modes, gets exactly the MCP services
-//! that its manifest asks for, and no others.
+//! Skein: one server in front of many agents. Each agent, in each of its modes, gets exactly the MCP services that its
+//! manifest names, and no others.
 //!
-//! The modules from the ground up; `docs/architecture.md` has the arrows between them, which a test enforces.
+//! The modules are listed from the leaves up. `docs/architecture.md` has the arrows between them, which a test
+//! enforces.
 
 /// Names that appear in manifests.
 pub mod ids;
 /// Invisible characters and Markdown fences.
 pub mod text;
-/// What time it is.
+/// The current time and its formats.
 pub mod clock;
-/// What a person is told about a file.
+/// Reports on a file: severity, code, location, problem and help.
 pub mod diagnostic;
-/// What must not be kept.
+/// Detects secrets, so that they are not stored.
 pub mod secrets;
-/// Child processes that leave nothing behind.
+/// Starts child processes and ends them with their descendants.
 pub mod process;
-/// Sockets that only the user can open.
+/// Unix sockets that only the user can open.
 pub mod socket;
-/// Tasks that end with whoever started them.
+/// Tasks that end with their owner.
 pub mod task;
 /// Files below a folder, opened without following links.
 pub mod root_files;
 /// Paths that are protected or hidden.
 pub mod sandbox;
-/// Whether a project's files may be used.
+/// The user's approval of a project's files.
 pub mod trust;
-/// What is said between people, models and tools.
+/// Messages between users, models and tools.
 pub mod conversation;
 /// The port between callers of tools and services.
 pub mod tool;
-/// Files to typed manifests.
+/// Parses files into typed manifests.
 pub mod manifest;
-/// Rules about calls: allowed, asked about, denied.
+/// Rules that allow, ask about or deny calls.
 pub mod permissions;
-/// Recipes: read, checked, filled in.
+/// Reads, checks and fills in recipes.
 pub mod recipe;
-/// Manifests to a checked graph and a plan.
+/// Resolves manifests into a checked graph and a plan.
 pub mod graph;
-/// Which mode a request belongs to, from the manifests alone.
+/// Chooses the mode of a request from the manifests alone.
 pub mod router;
-/// What lasts, in SQLite.
+/// Persistence in SQLite.
 pub mod store;
-/// Service manifests to running services.
+/// Starts and pools the services that manifests describe.
 pub mod services;
-/// Modes to bindings: exactly what was asked for.
+/// Binds a mode to exactly the services and tools it requests.
 pub mod broker;
-/// Models.
+/// Model providers.
 pub mod llm;
 /// The loop between a model and its tools.
 pub mod agents;
-/// A talk in a mode, with its record.
+/// Conversations in a mode, with their history and events.
 pub mod session;
-/// What holds in a folder.
+/// The manifests and settings that apply in a folder.
 pub mod project;
-/// Who works on a prompt.
+/// Routes, splits and delegates prompts.
 pub mod orchestrator;
-/// The front door for editors.
+/// The front end for editors.
 pub mod acp;
-/// The front door for MCP clients that ask agents.
+/// The front end for MCP clients that call agents as tools.
 pub mod mcp_server;
-/// A binding offered outward.
+/// Serves a binding as an MCP server.
 pub mod adapter;
-/// Agents that are programs of their own.
+/// Runs external agents; Skein is their ACP client.
 pub mod external;
-/// A plan that runs.
+/// Runs a plan: the pool, the broker and the status socket.
 pub mod runtime;
 /// The command line.
 pub mod cli;

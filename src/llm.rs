@@ -1,6 +1,6 @@
-//! Models. Whatever answers a conversation with text and wishes for tools is a `Provider`.
+//! Asks models. A `Provider` answers a conversation with text and tool calls.
 //!
-//! Invariant: knows what tools look like, never calls one.
+//! Invariant: knows the specs of tools and never calls one.
 
 pub mod offline;
 mod failure;
@@ -18,48 +18,48 @@ use serde_json::{Map, Value};
 
 use crate::conversation::{Message, ToolUse, Usage};
 
-/// Bytes of one answer: text, thoughts and the arguments of its calls. A longer answer is stopped. No model of today
-/// writes half of it in one answer.
+/// Maximum bytes of one answer: text, thoughts and the arguments of its calls. A longer answer is stopped. No current
+/// model writes half as much in one answer.
 pub const MAX_ANSWER: usize = 8 << 20;
 
-/// A model that can be asked.
+/// A model that answers requests.
 pub trait Provider: Send + Sync {
-    /// As a user names it: `provider:model`.
+    /// Returns the name that users write: `provider:model`.
     fn name(&self) -> &str;
 
-    /// The answer as it comes. The stream ends after [`StreamEvent::Done`] or an error.
+    /// Streams the answer. The stream ends after [`StreamEvent::Done`] or an error.
     ///
-    /// It asks once: whoever asks decides whether to ask again after [`LlmError::Passing`], or after a stream that
-    /// ends without `Done`, which was cut off.
+    /// Sends one request and does not retry. The caller decides whether to retry after [`LlmError::Transient`], or
+    /// after a stream without `Done`, which was cut off.
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>>;
 
-    /// How many tokens it can be shown and answer in all, if that is known.
+    /// Returns the size of the model's window in tokens, for request and answer together. `None` if unknown.
     fn window(&self) -> Option<u64> {
         None
     }
 
-    /// Where it is asked, if that is behind HTTP.
+    /// Returns the base URL. `None` if the model is not reached over HTTP.
     fn address(&self) -> Option<&str> {
         None
     }
 
-    /// What it costs, if that is known.
+    /// Returns the price of the model. `None` if unknown.
     fn price(&self) -> Option<Price> {
         None
     }
 }
 
-/// What a million tokens cost, in US dollars.
+/// The price of a million tokens, in US dollars.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
     pub input: f64,
     pub output: f64,
-    /// Of the input, what the provider had in its cache.
+    /// Input tokens that the provider read from its cache.
     pub cached: f64,
 }
 
 impl Price {
-    /// What these tokens cost, in US dollars.
+    /// Returns the price of these tokens, in US dollars.
     #[allow(clippy::cast_precision_loss, reason = "no talk has so many tokens that it matters")]
     pub fn of(&self, usage: &Usage) -> f64 {
         let new = usage.input.saturating_sub(usage.cached) as f64;
@@ -67,10 +67,10 @@ impl Price {
     }
 }
 
-/// What a model is shown.
+/// A request to a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelRequest {
-    /// The same bytes throughout a session in one mode, so that providers' caches hold.
+    /// Byte for byte the same throughout a session in one mode, so that provider caches apply.
     pub system: Arc<str>,
     pub tools: Arc<[OfferedTool]>,
     pub messages: Vec<Arc<Message>>,
@@ -93,7 +93,7 @@ pub enum StreamEvent {
 }
 
 impl StreamEvent {
-    /// The bytes that it adds to an answer.
+    /// Returns the number of bytes that the event adds to an answer.
     pub fn size(&self) -> usize {
         match self {
             StreamEvent::Text(text) | StreamEvent::Thought(text) => text.len(),
@@ -103,7 +103,7 @@ impl StreamEvent {
     }
 }
 
-/// About as many bytes as the value takes as JSON, without writing it.
+/// Estimates the bytes of the value as JSON, without serializing it.
 fn size_of_json(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -113,14 +113,14 @@ fn size_of_json(value: &Value) -> usize {
     }
 }
 
-/// Why a model stopped talking.
+/// The reason why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelStop {
-    /// It has said what it wanted to say, or waits for its tools.
+    /// The answer is complete, or the model waits for its tools.
     Finished,
-    /// Its answer reached the longest it may be.
+    /// The answer reached its maximum length.
     Length,
-    /// It declines to answer.
+    /// The model declined to answer.
     Refused,
 }
 
@@ -130,27 +130,27 @@ pub enum LlmError {
     Unusable { model: String, reason: String },
     #[error("the model `{model}` failed: {reason}")]
     Failed { model: String, reason: String },
-    /// It may go better if it is asked again, after `retry_after` if it said so.
+    /// A retry may succeed, after `retry_after` if the provider gave a time.
     #[error("the model `{model}` failed: {reason}")]
     Transient { model: String, reason: String, retry_after: Option<Duration> },
-    /// Its answer is longer than [`MAX_ANSWER`], and was stopped.
+    /// The answer is longer than [`MAX_ANSWER`] and was stopped.
     #[error("the answer of the model `{model}` was stopped because it is longer than {} MiB", MAX_ANSWER >> 20)]
     AnswerTooLong { model: String },
-    /// It was shown more than fits into its window.
+    /// The request does not fit into the model's window.
     #[error("this is more than the model `{model}` can be shown: {reason}")]
     Overflow { model: String, reason: String },
 }
 
-/// What the user says about models and providers.
+/// The models and providers in the user's settings.
 #[derive(Debug, Clone, Default)]
 pub struct ModelRegistry {
-    /// Further providers, and other addresses for known ones.
+    /// Additional providers, and other addresses for built-in ones.
     pub providers: BTreeMap<String, ProviderEndpoint>,
     /// By `provider:model`.
     pub facts: BTreeMap<String, ModelInfo>,
 }
 
-/// Where a provider is. A new one speaks the OpenAI dialect, a known one its own.
+/// The address of a provider. A provider from the settings uses the OpenAI dialect, a built-in one its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProviderEndpoint {
     pub base_url: String,
@@ -158,24 +158,24 @@ pub struct ProviderEndpoint {
     pub key: Option<String>,
 }
 
-/// What is known about a model.
+/// Known properties of a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ModelInfo {
     pub window: Option<u64>,
     pub price: Option<Price>,
 }
 
-/// What somebody who chooses a provider has to know.
+/// A provider in the list that users choose from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProviderInfo {
     pub name: String,
     pub base: String,
-    /// The environment variable that holds its key, if it needs one.
+    /// The environment variable that holds its key. `None` if it needs no key.
     pub key: Option<String>,
 }
 
 impl ModelRegistry {
-    /// Every provider that a model can be named with: ours, and the user's.
+    /// Returns every provider that a model name may use: the built-in ones and those of the user.
     pub fn providers(&self) -> Vec<ProviderInfo> {
         let mut known = remote::builtin_providers();
         for (name, address) in &self.providers {
@@ -194,8 +194,8 @@ impl ModelRegistry {
         known
     }
 
-    /// The model a user names: `offline`, `replay:FILE`, or `provider:model` with what `variable` finds in the
-    /// environment.
+    /// Returns the model with this name: `offline`, `replay:FILE` or `provider:model`. `variable` looks up the
+    /// environment. Fails if the provider is unknown, its key is missing or the file cannot be read.
     pub fn provider(
         &self,
         name: &str,

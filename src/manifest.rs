@@ -1,8 +1,8 @@
-//! Files to typed manifests: finds the files of every layer, checks each against its schema, and lets later
-//! layers override earlier ones by name.
+//! Loads manifests: finds the files of every layer, checks each against its schema, and lets later layers override
+//! earlier ones by name.
 //!
-//! Invariant: names are not looked up here and nothing is started; `graph` gives them meaning. A file that is
-//! wrong is reported and left out, the others are still read.
+//! Invariant: nothing here resolves names or starts anything; `graph` resolves them. An invalid file is reported and
+//! skipped; the others are still read.
 
 mod approval;
 mod builtin;
@@ -67,7 +67,7 @@ pub use yaml::{DocumentPath, SourceFile, parse};
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::nearest;
 
-/// Where a manifest came from. Later layers override earlier ones.
+/// The origin of a manifest. Later layers override earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
@@ -75,7 +75,7 @@ pub enum Layer {
     User,
     Project,
     Extra,
-    /// Handed over for one session.
+    /// Passed by a client or a recipe for one session.
     Editor,
 }
 
@@ -91,7 +91,7 @@ impl std::fmt::Display for Layer {
     }
 }
 
-/// Reads every layer, in order, and combines them.
+/// Reads all layers in order and combines them.
 pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
     let mut manifests = Manifests::default();
     let mut diagnostics = Vec::new();
@@ -119,7 +119,7 @@ pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
     (manifests, diagnostics)
 }
 
-/// What a file below a root is taken for.
+/// How a file below a root is read.
 #[derive(Clone, Copy, PartialEq)]
 enum FileRole {
     Manifest,
@@ -136,7 +136,7 @@ fn role_of(layer: Layer, path: &FilePath) -> FileRole {
     let at_top = inside.parent() == Some(FilePath::new(""));
     match layer {
         _ if at_top && inside.file_stem().is_some_and(|stem| stem == "config") => FileRole::Config,
-        // Other folders beside agents/ and services/ belong to other features.
+        // Other folders next to agents/ and services/ belong to other features.
         Layer::User | Layer::Project if !inside.starts_with("agents") && !inside.starts_with("services") => {
             FileRole::NotOurs
         }
@@ -144,7 +144,7 @@ fn role_of(layer: Layer, path: &FilePath) -> FileRole {
     }
 }
 
-/// A document that passed its schema.
+/// A document that matches its schema.
 pub(crate) enum ManifestDocument {
     /// `mode_files` has one entry per mode, in the same order.
     Agent {
@@ -234,7 +234,7 @@ impl ManifestReader<'_> {
         if kind == DocumentKind::Config {
             migrate::check_version(&value, source, self.diagnostics);
         }
-        // What is compiled in is held to its schema by a test; to do so at every start would be half of its time.
+        // A test checks the built-in files against their schemas. Doing so at every start would double the start time.
         if self.layer != Layer::Builtin {
             self.diagnostics.extend(schema::validate(kind, &value, source));
         }
@@ -277,7 +277,7 @@ impl ManifestReader<'_> {
         match self.root.read_linked_file(self.path, file) {
             Ok(LinkedFile { file, text }) => {
                 let prompt = Prompt { file, text };
-                // A built-in prompt is the same for everyone, and a test checks it.
+                // A built-in prompt is the same for all users, and a test checks it.
                 match self.layer {
                     Layer::Builtin => {}
                     Layer::Project => self.diagnostics.extend(prompt.check(Rendering::Never)),
@@ -319,7 +319,7 @@ impl ManifestReader<'_> {
     }
 }
 
-/// A document of a kind that stands for itself, held to its schema; nothing if something is wrong with it.
+/// Reads a standalone document and validates it against its schema. `None` if it is invalid.
 pub fn read_as<T: DeserializeOwned>(
     kind: DocumentKind,
     value: Value,
@@ -337,7 +337,7 @@ pub fn read_as<T: DeserializeOwned>(
 fn deserialize<T: DeserializeOwned>(value: Value, source: &SourceFile, diagnostics: &mut Vec<Diagnostic>) -> Option<T> {
     let read = serde_json::from_value(value);
     read.map_err(|error| {
-        // The schema is generated from the type, so this is a rule that only the type knows.
+        // The schema is generated from the type, so only a rule that the schema cannot express fails here.
         diagnostics.push(Diagnostic::error(
             "E013",
             SourceLocation::file(&source.file),

@@ -1,8 +1,7 @@
-//! The front door for MCP clients that ask agents: each mode that a user may choose is a tool, and a call of it is a turn
-//! in a session.
+//! Serves agents to MCP clients: each selectable mode is a tool, and a call of the tool runs a turn in a session.
 //!
-//! Invariant: converts, and decides nothing. The list of tools stays as it is while a client is connected, a turn ends
-//! with the request that it answers, and no question of it is answered by anybody but the client's user.
+//! Invariant: this module converts and decides nothing. The tool list does not change while a client is connected. A
+//! turn ends with the request that it answers. Only the client's user answers its questions.
 
 mod ask;
 mod folders;
@@ -41,26 +40,26 @@ use crate::project::ProjectLoader;
 use crate::session::Sessions;
 use crate::task::TaskScope;
 
-/// How long a question that was given to a client as the answer to its request waits for the next request.
+/// How long a question that was returned as the result of a request waits for the request with the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 const ABOUT: &str = "The agents of Skein. Each tool asks one of them, in one way of working, and gives its answer when it \
-                     is done. It knows the prompt, what was said in its session before and what earlier sessions in its folder \
-                     have to do with it, and nothing of your own talk: the answer names the session, to go on with.";
+                     is done. It knows the prompt, its session so far and related pieces of earlier sessions in its folder. It \
+                     does not know your conversation. The answer names the session, so that you can continue it.";
 
-/// What the door opens to.
+/// The sessions, projects and orchestrator that [`AgentMcpServer`] serves, and its settings.
 pub struct McpServerConfig {
     pub sessions: Sessions,
     pub projects: Arc<dyn ProjectLoader>,
     pub orchestrator: Orchestrator,
-    /// Where the program was started.
+    /// The folder in which the program was started.
     pub cwd: PathBuf,
-    /// Sessions may also work below these.
+    /// Further folders below which sessions may work.
     pub roots: Vec<PathBuf>,
     pub approval: Option<ApprovalLevel>,
 }
 
-/// Agents as an MCP server. A cheap handle.
+/// An MCP server with agents as tools. A cheap handle.
 #[derive(Clone)]
 pub struct AgentMcpServer(Arc<Inner>);
 
@@ -68,11 +67,11 @@ struct Inner {
     tools: AgentTools,
     sessions: OpenSessions,
     orchestrator: Orchestrator,
-    /// Of the turns.
+    /// Runs the turns and the timeouts of `suspended`.
     scope: TaskScope,
-    /// Turns whose question is with the client, by what it gives back with the answer.
+    /// Turns and requests that wait for the client's answer, by the request state that the client returns with it.
     suspended: Mutex<HashMap<String, PendingAnswer>>,
-    /// How often that was.
+    /// Counter that makes the keys of `suspended` unique.
     rounds: AtomicU64,
 }
 
@@ -81,25 +80,25 @@ enum PendingAnswer {
         turn: Box<BackgroundTurn>,
         asked: Vec<(String, PendingQuestion)>,
     },
-    /// A request for a folder that the client's user is asked about.
+    /// A request for a folder that the client's user must allow first.
     Folder {
         request: Box<CallToolRequestParams>,
         folder: PathBuf,
     },
 }
 
-/// What follows from a request.
+/// The next step after a request was read.
 enum NextStep {
     Attend(Box<BackgroundTurn>),
-    /// Questions for the client, as the answer to its request.
+    /// Returns questions to the client as the result of its request.
     Ask(InputRequiredResult),
 }
 
-/// The key of the question about a folder.
+/// Key of the question about a folder.
 const FOLDER: &str = "folder";
 
 impl AgentMcpServer {
-    /// Those modes of the plan that `offers` wants.
+    /// Creates a server for the modes of the plan that `offers` accepts.
     pub fn new(front: McpServerConfig, plan: &Plan, offers: impl Fn(&ModeId) -> bool) -> Self {
         let McpServerConfig { sessions, projects, orchestrator, cwd, roots, approval } = front;
         Self(Arc::new(Inner {
@@ -112,7 +111,7 @@ impl AgentMcpServer {
         }))
     }
 
-    /// Ends every turn; each is in the store when this returns.
+    /// Ends every turn. All of them are in the store when this returns.
     pub async fn stop(&self) {
         self.lock_suspended().clear();
         self.0.scope.stop().await;
@@ -122,7 +121,7 @@ impl AgentMcpServer {
         self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new turn, or the one that the client has an answer for.
+    /// Starts a turn, or resumes the suspended one that the request has answers for.
     async fn step(
         &self,
         request: CallToolRequestParams,
@@ -159,7 +158,7 @@ impl AgentMcpServer {
         if wanted.prompt.trim().is_empty() {
             return Err(TurnRefusal::Work("the prompt is empty: say what to do".to_owned()));
         }
-        // Of the request that counts: answers may come with another tool's name.
+        // `request` may now be the suspended one, and the request with the answer may name another tool.
         let mode = mode(&request.name)?;
         let mut opened = self.0.sessions.open(mode, &wanted).await;
         if let Err(OpenError::Folder(FolderError::Outside(folder))) = &opened
@@ -179,7 +178,8 @@ impl AgentMcpServer {
         turn.map(|turn| NextStep::Attend(Box::new(turn))).map_err(TurnRefusal::Work)
     }
 
-    /// Stays with a turn until it ends, or has a question that the client takes as the answer to its request.
+    /// Forwards progress and questions of a turn until it ends. If the client takes questions as the result of its
+    /// request, suspends the turn at the first question.
     async fn attend(
         &self,
         mut turn: BackgroundTurn,
@@ -196,7 +196,7 @@ impl AgentMcpServer {
                     if let Some(token) = &token {
                         let mut params = ProgressNotificationParam::new(token.clone(), turn.count as f64);
                         params.message = Some(message);
-                        // A client that went away is noticed by the transport.
+                        // The transport detects a client that has disconnected.
                         drop(context.peer.notify_progress(params).await);
                     }
                 }
@@ -213,7 +213,7 @@ impl AgentMcpServer {
         Ok(outcome::of(&turn.session, ended.ok()).await.into())
     }
 
-    /// Hands the questions to the client, and keeps the turn until it comes back with answers.
+    /// Suspends a turn until the client sends answers. Returns its questions.
     fn wait_for(&self, mut turn: BackgroundTurn, first: PendingQuestion) -> InputRequiredResult {
         let state = format!("{}.{}", turn.session.session.id(), self.0.rounds.fetch_add(1, Ordering::Relaxed));
         let mut asked = vec![first];
@@ -228,7 +228,7 @@ impl AgentMcpServer {
         required
     }
 
-    /// Hands the question about a folder to the client, and keeps its request.
+    /// Suspends a request until the client's user has answered about the folder. Returns the question.
     fn wait_for_folder(
         &self,
         request: CallToolRequestParams,
@@ -243,7 +243,7 @@ impl AgentMcpServer {
         required
     }
 
-    /// Keeps what waits for the client's answer, for a while.
+    /// Keeps a suspended turn or request until the client answers or [`ANSWER_TIMEOUT`] has passed.
     fn keep(&self, state: String, waiting: PendingAnswer) {
         self.lock_suspended().insert(state.clone(), waiting);
         let (agents, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
@@ -253,13 +253,13 @@ impl AgentMcpServer {
                 () = cancelled.cancelled() => {}
                 () = tokio::time::sleep(ANSWER_TIMEOUT) => {}
             }
-            // A turn that nobody comes back to is cancelled by letting go of it.
+            // Dropping a turn that was not resumed cancels it.
             drop(agents.lock_suspended().remove(&state));
         });
     }
 }
 
-/// The turn, after its questions have their answers.
+/// Passes the answers to the questions of a turn. Returns the turn.
 fn give_answers(
     turn: Box<BackgroundTurn>,
     asked: Vec<(String, PendingQuestion)>,
@@ -275,16 +275,16 @@ fn response(responses: &InputResponses, key: &str) -> Option<ElicitResult> {
     responses.get(key).and_then(|said| serde_json::from_value(said.clone()).ok())
 }
 
-/// True if questions are the answer to a request, and no requests of the server.
+/// Returns true if the client takes questions as the result of its request, not as requests from the server.
 fn in_rounds(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
 }
 
-/// Why there is no turn.
+/// The reason why no turn was started.
 enum TurnRefusal {
-    /// The request makes no sense.
+    /// The request is invalid.
     Request(ErrorData),
-    /// It does, and whoever asks can do something about it.
+    /// The request is valid but cannot be served; the client's model reads the reason and can correct it.
     Work(String),
 }
 

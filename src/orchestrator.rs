@@ -1,6 +1,7 @@
-//! Layer 1: who works on a prompt, and what they know when they begin. Every turn of every front door passes here.
+//! Chooses the mode that works on a prompt and gathers the context it starts with. Every turn of every front end passes
+//! here.
 //!
-//! Invariant: knows no protocol. What it hands over is never more than the session itself may do.
+//! Invariant: uses no protocol. Delegated work never has more permissions than the session itself.
 
 mod adviser;
 mod decide;
@@ -39,33 +40,34 @@ use tom::{TopOfMind, TopOfMindText};
 pub use turn::PromptOptions;
 pub use verify::{Verification, VerificationResult};
 
-/// The agent that routes and hands over.
+/// The agent that routes and delegates.
 const ORCHESTRATOR: &str = "orchestrator";
-/// Who does a task that fits nobody for sure.
+/// Mode for a delegated task that no mode fits with enough confidence.
 const FALLBACK_MODE: &str = "goose/specialist";
 
-/// See the module. A cheap handle.
+/// Routes, splits and delegates prompts. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Orchestrator {
     router_cache: Arc<RouterCache>,
     top_of_mind: Arc<TopOfMind>,
 }
 
-/// What a prompt is told beside its words.
+/// Context that is added to a prompt: the top-of-mind text and excerpts of earlier sessions.
 struct PromptContext {
     top: Option<String>,
     excerpts: Vec<recall::RecallExcerpt>,
 }
 
 impl PromptContext {
-    /// What of it the talk does not show yet.
+    /// Returns the part of the context that the visible history does not contain yet. `None` if there is nothing to
+    /// add.
     fn preface(&self, begun: &PendingTurn) -> Option<Content> {
         preface::preface(&begun.history().visible_messages(), self.top.as_deref(), &self.excerpts)
     }
 }
 
 impl Orchestrator {
-    /// What is learned and corrected is kept below the data folder.
+    /// Creates an orchestrator that keeps learned routers and corrections in the folder `data`.
     pub fn new(data: PathBuf, top_of_mind: TopOfMind) -> Self {
         Self { router_cache: Arc::new(RouterCache::new(data)), top_of_mind: Arc::new(top_of_mind) }
     }
@@ -112,7 +114,7 @@ impl Orchestrator {
         begun.run(opening.unwrap_or_else(|| prompt.into()), front, cancel).await
     }
 
-    /// What is to be kept in mind, and what earlier sessions said that has to do with the prompt.
+    /// Reads the top-of-mind text and looks up excerpts of earlier sessions that match the prompt.
     async fn gather_context(&self, live: &Session, prompt: &[Content], front: &Arc<dyn Notifier>) -> PromptContext {
         let TopOfMindText { text: top, problem } = self.top_of_mind.read();
         if let Some(problem) = problem {
@@ -128,8 +130,8 @@ impl Orchestrator {
         &self.router_cache
     }
 
-    /// Where a prompt would go, without sending it there; and what the user should know about that. `adviser` is asked
-    /// where the router is unsure.
+    /// Returns where a prompt would be routed, without running it, and a notice for the user if there is one. Asks
+    /// `adviser` if the router is unsure. Fails if the prompt names an unknown mode.
     pub async fn would_route(
         &self,
         plan: &Arc<Plan>,
@@ -143,7 +145,7 @@ impl Orchestrator {
         let own = plan.agent(ORCHESTRATOR).and_then(AgentEntry::default_mode);
         let own = own
             .ok_or_else(|| UnknownModeError { problem: "there is no orchestrator".to_owned(), help: String::new() })?;
-        // A command is for the mode it is typed in.
+        // A slash command belongs to the mode in which the user types it.
         if prompt.trim_start().starts_with('/') {
             return Ok((RoutingDecision::explicit(own, prompt.trim().to_owned()), None));
         }
@@ -153,12 +155,12 @@ impl Orchestrator {
         Ok((decided.decision, decided.problem))
     }
 
-    /// Remembers for this project whom a prompt is for.
+    /// Stores, for this project, the mode that a prompt belongs to.
     pub async fn remember(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), String> {
         self.router_cache.correct(cwd, prompt, mode).await
     }
 
-    /// Who of the granted ones fits a task best.
+    /// Returns the granted mode that fits a task best. Falls back to [`FALLBACK_MODE`]; fails if that is not granted.
     async fn best_mode(&self, live: &Session, granted: &[ModeId], task: &str) -> Result<ModeId, String> {
         let plan = live.plan();
         let router = self.router_cache.router(&plan, &live.choice().mode, &live.context().cwd).await?;

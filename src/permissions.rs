@@ -1,8 +1,8 @@
-//! Rules about calls: which are allowed, asked about or denied, by the tool and by what its arguments look like.
+//! Decides by permission rules which calls are allowed, asked about or denied, from the tool and its arguments.
 //!
-//! Invariant: `deny` counts more than `ask` and `ask` more than `allow`, wherever they are written. A command line is
-//! allowed only if each of its parts is; what cannot be read is never allowed, and is asked about where a rule could
-//! deny it. The same goes for what takes too long to judge.
+//! Invariant: `deny` beats `ask`, and `ask` beats `allow`, independent of order. A command line is allowed only if each
+//! of its parts is. An unreadable part is never allowed; it is asked about if a rule could deny it. The same holds for
+//! calls that take too long to evaluate.
 
 mod budget;
 mod command;
@@ -25,7 +25,7 @@ pub use shell::{Script, SimpleCommand, read};
 use crate::diagnostic::SourceLocation;
 use crate::manifest::{DocumentPath, Layer, Manifests, PermissionRule, RuleEffect};
 
-/// A rule, and where it is written.
+/// A rule and its origin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourcedRule {
     pub rule: PermissionRule,
@@ -38,7 +38,7 @@ pub enum RuleOrigin {
         layer: Layer,
         place: SourceLocation,
     },
-    /// A flag of the command line, for this launch.
+    /// A command-line flag, valid for this launch.
     Flag,
 }
 
@@ -61,31 +61,31 @@ impl std::fmt::Display for SourcedRule {
     }
 }
 
-/// An argument of a call, as far as a rule looks at it.
+/// An argument of a call, as the rules see it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Argument {
     /// A command line for a shell.
     Command(String),
-    /// A path with links and `..` resolved: as it is seen from the session's root, absolute, and as it was given.
+    /// A path with links and `..` resolved: relative to the session's root, absolute, and as given.
     Path { shown: String, absolute: String, given: String },
-    /// A path of which nobody can tell where it leads.
+    /// A path whose target is unknown.
     Unresolved(String),
-    /// A folder, through which a call may reach whatever lies in it.
+    /// A folder. The call may reach everything below it.
     Folder { shown: String, absolute: String, given: String },
-    /// Text, numbers and the like.
+    /// Text, a number, a boolean or null.
     Text(String),
-    /// Lists and mappings, with all that is in them, the names of a mapping included. What a tool makes of them only it
-    /// knows, so no rule that allows matches them, and one that denies may always mean them.
+    /// A list or mapping with everything in it, including the keys. Only the tool knows how it uses them, so no `allow`
+    /// rule matches them, and a `deny` or `ask` rule always may.
     Other(Vec<Argument>),
 }
 
 impl Argument {
-    /// What is neither a command nor a path.
+    /// Converts a value that contains neither commands nor paths.
     pub fn plain(value: &Value) -> Self {
         Self::of(value, &|text| Self::Text(text.to_owned()))
     }
 
-    /// `text`: what a text is, also within lists and mappings.
+    /// Converts a value. `text` converts the strings, also those within lists and mappings.
     pub fn of(value: &Value, text: &dyn Fn(&str) -> Self) -> Self {
         match value {
             Value::String(it) => text(it),
@@ -93,7 +93,7 @@ impl Argument {
             Value::Number(number) => Self::Text(plain_number(number)),
             Value::Array(items) => {
                 let mut inner: Vec<_> = items.iter().map(|item| Self::of(item, text)).collect();
-                // `["rm", "x"]` is one command to some.
+                // Some tools run `["rm", "x"]` as one command.
                 let words: Vec<_> = items.iter().filter_map(Value::as_str).collect();
                 inner.push(text(&words.join(" ")));
                 Self::Other(inner)
@@ -104,7 +104,7 @@ impl Argument {
         }
     }
 
-    /// Whether the pattern of a rule that denies or asks matches. `Maybe` if the budget does not suffice to tell.
+    /// Matches the pattern of a `deny` or `ask` rule. Returns at least `Maybe` if the budget is spent.
     fn match_restricting(&self, pattern: &str, budget: &Budget) -> ArgumentMatch {
         let found = self.compare(pattern, budget);
         if budget.is_spent() { found.max(ArgumentMatch::Maybe) } else { found }
@@ -133,7 +133,8 @@ impl Argument {
         }
     }
 
-    /// Whether a rule that allows speaks of it. Command lines are looked at part by part, elsewhere.
+    /// Returns true if the pattern of an `allow` rule matches. Always false for command lines, which `covers` checks
+    /// part by part.
     fn match_allowing(&self, pattern: &str, budget: &Budget) -> bool {
         match self {
             Self::Path { shown, absolute, .. } | Self::Folder { shown, absolute, .. } => {
@@ -144,14 +145,14 @@ impl Argument {
         }
     }
 
-    /// Whether there is an argument of this name deeper in it.
+    /// Returns true if a nested mapping may have an argument of this name.
     fn holds(&self, name: &str) -> bool {
         let Self::Other(inner) = self else { return false };
         inner.iter().any(|inner| inner.holds(name) || matches!(inner, Self::Text(text) if text == name))
     }
 }
 
-/// `5.0` and `5` are one number, whoever writes it.
+/// Formats a number so that `5.0` and `5` are equal.
 fn plain_number(number: &serde_json::Number) -> String {
     let whole = number.as_f64().filter(|it| it.fract() == 0.0 && it.abs() < 1e15);
     match whole {
@@ -160,7 +161,7 @@ fn plain_number(number: &serde_json::Number) -> String {
     }
 }
 
-/// From "certainly not" to "certainly".
+/// Ordered from "certainly not" to "certainly".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ArgumentMatch {
     No,
@@ -174,24 +175,24 @@ impl From<bool> for ArgumentMatch {
     }
 }
 
-/// A call as rules see it.
+/// A call, as the rules see it.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
-    /// As the model sees it.
+    /// The name that the model sees.
     pub tool: &'a str,
     pub arguments: &'a BTreeMap<String, Argument>,
-    /// The tool's service came with the project or the editor.
+    /// True if the tool's service comes from the project or the client.
     pub brought: bool,
 }
 
-/// What the rules say about a call.
+/// The decision of all rules about a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RuleDecision<'a> {
-    /// No rule speaks of it: the approval level decides.
+    /// No rule matches; the approval level decides.
     Silent,
-    /// What would be asked is allowed; more than one rule if a command line has several parts.
+    /// Allowed without asking. Names several rules if a command line has several parts.
     Allow(Vec<&'a SourcedRule>),
-    /// `certain`: the rule speaks of the call. Otherwise nobody can tell.
+    /// `certain` is true if the rule matches, and false if it only may match.
     Ask {
         rule: &'a SourcedRule,
         certain: bool,
@@ -199,12 +200,12 @@ pub enum RuleDecision<'a> {
     Deny(&'a SourcedRule),
 }
 
-/// The rules of the user's config, of a trusted project's, and of a `--manifests` folder.
+/// Returns the permission rules of the user's config, a trusted project's config and a `--manifests` folder.
 pub fn config_rules(manifests: &Manifests) -> Vec<SourcedRule> {
     let mut rules = Vec::new();
     for entry in &manifests.configs {
         for (index, rule) in entry.config.permissions.iter().enumerate() {
-            // An error reports it, so there is no plan with such a rule; this is the second lock.
+            // Such a rule is an error that prevents a plan; this is a second safeguard.
             if entry.layer == Layer::Project && rule.then == RuleEffect::Allow {
                 continue;
             }
@@ -217,8 +218,9 @@ pub fn config_rules(manifests: &Manifests) -> Vec<SourcedRule> {
 }
 
 impl SourcedRule {
-    /// True unless it is for sessions in another folder. A rule that allows is for its very folder, with links resolved:
-    /// what lies below may be someone else's. The others hold below it, too, and however the folder is called.
+    /// Returns true unless the rule is for sessions in another folder. An `allow` rule holds only in exactly its
+    /// folder, with links resolved, because subfolders may belong to others. Other rules also hold below it and match
+    /// the folder as given.
     pub fn is_for(&self, given: &FilePath, real: &FilePath) -> bool {
         let Some(project) = self.rule.project.as_ref().map(FilePath::new) else { return true };
         match self.rule.then {
@@ -227,19 +229,19 @@ impl SourcedRule {
         }
     }
 
-    /// Whether it is about this tool at all.
+    /// Returns true if the rule's tool pattern matches this tool.
     pub fn names_tool(&self, tool: &str) -> bool {
         self.rule.tool.as_ref().is_some_and(|pattern| glob::matches(pattern, tool, &Budget::default()))
     }
 
-    /// A service that a project or an editor brings may have the name of one of the user's. It is not what the user had in mind
-    /// when they allowed something everywhere.
+    /// Returns false for a global `allow` rule if a project or a client provides the service. Such a service may reuse
+    /// the name of a user's service, for which the rule was not meant.
     fn counts_for(&self, call: Call<'_>) -> bool {
         let meant = self.rule.project.is_some() || matches!(self.origin, RuleOrigin::Flag);
         self.rule.then != RuleEffect::Allow || !call.brought || meant
     }
 
-    /// For a rule that denies or asks.
+    /// Matches a `deny` or `ask` rule.
     fn match_call(&self, call: Call<'_>, budget: &Budget) -> ArgumentMatch {
         if !self.names_tool(call.tool) {
             return ArgumentMatch::No;
@@ -252,7 +254,7 @@ impl SourcedRule {
         matched.min().unwrap_or(ArgumentMatch::Yes)
     }
 
-    /// For a rule that allows: everything it names fits, but for command lines, which are looked at later.
+    /// Returns true if an `allow` rule matches apart from command lines, which are checked later.
     fn fits_but_for_commands(&self, call: Call<'_>, budget: &Budget) -> bool {
         self.counts_for(call)
             && self.names_tool(call.tool)
@@ -264,7 +266,7 @@ impl SourcedRule {
     }
 }
 
-/// A part of a command line, and the rule that allows it.
+/// A part of a command line, and the rule that allows it, if any.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommandRule<'a> {
     pub argument: String,
@@ -272,7 +274,7 @@ pub struct CommandRule<'a> {
     pub allowed_by: Option<&'a SourcedRule>,
 }
 
-/// For each part of the call's command line the rule that allows it.
+/// Returns, for each part of the call's command line, the rule that allows it.
 pub fn allowing<'a>(rules: &'a [SourcedRule], call: Call<'_>) -> Vec<CommandRule<'a>> {
     let budget = &Budget::default();
     let fitting = fitting(rules, call, budget);
@@ -290,8 +292,8 @@ fn fitting<'a>(rules: &'a [SourcedRule], call: Call<'_>, budget: &Budget) -> Vec
         .collect()
 }
 
-/// True if a rule allows the call and spells out `name`, a name in one of its paths: `.git/*` names `.git`, and `*` names
-/// nothing.
+/// Returns true if a rule allows the call and spells out `name` in one of its path patterns. `.git/*` names `.git`; `*`
+/// names nothing.
 pub fn allow_by_name(rules: &[SourcedRule], call: Call<'_>, name: &str) -> bool {
     let is_path =
         |argument: &str| matches!(call.arguments.get(argument), Some(Argument::Path { .. } | Argument::Folder { .. }));
@@ -301,7 +303,7 @@ pub fn allow_by_name(rules: &[SourcedRule], call: Call<'_>, name: &str) -> bool 
         .any(|rule| rule.rule.arguments.iter().any(|(argument, pattern)| is_path(argument) && spells(pattern)))
 }
 
-/// What the rules say together, in whatever order they stand.
+/// Evaluates all rules, independent of their order.
 pub fn evaluate<'a>(rules: &'a [SourcedRule], call: Call<'_>) -> RuleDecision<'a> {
     judge_within(&Budget::default(), rules, call)
 }
@@ -321,7 +323,7 @@ fn judge_within<'a>(budget: &Budget, rules: &'a [SourcedRule], call: Call<'_>) -
     allow(&fitting(rules, call, budget), call, budget).map_or(RuleDecision::Silent, RuleDecision::Allow)
 }
 
-/// The first of the rules with this effect that match a call most certainly. `None` if none matches.
+/// Returns the first rule with this effect that matches the call with the highest certainty. `None` if none matches.
 fn strongest<'a>(
     rules: &'a [SourcedRule],
     then: RuleEffect,
@@ -341,7 +343,8 @@ fn strongest<'a>(
     strongest
 }
 
-/// The only one; which of several runs which program only the tool knows.
+/// Returns the call's command line and its argument name. `None` unless there is exactly one, because only the tool
+/// knows which of several it runs.
 fn command_line(call: Call<'_>) -> Option<(&String, &String)> {
     let mut commands = call.arguments.iter().filter_map(|(name, argument)| match argument {
         Argument::Command(command) => Some((name, command)),
@@ -351,7 +354,8 @@ fn command_line(call: Call<'_>) -> Option<(&String, &String)> {
     commands.next().is_none().then_some(only)
 }
 
-/// The rules that together allow a call, one for each part of its command line.
+/// Returns the rules that together allow a call, at least one for each part of its command line. `None` if a part is
+/// not allowed.
 fn allow<'a>(fitting: &[&'a SourcedRule], call: Call<'_>, budget: &Budget) -> Option<Vec<&'a SourcedRule>> {
     let is_command = |name: &String| matches!(call.arguments.get(name), Some(Argument::Command(_)));
     if let Some(whole) = fitting.iter().find(|rule| !rule.rule.arguments.keys().any(is_command)) {
@@ -372,7 +376,7 @@ fn allow<'a>(fitting: &[&'a SourcedRule], call: Call<'_>, budget: &Budget) -> Op
     Some(deciding)
 }
 
-/// Arguments that change what a command does: a rule about the command alone says nothing of them.
+/// Arguments that change the effect of a command. A rule must name them too; one about the command alone is not enough.
 const BESIDE_A_COMMAND: [&str; 8] =
     ["args", "arguments", "parameters", "params", "stdin", "input", "env", "environment"];
 

@@ -1,7 +1,7 @@
-//! Child processes: each in a process group of its own, with a minimal environment, and gone as a whole when
-//! it is to go, even if Skein itself is killed.
+//! Starts child processes, each in its own process group and with a minimal environment. Ends each group as a whole,
+//! even if Skein itself is killed.
 //!
-//! Invariant: no domain words. What leaves its group by `setsid` ends with its [`ProcessScope`].
+//! Invariant: no domain words. A process that leaves its group with `setsid` ends with its [`ProcessScope`].
 
 mod hardening;
 mod output_limit;
@@ -30,7 +30,7 @@ use table::{MARKER, Process, ProcessTable};
 pub struct Launch {
     pub program: OsString,
     pub args: Vec<OsString>,
-    /// All the variables it gets.
+    /// All variables of the process; nothing is inherited.
     pub env: BTreeMap<OsString, OsString>,
     pub cwd: Option<PathBuf>,
     pub stdin: Stdin,
@@ -42,25 +42,25 @@ pub enum Stdin {
     Closed,
 }
 
-/// Variables without which programs do not find their way around.
+/// Variables that most programs need.
 const INHERITED: [&str; 9] = ["PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ"];
 
-/// The environment every child starts from: nothing that could hold a secret.
+/// Returns the base environment of every child, without variables that could contain a secret.
 pub fn minimal_environment(ours: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
     ours.into_iter().filter(|(name, _)| INHERITED.iter().any(|known| name == *known)).collect()
 }
 
-/// A running child and everything in its process group. Dropping it kills the group.
+/// A running child and all processes in its group. Dropping it kills the group.
 #[derive(Debug)]
 pub struct ProcessGroup {
     child: Child,
     pid: Pid,
     reaper: Option<Reaper>,
-    /// Those that have left the group end when this is dropped and nothing else holds it.
+    /// Processes that left the group end when the last clone of this is dropped.
     _scope: ProcessScope,
 }
 
-/// The child's ends of its pipes.
+/// Skein's ends of the child's pipes.
 #[derive(Debug)]
 pub struct Pipes {
     pub stdin: Option<ChildStdin>,
@@ -69,7 +69,7 @@ pub struct Pipes {
 }
 
 impl ProcessGroup {
-    /// Starts a program. With a reaper, its group dies with Skein, however Skein dies. Processes that leave the group
+    /// Starts a program. With a reaper, its group ends with Skein, however Skein ends. Processes that leave the group
     /// end with it.
     pub fn spawn(launch: &Launch, reaper: Option<&Reaper>) -> std::io::Result<(Self, Pipes)> {
         Self::spawn_in(&ProcessScope::default(), launch, reaper)
@@ -111,7 +111,7 @@ impl ProcessGroup {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Waits until the first process of the group has ended; says how, in words.
+    /// Waits until the first process of the group has ended. Returns its exit status as text.
     pub async fn wait(&mut self) -> String {
         match self.status().await {
             Ok(status) => status.to_string(),
@@ -119,24 +119,24 @@ impl ProcessGroup {
         }
     }
 
-    /// Waits until the first process of the group has ended; says how, in numbers.
+    /// Waits until the first process of the group has ended.
     pub async fn status(&mut self) -> std::io::Result<ExitStatus> {
         self.child.wait().await
     }
 
-    /// Asks the group to end, then makes it.
+    /// Sends SIGTERM, waits for `grace`, then kills the group.
     pub async fn stop(mut self, grace: Duration) {
         self.signal(Signal::TERM);
         drop(tokio::time::timeout(grace, self.child.wait()).await);
-        // The leader may be gone while others of the group stay.
+        // The leader may have ended while others of the group still run.
         self.kill();
         drop(self.child.wait().await);
     }
 
-    /// Ends everything in the group at once, and while its first process lives all descendants of that.
+    /// Kills the group and, while its first process lives, all descendants of that process.
     pub fn kill(&self) {
-        // Read before the first of them ends, as orphans are no descendants any more; killed after the group, all of which
-        // ends at once, so that no shell reports the end of its children.
+        // Read the descendants first: orphans no longer count as descendants. Kill them after the group, which ends at
+        // once, so that no shell reports the end of its children.
         let descendants = match self.child.id() {
             Some(_) => ProcessTable::read().descendants(self.pid),
             None => Vec::new(),
@@ -145,13 +145,13 @@ impl ProcessGroup {
         descendants.iter().for_each(Process::kill);
     }
 
-    /// True while any process of the group lives.
+    /// Returns whether any process of the group lives.
     pub fn alive(&self) -> bool {
         test_kill_process_group(self.pid).is_ok()
     }
 
     fn signal(&self, signal: Signal) {
-        // ESRCH means that nobody is left to signal, which is what was wanted.
+        // ESRCH means that no process is left, which is the goal.
         _ = kill_process_group(self.pid, signal);
     }
 }
@@ -166,7 +166,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// What a process holds in memory, where the system tells.
+/// Returns the resident memory of a process in bytes. `None` if the system does not report it.
 pub fn resident_memory(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,5 +1,5 @@
-//! What holds in a folder: its manifests as far as they are trusted, and what follows from its settings. A port: front
-//! doors ask for a folder, and whoever reads files opens it.
+//! Defines the project of a folder: its trusted manifests and the result of its settings. [`ProjectLoader`] is a port:
+//! front ends request a folder, and the module that reads files implements it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use crate::broker::{Broker, RuleStore};
 use crate::diagnostic::Diagnostic;
 use crate::session::ModelSource;
 
-/// Opens folders.
+/// Loads the projects of folders.
 pub trait ProjectLoader: Send + Sync {
     fn open(&self, cwd: &Path) -> Result<Project, ProjectError>;
 }
 
-/// A folder whose manifests are right.
+/// A folder whose manifests and settings are valid.
 #[derive(Clone)]
 pub struct Project {
     pub broker: Broker,
     pub models: Arc<dyn ModelSource>,
-    /// Runs agents that are programs of their own.
+    /// Runs external agents.
     pub external_agents: Arc<dyn ExternalAgents>,
-    /// The agent and the mode new sessions begin in, if somebody has chosen.
+    /// The agent and mode of new sessions. `None` if neither the user nor the settings choose one.
     pub agent: Option<String>,
     pub mode: Option<String>,
-    /// The model new sessions begin with, and those that can be chosen beside it.
+    /// The model of new sessions; `others` lists the alternatives.
     pub model: String,
     pub others: Vec<String>,
-    /// Where a user's rules are kept.
+    /// Saves the permission rules of the user.
     pub rules: Arc<dyn RuleStore>,
-    /// What the user should know about it.
+    /// Notices for the user about the folder.
     pub notes: Vec<String>,
 }
 
-/// A folder whose manifests are wrong, or whose settings are.
+/// Errors in the manifests or settings of a folder.
 #[derive(Debug, Clone)]
 pub struct ProjectError {
     pub problem: String,

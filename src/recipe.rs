@@ -1,7 +1,7 @@
-//! Recipes: a file in goose's format, read with the recipes it is made of, checked, and filled in.
+//! Reads recipes in goose's format with their sub-recipes, checks them, and fills in their parameters.
 //!
-//! Invariant: nothing is run or looked up here, and every file is read once: what was checked, and what a person
-//! consented to, is what is used.
+//! Invariant: nothing here runs or resolves anything, and every file is read once. The text that was checked, and that
+//! the user consented to, is the text that is used.
 
 mod check;
 mod response;
@@ -19,31 +19,32 @@ pub use values::{FOLDER, file_below, file_named};
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::manifest::{self, DocumentKind, DocumentPath, RecipeFile, SourceFile};
 
-/// How deep recipes may lie in recipes.
+/// The maximum nesting depth of sub-recipes.
 const MAX_DEPTH: usize = 2;
 
-/// A recipe that is right, with its sub-recipes.
+/// A valid recipe with its sub-recipes.
 #[derive(Debug, Clone)]
 pub struct Recipe {
-    /// As it was written, with its templates.
+    /// The recipe as written, with its templates.
     pub file: RecipeFile,
-    /// Its own file, links resolved.
+    /// The path of the file, with links resolved.
     pub path: PathBuf,
-    /// As it was read.
+    /// The text as read.
     pub text: Arc<SourceFile>,
     value: Value,
     /// In the order of `sub_recipes`.
     pub subs: Vec<Recipe>,
 }
 
-/// True if a document without a `kind` is meant as a recipe.
+/// Returns true if a document without a `kind` looks like a recipe.
 pub fn is_recipe(value: &Value) -> bool {
     let has = |field: &str| value.get(field).is_some();
     let ours = ["kind", "modes", "transport", "mcpServers", "profiles"];
     !ours.iter().any(|field| has(field)) && ["title", "instructions", "prompt"].iter().any(|field| has(field))
 }
 
-/// Reads a recipe and the recipes it names, and says all that is wrong with them. `shown` is how the file is called.
+/// Reads a recipe and its sub-recipes, and returns all diagnostics. `shown` is the file name in messages. `None` if
+/// there is an error.
 pub fn read(path: &FilePath, shown: &str) -> (Option<Recipe>, Vec<Diagnostic>) {
     let mut reader = RecipeReader { above: Vec::new(), found: Vec::new() };
     let recipe = reader.read(path, shown);
@@ -53,7 +54,7 @@ pub fn read(path: &FilePath, shown: &str) -> (Option<Recipe>, Vec<Diagnostic>) {
 }
 
 struct RecipeReader {
-    /// The recipes that lead to the one that is read, and where each names the next.
+    /// The chain of recipes above the current one, each with the location that names the next.
     above: Vec<(PathBuf, String, SourceLocation)>,
     found: Vec<Diagnostic>,
 }
@@ -106,7 +107,8 @@ impl RecipeReader {
         subs
     }
 
-    /// Where a sub-recipe lies. Which file it is must be plain before anything runs.
+    /// Resolves the path of a sub-recipe and reports a missing file. Only `recipe_dir` is filled in, because the file
+    /// must be known before anything runs.
     fn sub_path(&mut self, recipe: &Recipe, written: &str, at: &SourceLocation) -> Option<PathBuf> {
         let folder = BTreeMap::from([(FOLDER.to_owned(), recipe.folder().display().to_string())]);
         let filled = manifest::fill_in(written, &folder);
@@ -145,21 +147,22 @@ impl RecipeReader {
     }
 }
 
-/// What stands before a path that is meant relative to the recipe, although it need not.
+/// An optional prefix of a path relative to the recipe.
 const IN_FOLDER: &str = "{{ recipe_dir }}/";
 
 impl Recipe {
-    /// Where it lies.
+    /// Returns the folder of the recipe.
     pub fn folder(&self) -> &FilePath {
         self.path.parent().unwrap_or_else(|| FilePath::new("/"))
     }
 
-    /// Itself and all recipes that it is made of.
+    /// Returns this recipe and all its sub-recipes.
     pub fn all(&self) -> Vec<&Recipe> {
         std::iter::once(self).chain(self.subs.iter().flat_map(Recipe::all)).collect()
     }
 
-    /// With these values in the place of its parameters.
+    /// Returns the recipe with the values filled in. Fails if a template is invalid or the result does not fit the
+    /// format.
     pub fn fill(&self, values: &BTreeMap<String, String>) -> Result<RecipeFile, String> {
         let mut value = self.value.clone();
         for (field, part) in value.as_object_mut().into_iter().flatten() {
@@ -170,7 +173,7 @@ impl Recipe {
         serde_json::from_value(value).map_err(|error| format!("it does not fit once it is filled in: {error}"))
     }
 
-    /// Every text of it in which a parameter can stand.
+    /// Returns every text that may contain a parameter.
     fn templates(&self) -> Vec<(DocumentPath, &str)> {
         let mut texts = Vec::new();
         for (field, part) in self.value.as_object().into_iter().flatten().filter(|(field, _)| is_template(field)) {
@@ -180,12 +183,13 @@ impl Recipe {
     }
 }
 
-/// What says something about the recipe is not filled in.
+/// Returns false for the fields that describe the recipe, which are not filled in.
 fn is_template(field: &str) -> bool {
     !["version", "parameters", "response", "author", "metadata"].contains(&field)
 }
 
-/// Programs that save recipes write `null` for what is left out. In a schema it may have a meaning.
+/// Removes `null` fields, which programs that save recipes write for missing values. Keeps them in `response`, where a
+/// schema may give them a meaning.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,7 +1,7 @@
-//! Files below a folder: where a path leads, and how it is opened there without following a link.
+//! Resolves and opens files below a folder without following links.
 //!
-//! Invariant: no operation of a [`RootedPath`] follows a link or leaves the root, also if the folders on the way are
-//! exchanged between the moment the path was resolved and the moment it is used.
+//! Invariant: no operation of a [`RootedPath`] follows a link or leaves the root, even if folders on the way are
+//! replaced between resolution and use.
 
 mod resolve;
 mod staging;
@@ -17,7 +17,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
-/// Folders that are only passed through need no permission to be listed.
+/// Folders on the way only need search permission, not read permission.
 #[cfg(target_os = "linux")]
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
@@ -26,24 +26,24 @@ const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOF
 /// Non-blocking, because opening a FIFO would otherwise wait for a writer.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The kernel gives up with `EAGAIN` if a folder on the way is renamed meanwhile.
+/// The kernel returns `EAGAIN` if a folder on the way is renamed meanwhile.
 #[cfg(target_os = "linux")]
 const MAX_TRIES: usize = 64;
 
-/// A path below a root whose descriptor is held.
+/// A path below a root, with an open descriptor of the root.
 #[derive(Debug)]
 pub struct RootedPath {
     root: OwnedFd,
-    /// Relative to `root`: names only.
+    /// Relative to `root`, without `..`.
     rest: PathBuf,
 }
 
 impl RootedPath {
-    /// Opens the first of `roots` that `path` is below. Both are resolved paths. Fails if it is below none.
+    /// Opens the first of `roots` that contains `path`. All paths must be resolved. Fails if no root contains it.
     pub fn open(roots: &[PathBuf], path: &Path) -> io::Result<Self> {
         let root = roots.iter().find(|root| path.starts_with(root));
         let root = root.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, "it is outside of the roots"))?;
-        // A root may still have to be made, such as a scratch folder that nothing was put into.
+        // A root may not exist yet, such as an unused scratch folder.
         for base in root.ancestors() {
             let opened = match open_below(CWD, base, FOLDER, Mode::empty(), PathBounds::None) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -55,7 +55,7 @@ impl RootedPath {
         Err(io::Error::from(io::ErrorKind::NotFound))
     }
 
-    /// Opens the regular file for reading.
+    /// Opens the regular file for reading. Fails for folders and special files.
     pub fn read(&self) -> io::Result<File> {
         let rest = if self.rest.as_os_str().is_empty() { Path::new(".") } else { &self.rest };
         let file = File::from(open_below(self.root.as_fd(), rest, READ, Mode::empty(), PathBounds::Beneath)?);
@@ -69,13 +69,13 @@ impl RootedPath {
         Ok(file)
     }
 
-    /// Replaces a file that exists, in one step.
+    /// Replaces an existing file atomically.
     pub fn replace(&self, bytes: &[u8], permissions: &Permissions) -> io::Result<()> {
         let (folder, name) = self.folder()?;
         staging::write(folder.as_fd(), bytes, Some(permissions))?.replace(&name)
     }
 
-    /// Creates a file in a folder that exists. Fails if there is something by that name.
+    /// Creates a file in an existing folder. Fails if the name is taken.
     pub fn create(&self, bytes: &[u8]) -> io::Result<()> {
         let (folder, name) = self.folder()?;
         staging::write(folder.as_fd(), bytes, None)?.create(&name)
@@ -113,7 +113,7 @@ impl RootedPath {
         Ok(unlinkat(&folder, &name, AtFlags::REMOVEDIR)?)
     }
 
-    /// The folder that the file is in, and the name of the file there.
+    /// Opens the folder of the file. Returns it with the file name.
     fn folder(&self) -> io::Result<(OwnedFd, OsString)> {
         let (parent, name) = self.split()?;
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -127,7 +127,7 @@ impl RootedPath {
     }
 }
 
-/// Whether a path may be anywhere, or must stay below the folder that it is relative to.
+/// Whether a path may lead anywhere or must stay below the folder that it is relative to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PathBounds {
     None,
@@ -150,7 +150,7 @@ fn open_below(
         for _ in 0..MAX_TRIES {
             match openat2(folder, path, flags, mode, resolve) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // Old kernels and some sandboxes do not know the call.
+                // Old kernels and some sandboxes do not support the call.
                 Err(Errno::NOSYS | Errno::PERM) => break,
                 opened => return Ok(opened?),
             }
@@ -159,7 +159,7 @@ fn open_below(
     open_by_parts(folder, path, flags, mode, bounds)
 }
 
-/// The same without `openat2`: one name at a time, each of which must not be a link.
+/// Does the same without `openat2`: opens one name at a time and rejects links.
 fn open_by_parts(
     folder: BorrowedFd<'_>,
     path: &Path,
@@ -181,7 +181,7 @@ fn open_by_parts(
     Ok(openat(&at, last.unwrap_or(OsStr::new(".")), flags | OFlags::NOFOLLOW, mode)?)
 }
 
-/// The names in a relative path. Fails for `..`, which could leave the root.
+/// Returns the names in a relative path. Fails for `..`, which could leave the root.
 fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
     let mut names = Vec::new();
     for part in path.components() {

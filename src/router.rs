@@ -1,8 +1,8 @@
-//! Which mode a request belongs to, from the manifests alone: a linear model on the words and letters of the
-//! examples and descriptions, trained on this machine in a moment. No network, nothing to download.
+//! Routes a prompt to a mode with a linear model on the words and letters of the modes' examples and descriptions. The
+//! model is trained locally from the manifests in a moment, without network access or downloads.
 //!
-//! Invariant: pure values. The same manifests give the same model, byte for byte, in whatever order they come.
-//! Only `cache` touches files, below the folder it is given.
+//! Invariant: pure values. The same manifests give the same model, byte for byte, in any order. Only `cache` touches
+//! files, below the folder it is given.
 
 mod cache;
 mod calibrate;
@@ -22,23 +22,23 @@ use vocabulary::Vocabulary;
 
 pub use split::{MAX_TASKS, RoutedTask, split};
 
-/// Below this the router is unsure, and somebody else should decide.
+/// The confidence below which the caller should decide in another way.
 pub const THRESHOLD: f64 = 0.5;
 
-/// Bounds the training where examples contradict each other.
+/// The maximum number of training rounds, reached when examples contradict each other.
 const ROUNDS: usize = 12;
-/// How much the list of an agent's capabilities pulls: it speaks of all its modes, and only one of them gets it.
+/// The weight of an agent's capabilities. They describe all its modes, but count only for the default mode.
 const HINT: f32 = 0.2;
-/// Of a longer prompt the beginning and the end are read: what is pasted stands between.
+/// The bytes read from the start and end of a longer prompt. Pasted text is usually in between.
 const HEAD: usize = 3_000;
 const TAIL: usize = 1_000;
-/// Words that a reason is looked for in.
+/// The number of words examined for a reason.
 const MOST_WORDS: usize = 40;
-/// A corrected prompt draws others that are at least so like it, and by so much at most.
+/// The minimum similarity at which a corrected prompt affects another, and the maximum change of the score.
 const LIKE: f32 = 0.45;
 const DRAW: f32 = 1.5;
 
-/// A mode that may be chosen, and all that is known about it.
+/// A selectable mode with everything known about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     pub mode: ModeId,
@@ -46,11 +46,11 @@ pub struct Candidate {
     pub description: String,
     pub when_to_use: Option<String>,
     pub examples: Vec<String>,
-    /// What its agent can do, if this is the agent's default mode.
+    /// The capabilities of its agent, if this is the agent's default mode.
     pub capabilities: Vec<String>,
 }
 
-/// Every mode that a user may choose, those of external agents too.
+/// Returns every mode that a user may choose, including those of external agents.
 pub fn candidates(manifests: &Manifests) -> Vec<Candidate> {
     let of_agent = |agent: &AgentEntry| {
         let offered = agent.modes.iter().filter(|entry| !entry.mode.internal);
@@ -78,7 +78,7 @@ fn candidate(agent: &AgentEntry, entry: &ModeEntry) -> Candidate {
 }
 
 impl Candidate {
-    /// What the manifest says about the mode beside its examples, with how much each text counts.
+    /// Returns the manifest's texts about the mode, apart from its examples, with their weights.
     fn about(&self) -> Vec<(String, f32)> {
         let words = |name: &str| name.replace(['_', '-'], " ");
         let name = self.name.as_deref().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Candidate {
     }
 }
 
-/// A text without what it says the mode is not for: the router counts words, and would take them for a reason.
+/// Removes statements of what the mode is not for. The router counts words and would take them as a reason.
 fn positive(text: &str) -> String {
     let mut kept = Vec::new();
     for sentence in text.split_inclusive(['.', '!', '?', ';']) {
@@ -106,16 +106,16 @@ fn positive(text: &str) -> String {
     kept.join(" ")
 }
 
-/// A mode, how sure it is, and why.
+/// A mode with its confidence and the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankedMode {
     pub mode: ModeId,
-    /// How often such a route is right, 0 to 1.
+    /// The estimated probability that this route is right, 0 to 1.
     pub confidence: f64,
     pub reason: String,
 }
 
-/// A prompt that a user has sent to another mode than the router would have.
+/// A prompt for which the user chose another mode than the router.
 #[derive(Debug, Clone, PartialEq)]
 struct CorrectedPrompt {
     normal: String,
@@ -123,10 +123,10 @@ struct CorrectedPrompt {
     mode: usize,
 }
 
-/// What was learned.
+/// A trained router.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
-    /// Sorted.
+    /// Sorted by name.
     modes: Vec<ModeId>,
     vocabulary: Vocabulary,
     weights: Weights,
@@ -164,8 +164,8 @@ impl Router {
         Self { modes, vocabulary, weights, curve, corrected: Vec::new() }
     }
 
-    /// The same router, which also remembers what a user has chosen for these prompts; of two for the same prompt
-    /// the later counts. Modes that are not there any more are left out.
+    /// Adds the modes that the user chose for these prompts. For the same prompt, the later correction wins. Ignores
+    /// modes that no longer exist.
     #[must_use]
     pub fn with_corrections<'a>(mut self, corrections: impl IntoIterator<Item = (&'a str, &'a ModeId)>) -> Self {
         for (prompt, mode) in corrections {
@@ -178,12 +178,12 @@ impl Router {
         self
     }
 
-    /// The modes it knows, sorted.
+    /// Returns the known modes, sorted by name.
     pub fn modes(&self) -> &[ModeId] {
         &self.modes
     }
 
-    /// Every mode, the best first.
+    /// Ranks every mode for a prompt, best first.
     pub fn rank(&self, prompt: &str) -> Vec<RankedMode> {
         let prompt = truncate_middle(prompt);
         let counts = features::count(&prompt);
@@ -215,7 +215,7 @@ impl Router {
         ranked
     }
 
-    /// Lets corrected prompts draw the scores of those that are like them; tells which modes were drawn.
+    /// Raises the scores of modes that the user chose for similar prompts, and returns these modes.
     fn apply_corrections(&self, vector: &[(u32, f32)], scores: &mut [f32]) -> Vec<usize> {
         let mut drawn = Vec::new();
         for (mode, score) in scores.iter_mut().enumerate() {
@@ -229,7 +229,7 @@ impl Router {
         drawn
     }
 
-    /// How much each word speaks for each mode, compared with the others.
+    /// Returns, for each word, how much it favours each mode compared with the others.
     fn word_scores<'a>(&self, plain: &'a [String], vector: &[(u32, f32)]) -> Vec<(&'a str, Vec<f32>)> {
         let mut says: Vec<(&str, Vec<f32>)> = Vec::new();
         for word in plain.iter().filter(|word| word.as_str() != "0" && !features::is_joining(word)).take(MOST_WORDS) {
@@ -248,7 +248,7 @@ impl Router {
     }
 }
 
-/// The words that speak most for a mode.
+/// Names the words that most favour a mode.
 fn reason(says: &[(&str, Vec<f32>)], mode: usize) -> String {
     let mut words: Vec<(f32, &str)> = says.iter().map(|(word, scores)| (scores[mode], *word)).collect();
     words.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
@@ -263,7 +263,7 @@ fn reason(says: &[(&str, Vec<f32>)], mode: usize) -> String {
     }
 }
 
-/// By name, so that the order of files does not matter; of two of the same name the later counts.
+/// Sorts candidates by name, so that the order of files does not matter. Of two with the same name, the later wins.
 fn sorted(candidates: &[Candidate]) -> Vec<&Candidate> {
     let mut sorted: Vec<&Candidate> = Vec::with_capacity(candidates.len());
     for candidate in candidates {
@@ -275,7 +275,7 @@ fn sorted(candidates: &[Candidate]) -> Vec<&Candidate> {
     sorted
 }
 
-/// How much two texts have in common, 0 to 1.
+/// Returns the cosine similarity of two texts, 0 to 1.
 fn likeness(first: &[(u32, f32)], second: &[(u32, f32)]) -> f32 {
     let size = |vector: &[(u32, f32)]| vector.iter().map(|(_, value)| value * value).sum::<f32>().sqrt();
     let (mut left, mut right, mut sum) = (0, 0, 0.0);
@@ -293,7 +293,7 @@ fn likeness(first: &[(u32, f32)], second: &[(u32, f32)]) -> f32 {
     if sizes > 0.0 { sum / sizes } else { 0.0 }
 }
 
-/// A prompt as it is compared: case, blanks and the end of the sentence do not matter.
+/// Normalises a prompt for comparison: ignores case, blanks and final punctuation.
 fn normal(prompt: &str) -> String {
     let joined = prompt.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
     joined.trim_end_matches(['.', '!', '?', ' ']).to_owned()

@@ -1,4 +1,4 @@
-//! A plan that runs: the pool, the broker over it, and the socket on which it tells how it is.
+//! Connects the parts that run a plan: the pool, the broker, the external agents and the status socket.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ mod status;
 
 pub use status::{StatusReport, reports};
 
-/// Where a running Skein is at home on this machine.
+/// The paths that a running Skein process uses.
 #[derive(Debug, Clone)]
 pub struct RuntimePaths {
-    /// The folder of its sockets.
+    /// The folder for sockets.
     pub sockets: PathBuf,
-    /// The program itself, which others start to attach to it.
+    /// The Skein executable, which external agents start to attach to this process.
     pub program: PathBuf,
-    /// A folder for what does not last.
+    /// A folder for temporary files.
     pub scratch: PathBuf,
 }
 
@@ -31,13 +31,14 @@ pub struct RuntimePaths {
 pub struct Runtime {
     broker: Broker,
     pool: Pool,
-    /// Without a home there are none.
+    /// `None` if the runtime was started without paths.
     agents: Option<ExternalAgentPool>,
     scope: TaskScope,
 }
 
 impl Runtime {
-    /// Nothing is started yet but the status socket, at `home` if there is one.
+    /// Creates a runtime. Starts only the status socket, and only if `home` is given; without `home` there are no
+    /// external agents.
     pub fn start(plan: Arc<Plan>, registry: BuiltinRegistry, options: PoolOptions, home: Option<RuntimePaths>) -> Self {
         let scope = TaskScope::new();
         let (environment, reaper) = (options.environment.clone(), options.reaper.clone());
@@ -52,7 +53,7 @@ impl Runtime {
         Self { broker: Broker::new(plan, pool.clone()), pool, agents, scope }
     }
 
-    /// Whoever runs agents that are programs of their own.
+    /// Returns the port that runs external agents. Without paths, it runs none.
     pub fn external_agents(&self) -> Arc<dyn ExternalAgents> {
         match &self.agents {
             Some(agents) => Arc::new(agents.clone()),

@@ -1,4 +1,4 @@
-//! What processes and file tools of a session are kept from. So far the lists of paths.
+//! Defines what processes and file tools of a session may not access. Currently contains the lists of paths.
 
 mod paths;
 

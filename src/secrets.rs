@@ -1,10 +1,10 @@
-//! What must not be kept: keys, tokens, passwords. Better a note refused than a secret on the disk.
+//! Detects keys, tokens and passwords in text that is about to be stored. Prefers false positives to storing a secret.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Words that random characters do not make; longer runs are judged by their entropy.
+/// Minimum length, and entropy in bits per character, of a word that counts as a random key.
 const MIN_RANDOM_LENGTH: usize = 20;
 const MIN_ENTROPY: f64 = 3.9;
 
@@ -27,7 +27,7 @@ static KNOWN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     patterns.into_iter().filter_map(|(pattern, what)| Some((Regex::new(pattern).ok()?, what))).collect()
 });
 
-/// What kind of secret the text seems to hold.
+/// Returns the kind of secret that the text seems to contain. `None` if it contains none.
 pub fn find_secret(text: &str) -> Option<&'static str> {
     let known = KNOWN.iter().find(|(pattern, _)| pattern.is_match(text)).map(|(_, what)| *what);
     known.or_else(|| {
@@ -35,17 +35,18 @@ pub fn find_secret(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Long, of mixed characters, and no more predictable than chance.
+/// Returns whether a word is long, has mixed characters and high entropy.
 fn random(word: &str) -> bool {
     let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    // Paths, addresses and identifiers are long too, but made of words.
+    // Paths, URLs and identifiers are long too, but consist of words.
     let part = word.rsplit(['/', ':', '=', '@', '.']).max_by_key(|part| part.len()).unwrap_or(word);
     let has = |test: fn(&char) -> bool| part.chars().any(|c| test(&c));
     let mixed = has(char::is_ascii_digit) && has(char::is_ascii_lowercase) && has(char::is_ascii_uppercase);
     part.len() >= MIN_RANDOM_LENGTH && mixed && entropy(part) > MIN_ENTROPY && restless(part)
 }
 
-/// Words keep to one kind of character for a while, even in `CamelCase2`; chance changes it with every second one.
+/// Returns whether the kind of character changes often. It changes rarely in words, even in `CamelCase2`, but about
+/// every second character in random text.
 fn restless(text: &str) -> bool {
     let kind = |c: char| (c.is_ascii_digit(), c.is_ascii_uppercase(), c.is_ascii_lowercase());
     let kinds: Vec<_> = text.chars().map(kind).collect();
@@ -53,7 +54,7 @@ fn restless(text: &str) -> bool {
     changes * 5 >= kinds.len() * 2
 }
 
-/// Bits for each character.
+/// Returns the entropy in bits per character.
 fn entropy(text: &str) -> f64 {
     let mut counts = std::collections::HashMap::new();
     for c in text.chars() {

@@ -1,8 +1,7 @@
-//! Layer 0, the service pool: turns service manifests into running services, shares them by reference count,
-//! and stops them when nobody has used them for a while.
+//! Starts services from their manifests, shares them by reference count, and stops them after an idle period.
 //!
-//! Invariant: knows no agent and no mode. Whoever holds a `Lease` may call; who may hold one is the broker's
-//! business.
+//! Invariant: the pool knows no agent and no mode. Every holder of a `Lease` may call; the broker decides who gets
+//! one.
 
 pub mod builtin;
 mod circuit;
@@ -36,32 +35,32 @@ use connection::ServiceConnection;
 use remote::{ConnectError, Era, McpClient, McpConnection, Owner};
 use service::Service;
 
-/// What every service of a pool has around it.
+/// Settings and ports shared by all services of a pool.
 #[derive(Debug, Default)]
 pub struct PoolOptions {
-    /// Fills in `${env:NAME}`, and what child processes inherit.
+    /// Resolves `${env:NAME}` and supplies the environment of child processes.
     pub environment: Environment,
     /// Ends child processes even if Skein is killed.
     pub reaper: Option<Reaper>,
-    /// Where built-in services keep what lasts.
+    /// Folder in which built-in services persist their data.
     pub data: std::path::PathBuf,
-    /// Where built-in services find what the user keeps for all projects.
+    /// Folders in which built-in services find the user's files for all projects.
     pub user: UserFolders,
-    /// Records what services say, or answers in their place.
+    /// Records the answers of services, or replays them instead of starting services.
     pub cassette: Option<Cassette>,
 }
 
-/// Folders of the user, of Skein and of other tools. One that is empty is nowhere.
+/// Folders of the user, of Skein and of other tools. An empty path means that the folder does not exist.
 #[derive(Debug, Clone, Default)]
 pub struct UserFolders {
     pub home: std::path::PathBuf,
-    /// Where programs keep their settings, each in a folder of its own.
+    /// Folder that contains one settings folder per program.
     pub config_home: std::path::PathBuf,
-    /// Where Skein keeps its own.
+    /// Skein's settings folder.
     pub config: std::path::PathBuf,
 }
 
-/// A cheap handle on the pool.
+/// A handle on the pool that is cheap to clone.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -74,7 +73,7 @@ pub(crate) struct Inner {
     scope: TaskScope,
 }
 
-/// A pool that nobody holds any more was not stopped; its services go all the same.
+/// Cancels the tasks of a pool that was dropped without [`Pool::stop`], which ends its services.
 impl Drop for Inner {
     fn drop(&mut self) {
         self.scope.cancel();
@@ -83,13 +82,14 @@ impl Drop for Inner {
 
 type Find<'a> = &'a dyn Fn(&ServiceName) -> Option<ServiceManifest>;
 
-/// Everything that makes two connections different.
+/// Everything that distinguishes one connection from another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     service: ServiceName,
-    /// Present when each session has its own.
+    /// `None` if sessions share the service.
     session: Option<String>,
-    /// Of the settings, and of the transport with its values filled in; a hash, because they may be secret.
+    /// Hash of the settings and of the transport with its variables filled in. Hashed because both may contain
+    /// secrets.
     fingerprint: [u8; 32],
 }
 
@@ -99,20 +99,20 @@ impl Pool {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A share in a service for a session. Nothing is started yet. `find` gives the services that it requires;
-    /// the manifests have no cycles, so it ends.
+    /// Leases a service for a session without starting it. `find` looks up the services that it requires. The
+    /// recursion ends because manifests have no cycles.
     pub fn lease(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
         let alone = is_session_scoped(manifest, find).then(|| session.id.clone());
         self.share(manifest, session, find, alone)
     }
 
-    /// The same for a service that came with the session: those who work for it have it, too, and nobody else has.
+    /// Leases a client-provided service. At most the session that it came with and its child sessions share it.
     pub fn lease_brought(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
         let alone = if manifest.scope == Sharing::Session { &session.id } else { session.family() };
         self.share(manifest, session, find, Some(alone.to_owned()))
     }
 
-    /// `alone` is the session that it is for, if it is not for all.
+    /// Leases the service. `alone` is the session that gets its own instance; `None` shares it with all sessions.
     fn share(
         &self,
         manifest: &ServiceManifest,
@@ -121,7 +121,7 @@ impl Pool {
         alone: Option<String>,
     ) -> Lease {
         let key = self.inner.key(manifest, alone);
-        // Counted under the lock, so that an idle timer never removes what was just handed out.
+        // The lease is counted under the lock, so that an idle timer never removes a service that was just leased.
         let leased = |entry: &Arc<Service>| {
             entry.add_lease();
             Arc::clone(entry)
@@ -145,7 +145,7 @@ impl Pool {
         Lease { entry, key, pool: Arc::downgrade(&self.inner) }
     }
 
-    /// How every service in the pool is.
+    /// Returns the status of every service in the pool, sorted by name.
     pub fn status(&self) -> Vec<(ServiceName, ServiceStatus)> {
         let mut all: Vec<_> =
             self.inner.entries().values().map(|entry| (entry.name().clone(), entry.status())).collect();
@@ -153,7 +153,7 @@ impl Pool {
         all
     }
 
-    /// Stops every service; no process or task of the pool is left, and none can be started again.
+    /// Stops every service and all tasks of the pool. No service can be started afterwards.
     pub async fn stop(&self) {
         self.inner.scope.cancel();
         let entries: Vec<_> = self.inner.entries().drain().map(|(_, entry)| entry).collect();
@@ -176,7 +176,7 @@ impl Inner {
     fn key(&self, manifest: &ServiceManifest, session: Option<String>) -> Key {
         let mut hasher = Sha256::new();
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
-        // A variable that is missing is reported when the service starts.
+        // A missing variable is reported when the service starts.
         hasher.update(self.options.environment.fill_in(&transport).unwrap_or(transport));
         hasher.update(serde_json::to_string(&manifest.settings).unwrap_or_default());
         Key { service: manifest.name.clone(), session, fingerprint: hasher.finalize().into() }
@@ -259,22 +259,22 @@ impl Inner {
     }
 }
 
-/// True if each session has its own. What stands on something of one session cannot be shared with others.
+/// Returns whether each session needs its own instance: the service is session-scoped or requires one that is.
 fn is_session_scoped(manifest: &ServiceManifest, find: Find<'_>) -> bool {
     let mut required = manifest.requires.roles().into_iter().filter_map(|(_, service)| find(service));
     manifest.scope == Sharing::Session || required.any(|required| is_session_scoped(&required, find))
 }
 
-/// A share in a service. The last one to go starts its idle time.
+/// A lease on a service. Dropping the last one starts the service's idle timer.
 pub struct Lease {
     entry: Arc<Service>,
     key: Key,
-    /// Weak, because services hold leases on what they require, and the pool holds the services.
+    /// Weak, because services hold leases on the services they require, and the pool holds the services.
     pool: Weak<Inner>,
 }
 
 impl Lease {
-    /// Starts the service if it does not run.
+    /// Starts the service if it is not running.
     pub async fn start(&self) -> Result<(), ServiceError> {
         self.entry.start().await
     }
@@ -296,7 +296,7 @@ impl Drop for Lease {
         let Some(scope) = self.pool.upgrade().map(|pool| pool.scope.clone()) else { return };
         let (entry, key, pool) = (Arc::clone(&self.entry), self.key.clone(), Weak::clone(&self.pool));
         let idle = entry.manifest.timeouts.idle.duration();
-        // Outside a runtime there is nothing running that could be stopped later.
+        // Without a runtime no service can be running, so there is none to stop later.
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }

@@ -1,7 +1,8 @@
-//! Sessions: a talk in a mode, with its history, its services and its record. Every front door opens them here.
+//! Creates, stores and reopens sessions for every front end. A session has a mode, a history, services and an event
+//! log.
 //!
-//! Invariant: knows no protocol and no terminal. What happened in a turn is in the store before anybody is told
-//! that the turn has ended.
+//! Invariant: uses no protocol and no terminal. The store has every event of a turn before the front end is notified of
+//! its end.
 
 pub mod attachments;
 mod child;
@@ -30,64 +31,64 @@ use crate::sandbox::HiddenPaths;
 use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
 use crate::tool::editor::Editor;
 
-/// Opens sessions, new ones and stored ones. A cheap handle.
+/// Creates and reopens sessions. Cheap to clone.
 #[derive(Clone)]
 pub struct Sessions {
     store: store::SessionStore,
     options: Arc<SessionOptions>,
 }
 
-/// Where a session's models come from.
+/// Provides the models of a session.
 pub trait ModelSource: Send + Sync {
-    /// The model a user names.
+    /// Returns the model that the user names. Fails if it is unknown or unusable.
     fn provider(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError>;
 
-    /// What keeps a talk going when the model's window is full, or it fails.
+    /// Returns the policy for a full context window and for failed model requests.
     fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError>;
 
-    /// Who judges calls at the level `smart` of a session with this model: only ever a model that the user chose. None
-    /// if there is no such model, or it cannot be used.
+    /// Returns the model that judges calls at the level `smart` in a session with `model`. It is always a model that
+    /// the user chose. `None` if there is no such model or it cannot be used.
     fn judge(&self, model: &str) -> Option<Arc<dyn Provider>>;
 }
 
 #[derive(Debug)]
 pub struct SessionOptions {
     pub limits: TurnLimits,
-    /// Each session has its own folder below this one.
+    /// Parent folder of the sessions' scratch folders.
     pub scratch: PathBuf,
-    /// What no session reads or writes with file tools.
+    /// Paths that file tools never read or write.
     pub hidden: Arc<HiddenPaths>,
     pub os: &'static str,
 }
 
-/// Where a session works.
+/// The folders that a session works in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionRoots {
     pub cwd: PathBuf,
-    /// Folders beside it that it may reach.
+    /// Further folders that the session may access.
     pub roots: Vec<PathBuf>,
 }
 
-/// What a user can choose, and change while the session lasts.
+/// Settings that the user can change during a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionSettings {
     pub mode: ModeId,
-    /// As `provider:model`.
+    /// A model reference, such as `provider:model`.
     pub model: String,
-    /// Overrides what the mode and the config say.
+    /// Overrides the level of the mode and of the configuration.
     pub approval: Option<ApprovalLevel>,
 }
 
-/// What the front door supplies to a session.
+/// The ports that a front end passes to a session.
 #[derive(Clone)]
 pub struct SessionPorts {
     pub broker: Broker,
     pub models: Arc<dyn ModelSource>,
-    /// Runs agents that are programs of their own.
+    /// Runs agents that are separate programs.
     pub external_agents: Arc<dyn ExternalAgents>,
     pub asker: Arc<dyn Asker>,
     pub editor: Option<Arc<dyn Editor>>,
-    /// MCP servers that came with the session.
+    /// MCP servers that the client passed with the session.
     pub client_services: Vec<Arc<ServiceEntry>>,
 }
 
@@ -107,11 +108,11 @@ pub enum SessionError {
     Record { id: String, reason: String },
 }
 
-/// A stored session, opened again.
+/// A stored session that is open again.
 pub struct ReopenedSession {
     pub session: Arc<Session>,
     pub stored: StoredSession,
-    /// All that happened in it, in order.
+    /// All its events, in order.
     pub events: Vec<Event>,
 }
 
@@ -124,8 +125,8 @@ impl Sessions {
         &self.store
     }
 
-    /// A new session. It is stored when this returns; its services start when they are first needed. `host` is
-    /// told the session's id.
+    /// Creates a session and stores it. Its services start when they are first needed. `host` receives the session's
+    /// id.
     pub async fn create(
         &self,
         place: SessionRoots,
@@ -148,7 +149,7 @@ impl Sessions {
             agent: choice.mode.agent.to_string(),
             mode: choice.mode.mode.to_string(),
             model: choice.model.clone(),
-            // A level that came with the launch is for the launch; only what is chosen in the session is kept.
+            // A level from the launch applies to this launch only; the store keeps levels chosen in the session.
             approval: None,
             parent: parent.map(str::to_owned),
         };
@@ -157,7 +158,8 @@ impl Sessions {
         Ok(Session::new(self.clone(), id, place, choice, host, History::default(), None))
     }
 
-    /// A stored session with its history, in its own folder. `roots` and `host` are given anew.
+    /// Reopens a stored session with its history, in its own folder. `roots` and `host` are not stored, so the caller
+    /// passes them. Fails if there is no session `id`.
     pub async fn open(
         &self,
         id: &str,
@@ -176,7 +178,7 @@ impl Sessions {
         Ok(ReopenedSession { session: live, stored, events })
     }
 
-    /// All that happened in a session.
+    /// Returns all events of a session, in order. Fails if one cannot be decoded.
     pub async fn events(&self, id: &str) -> Result<Vec<Event>, SessionError> {
         let rows = self.store.events(id).await?;
         let decoded = rows.iter().map(|row| serde_json::from_str(&row.body));
@@ -185,7 +187,7 @@ impl Sessions {
             .map_err(|error: serde_json::Error| SessionError::Record { id: id.to_owned(), reason: error.to_string() })
     }
 
-    /// Takes a session out of the store, with those that worked for it and what their tools left behind.
+    /// Deletes a session, its child sessions and their scratch folders. Returns false if there was no such session.
     pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
         let children = ListFilter { parent: Some(id.to_owned()), ..ListFilter::default() };
         for child in self.store.list(children).await? {
@@ -232,7 +234,7 @@ impl std::fmt::Debug for ReopenedSession {
     }
 }
 
-/// What was chosen when the session was last used. A mode that is gone meanwhile is replaced.
+/// Returns the settings from the session's last use. `fallback` replaces a mode that no longer exists.
 fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker) -> SessionSettings {
     let mode = format!("{}/{}", stored.agent, stored.mode).parse::<ModeId>().ok();
     let plan = broker.plan();
@@ -240,7 +242,7 @@ fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker)
     SessionSettings {
         mode: mode.filter(offered).unwrap_or(fallback.mode),
         model: stored.model.clone(),
-        // What this launch says counts more than what was chosen once.
+        // The level of this launch overrides the stored one.
         approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(ApprovalLevel::from_name)),
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets that only the user can open: their folder is for the user alone, and so is each of them.
+//! Creates and opens Unix sockets that only the user can access: folder mode 0700, socket mode 0600.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,13 +8,13 @@ use std::path::Path;
 
 use tokio::net::UnixListener;
 
-/// Listens at `path`; its folder is made if it is not there.
+/// Listens at `path`, and creates its folder if it is missing.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let folder = path.parent().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it has no folder"))?;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // It may have been there before, and open to others.
+    // The folder may already exist with other permissions.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
-    // It gets its name when it is ready: one that refuses would be taken for the leavings of a killed skein.
+    // Rename it into place when it is ready: clients remove a socket that refuses connections as stale.
     let unready = path.with_extension("new");
     drop(fs::remove_file(&unready));
     let listener = UnixListener::bind(&unready)?;
@@ -23,10 +23,10 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to whoever listens at `path`. A socket that nobody answers on any more is removed.
+/// Connects to the listener at `path`. Removes the socket if its listener is gone.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path).inspect_err(|error| {
-        // Refused: its process is gone.
+        // A refused connection means that the process has ended.
         if error.kind() == ErrorKind::ConnectionRefused {
             drop(fs::remove_file(path));
         }

@@ -1,6 +1,6 @@
-//! What lasts, in SQLite: one file for each kind of thing, usable by several processes at once.
+//! Persists data in SQLite: one file per kind of data, which several processes may use at once.
 //!
-//! Invariant: the only user of SQLite. Stores values; knows no protocol and no agent.
+//! Invariant: the only user of SQLite. It stores values and knows no protocol and no agent.
 
 mod memories;
 mod routes;
@@ -22,7 +22,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 /// How long a writer waits for another process to finish.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts to open a file that others are making.
+/// The pause between two attempts to open a file that another process is creating.
 const PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -47,9 +47,7 @@ pub enum StoreError {
     Failed(#[from] rusqlite::Error),
     #[error("`{prefix}` is the beginning of several sessions: {}; type more of it", candidates.join(", "))]
     Ambiguous { prefix: String, candidates: Vec<String> },
-    #[error(
-        "the session {id} was deleted while it was in use, and what was said since is not kept; start a new session"
-    )]
+    #[error("the session {id} was deleted while it was in use, and its newest messages are lost; start a new session")]
     Gone { id: String },
     #[error(
         "the session {id} could not be written: {problem}; make room or wait for others to finish, \
@@ -60,11 +58,12 @@ pub enum StoreError {
     LeftOut { id: String, problem: String },
 }
 
-/// What a database must be to be opened, and how it comes to be that.
+/// The identity and the migrations of one database.
 struct Schema {
-    /// Its `application_id`: a file with another one is somebody else's. Memories are older than marks, theirs is 0.
+    /// Its `application_id`. A file with a different one is not Skein's. The memory database predates these ids and has
+    /// 0.
     mark: i32,
-    /// `migrations[n]` leads from version n to n + 1.
+    /// `migrations[n]` migrates from version n to n + 1.
     migrations: &'static [&'static str],
 }
 
@@ -74,7 +73,8 @@ impl Schema {
     }
 }
 
-/// Opens a database and brings it up to date. Whatever is not ours, or not whole, is left byte for byte as it is.
+/// Opens a database and migrates it to the latest version. Fails, without changing a byte, if the file is not Skein's,
+/// is damaged or was written by a newer version.
 fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
     let file = || path.display().to_string();
     let unusable = |error: std::io::Error| StoreError::Unusable { file: file(), problem: error.to_string() };
@@ -86,7 +86,7 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(PATIENCE)?;
-        // Until it is known to be ours, not even closing it may write to it.
+        // Not even closing the connection may write to the file until it is known to be Skein's.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let found = match State::of(&mut connection, schema)? {
             State::Foreign => return Ok(Err(StoreError::Foreign { file: file() })),
@@ -98,7 +98,7 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
             return Ok(Err(StoreError::Newer { file: file(), found, known }));
         }
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
-        // Readers do not wait for writers, and a crash loses nothing that was committed.
+        // In WAL mode, readers do not wait for writers, and a crash loses no committed data.
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
         if found < known {
@@ -106,7 +106,7 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
         }
         Ok(Ok(connection))
     };
-    // Where several make the same file at once SQLite does not always wait by itself.
+    // SQLite's busy timeout does not cover every case in which several processes create the same file at once.
     let patient_until = Instant::now() + PATIENCE;
     loop {
         match attempt() {
@@ -117,10 +117,10 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
     }
 }
 
-/// The files of the store, below the data folder.
+/// The files of the store in the data folder.
 pub const FILES: [&str; 3] = ["memory.db", "sessions.db", "routes.db"];
 
-/// What is wrong with the databases of a data folder. They are only read; those that are not there are not made.
+/// Checks the databases of a data folder and returns their problems. It only reads, and creates no missing database.
 pub fn examine(data: &Path) -> Vec<StoreError> {
     let schemas = [&memories::SCHEMA, &sessions::SCHEMA, &routes::SCHEMA];
     let there = FILES.iter().zip(schemas).map(|(name, schema)| (data.join(name), schema));
@@ -130,7 +130,7 @@ pub fn examine(data: &Path) -> Vec<StoreError> {
 fn examine_one(path: &Path, schema: &Schema) -> Result<(), StoreError> {
     let file = || path.display().to_string();
     let looked = || -> rusqlite::Result<(State, String)> {
-        // With nothing in its journal a file is read without making one beside it.
+        // If the journal is empty, `immutable=1` keeps SQLite from creating journal files next to the database.
         let mut journal = path.as_os_str().to_owned();
         journal.push("-wal");
         let quiet = std::fs::metadata(&journal).map_or(true, |metadata| metadata.len() == 0);
@@ -157,9 +157,9 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-/// What a file holds before it is touched.
+/// The content of a file before Skein changes it.
 enum State {
-    /// Nothing yet.
+    /// The file has no tables yet.
     Blank,
     Version(i64),
     Foreign,
@@ -167,7 +167,7 @@ enum State {
 
 impl State {
     fn of(connection: &mut Connection, schema: &Schema) -> rusqlite::Result<Self> {
-        // One moment for all three: another process may be making the tables just now.
+        // All three queries see the same snapshot: another process may be creating the tables right now.
         let moment = connection.transaction()?;
         let mark: i32 = moment.pragma_query_value(None, "application_id", |row| row.get(0))?;
         let version: i64 = moment.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -182,7 +182,7 @@ impl State {
 
 fn migrate(connection: &mut Connection, schema: &Schema) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have been faster.
+    // Another process may have migrated the file already.
     let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
     for (version, migration) in (0_i64..).zip(schema.migrations) {
         if version >= found {
@@ -194,7 +194,7 @@ fn migrate(connection: &mut Connection, schema: &Schema) -> rusqlite::Result<()>
     transaction.commit()
 }
 
-/// What SQLite says of a file, in words that say what to do.
+/// Converts an SQLite error to a [`StoreError`] that states the remedy.
 fn failure(path: &Path, error: &rusqlite::Error) -> StoreError {
     let file = path.display().to_string();
     match error.sqlite_error_code() {
@@ -204,9 +204,9 @@ fn failure(path: &Path, error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Nobody else on the machine reads what a user keeps. It is done before SQLite opens the file: those that it
-/// puts beside have the same mode. The file is never opened here if it is there: closing it would take away the
-/// locks of every connection that this process has to it.
+/// Creates the file if needed and makes it readable by its owner only. This happens before SQLite opens the file,
+/// because SQLite gives its journal files the same mode. An existing file is never opened here: closing it would
+/// release the locks of every connection this process has to it.
 fn restrict(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
     match std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
@@ -216,14 +216,15 @@ fn restrict(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }
 
-/// The folder a project's things are kept under: the repository that `folder` lies in, or the folder itself.
+/// Returns the folder under which a project's data is stored: the repository that contains `folder`, or `folder`
+/// itself.
 pub fn project_root(folder: &Path) -> PathBuf {
     let real = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let repository = real.ancestors().find(|ancestor| ancestor.join(".git").exists()).map(Path::to_owned);
     repository.unwrap_or(real)
 }
 
-/// The sessions of a project: those that work in its repository, or in this very folder if it is in none.
+/// Selects the sessions of a project: those in its repository, or in exactly this folder if it is in no repository.
 pub fn sessions_of_project(folder: &Path) -> FolderFilter {
     let root = project_root(folder);
     if root.join(".git").exists() { FolderFilter::Below(root) } else { FolderFilter::Folder(root) }

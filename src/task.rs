@@ -1,11 +1,11 @@
-//! Tasks that end with whoever started them: a cancellation token and a count of what still runs.
+//! Runs tasks that end with their owner, using a cancellation token and a task counter.
 
 use std::future::Future;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The one place that spawns. A scope that was stopped has no task left.
+/// The only place that spawns tasks. After [`TaskScope::stop`] no task is left.
 #[derive(Debug, Clone, Default)]
 pub struct TaskScope {
     cancel: CancellationToken,
@@ -17,23 +17,23 @@ impl TaskScope {
         Self::default()
     }
 
-    /// Cancelled when the scope stops.
+    /// Returns the token that is cancelled when the scope stops.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancel
     }
 
-    /// Runs `future` to its end; it should watch [`Scope::cancelled`] if it can last.
+    /// Spawns `future`. It should watch [`TaskScope::cancelled`] if it can run for long.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that spawns")]
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         drop(tokio::spawn(self.tasks.track_future(future)));
     }
 
-    /// Tells every task to end, for an owner that cannot wait.
+    /// Cancels every task without waiting.
     pub fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// Tells every task to end, and waits until all have.
+    /// Cancels every task and waits until all have ended.
     pub async fn stop(&self) {
         self.cancel.cancel();
         self.tasks.close();

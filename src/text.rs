@@ -1,4 +1,4 @@
-//! Characters that a person cannot see, and fences that the fenced text cannot close.
+//! Handles characters that users cannot see, and code fences that the fenced text cannot close.
 //!
 //! Invariant: this is the only list of invisible and bidirectional characters. Terminal, consent, trust and session
 //! views all use it.
@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 
 /// Joins the emoji on both sides into one.
 pub const ZERO_WIDTH_JOINER: char = '\u{200D}';
-/// Keeps the letters on both sides apart; Persian and others need it.
+/// Keeps the letters on both sides separate; Persian and other scripts need it.
 pub const ZERO_WIDTH_NON_JOINER: char = '\u{200C}';
 
-/// Returns true for a character that has no shape, or that changes the order of those that have one. Control
-/// characters are not among them: `char::is_control` has those, C1 included.
+/// Returns true for a character without a shape, or one that reorders its neighbours. Excludes control characters;
+/// `char::is_control` covers those, C1 included.
 pub fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{AD}'                        // soft hyphen
@@ -43,13 +43,13 @@ fn is_emoji_selector(c: char) -> bool {
     matches!(c, '\u{FE0E}' | '\u{FE0F}')
 }
 
-/// The blocks whose characters can have an emoji shape.
+/// Returns true for characters in blocks that can have an emoji shape.
 fn is_symbol(c: char) -> bool {
     matches!(c, '\u{A9}' | '\u{AE}' | '\u{203C}'..='\u{3299}' | '\u{1F000}'..='\u{1FAFF}') && !is_invisible(c)
 }
 
-/// Returns true if an invisible character only shapes the visible one before it: an emoji selector behind a symbol, or
-/// a joiner behind a character beyond ASCII. One such character; a second joiner in a row shapes nothing.
+/// Returns true if an invisible character only shapes the visible one before it. This is an emoji selector after a
+/// symbol, or a joiner after a non-ASCII character. A second joiner in a row shapes nothing.
 pub fn shapes(c: char, before: Option<char>) -> bool {
     let Some(before) = before else { return false };
     match c {
@@ -60,8 +60,8 @@ pub fn shapes(c: char, before: Option<char>) -> bool {
     }
 }
 
-/// Replaces control, invisible and bidirectional characters by U+FFFD, tabs by spaces. An emoji selector behind a
-/// symbol is left out without a trace.
+/// Replaces control, invisible and bidirectional characters by U+FFFD, and tabs by spaces. Drops an emoji selector
+/// after a symbol.
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
@@ -77,8 +77,8 @@ pub fn visible(text: &str) -> String {
     out
 }
 
-/// Escapes control, invisible and bidirectional characters in a JSON text. The result means the same, because JSON has
-/// such characters only inside strings; line feeds stay, carriage returns and tabs between values become spaces.
+/// Escapes control, invisible and bidirectional characters in a JSON text. The meaning stays the same, because JSON has
+/// such characters only inside strings. Line feeds stay; carriage returns and tabs between values become spaces.
 pub fn escape_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -103,7 +103,7 @@ pub fn code_block(language: &str, text: &str) -> String {
     format!("{fence}{language}\n{text}\n{fence}")
 }
 
-/// Puts a text into a Markdown code span, under the same rule.
+/// Puts a text into a Markdown code span. The fence is longer than every run of backticks inside.
 pub fn code_span(text: &str) -> String {
     if !text.contains('`') {
         return format!("`{text}`");

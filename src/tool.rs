@@ -1,7 +1,7 @@
-//! The port between whoever calls tools and whatever offers them. A service is anything that implements
-//! `ToolService`: in process, a child process, a server behind HTTP, a recording.
+//! Defines the port between callers of tools and services. A `ToolService` can run in process, in a child process,
+//! behind HTTP or from a recording.
 //!
-//! Invariant: a tool's failure is an answer the model can read; an `Err` means that there is no answer.
+//! Invariant: a tool's failure is an outcome that the model can read; an `Err` means that the service gave no answer.
 
 mod activity;
 pub mod delegate;
@@ -33,8 +33,8 @@ use crate::conversation::{Content, Message};
 use crate::ids::{ServiceName, ToolName};
 use crate::sandbox::HiddenPaths;
 
-/// The key in `_meta` of an outcome under which a built-in tool reports a URL at another host instead of the page: each
-/// host is for the caller to decide about.
+/// Metadata key under which a built-in tool reports a URL at another host instead of the page. The caller decides about
+/// each host.
 pub const REDIRECT: &str = "skein/redirect";
 
 /// A tool as its service describes it.
@@ -46,11 +46,11 @@ pub struct ToolSpec {
     pub input_schema: Arc<Map<String, Value>>,
     pub output_schema: Option<Arc<Map<String, Value>>>,
     pub hints: ToolHints,
-    /// MCP's `_meta`, passed on as it is.
+    /// MCP's `_meta`, passed on unchanged.
     pub meta: Option<Value>,
 }
 
-/// What a tool says about itself. Only a built-in service is believed.
+/// A tool's claims about its own behaviour. Trusted for built-in services only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolHints {
     pub read_only: Option<bool>,
@@ -59,7 +59,7 @@ pub struct ToolHints {
     pub open_world: Option<bool>,
 }
 
-/// What a service offers, as of one moment.
+/// The tools, prompts and resources of a service at one point in time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Catalog {
     pub tools: Vec<ToolSpec>,
@@ -67,8 +67,8 @@ pub struct Catalog {
     pub prompts: Vec<Value>,
     pub resources: Vec<Value>,
     pub templates: Vec<Value>,
-    /// Prompts and resources follow from something that changes by itself, such as files: whoever needs them asks
-    /// again.
+    /// Prompts and resources depend on something that changes without notice, such as files. Request the catalog again
+    /// before each use.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub volatile: bool,
 }
@@ -81,25 +81,25 @@ pub struct ToolCall {
     pub context: CallContext,
 }
 
-/// What comes with a call: whose it is, how it is stopped, who hears of what it does.
+/// The context of a call: its session, its cancellation and its progress sink.
 #[derive(Clone)]
 pub struct CallContext {
     pub session: Arc<SessionContext>,
-    /// Cancelled when nobody waits for the answer any more.
+    /// Cancelled when the caller no longer waits for the result.
     pub cancel: CancellationToken,
-    /// As the model or the client named the call; what is said about it is said under this id.
+    /// The call's id from the model or client. Progress and permission requests refer to it.
     pub id: Option<Arc<str>>,
     pub view: ExchangeView,
     /// The resolved paths that the call was allowed for; `None` if nothing was checked.
     targets: Option<Arc<[PathBuf]>>,
     activity: Option<ActivitySink>,
-    /// Whoever brings questions of the service to the user, if somebody does.
+    /// The port for elicitations of the service, if the session has a user.
     elicitor: Option<Arc<dyn elicit::Elicitor>>,
 }
 
 type ActivitySink = Arc<dyn Fn(Activity) + Send + Sync>;
 
-/// The talk up to a call, for tools that need it; to be read only.
+/// The messages up to a call, read-only, for tools that need them.
 #[derive(Debug, Clone, Default)]
 pub struct ExchangeView {
     messages: Arc<[Arc<Message>]>,
@@ -139,7 +139,7 @@ impl CallContext {
         self
     }
 
-    /// A tool must not touch a file that resolves to another path than these.
+    /// Restricts the call: a tool must not touch a file that resolves to a path not in `targets`.
     #[must_use]
     pub fn with_targets(mut self, targets: impl Into<Arc<[PathBuf]>>) -> Self {
         self.targets = Some(targets.into());
@@ -150,14 +150,14 @@ impl CallContext {
         self.targets.as_deref()
     }
 
-    /// `listener` must not block: it is called from the task that reads the service.
+    /// Sets the receiver of activities. It must not block: the task that reads from the service calls it.
     #[must_use]
     pub fn with_activity(mut self, listener: impl Fn(Activity) + Send + Sync + 'static) -> Self {
         self.activity = Some(Arc::new(listener));
         self
     }
 
-    /// The same for one who wants to know no more than how far it is.
+    /// Sets a receiver for progress only.
     #[must_use]
     pub fn with_progress(self, listener: impl Fn(CallProgress) + Send + Sync + 'static) -> Self {
         self.with_activity(move |activity| {
@@ -177,7 +177,8 @@ impl CallContext {
         self.elicitor.as_ref()
     }
 
-    /// The same for work that outlasts the call: nobody hears of it, and nobody cancels it with the call.
+    /// Returns a context for work that outlasts the call. It reports nothing, and cancelling the call does not cancel
+    /// it.
     #[must_use]
     pub fn detach(&self) -> Self {
         Self { cancel: CancellationToken::new(), activity: None, elicitor: None, ..self.clone() }
@@ -196,30 +197,30 @@ impl std::fmt::Debug for CallContext {
     }
 }
 
-/// The session a call belongs to. Services keep nothing of it for themselves: what a service must remember
-/// about a session lies in the session, and goes with it.
+/// The session of a call. A service keeps its data about a session in `SessionContext::state()`, so that the data ends
+/// with the session.
 pub struct SessionContext {
     pub id: String,
-    /// Relative paths mean this folder.
+    /// Base of relative paths.
     pub cwd: PathBuf,
-    /// File tools reach what lies below these, the working directory included.
+    /// File tools reach paths below these. Includes the working directory.
     pub roots: Vec<PathBuf>,
-    /// Where long output and other leavings of the session go.
+    /// Folder for long output and other temporary files of the session.
     pub scratch: PathBuf,
-    /// What file tools neither read nor write, also below the roots.
+    /// Paths that file tools neither read nor write, also below the roots.
     hidden: Arc<HiddenPaths>,
-    /// Whoever shows the session, if it lends files or terminals.
+    /// The editor that shows the session, if it lends files or terminals.
     pub editor: Option<Arc<dyn editor::Editor>>,
-    /// Whoever hands work to others for it, if it may have that done.
+    /// Delegates tasks for the session, if it may delegate.
     pub delegator: OnceLock<Arc<dyn delegate::Delegator>>,
-    /// Whoever manages its services, if somebody does.
+    /// Manages the session's services, if it may change them.
     pub manager: OnceLock<Arc<dyn manage::ServiceManager>>,
     enabled: Mutex<manage::EnabledServices>,
-    /// The session that it works for in the end, if it works for one.
+    /// Id of the top-level session, if this is a child session.
     family: OnceLock<String>,
-    /// Where services that are its own warn the user.
+    /// Delivers warnings of the session's services to the user.
     pub warnings: Arc<Warnings>,
-    /// By type: each service keeps its own.
+    /// State of services, keyed by type.
     state: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
@@ -254,50 +255,52 @@ impl SessionContext {
         })
     }
 
-    /// The hidden path that `path`, which is resolved, is or is in; the scratch folder is never hidden.
+    /// Returns the hidden path that equals or contains `path`, which must be resolved. The scratch folder is never
+    /// hidden.
     pub fn find_hidden(&self, path: &Path) -> Option<PathBuf> {
         let hidden = self.hidden.covering(path)?;
         let scratch = crate::root_files::resolve(&self.scratch).is_ok_and(|scratch| path.starts_with(scratch.path));
         (!scratch).then_some(hidden)
     }
 
-    /// The services that were enabled and disabled in it.
+    /// Returns the services that the session has enabled or disabled. The result shares its state with the session.
     pub fn service_overrides(&self) -> manage::EnabledServices {
         self.enabled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The id of the session that the user has, which this one is or works for.
+    /// Returns the id of the top-level session, which is this one or an ancestor.
     pub fn family(&self) -> &str {
         self.family.get().unwrap_or(&self.id)
     }
 
-    /// From now on it has the services that `parent` has, for which it works.
+    /// Makes this session a child of `parent` and shares the parent's service overrides.
     pub fn share_services(&self, parent: &SessionContext) {
         self.family.get_or_init(|| parent.family().to_owned());
         let of_parent = parent.service_overrides();
         *self.enabled.lock().unwrap_or_else(PoisonError::into_inner) = of_parent;
     }
 
-    /// What a service remembers about this session, made at its first use.
+    /// Returns the state of type `T` that a service keeps for this session. Creates it on first use.
     pub fn state<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = state.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
-        // The entry under a type's id was made from that type just above.
+        // The entry under a type's id always has that type.
         Arc::clone(entry).downcast().unwrap_or_else(|_| Arc::new(T::default()))
     }
 }
 
-/// The way of a warning to whoever shows the session.
+/// Delivers warnings to the front end that shows the session.
 #[derive(Default)]
 pub struct Warnings(OnceLock<Box<dyn Fn(String) -> bool + Send + Sync>>);
 
 impl Warnings {
-    /// `listener` must not block, and says whether somebody was told. The first one stays.
+    /// Sets the listener, which must not block and returns whether it delivered the warning. Later calls have no
+    /// effect.
     pub fn listen(&self, listener: impl Fn(String) -> bool + Send + Sync + 'static) {
         self.0.get_or_init(|| Box::new(listener));
     }
 
-    /// True if somebody was told.
+    /// Sends a warning. Returns whether it was delivered.
     pub fn say(&self, text: String) -> bool {
         self.0.get().is_some_and(|listener| listener(text))
     }
@@ -315,17 +318,17 @@ impl std::fmt::Debug for SessionContext {
     }
 }
 
-/// What a tool answered.
+/// The result of a tool call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutcome {
     pub content: Vec<Content>,
     pub structured: Option<Value>,
-    /// The content says what went wrong, for the model to correct.
+    /// The content describes an error that the model can correct.
     pub is_error: bool,
-    /// It was not called, because nobody consented.
+    /// The tool was not called, because consent was not given.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
-    /// What MCP says about pieces of the content, by their place: whom they are for, and how much they matter.
+    /// MCP annotations of content parts, such as audience and priority, keyed by index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<usize, Value>,
     pub meta: Option<Value>,
@@ -340,13 +343,13 @@ impl ToolOutcome {
         Self { is_error: true, ..Self::text(text) }
     }
 
-    /// All text of the answer.
+    /// Returns all text of the result.
     pub fn all_text(&self) -> String {
         self.content.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// Why a service gave no answer. Each says what the model or the user can do about it.
+/// The reason why a service gave no answer. Each message says what the model or the user can do.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ServiceError {
     #[error("the service `{service}` could not be started: {reason}")]
@@ -382,36 +385,36 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-/// Whatever can be asked for its tools and called.
+/// A service that lists tools and executes calls.
 pub trait ToolService: Send + Sync {
     fn name(&self) -> &ServiceName;
 
-    /// Of the manifest: what it is for.
+    /// Returns the purpose of the service, from its manifest.
     fn description(&self) -> &str;
 
-    /// What the service tells a model about its use, if it has been started and says something.
+    /// Returns the service's usage instructions for models. `None` if it has not been started or gives none.
     fn instructions(&self) -> Option<String>;
 
     fn status(&self) -> ServiceStatus;
 
     fn catalog(&self) -> BoxFuture<'_, Result<Arc<Catalog>, ServiceError>>;
 
-    /// The same if it runs and can be asked; nothing is started for it.
+    /// Returns the catalog if the service is running; never starts it.
     fn running_catalog(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
         Box::pin(async { None })
     }
 
-    /// Changes whenever the running service says that its lists have changed; nothing if it does not say.
+    /// Returns a counter that changes when the running service reports new lists. `None` if it does not report changes.
     fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
         None
     }
 
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Result<ToolOutcome, ServiceError>>;
 
-    /// The contents of a resource, in MCP's JSON.
+    /// Reads the contents of a resource, in MCP's JSON.
     fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, ServiceError>>;
 
-    /// A prompt filled in, in MCP's JSON.
+    /// Returns a prompt with its arguments filled in, in MCP's JSON.
     fn get_prompt(
         &self,
         name: String,
@@ -420,14 +423,14 @@ pub trait ToolService: Send + Sync {
     ) -> BoxFuture<'_, Result<Value, ServiceError>>;
 }
 
-/// How a service is, for people and programs.
+/// The state of a service, for people and programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServiceStatus {
     pub health: ServiceHealth,
     pub leases: usize,
     pub restarts: u32,
     pub last_error: Option<String>,
-    /// Known once it has been started.
+    /// Known after the first start.
     pub tools: Option<usize>,
     /// Seconds since the epoch.
     pub started_at: Option<u64>,
@@ -439,14 +442,14 @@ pub struct ServiceStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceHealth {
-    /// Not running, and nothing is wrong with that.
+    /// Not running, which is normal.
     Stopped,
     Starting,
     Healthy,
-    /// It died or failed lately, and will be started again.
+    /// Ended or failed recently; will be restarted.
     Degraded,
-    /// It failed too often: calls fail at once.
+    /// Failed too often; calls fail immediately.
     Open,
-    /// The next call tries it again.
+    /// The next call tries to start it again.
     HalfOpen,
 }

@@ -1,7 +1,7 @@
-//! Whether a project's `.skein/` and `.mcp.json` may be used. A file in someone's clone must not start
-//! programs by itself, so a person says so once, and the answer is bound to a hash of the content.
+//! Decides whether a project's `.skein/` and `.mcp.json` may be used. A file in a cloned repository must not start
+//! programs unasked. The user approves it once, and the approval is bound to a hash of the content.
 //!
-//! Invariant: the snapshot that was hashed is the snapshot that is used; nothing is read twice.
+//! Invariant: the snapshot that is hashed is the snapshot that is used; nothing is read twice.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// What a project may hold in all; more is not configuration.
+/// Limits for all settings of a project; anything larger is not configuration.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 const MAX_FILES: usize = 2_000;
 
-/// What a project asks Skein to use.
+/// The settings files of a project.
 #[derive(Debug, Clone)]
 pub struct ProjectFiles {
-    /// The folder that holds `.skein/` or `.mcp.json`, links resolved.
+    /// The folder that contains `.skein/` or `.mcp.json`, with links resolved.
     pub root: PathBuf,
-    /// By path relative to the root.
+    /// Contents, keyed by path relative to the root.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
     pub hash: String,
 }
@@ -37,8 +37,8 @@ pub enum TrustError {
 }
 
 impl ProjectFiles {
-    /// The project that `folder` lies in: the nearest folder upwards with `.skein/` or `.mcp.json`, not past
-    /// the root of its repository.
+    /// Finds the project of `folder`: the nearest ancestor with `.skein/` or `.mcp.json`, within its repository. `None`
+    /// if there is none. Fails if the files cannot be read, contain a link or are too large.
     pub fn find(folder: &Path) -> Result<Option<Self>, TrustError> {
         for candidate in folder.ancestors() {
             if candidate.join(".skein").is_dir() || candidate.join(".mcp.json").is_file() {
@@ -62,7 +62,7 @@ impl ProjectFiles {
         let mut pending = vec![(root.join(".skein"), 0_usize), (root.join(".mcp.json"), 0)];
         while let Some((path, depth)) = pending.pop() {
             let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-            // A link could lead to content that changes without the hash: its target is not the project's.
+            // The target of a link could change without changing the hash.
             if metadata.is_symlink() {
                 return Err(unreadable(
                     &path,
@@ -71,7 +71,7 @@ impl ProjectFiles {
             }
             if metadata.is_dir() {
                 if depth > 16 {
-                    return Err(unreadable(&path, &"the folders lie too deep"));
+                    return Err(unreadable(&path, &"the folders are nested too deep"));
                 }
                 for entry in fs::read_dir(&path).map_err(|error| unreadable(&path, &error))? {
                     pending.push((entry.map_err(|error| unreadable(&path, &error))?.path(), depth + 1));
@@ -94,7 +94,7 @@ impl ProjectFiles {
 
 fn hash(files: &BTreeMap<PathBuf, Vec<u8>>) -> String {
     let mut hasher = Sha256::new();
-    // Lengths stand before names and contents, so that no two sets of files read alike.
+    // Length prefixes ensure that different sets of files never hash alike.
     for (path, content) in files {
         let path = path.as_os_str().as_encoded_bytes();
         hasher.update((path.len() as u64).to_le_bytes());
@@ -112,12 +112,12 @@ fn hash(files: &BTreeMap<PathBuf, Vec<u8>>) -> String {
 #[serde(rename_all = "lowercase")]
 pub enum TrustState {
     Trusted,
-    /// Trusted once, but the content is another one now.
+    /// Trusted before, but the content has changed.
     Changed,
     Unknown,
 }
 
-/// The file that remembers which content of which project was trusted.
+/// The file that records which content of which project is trusted.
 #[derive(Debug)]
 pub struct TrustStore {
     path: PathBuf,
@@ -127,12 +127,12 @@ pub struct TrustStore {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Entries {
     projects: BTreeMap<String, String>,
-    /// The hash of each file as it was trusted, to name those that are others now. Older entries have none.
+    /// The hash of each file when it was trusted, to report changed files. Missing in older entries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     files: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What became of a file since its project was trusted.
+/// How a file has changed since its project was trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileChange {
@@ -147,7 +147,7 @@ impl TrustStore {
         let entries = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text).map_err(|error| TrustError::Store {
                 path: path.display().to_string(),
-                problem: format!("{error}; remove it to start anew"),
+                problem: format!("{error}; remove it to start again"),
             })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Entries::default(),
             Err(error) => {
@@ -171,7 +171,8 @@ impl TrustStore {
         self.save()
     }
 
-    /// The files that are others than when the project was trusted; nothing if it never was.
+    /// Returns the files that changed since the project was trusted. Empty if it never was or the entry is older than
+    /// file hashes.
     pub fn changes(&self, project: &ProjectFiles) -> Vec<(String, FileChange)> {
         let Some(before) = self.entries.files.get(&key(project)) else { return Vec::new() };
         let now = hashes(project);
@@ -189,7 +190,7 @@ impl TrustStore {
         changes
     }
 
-    /// True if there was something to take back.
+    /// Withdraws trust. Returns whether the project had an entry.
     pub fn revoke(&mut self, project: &ProjectFiles) -> Result<bool, TrustError> {
         let known = self.entries.projects.remove(&key(project)).is_some();
         self.entries.files.remove(&key(project));
@@ -203,7 +204,7 @@ impl TrustStore {
         let attempt = || -> std::io::Result<()> {
             let folder = self.path.parent().unwrap_or(Path::new("."));
             fs::create_dir_all(folder)?;
-            // Written beside and renamed: another Skein never reads half a file.
+            // Write to a temporary file and rename it, so that another process never reads a partial file.
             let mut file = tempfile::Builder::new().prefix(".trust").tempfile_in(folder)?;
             file.write_all(&serde_json::to_vec_pretty(&self.entries)?)?;
             file.persist(&self.path)?;

@@ -1,4 +1,4 @@
-//! The person behind the client, asked for consent.
+//! Sends permission requests to the user of the client.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const ALLOW_IN_PROJECT: &str = "allow-in-project";
 const REFUSE: &str = "reject";
 const REFUSE_ALWAYS: &str = "reject-always";
 
-/// Asks through `session/request_permission`.
+/// An asker that sends `session/request_permission`.
 pub(super) struct AcpAsker {
     pub(super) client: ConnectionTo<Client>,
     pub(super) session: acp::SessionId,
@@ -33,7 +33,7 @@ pub(super) struct AcpAsker {
     pub(super) plan: Arc<Plan>,
     pub(super) cwd: PathBuf,
     pub(super) rules: Arc<dyn RuleStore>,
-    /// Whether it shows notices; otherwise it is told as a thought. And whether it sees apart who works for the session.
+    /// Whether the client supports notices (otherwise they are sent as thoughts), subagents, forms and pages.
     pub(super) features: ClientFeatures,
 }
 
@@ -44,13 +44,13 @@ impl Asker for AcpAsker {
         let request = self.request(question);
         Box::pin(async move {
             let _told = unannounced.map(|call| AnnouncedCall { asker: self, call });
-            // Dropped when the turn is cancelled, which takes the question back.
+            // The future is dropped when the turn is cancelled, which withdraws the request.
             match self.client.send_request(request).block_task().await.map(|said| said.outcome) {
                 Ok(acp::RequestPermissionOutcome::Selected(selected)) => match &*selected.option_id.0 {
                     ALLOW => PermissionResponse::Allow,
                     ALLOW_ALWAYS => PermissionResponse::AllowAlways,
                     ALLOW_IN_PROJECT => {
-                        // What was consented to runs, whether or not the rule can be kept.
+                        // The user has allowed the call, so it runs even if the rule cannot be saved.
                         if let Some(Err(problem)) = rule.map(|rule| self.rules.keep(&rule)) {
                             tracing::warn!(problem, "a rule was not kept");
                             self.tell(format!("Allowed in this session, but not kept for this project: {problem}"));
@@ -82,7 +82,7 @@ impl Asker for AcpAsker {
     }
 }
 
-/// A call that is shown because it is asked about.
+/// A call that is shown only while the user is asked about it. Dropping it marks the call as completed.
 struct AnnouncedCall<'a> {
     asker: &'a AcpAsker,
     call: acp::ToolCallId,
@@ -97,7 +97,8 @@ impl Drop for AnnouncedCall<'_> {
 }
 
 impl AcpAsker {
-    /// Puts the question of an agent outside as it is.
+    /// Forwards the permission request of an external agent with its own options. Returns the id of the chosen option.
+    /// `None` if the user chose none or the client did not answer.
     async fn put_choice(&self, choosing: ExternalPermissionRequest) -> Option<String> {
         let apart = choosing.apart.filter(|_| self.features.subagents);
         let mut params = choosing.request;
@@ -108,7 +109,7 @@ impl AcpAsker {
         let session = apart.unwrap_or_else(|| self.session.0.to_string());
         params.insert("sessionId".to_owned(), Value::String(session));
         let request = UntypedMessage::new("session/request_permission", params).ok()?;
-        // Dropped when the turn is cancelled, which takes the question back.
+        // The future is dropped when the turn is cancelled, which withdraws the request.
         let said = self.client.send_request(request).block_task().await.inspect_err(|error| {
             tracing::warn!(%error, "the client did not answer a question");
         });
@@ -119,7 +120,8 @@ impl AcpAsker {
         }
     }
 
-    /// A call that somebody else makes, whom the client does not see: it is shown as long as it is asked about.
+    /// Shows a call that the client has not seen, because another agent makes it. Sets the id of the shown call in
+    /// `question`.
     fn announce_call(&self, question: &mut PermissionRequest) -> acp::ToolCallId {
         let id: Arc<str> = random_id("asked").into();
         question.call = Some(Arc::clone(&id));
@@ -140,7 +142,7 @@ impl AcpAsker {
     }
 
     fn request(&self, question: PermissionRequest) -> acp::RequestPermissionRequest {
-        // Where the client knows the call from.
+        // A client that shows subagents knows the call by the child session and its id there.
         let apart = question.apart.filter(|_| self.features.subagents);
         let (session, call) = match apart {
             Some((session, call)) => (acp::SessionId::new(session), Some(call)),
@@ -178,7 +180,7 @@ impl AcpAsker {
             (REFUSE_ALWAYS, format!("Reject {always} in this session"), acp::PermissionOptionKind::RejectAlways),
         ];
         if question.protected.is_some() {
-            // Such a path is consented to for one call.
+            // A protected path can be allowed only for one call.
             options.remove(1);
         } else if question.rule.is_some() {
             let name = format!("Allow {always} in this project");

@@ -1,4 +1,4 @@
-//! A tool call as a client shows it: a title for people, a kind, places, diffs, raw input and output.
+//! Converts tool calls to what a client displays: title, kind, locations, diffs, raw input and output.
 
 use std::path::{Path, PathBuf};
 
@@ -16,29 +16,30 @@ use crate::manifest::Transport;
 use crate::text::code_block;
 use crate::tool::{self, Activity, CallProgress, FileTarget, Preview, StepPriority, StepStatus, TodoStep, ToolOutcome};
 
-/// As much of a running command's output as is shown before it ends.
+/// Bytes of a running command's output that are shown; older output is dropped.
 const MAX_LIVE: usize = 8 << 10;
 
-/// What is shown of one call so far.
+/// The state of one call on the client's display.
 #[derive(Debug, Default)]
 pub(super) struct CallDisplay {
-    /// What the call runs, if that is code.
+    /// The code that the call runs, if it runs code.
     code: Option<acp::ToolCallContent>,
-    /// Diffs and terminals, which stay.
+    /// Diffs and terminals, which stay visible after the call has ended.
     kept: Vec<acp::ToolCallContent>,
-    /// What the command says while it runs.
+    /// The latest output and progress, shown until the call ends.
     live: String,
     places: Vec<acp::ToolCallLocation>,
-    /// Of a service that is not ours: its progress is told in lines, and its answer is searched for files.
+    /// The tool is from a third-party service: its progress is shown in lines, and its result is searched for files.
     foreign: bool,
-    /// What the tool says it does, where no manifest says it.
+    /// The kind according to the tool's own hints, if no manifest determines it.
     hinted: Option<acp::ToolKind>,
-    /// The page of an MCP app.
+    /// A link to the page of the tool's MCP app.
     app: Option<acp::ToolCallContent>,
     name: String,
 }
 
-/// The call as it begins. `cwd` makes its paths absolute; `said` is what its tool says about itself.
+/// Returns a call as it starts. `by` is the agent that makes it, if that is not the session's. `said` holds the tool's
+/// claims about itself. `cwd` makes its paths absolute.
 pub(super) fn tool_call(
     call: &ToolUse,
     by: Option<&str>,
@@ -56,19 +57,19 @@ pub(super) fn tool_call(
         .raw_input(call.arguments.clone())
 }
 
-/// The code that a call runs, as a client sets it.
+/// Returns the code that a call runs, as a Markdown code block. `None` if the call runs no code.
 fn code(call: &ToolUse) -> Option<acp::ToolCallContent> {
     let code = call.arguments.get("code").and_then(Value::as_str).filter(|_| call.name == agents::EXECUTE)?;
     Some(text(&code_block("js", &code.lines().map(printable).collect::<Vec<_>>().join("\n"))))
 }
 
-/// The page of an MCP app in which a client can show what the tool answers.
+/// Returns a link to the MCP app page in which a client can show the tool's result.
 fn app(call: &ToolUse, said: Option<&ToolClaims>) -> Option<acp::ToolCallContent> {
     said.and_then(|said| said.ui.as_deref()).map(|uri| tool_output::app(uri, &call.name))
 }
 
-/// From what a tool of others says about itself, where the groups of its service say nothing. To be shown only: a
-/// question for consent never repeats it, because a client may ask less about what calls itself harmless.
+/// Returns the kind that a third-party tool claims, if the groups of its service do not determine one. For display
+/// only: a permission request never uses it, because a client may ask less about a tool that claims to be harmless.
 fn kind_from_hints(name: &str, said: Option<&ToolClaims>, plan: &Plan) -> Option<acp::ToolKind> {
     let hints = said.filter(|_| kind(name, plan) == acp::ToolKind::Other)?.hints;
     match (hints.read_only, hints.destructive, hints.open_world) {
@@ -80,20 +81,20 @@ fn kind_from_hints(name: &str, said: Option<&ToolClaims>, plan: &Plan) -> Option
     }
 }
 
-/// True if the tool is of a service that is not built in.
+/// Returns true if the tool belongs to a service that is not built in.
 fn is_foreign(name: &str, plan: &Plan) -> bool {
     let Some((service, _)) = name.split_once("__").filter(|_| !agents::is_own(name)) else { return false };
     let ours = |entry: &crate::manifest::ServiceEntry| matches!(entry.manifest.transport, Transport::Builtin(_));
     !plan.service(service).is_some_and(ours)
 }
 
-/// A tool of others by its own title, for a question.
+/// Returns the title of a third-party tool as its only claim, for a permission request. `None` for other tools.
 pub(super) fn claims_with_title(name: &str, title: Option<String>, plan: &Plan) -> Option<ToolClaims> {
     let (service, _) = name.split_once("__").filter(|_| is_foreign(name, plan))?;
     Some(ToolClaims { service: service.to_owned(), title, ..ToolClaims::default() })
 }
 
-/// How far a call is, as a line of text; nothing if that says nothing.
+/// Formats the progress of a call as a line of text. `None` if it has neither a total nor a message.
 fn line_of(progress: &CallProgress) -> Option<String> {
     let share = progress.total.filter(|total| *total > 0.0).map(|total| (progress.progress / total).clamp(0.0, 1.0));
     let share = share.map(|share| format!("{:.0} %", share * 100.0));
@@ -111,11 +112,11 @@ impl CallDisplay {
         Self { code: code(call), foreign, hinted, app: app(call, said), name: call.name.clone(), ..Self::default() }
     }
 
-    /// What changes on the screen when a call does something; nothing if it cannot be seen there.
+    /// Records an activity of a call and returns the update to send. `None` if the activity changes nothing visible.
     pub(super) fn active(&mut self, id: &str, activity: &Activity) -> Option<acp::SessionUpdate> {
         let fields = acp::ToolCallUpdateFields::new();
         let fields = match activity {
-            // A question may have been asked under what is certain about the call; from here on it is shown as before.
+            // A permission request shows the kind from the manifest; restore the hinted kind.
             Activity::Running => fields.status(acp::ToolCallStatus::InProgress).kind(self.hinted),
             Activity::TodoList(steps) => return Some(plan_update(steps)),
             Activity::Progress(progress) => {
@@ -155,8 +156,8 @@ impl CallDisplay {
         }
     }
 
-    /// The call as it ended. What lasts of its activity is in `activity`, whether or not it was shown before. `cwd` and
-    /// `roots` are the session's folders.
+    /// Returns the update for a call that has ended. `activity` holds all its lasting activity, shown before or not.
+    /// `cwd` and `roots` are the session's folders.
     pub(super) fn finish(
         self,
         id: &str,
@@ -183,7 +184,7 @@ impl CallDisplay {
     fn content(&self, outcome: Option<&ToolOutcome>) -> Vec<acp::ToolCallContent> {
         let mut content: Vec<_> = self.code.iter().chain(&self.kept).cloned().collect();
         match outcome {
-            // A diff or a terminal says it better than the words for the model.
+            // For a successful built-in call, diffs and terminals replace the text for the model.
             Some(outcome) if self.kept.is_empty() || outcome.is_error || self.foreign => {
                 let annotations = |at: usize| outcome.annotations.get(&at);
                 let pieces = outcome.content.iter().enumerate();
@@ -197,7 +198,8 @@ impl CallDisplay {
     }
 }
 
-/// What a person is asked to consent to, as far as the arguments show it: the whole command, or the diff of an edit.
+/// Returns a preview for a permission request, as far as the arguments show it: the whole command or the diff of an
+/// edit.
 pub(super) fn preview(tool: &str, arguments: &Value, target: Option<&FileTarget>) -> Vec<acp::ToolCallContent> {
     let shown = |preview: Preview| match preview {
         Preview::Command(command) => {
@@ -228,7 +230,7 @@ pub(super) fn plan_update(steps: &[TodoStep]) -> acp::SessionUpdate {
     acp::SessionUpdate::Plan(acp::Plan::new(steps.iter().map(entry).collect()))
 }
 
-/// From the groups that the tool's service declares, which say what it is for.
+/// Returns the kind of a tool, derived from the groups that its service declares.
 pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
     if name == ROUTE {
         return acp::ToolKind::SwitchMode;
@@ -252,8 +254,8 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
     kinds.into_iter().find(|(group, _)| in_group(group)).map_or(acp::ToolKind::Other, |(_, kind)| kind)
 }
 
-/// `Run cargo test`, `Edit src/lib.rs`, `notes: add`; with `coding/backend: ` before it if that one makes the call for
-/// this session.
+/// Returns a title such as `Run cargo test`, `Edit src/lib.rs` or `notes: add`. If another mode makes the call for this
+/// session, the title starts with its name, as in `coding/backend: `.
 pub(super) fn title(
     call: &ToolUse,
     by: Option<&str>,
@@ -265,7 +267,7 @@ pub(super) fn title(
     by_whom(by, title)
 }
 
-/// A title behind the one who makes the call, if that is another than the session.
+/// Prefixes a title with the agent or mode that makes the call. `by` is `None` if the session makes it.
 pub(super) fn by_whom(by: Option<&str>, title: String) -> String {
     match by {
         Some(by) => format!("{}: {title}", printable(by)),
@@ -273,7 +275,8 @@ pub(super) fn by_whom(by: Option<&str>, title: String) -> String {
     }
 }
 
-/// A tool of others by the title it gives itself, behind the name of its service: it cannot pose as another's.
+/// Returns a title with the name a third-party tool gives itself. It starts with the service name, so that a tool
+/// cannot pose as one of another service. `None` if the tool has no title.
 fn title_from_claims(call: &ToolUse, said: &ToolClaims) -> Option<String> {
     let title = one_line(said.title.as_deref().filter(|title| !title.trim().is_empty())?);
     let about = tool::subject(&call.arguments).map(|about| format!(": {}", one_line(about))).unwrap_or_default();
@@ -304,20 +307,22 @@ fn capital(words: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A new line is seen as one, because behind it something else may begin.
+/// Shortens text to one line of at most 100 characters. Line breaks stay visible, so that text after one is not
+/// mistaken for a continuation.
 fn one_line(text: &str) -> String {
     let line = printable(&text.trim().replace('\n', " ⏎ "));
     let short: String = line.chars().take(100).collect();
     if short.len() < line.len() { format!("{short}…") } else { short }
 }
 
-/// The file that a call of a built-in tool is about. `None` if its path cannot be resolved.
+/// Returns the file that a call of a built-in tool refers to. `None` if it has no path or the path cannot be resolved.
 fn target(call: &ToolUse, plan: &Plan, cwd: &Path) -> Option<FileTarget> {
     let path = call.arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
     (!is_foreign(&call.name, plan)).then(|| FileTarget::resolve(path, cwd, &[]).ok()).flatten()
 }
 
-/// What a path means to a service that is not ours only it knows: it is shown as it was written.
+/// Returns the location of the call's `path` argument. Only a third-party service knows what its paths mean, so such a
+/// path is not resolved, only joined to `cwd`.
 fn location(call: &ToolUse, target: Option<&FileTarget>, plan: &Plan, cwd: &Path) -> Option<acp::ToolCallLocation> {
     let path = call.arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
     let written = || is_foreign(&call.name, plan).then(|| cwd.join(path));

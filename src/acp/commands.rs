@@ -1,4 +1,4 @@
-//! Slash commands: the prompts of bound MCP services, and a few of our own.
+//! Lists and parses slash commands: the prompts of bound MCP services, those of an external agent, and built-in ones.
 
 use std::sync::{Arc, Weak};
 
@@ -21,13 +21,13 @@ const COMPACT: &str = "compact";
 const RESOURCES: &str = "resources";
 const BUILTIN_COMMANDS: [&str; 3] = [TOOLS, COMPACT, RESOURCES];
 
-/// Every command of the mode the session is in.
+/// Returns an update with every command of the session's mode, and remembers it as the one sent last.
 pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
     let mut commands = vec![acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without")];
-    // A mode that cannot be entered has no commands of its own; the next prompt will say why.
+    // A mode that cannot be entered has only built-in commands; the next prompt reports the error.
     let entered = open.enter().await;
     if open.session.external_session().is_none() {
-        let about = "Show the model the older part of this talk as a summary from now on";
+        let about = "Replace the older part of this session by a summary for the model";
         commands.push(acp::AvailableCommand::new(COMPACT, about));
     }
     if let Ok(binding) = entered {
@@ -44,15 +44,16 @@ pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
     acp::SessionUpdate::AvailableCommandsUpdate(update)
 }
 
-/// The same if it is no longer what the client was told: prompts may come from files, which change.
+/// Returns the current commands if they differ from those sent last: prompts may come from files, which change.
+/// `None` if nothing changed or no commands were sent before.
 pub(super) async fn update_if_changed(open: &ClientSession) -> Option<acp::SessionUpdate> {
     let told = open.commands()?;
     let now = update(open).await;
     (now != acp::SessionUpdate::AvailableCommandsUpdate(told)).then_some(now)
 }
 
-/// Tells the client of other commands also between turns, when a service says that its lists have changed; as long as
-/// the session is open.
+/// Sends changed commands to the client, also between turns, when a service reports that its lists have changed. Runs
+/// until the session is closed.
 pub(super) async fn watch(open: Weak<ClientSession>, updates: Updates) {
     let signs = open.upgrade().map(|open| (open.closed.clone(), Arc::clone(&open.commands_changed)));
     let Some((closed, retold)) = signs else { return };
@@ -63,11 +64,11 @@ pub(super) async fn watch(open: Weak<ClientSession>, updates: Updates) {
         if let Some(update) = update_if_changed(&now).await {
             updates.send(update);
         }
-        // Whoever waits keeps nothing open.
+        // This task must not keep the session alive while it waits.
         drop(now);
         let changed = changes.iter_mut().map(|changes| {
             let changed = async {
-                // A service that ended says nothing more.
+                // The service has ended and will not report changes.
                 if changes.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -101,21 +102,22 @@ fn command_error(misused: SlashCommandError) -> acp::Error {
     }
 }
 
-/// What a prompt turned out to be.
+/// A prompt after slash commands were parsed.
 pub(super) enum ParsedPrompt {
-    /// For the model, as the user typed it.
+    /// Goes to the model as the user typed it.
     Prompt(Vec<Content>),
-    /// For the model, as a service filled it in.
+    /// Goes to the model as a service filled it in.
     ServicePrompt(Vec<Content>),
-    /// Answered without it.
+    /// Answered with this text, without the model.
     Answer(String),
-    /// The same with these behind it.
+    /// Answered with this text, followed by this content, without the model.
     AnswerWithContent(String, Vec<Content>),
-    /// The talk is to be made shorter.
+    /// Compacts the history.
     Compact,
 }
 
-/// Looks for a command at the beginning of a prompt. What is none of ours goes to the model as it is.
+/// Parses a slash command at the start of a prompt, and attaches linked resources. A prompt without a known command
+/// goes to the model unchanged. Fails if the arguments of a command do not fit or its service fails.
 pub(super) async fn parse_prompt(
     open: &ClientSession,
     prompt: Vec<Content>,
@@ -131,7 +133,7 @@ pub(super) async fn parse_prompt(
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     match name {
         TOOLS => return Ok(ParsedPrompt::Answer(slash::tools(&binding))),
-        // An agent outside may have a command of that name, and looks after itself.
+        // An external agent compacts its own history and may have a command of that name.
         COMPACT if open.session.external_session().is_none() => return Ok(ParsedPrompt::Compact),
         RESOURCES => {
             let links = attachments::links(&binding).await;

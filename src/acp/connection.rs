@@ -1,4 +1,4 @@
-//! One client: what it can do, and the sessions that are open on its connection.
+//! Holds the state of one client connection: the client's capabilities and its open sessions.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::graph::Plan;
 use crate::session::{Session, SessionError, Sessions};
 use crate::task::TaskScope;
 
-/// See the module.
+/// The connection to one client.
 pub(super) struct ClientConnection {
     pub(super) server: AcpServer,
     pub(super) wire: ClientWriter,
@@ -29,38 +29,38 @@ pub(super) struct ClientConnection {
     pub(super) tasks: TaskScope,
 }
 
-/// A session that was created, loaded or resumed here, and not closed.
+/// A session that was created, loaded or resumed on this connection and is not closed.
 pub(super) struct ClientSession {
     pub(super) session: Arc<Session>,
     pub(super) project: Project,
     pub(super) messages: Arc<MessageIds>,
-    /// The client shows options that are on or off.
+    /// The client supports boolean options.
     pub(super) knows_booleans: bool,
-    /// What the user should hear and has not.
+    /// Notices that were not sent yet.
     pending_notices: Mutex<Vec<String>>,
-    /// What was noted about services, told or not.
+    /// All notices about missing services, sent or not, so that each is sent once.
     seen_notices: Mutex<HashSet<String>>,
-    /// The commands that the client was told last.
+    /// The commands that were sent to the client last.
     commands: Mutex<Option<acp::AvailableCommandsUpdate>>,
-    /// What agents outside call the session whose changes the client is told.
+    /// External session ids whose option changes are already forwarded.
     forwarded_sessions: Mutex<HashSet<String>>,
-    /// Told when those have changed.
+    /// Notified when `commands` has changed; `commands::watch` waits for it.
     pub(super) commands_changed: Arc<Notify>,
-    /// The session is no longer open here.
+    /// Cancelled when the session is closed here.
     pub(super) closed: CancellationToken,
     turn: Mutex<Option<TurnTokens>>,
-    /// Whoever changes a session or prompts it does so in the order of the requests.
+    /// Serializes prompts and changes of the session in the order of their requests.
     order: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A turn that runs.
+/// The tokens of a running turn: `cancel` stops it, `ended` is cancelled when it has ended.
 #[derive(Clone, Default)]
 struct TurnTokens {
     cancel: CancellationToken,
     ended: CancellationToken,
 }
 
-/// A place in the order of a session's requests. Taken in the dispatch loop, waited for outside of it.
+/// A position in the queue of a session's requests. The dispatch loop takes it; the task of the request waits for it.
 pub(super) struct RequestTicket {
     waiting: futures::future::BoxFuture<'static, OwnedMutexGuard<()>>,
     taken: Option<OwnedMutexGuard<()>>,
@@ -88,7 +88,7 @@ impl ClientConnection {
         })
     }
 
-    /// What the client said about itself counts from its first word.
+    /// Stores the client's capabilities. Only the first call has an effect.
     pub(super) fn set_client(&self, client: acp::ClientCapabilities) {
         drop(self.client.set(client));
     }
@@ -97,19 +97,19 @@ impl ClientConnection {
         self.client.get().cloned().unwrap_or_default()
     }
 
-    /// The store of sessions; a client is greeted before it is open, and even if it cannot be. What is mended
-    /// meanwhile is found the next time.
+    /// Returns the session store, which the first call opens. `initialize` does not need it and works even if it cannot
+    /// be opened. After an error, the next call tries again.
     pub(super) async fn sessions(&self) -> Result<&Sessions, acp::Error> {
         self.sessions.get_or_try_init(|| (self.server.sessions)()).await.map_err(errors::internal_error)
     }
 
-    /// Held by whoever opens or closes the session of this id, so that one session is one thing.
+    /// Locks a session id while a request opens or closes the session, so that it is open at most once.
     pub(super) async fn lock_session(&self, id: &acp::SessionId) -> OwnedMutexGuard<()> {
         let lock = Arc::clone(lock(&self.locks).entry(id.0.to_string()).or_default());
         lock.lock_owned().await
     }
 
-    /// What holds in a folder. The same words as `skein check` if that is nothing good.
+    /// Loads the project of a folder. Fails with the diagnostics of `skein check` if its manifests have errors.
     pub(super) async fn project(&self, cwd: &Path) -> Result<Project, acp::Error> {
         let (projects, cwd) = (Arc::clone(&self.server.projects), cwd.to_owned());
         let opened = tokio::task::spawn_blocking(move || projects.open(&cwd)).await;
@@ -117,8 +117,8 @@ impl ClientConnection {
         opened.map_err(|broken| errors::project_error(&broken))
     }
 
-    /// Runs until done, apart from the dispatch loop. What is not done when the client has gone and every turn has
-    /// ended is dropped: a service that is slow to start keeps nobody.
+    /// Runs `work` outside the dispatch loop. Drops it if the client has disconnected and every turn has ended, so that
+    /// a service that starts slowly does not delay the shutdown.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let ended = self.tasks.cancelled().clone();
         self.tasks.spawn(async move {
@@ -133,7 +133,7 @@ impl ClientConnection {
         self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::session_not_open(&id.0))
     }
 
-    /// `events`: how many the session has had so far.
+    /// Adds an open session. `events` is the number of its events so far.
     pub(super) fn add(
         &self,
         live: Arc<Session>,
@@ -160,7 +160,7 @@ impl ClientConnection {
         open
     }
 
-    /// Cancels what the session does, waits for its end, and lets go of it.
+    /// Closes a session: cancels its turn and waits for its end. `None` if the session is not open here.
     pub(super) async fn close(&self, id: &acp::SessionId) -> Option<Arc<ClientSession>> {
         let open = self.all_open().remove(&*id.0)?;
         open.stop().await;
@@ -177,8 +177,8 @@ impl ClientConnection {
         )
     }
 
-    /// Tells what is still untold, behind whatever was answered before. Only a client with notices hears it outside
-    /// a turn; others do when the next one begins.
+    /// Sends the pending notices, after the responses queued before. Does nothing for a client without notices, which
+    /// gets them at the start of its next turn.
     pub(super) fn send_pending_notices(&self, client: &ConnectionTo<Client>, open: &ClientSession) {
         if !ClientFeatures::of(&self.client()).notices {
             return;
@@ -186,12 +186,12 @@ impl ClientConnection {
         for text in open.take_pending_notices() {
             let notice = acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text));
             let id = acp::SessionId::new(open.session.id());
-            // A client that went away hears nothing more.
+            // Fails only if the client has disconnected.
             drop(client.send_notification(acp::SessionNotification::new(id, notice)));
         }
     }
 
-    /// The same at the beginning of a turn.
+    /// Sends the pending notices at the start of a turn.
     pub(super) fn show_pending_notices(&self, open: &ClientSession) {
         let untold = open.take_pending_notices();
         if untold.is_empty() {
@@ -203,7 +203,7 @@ impl ClientConnection {
         }
     }
 
-    /// The client has gone: whatever still runs for it ends.
+    /// Ends all turns and tasks after the client has disconnected.
     pub(super) async fn end(&self) {
         let open: Vec<_> = self.all_open().drain().map(|(_, open)| open).collect();
         futures::future::join_all(open.iter().map(|open| open.stop())).await;
@@ -220,19 +220,21 @@ impl ClientSession {
         self.project.broker.plan()
     }
 
-    /// Enters the mode, and notes what it does without; each is told once.
+    /// Enters the session's mode and queues a notice for each missing service, once per session. Fails if the mode
+    /// cannot be bound or its external agent opens no session.
     pub(super) async fn enter(&self) -> Result<Arc<Binding>, SessionError> {
         let binding = self.session.binding().await?;
         self.session.open_external_session().await?;
         let missed = binding.missing_services().iter().filter(|absent| absent.is_expected());
-        let notes = missed.map(|absent| format!("the service {} is not there: {}", absent.service, absent.reason));
+        let notes = missed.map(|absent| format!("service `{}` is unavailable: {}", absent.service, absent.reason));
         let mut noted = lock(&self.seen_notices);
         lock(&self.pending_notices).extend(notes.filter(|note| noted.insert(note.clone())));
         drop(noted);
         Ok(binding)
     }
 
-    /// For the first who asks about an agent's session: whether it is the first of all.
+    /// Registers an external session id. Returns `None` if it was registered before, otherwise whether it is the first
+    /// one.
     pub(super) fn register_external_session(&self, seat: &str) -> Option<bool> {
         let mut attended = lock(&self.forwarded_sessions);
         let first = attended.is_empty();
@@ -254,16 +256,17 @@ impl ClientSession {
         std::mem::take(&mut *lock(&self.pending_notices))
     }
 
-    /// A place behind all requests for this session that came before.
+    /// Returns a ticket after all earlier requests for this session.
     pub(super) fn ticket(&self) -> RequestTicket {
         use futures::FutureExt as _;
         let mut waiting: futures::future::BoxFuture<'static, _> = Box::pin(Arc::clone(&self.order).lock_owned());
-        // The first look is what takes the place in the queue.
+        // The first poll enters the queue of the lock.
         let taken = (&mut waiting).now_or_never();
         RequestTicket { waiting, taken }
     }
 
-    /// Marks the session as busy, from the moment its prompt is read: a cancel that follows at once finds it.
+    /// Marks the session as busy as soon as its prompt is read, so that a cancel right after it finds the turn. Fails
+    /// if a turn is running.
     pub(super) fn begin(self: &Arc<Self>) -> Result<RunningTurn, acp::Error> {
         let mut turn = lock(&self.turn);
         if turn.is_some() {
@@ -295,7 +298,7 @@ impl ClientSession {
     }
 }
 
-/// The right to run a turn; it ends with this.
+/// A guard for a running turn. Dropping it ends the turn.
 pub(super) struct RunningTurn {
     open: Arc<ClientSession>,
     turn: TurnTokens,
@@ -307,7 +310,8 @@ impl RunningTurn {
         &self.turn.cancel
     }
 
-    /// Another prompt may begin. Whoever waits for the end of this one waits until what is given is gone, too.
+    /// Frees the session for the next prompt. Callers that wait for the end of this turn wait until the returned guard
+    /// is dropped.
     pub(super) fn end(mut self) -> Option<DropGuard> {
         self.ended.take()
     }

@@ -1,4 +1,4 @@
-//! What people and tools say, between the protocol's words and ours.
+//! Converts content of messages and tool results between ACP's types and Skein's.
 
 use agent_client_protocol::v1::schema as acp;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::errors;
 use crate::conversation::Content;
 
-/// A prompt as we know it. What was not advertised is refused.
+/// Converts a prompt from ACP. Fails if it is empty or has content of a kind that Skein did not advertise.
 pub(super) fn prompt(blocks: Vec<acp::ContentBlock>) -> Result<Vec<Content>, acp::Error> {
     if blocks.is_empty() {
         return Err(errors::invalid_params("the prompt is empty: give at least one content block"));
@@ -24,7 +24,7 @@ fn content(block: acp::ContentBlock) -> Result<Content, acp::Error> {
     }
 }
 
-/// A piece of a message or of a tool's answer as a client shows it.
+/// Converts a part of a message or tool result to an ACP block.
 pub(super) fn block(content: &Content) -> acp::ContentBlock {
     match content {
         Content::Text(text) | Content::Injected(text) => acp::ContentBlock::Text(acp::TextContent::new(text.clone())),
@@ -36,7 +36,7 @@ pub(super) fn block(content: &Content) -> acp::ContentBlock {
     }
 }
 
-/// The same with what MCP says about whom it is for and how much it matters.
+/// Converts a part like [`block`], and adds its MCP annotations (audience, priority).
 pub(super) fn with_annotations(content: &Content, annotations: Option<&Value>) -> acp::ContentBlock {
     let mut block = block(content);
     let annotations = annotations.and_then(|said| serde_json::from_value::<acp::Annotations>(said.clone()).ok());
@@ -44,13 +44,14 @@ pub(super) fn with_annotations(content: &Content, annotations: Option<&Value>) -
         acp::ContentBlock::Text(text) => text.annotations = annotations,
         acp::ContentBlock::Image(image) => image.annotations = annotations,
         acp::ContentBlock::Audio(audio) => audio.annotations = annotations,
-        // These bring their own.
+        // Links and resources contain their own annotations.
         _ => {}
     }
     block
 }
 
-/// MCP's and ACP's shapes are the same; what does not fit is shown as it is.
+/// Converts an MCP value to an ACP block of this kind; the two have the same shape. A value that does not fit becomes
+/// text with its JSON.
 fn block_of_kind(kind: &str, value: &Value) -> acp::ContentBlock {
     let mut object = value.clone();
     if let Some(fields) = object.as_object_mut() {

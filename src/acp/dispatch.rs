@@ -1,4 +1,4 @@
-//! Which request goes where. Every handler takes a request in and returns at once; a task of its own answers.
+//! Dispatches requests to their handlers. No handler waits: a request that needs time is answered by a spawned task.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use agent_client_protocol::{Agent, Client, on_receive_notification, on_receive_r
 use super::connection::{ClientConnection, ClientSession};
 use super::{errors, external, initialize, options, prompt, sessions};
 
-/// Answers a request in a task of its own.
+/// Creates a handler that answers a request in its own task.
 macro_rules! answered {
     ($connection:expr, $request:ty => $response:ty, |$c:ident, $r:ident, $client:ident| $work:expr) => {{
         let connection = Arc::clone($connection);
@@ -17,7 +17,7 @@ macro_rules! answered {
             let $c = Arc::clone(&connection);
             connection.spawn(async move {
                 let answer: Result<$response, acp::Error> = async { $work }.await;
-                // A client that went away waits for no answer.
+                // Fails only if the client has disconnected.
                 drop(responder.respond_with_result(answer.map_err(Into::into)));
             });
             Ok(())
@@ -25,7 +25,7 @@ macro_rules! answered {
     }};
 }
 
-/// The same for what sets up a session: the answer first, then its commands and what the user should know.
+/// Creates a handler for a request that opens a session. Sends the response first, then commands, options and notices.
 macro_rules! set_up {
     ($connection:expr, $request:ty => $response:ty, $work:path, |$open:ident| $answer:expr) => {{
         let connection = Arc::clone($connection);
@@ -46,7 +46,7 @@ macro_rules! set_up {
     }};
 }
 
-/// Serves the connection until it ends.
+/// Serves the connection until it ends. Fails if the transport fails.
 pub(super) async fn speak(
     connection: &Arc<ClientConnection>,
     transport: impl agent_client_protocol::ConnectTo<Agent> + 'static,
@@ -73,7 +73,7 @@ pub(super) async fn speak(
             on_receive_request!(),
         )
         .on_receive_request(
-            // Keys are the environment's, and no session asks for a login: there is nothing to forget.
+            // Keys come from the environment and no session needs a login, so there is nothing to forget.
             answered!(c, acp::LogoutRequest => acp::LogoutResponse, |_c, _request, _client| Ok(acp::LogoutResponse::new())),
             on_receive_request!(),
         )
@@ -169,7 +169,8 @@ pub(super) async fn speak(
                         answer = prompt::prompt(&connection, &open, &running, place, request.prompt) => answer,
                         answer = both => answer,
                     };
-                    // The next prompt may come as soon as this one is answered; a close is answered after it.
+                    // Free the session before the response: the client may send the next prompt at once. A close waits
+                    // for `ended`, so it is answered after this prompt.
                     let ended = running.end();
                     drop(responder.respond_with_result(answer.map_err(Into::into)));
                     drop(ended);
@@ -202,7 +203,7 @@ pub(super) async fn speak(
     agent.connect_to(transport).await
 }
 
-/// Answers a change, and then tells the client what else is different now.
+/// Responds to a change of mode or option. Then sends everything else that the change affected.
 async fn respond_to_change<T: agent_client_protocol::JsonRpcResponse>(
     connection: &ClientConnection,
     client: &ConnectionTo<Client>,

@@ -1,4 +1,6 @@
-//! The client's files and terminals, lent to tools. Only what the client said it can do is ever asked of it.
+//! Lends the client's files and terminals to tools.
+//!
+//! Invariant: Skein sends only requests that the client advertised.
 
 use std::path::Path;
 
@@ -18,11 +20,11 @@ pub(super) struct ClientEditor {
     pub(super) client: ConnectionTo<Client>,
     pub(super) session: acp::SessionId,
     pub(super) abilities: EditorCapabilities,
-    /// For what must go on when nobody waits for it any more.
+    /// Runs requests that must finish even if the caller stops waiting.
     pub(super) tasks: TaskScope,
 }
 
-/// What a client lends; nothing if it lends nothing.
+/// Returns the editor capabilities of a client. `None` if it has none.
 pub(super) fn abilities(client: &acp::ClientCapabilities) -> Option<EditorCapabilities> {
     let abilities = EditorCapabilities {
         read: client.fs.read_text_file,
@@ -59,7 +61,7 @@ impl Editor for ClientEditor {
             .output_byte_limit(command.output_limit);
         let (client, session, tasks) = (self.client.clone(), self.session.clone(), self.tasks.clone());
         let (tell, told_later) = oneshot::channel();
-        // Nobody may be waiting when the terminal comes; then it is dropped, and so given back.
+        // If the caller has stopped waiting when the terminal arrives, it is dropped and thereby released.
         self.tasks.spawn(async move {
             let created = client.send_request(request).block_task().await.map_err(editor_error);
             let terminal =
@@ -77,7 +79,7 @@ struct ClientTerminal {
     client: ConnectionTo<Client>,
     session: acp::SessionId,
     tasks: TaskScope,
-    /// Gone when it was given back.
+    /// `None` once the terminal is released.
     id: Option<acp::TerminalId>,
 }
 
@@ -86,7 +88,7 @@ impl ClientTerminal {
         self.id.clone().unwrap_or_else(|| acp::TerminalId::new(""))
     }
 
-    /// Gives the terminal back, whether or not somebody waits for that.
+    /// Releases the terminal, whether or not the caller awaits the future.
     fn give_back(&mut self) -> BoxFuture<'static, ()> {
         let Some(id) = self.id.take() else { return Box::pin(std::future::ready(())) };
         let request = acp::ReleaseTerminalRequest::new(self.session.clone(), id);

@@ -1,7 +1,7 @@
-//! Questions of services, put to the person behind the client: as `elicitation/create` where the client has it, or else
-//! as a question for permission if the answers can be listed.
+//! Sends elicitations of services to the user of the client: as `elicitation/create` if the client supports it.
+//! Otherwise as a permission request, if the answers can be listed.
 //!
-//! Invariant: whoever asks is named in the question, and no answer is made up.
+//! Invariant: the question names the service that asks, and no answer is invented.
 
 use agent_client_protocol::v1::schema as acp;
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ use crate::diagnostic::printable;
 use crate::ids::random_id;
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse, host};
 
-/// More values than this are no list to choose from.
+/// Maximum number of values that are listed as options.
 const MAX_CHOICES: usize = 12;
 const DECLINE: &str = "decline";
 
@@ -41,11 +41,11 @@ impl AcpAsker {
         }
     }
 
-    /// The page is done with; a client that shows it need not any more.
+    /// Notifies a client that supports pages that this page is completed.
     pub(super) fn notify_page_done(&self, by: &str, id: &str) {
         if self.features.pages {
             let done = acp::CompleteElicitationNotification::new(page_id(by, id));
-            // A client that went away hears nothing more.
+            // Fails only if the client has disconnected.
             drop(self.client.send_notification(done));
         }
     }
@@ -55,21 +55,22 @@ impl AcpAsker {
         self.tell(format!("A question of {} was declined: {reason}. It said: {}", question.by, question.message));
     }
 
-    /// A client that sees apart who works for the session does not know their calls in this one: they have a dot.
+    /// Returns the scope of an elicitation. If the client supports subagents, leaves out a call id with a dot, as calls
+    /// of child sessions have: the client does not know such calls in this session.
     fn scope(&self, question: &Elicitation) -> acp::ElicitationSessionScope {
         let known = |id: &&str| !(self.features.subagents && id.contains('.'));
         let call = question.call.as_deref().filter(known).map(acp::ToolCallId::new);
         acp::ElicitationSessionScope::new(self.session.clone()).tool_call_id(call)
     }
 
-    /// Nothing if the form is none that the protocol knows.
+    /// Returns the form of an elicitation. `None` if ACP has no form for the schema.
     fn form(&self, question: &Elicitation, schema: &Map<String, Value>) -> Option<acp::ElicitationMode> {
         let schema = serde_json::from_value::<acp::ElicitationSchema>(Value::Object(schema.clone())).ok()?;
         Some(acp::ElicitationFormMode::new(self.scope(question), schema).into())
     }
 
     async fn create_elicitation(&self, request: acp::CreateElicitationRequest) -> ElicitationResponse {
-        // Dropped when the turn is cancelled, which takes the question back.
+        // The future is dropped when the turn is cancelled, which withdraws the request.
         match self.client.send_request(request).block_task().await.map(|said| said.action) {
             Ok(acp::ElicitationAction::Accept(accepted)) => {
                 let fields = accepted.content.unwrap_or_default();
@@ -87,7 +88,8 @@ impl AcpAsker {
         }
     }
 
-    /// Asks for permission, each answer an option. The question is a call of its own on the screen, which ends with it.
+    /// Sends the question as a permission request with one option per answer. The client shows it as a separate tool
+    /// call that ends with the question.
     async fn ask_as_permission(&self, question: &Elicitation, choices: Vec<AnswerOption>) -> ElicitationResponse {
         let mut text = question_text(question);
         if let ElicitationKind::Page { url, .. } = &question.kind {
@@ -122,7 +124,7 @@ impl AcpAsker {
     }
 }
 
-/// A question as a call on the client's screen.
+/// A question that the client shows as a tool call.
 struct QuestionCall {
     wire: ClientWriter,
     session: acp::SessionId,
@@ -159,7 +161,7 @@ impl QuestionCall {
     }
 }
 
-/// Also when nobody waits for the answer any more.
+/// Ends the call, also if the caller no longer waits for the answer.
 impl Drop for QuestionCall {
     fn drop(&mut self) {
         let fields = acp::ToolCallUpdateFields::new().status(self.status);
@@ -168,15 +170,15 @@ impl Drop for QuestionCall {
     }
 }
 
-/// An answer that can be listed.
+/// An answer that is shown as an option, and the fields it fills in.
 #[derive(Debug, Clone, PartialEq)]
 struct AnswerOption {
     name: String,
     fields: Map<String, Value>,
 }
 
-/// The answers to choose from, if they can be listed: a page is done, a form has nothing to fill in, or one yes or no, or
-/// one of a few values.
+/// Returns the answers if they can be listed: for a page, and for a form that has no field, or a single field that is
+/// a boolean or has few values. Otherwise `None`.
 fn choices(wanted: &ElicitationKind) -> Option<Vec<AnswerOption>> {
     let simple = |name: &str| vec![AnswerOption { name: name.to_owned(), fields: Map::new() }];
     let schema = match wanted {
@@ -203,7 +205,7 @@ fn choices(wanted: &ElicitationKind) -> Option<Vec<AnswerOption>> {
     listed.then(|| values.iter().map(|(value, name)| choice(name, json!(value))).collect())
 }
 
-/// The values of a field that has a few, and what each is called.
+/// Returns the values of an enum field and their names. Empty for other fields.
 fn values(about: &Value) -> Vec<(String, String)> {
     if about["type"] != "string" {
         return Vec::new();
@@ -219,7 +221,7 @@ fn values(about: &Value) -> Vec<(String, String)> {
     titled.map(|(value, name)| (value.to_owned(), name.to_owned())).collect()
 }
 
-/// The question with the name of whoever asks.
+/// Returns the question with the name of the service that asks.
 fn question_text(question: &Elicitation) -> String {
     let by = printable(&question.by);
     match &question.kind {
@@ -230,7 +232,7 @@ fn question_text(question: &Elicitation) -> String {
     }
 }
 
-/// Two services may use one id.
+/// Returns an id that is unique on the connection: two services may use the same one.
 fn page_id(by: &str, id: &str) -> String {
     format!("{by}/{id}")
 }

@@ -1,4 +1,4 @@
-//! What went wrong, in the protocol's codes and in words for the person who reads them.
+//! Converts errors to ACP errors: a protocol code and a message for the user.
 
 use agent_client_protocol::v1::schema as acp;
 use serde_json::json;
@@ -23,7 +23,7 @@ pub(super) fn auth_required(problem: impl Into<String>) -> acp::Error {
     error(acp::ErrorCode::AuthRequired, problem)
 }
 
-/// -32002 with the id.
+/// Returns a "resource not found" error (-32002) with the session id, for a session that is not open here.
 pub(super) fn session_not_open(id: &str) -> acp::Error {
     let told = error(
         acp::ErrorCode::ResourceNotFound,
@@ -36,7 +36,7 @@ pub(super) fn not_stored(id: &str) -> acp::Error {
     error(acp::ErrorCode::ResourceNotFound, format!("there is no session `{id}`")).data(json!({"sessionId": id}))
 }
 
-/// What is wrong with the manifests, as `skein check` says it.
+/// Returns an internal error with the diagnostics of the manifests, in the format of `skein check`.
 pub(super) fn project_error(broken: &ProjectError) -> acp::Error {
     let text: String = broken.diagnostics.iter().map(Diagnostic::render_plain).collect();
     let diagnostics: Vec<_> = broken.diagnostics.iter().map(Diagnostic::to_json).collect();
@@ -64,7 +64,7 @@ pub(super) fn prompt(error: &PromptError) -> acp::Error {
     }
 }
 
-/// Clients show the message, so it says it all, on one line.
+/// Creates an error whose message is complete and on one line, because clients show only the message.
 fn error(code: acp::ErrorCode, problem: impl Into<String>) -> acp::Error {
     let line = problem.into().split_whitespace().collect::<Vec<_>>().join(" ");
     acp::Error::new(code.into(), line)

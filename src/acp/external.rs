@@ -1,7 +1,7 @@
-//! What an agent outside has to say, for a client: its updates as they came, and what can be chosen at it under its name.
+//! Forwards the updates, options and commands of external agents to the client.
 //!
-//! Invariant: its options and commands are never passed on as they came: the client is told the whole list, ours with
-//! them.
+//! Invariant: the options and commands of an external agent are never forwarded alone. The client always receives the
+//! whole list, including Skein's own.
 
 use std::sync::Arc;
 
@@ -12,13 +12,14 @@ use super::connection::{ClientConnection, ClientSession};
 use super::options;
 use super::updates::Updates;
 
-/// Bytes that may wait for the client before changed options and commands are sent.
+/// Maximum number of unwritten bytes at which changed options and commands are sent.
 const MAX_BACKLOG: usize = 1 << 20;
-/// How often it is looked whether the client has read.
+/// How often the backlog of the client is checked.
 const POLL: std::time::Duration = std::time::Duration::from_millis(20);
 
 impl Updates {
-    /// What an agent outside told, as far as the client understands its kind.
+    /// Forwards an update of an external agent, if the client supports its kind. Converts a notice for a client without
+    /// notices.
     pub(super) fn forward_update(&self, told: &Value) {
         let (abilities, update) = (self.features(), &told["update"]);
         let passes = match update["sessionUpdate"].as_str().unwrap_or_default() {
@@ -28,7 +29,7 @@ impl Updates {
                 return self.notice(acp::NoticeSeverity::Info, &text.join(": "));
             }
             "compaction_update" | "compaction_summary_chunk" => abilities.compaction,
-            // Sessions of its own that the client does not know.
+            // These refer to the agent's own sessions, which the client does not know.
             "subagent_update" | "session_message" | "session_message_chunk" => false,
             _ => true,
         };
@@ -39,22 +40,23 @@ impl Updates {
     }
 }
 
-/// What can be chosen at the agent outside that works on the session. `boolean` if the client knows such options.
+/// Returns the options of the session's external agent. Includes boolean options if `boolean` is true, for a client
+/// that supports them.
 pub(super) fn options_of(open: &ClientSession, boolean: bool) -> Vec<acp::SessionConfigOption> {
     let listed = open.session.external_session().map(|seat| seat.options()).unwrap_or_default();
     let known = |option: &Value| boolean || option["type"] != "boolean";
     listed.into_iter().filter(known).filter_map(|option| serde_json::from_value(option).ok()).collect()
 }
 
-/// Its own commands, but for those that would hide one of ours.
+/// Returns the commands of the session's external agent, except those that would hide one in `ours`.
 pub(super) fn commands_of(open: &ClientSession, ours: &[acp::AvailableCommand]) -> Vec<acp::AvailableCommand> {
     let listed = open.session.external_session().map(|seat| seat.commands()).unwrap_or_default();
     let commands = listed.into_iter().filter_map(|command| serde_json::from_value(command).ok());
     commands.filter(|command: &acp::AvailableCommand| !ours.iter().any(|own| own.name == command.name)).collect()
 }
 
-/// Tells the client from now on when something else can be chosen at the agent, or it has other commands; and at once if
-/// the agent was started again meanwhile.
+/// Starts to send changed options and commands of the external agent to the client. Sends them at once if the agent
+/// has a new external session for this session, as after a restart.
 pub(super) fn watch_options(connection: &ClientConnection, open: &Arc<ClientSession>) {
     let Some(seat) = open.session.external_session() else { return };
     let Some(first) = open.register_external_session(&seat.id()) else { return };
@@ -64,10 +66,10 @@ pub(super) fn watch_options(connection: &ClientConnection, open: &Arc<ClientSess
         let mut tell = !first;
         loop {
             if tell {
-                // A session that was closed is told nothing more.
+                // The session was closed.
                 let Some(open) = open.upgrade() else { return };
                 let session: Arc<str> = open.session.id().into();
-                // An agent can change its lists faster than a client reads; what counts is the last one.
+                // An agent can change its lists faster than a client reads; only the last one matters.
                 while wire.backlog() > MAX_BACKLOG {
                     tokio::time::sleep(POLL).await;
                 }

@@ -1,4 +1,4 @@
-//! Who we are and what we can do, and logging in, which nobody has to.
+//! Handles `initialize` and `authenticate`: advertises Skein's capabilities and login methods. Logging in is optional.
 
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema as acp;
@@ -6,9 +6,9 @@ use agent_client_protocol::v1::schema as acp;
 use super::connection::ClientConnection;
 use super::errors;
 
-/// Uses the keys that are in the environment already.
+/// Login method that uses the keys in the environment.
 const ENVIRONMENT: &str = "environment";
-/// Runs the set-up in a terminal.
+/// Login method that runs the setup in a terminal.
 const SETUP: &str = "setup";
 
 pub(super) fn initialize(connection: &ClientConnection, request: acp::InitializeRequest) -> acp::InitializeResponse {
@@ -45,8 +45,8 @@ pub(super) fn initialize(connection: &ClientConnection, request: acp::Initialize
         .auth_methods(methods)
 }
 
-/// A first session needs manifests, a store and a model: they are made ready while the client decides what to do.
-/// What is wrong with them is told when one is asked for.
+/// Loads the manifests, the session store and the model that a first session needs, while the client decides what to
+/// do. Ignores errors: the request that opens a session reports them.
 pub(super) async fn make_ready(connection: &ClientConnection) {
     let models = async {
         if let Ok(project) = connection.project(&connection.server.cwd).await {
@@ -57,7 +57,8 @@ pub(super) async fn make_ready(connection: &ClientConnection) {
     tokio::join!(models, async { drop(connection.sessions().await) });
 }
 
-/// Finds out whether the model can be used; no session ever asks for it.
+/// Checks whether the model can be used. No session requires this. Fails if the model or its key is missing, or if the
+/// method is unknown.
 pub(super) async fn authenticate(
     connection: &ClientConnection,
     request: &acp::AuthenticateRequest,

@@ -1,7 +1,8 @@
-//! What a user can choose in a session: mode, model, approval. The same choice is shown as modes and as options.
+//! Lists and sets the options of a session: mode, model and approval level. The mode is shown both as ACP modes and as
+//! an option.
 //!
-//! Invariant: the ids are `agent/mode`, `provider:model` and the levels of approval, because users write them into
-//! their settings; an internal mode is in no list and cannot be set.
+//! Invariant: the ids are `agent/mode`, `provider:model` and the approval levels, because users write them into their
+//! settings. An internal mode is not listed and cannot be set.
 
 use agent_client_protocol::v1::schema as acp;
 
@@ -15,7 +16,7 @@ const MODE: &str = "mode";
 const MODEL: &str = "model";
 const APPROVAL: &str = "approval";
 
-/// A mode that may be chosen, or why not.
+/// Parses the id of a selectable mode. Fails if there is no such mode.
 pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
     let known = plan.selectable_modes().any(|(agent, modes)| {
         let name = &agent.manifest.name;
@@ -40,7 +41,7 @@ pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {
     acp::SessionModeState::new(open.session.choice().mode.to_string(), modes.collect())
 }
 
-/// Always the whole list.
+/// Returns all options of the session, including those of its external agent.
 pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
     let choice = open.session.choice();
     let groups: Vec<_> = open
@@ -76,7 +77,7 @@ pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
     options
 }
 
-/// Those that are configured, and always the one in use and the one that needs nothing.
+/// Returns the configured models and external agents, plus the current model and `offline`.
 fn models(open: &ClientSession, current: &str) -> Vec<String> {
     let mut names = vec![open.project.model.clone()];
     names.extend(open.project.others.iter().cloned());
@@ -104,7 +105,7 @@ fn level_in_words(level: ApprovalLevel) -> &'static str {
     }
 }
 
-/// `session/set_mode`.
+/// Handles `session/set_mode`. Fails if the mode is unknown or the session cannot switch to it.
 pub(super) async fn set_mode(open: &ClientSession, request: &acp::SetSessionModeRequest) -> Result<(), acp::Error> {
     let mode = mode(open.plan(), &request.mode_id.0)?;
     open.session.set_mode(mode).await.map_err(|error| errors::session(&error))?;
@@ -112,7 +113,7 @@ pub(super) async fn set_mode(open: &ClientSession, request: &acp::SetSessionMode
     Ok(())
 }
 
-/// `session/set_config_option`.
+/// Handles `session/set_config_option`. Fails if the option or its value is unknown.
 pub(super) async fn set_option(
     open: &ClientSession,
     request: &acp::SetSessionConfigOptionRequest,
@@ -146,8 +147,8 @@ pub(super) async fn set_option(
     set.map_err(|error| errors::session(&error))
 }
 
-/// What a client that knows one of the two surfaces must hear after a change on the other, and the commands of the
-/// mode it is in now.
+/// Returns the current mode, options and commands. Modes and options show the same choice, so a change of one must also
+/// reach clients that know only the other.
 pub(super) async fn refresh_updates(open: &ClientSession) -> Vec<acp::SessionUpdate> {
     let mode = acp::CurrentModeUpdate::new(open.session.choice().mode.to_string());
     vec![

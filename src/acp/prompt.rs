@@ -1,4 +1,4 @@
-//! One turn: from the prompt to its stop reason.
+//! Runs a turn of an ACP session, from the prompt to its stop reason.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::orchestrator::PromptOptions;
 use crate::session::PromptError;
 
-/// Runs the turn that `running` stands for. `place` is its place among the session's requests.
+/// Runs the turn of `running` when `place`, its ticket among the session's requests, comes up. Fails if the prompt is
+/// invalid, its mode cannot be entered or the turn fails.
 pub(super) async fn prompt(
     connection: &ClientConnection,
     open: &Arc<ClientSession>,
@@ -63,7 +64,7 @@ pub(super) async fn prompt(
         }
     };
     let begun = open.session.begin().map_err(|error| errors::prompt(&error))?;
-    // The turn has its mode; a switch that follows is for the next turn.
+    // The turn has its mode; a later switch applies to the next turn.
     drop(order);
     let front = Arc::clone(&updates) as Arc<dyn Notifier>;
     let wish = PromptOptions { from_user: typed, plan_only: false };
@@ -74,7 +75,7 @@ pub(super) async fn prompt(
     answer(ended)
 }
 
-/// An answer of our own, in which no model took part.
+/// Sends an answer that Skein gives without a model.
 fn answer_with_text(updates: &Updates, text: String) -> acp::PromptResponse {
     updates.status(StatusUpdate::Text(text));
     acp::PromptResponse::new(acp::StopReason::EndTurn)

@@ -1,4 +1,4 @@
-//! Sessions of a client: new, load, resume, fork, list, delete, close.
+//! Handles the session requests of a client: new, load, resume, fork, list and delete.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::store::{Cursor, FolderFilter, ListFilter, StoredSession};
 const PAGE: usize = 50;
 const DEFAULT_MODE: &str = "goose/assistant";
 
-/// What a session is given by its client.
+/// The checked parameters that a client gives a session.
 struct SessionParams {
     cwd: PathBuf,
     roots: Vec<PathBuf>,
@@ -38,13 +38,13 @@ impl SessionParams {
             }
         }
         if !cwd.is_dir() {
-            return Err(errors::invalid_params(format!("the working directory `{}` is not there", cwd.display())));
+            return Err(errors::invalid_params(format!("the working directory `{}` does not exist", cwd.display())));
         }
         Ok(Self { cwd, roots, servers })
     }
 }
 
-/// Everything around a session that follows from what it is given.
+/// The project, services and default settings of a session, derived from its parameters.
 struct SessionInputs {
     project: Project,
     client_services: Vec<Arc<ServiceEntry>>,
@@ -98,7 +98,8 @@ fn default_mode(plan: &Plan, agent: Option<&str>, mode: Option<&str>) -> Result<
     options::mode(plan, &id)
 }
 
-/// The client's MCP servers as services of the session. One that cannot be used is told and left out.
+/// Converts the client's MCP servers to services of the session. Leaves out servers that cannot be used and adds a
+/// notice about each to `untold`.
 fn client_services(
     servers: &[acp::McpServer],
     cwd: &Path,
@@ -150,7 +151,8 @@ pub(super) async fn new(
     Ok(connection.add(live, around.project, around.pending_notices, 0))
 }
 
-/// A stored session, open again; with its record.
+/// Opens a stored session again. Returns it with its stored events. Fails if the store has no such session, or if its
+/// external agent cannot resume it.
 async fn reopen(
     connection: &ClientConnection,
     client: &ConnectionTo<Client>,
@@ -161,12 +163,12 @@ async fn reopen(
     let sessions = connection.sessions().await?;
     let stored = sessions.store().find(&id.0).await.map_err(|error| errors::internal_error(error.to_string()))?;
     let cwd = stored.ok_or_else(|| errors::not_stored(&id.0))?.cwd;
-    // It works where it began, so the manifests and the trust of that folder are what counts.
+    // A session stays in the folder where it started, so the manifests and the trust of that folder apply.
     let mut around = SessionInputs::of(connection, &cwd, &given.servers).await?;
     if cwd != given.cwd {
         around.pending_notices.push(format!("the session works in {}, where it began", cwd.display()));
     }
-    // What is open here already is let go, now that nothing but the store can keep it from being opened again.
+    // Close the session if it is open here. Not earlier: an error above must leave it open.
     connection.close(id).await;
     let host = |stored: &StoredSession| around.host(connection, client, &stored.id, &stored.cwd);
     let opened = sessions.open(&id.0, given.roots, around.fallback.clone(), host).await;
@@ -181,7 +183,7 @@ async fn reopen(
     Ok((connection.add(opened.session, around.project, around.pending_notices, events), opened.events))
 }
 
-/// The whole talk is told before this returns.
+/// Loads a stored session. Sends its whole history to the client before it returns.
 pub(super) async fn load(
     connection: &ClientConnection,
     client: &ConnectionTo<Client>,
@@ -220,7 +222,7 @@ pub(super) async fn list(
 ) -> Result<acp::ListSessionsResponse, acp::Error> {
     let after = request.cursor.as_deref().map(cursor).transpose()?;
     let within = request.cwd.map_or(FolderFilter::Anywhere, FolderFilter::Folder);
-    // One more than is shown tells whether there is another page.
+    // One session more than a page shows whether there is another page.
     let filter = ListFilter { within, after, limit: Some(PAGE + 1), ..ListFilter::default() };
     let listed = connection.sessions().await?.store().list(filter).await;
     let mut listed = listed.map_err(|error| errors::internal_error(error.to_string()))?;
@@ -253,7 +255,7 @@ pub(super) async fn delete(
     deleted.map(drop).map_err(|error| errors::session(&error))
 }
 
-/// What follows the answer to a session's set-up: its commands, and what the user should know.
+/// Sends the commands, options and notices of a session after the response that opened it.
 pub(super) async fn finish_setup(
     connection: &ClientConnection,
     client: &ConnectionTo<Client>,
@@ -261,13 +263,13 @@ pub(super) async fn finish_setup(
 ) {
     let commands = super::commands::update(open).await;
     let mut updates = vec![commands];
-    // What can be chosen at an agent outside is known once it has opened a session, too.
+    // The options of an external agent are known only once it has opened a session.
     if open.session.external_session().is_some_and(|seat| !seat.options().is_empty()) {
         updates.push(acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options::options(open))));
     }
     let id = acp::SessionId::new(open.session.id());
     for update in updates {
-        // A client that went away hears nothing more.
+        // Fails only if the client has disconnected.
         drop(client.send_notification(acp::SessionNotification::new(id.clone(), update)));
     }
     super::external::watch_options(connection, open);

@@ -1,5 +1,5 @@
-//! A session that works for another, for a client that shows such sessions apart: announced in the other one, told under
-//! its own id, and its end told in the other one.
+//! Reports child sessions to a client that supports subagents. The parent session announces the start and the end of a
+//! child session; updates in between are sent under the id of the child.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::updates::Updates;
 use super::wire::ClientWriter;
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, StopReason};
 
-/// See the module.
+/// A notifier that sends the events of one child session to the client.
 pub(super) struct Subagent {
     wire: ClientWriter,
     parent: Arc<str>,
@@ -61,7 +61,7 @@ impl Notifier for Subagent {
     }
 
     fn status(&self, status: StatusUpdate) {
-        // How full its window is says nothing about that of the parent.
+        // The usage of the child's context window does not apply to the parent's.
         if !matches!(status, StatusUpdate::Usage { .. }) {
             self.updates.status(status);
         }

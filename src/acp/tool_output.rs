@@ -1,7 +1,7 @@
-//! What the answer of somebody else's tool speaks of: files of the session as places, changes of files as diffs, and the
-//! page of an MCP app as a link. Our own tools tell such things themselves.
+//! Extracts file locations, diffs and MCP app links from the result of a third-party tool. Built-in tools report these
+//! themselves.
 //!
-//! Invariant: only what lies below the folders of the session is shown as a place, and nothing is guessed from text.
+//! Invariant: only files below the folders of the session become locations, and nothing is guessed from text.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,10 +13,10 @@ use crate::tool::ToolOutcome;
 
 const MAX_PLACES: usize = 20;
 const MAX_DIFFS: usize = 20;
-/// A longer text is not shown as a diff.
+/// Longer texts, in bytes, are not shown as a diff.
 const MAX_TEXT: usize = 256 << 10;
 const MAX_DEPTH: usize = 6;
-/// So many values are looked at.
+/// Maximum number of JSON values to visit in one result.
 const MAX_VALUES: usize = 2_000;
 
 const PATHS: [&str; 5] = ["path", "file", "filePath", "file_path", "filename"];
@@ -24,8 +24,8 @@ const BEFORE: [&str; 4] = ["oldText", "old_text", "oldContent", "before"];
 const AFTER: [&str; 4] = ["newText", "new_text", "newContent", "after"];
 const LINES: [&str; 4] = ["line", "lineNumber", "line_number", "startLine"];
 
-/// Files of the session that are there and that the answer names: by absolute path in what is structured, or by `file:`
-/// addresses of links and resources.
+/// Returns the existing files of the session that the result names: by absolute path in structured content, or by the
+/// `file:` URI of a link or resource.
 pub(super) fn places(outcome: &ToolOutcome, roots: &[PathBuf]) -> Vec<acp::ToolCallLocation> {
     let mut places: Vec<acp::ToolCallLocation> = Vec::new();
     let mut add = |path: PathBuf, line: Option<u32>| {
@@ -59,7 +59,8 @@ pub(super) fn places(outcome: &ToolOutcome, roots: &[PathBuf]) -> Vec<acp::ToolC
     places
 }
 
-/// Changes that the answer holds as values: a path below the session's folders, and the text before and after.
+/// Returns the changes in the structured content of a successful result. A change is an object with a path below the
+/// session's folders, the new text, and possibly the old one.
 pub(super) fn diffs(outcome: &ToolOutcome, cwd: &Path, roots: &[PathBuf]) -> Vec<acp::ToolCallContent> {
     let mut diffs = Vec::new();
     let mut left = MAX_VALUES;
@@ -80,7 +81,7 @@ pub(super) fn diffs(outcome: &ToolOutcome, cwd: &Path, roots: &[PathBuf]) -> Vec
     diffs
 }
 
-/// The page of an MCP app, which a client that shows such pages can read through us.
+/// Returns a link to the page of an MCP app. A client that shows such pages can read it through Skein.
 pub(super) fn app(uri: &str, title: &str) -> acp::ToolCallContent {
     let link = acp::ResourceLink::new(title, uri).mime_type("text/html;profile=mcp-app".to_owned());
     acp::ContentBlock::ResourceLink(link).into()
@@ -110,7 +111,7 @@ fn is_below(path: &Path, roots: &[PathBuf]) -> bool {
     straight && roots.iter().any(|root| path.starts_with(root) && path != root)
 }
 
-/// The path of a `file:` address on this machine.
+/// Returns the path of a `file:` URI. `None` if it is malformed or refers to another host.
 fn file_of(uri: &str) -> Option<PathBuf> {
     let path = uri.strip_prefix("file://")?;
     let path = path.strip_prefix("localhost").unwrap_or(path);

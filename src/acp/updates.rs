@@ -1,6 +1,6 @@
-//! What happens in a session, told to its client as updates: while it happens, and again when a session is loaded.
+//! Sends the events of a session to its client as updates: live, and again when a session is loaded.
 //!
-//! Invariant: nothing is sent that the client did not say it understands.
+//! Invariant: the client receives only updates that it advertised support for.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ use crate::graph::Plan;
 use crate::session::Session;
 use crate::tool::Activity;
 
-/// Tells one session's client what happens.
+/// A notifier that sends the events of one session to its client.
 pub(super) struct Updates {
     wire: ClientWriter,
     session_id: Arc<str>,
-    /// Not kept: a session ends though somebody still tells of it.
+    /// Weak, so that a notifier does not keep the session open.
     session: Weak<Session>,
     cwd: PathBuf,
-    /// Below these a tool's answer may name files.
+    /// Files below these folders are shown as locations if a tool's result names them.
     roots: Vec<PathBuf>,
     plan: Arc<Plan>,
     features: ClientFeatures,
@@ -35,8 +35,8 @@ pub(super) struct Updates {
     messages: Arc<MessageIds>,
 }
 
-/// Gives every message of a session an id of its own, also in the eyes of a client that knows the session from
-/// before it was opened again.
+/// Gives every message of a session a unique id, also for a client that knows the session from before it was opened
+/// again.
 #[derive(Debug)]
 pub(super) struct MessageIds {
     opening: usize,
@@ -44,7 +44,7 @@ pub(super) struct MessageIds {
 }
 
 impl MessageIds {
-    /// For a session that has had so many events.
+    /// Creates the ids for a session that has `events` events so far. The number keeps them apart from earlier ids.
     pub(super) fn after(events: usize) -> Self {
         Self { opening: events, next: AtomicU64::new(0) }
     }
@@ -54,13 +54,13 @@ impl MessageIds {
     }
 }
 
-/// What the client understands beyond the basics.
+/// Optional protocol features that the client supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ClientFeatures {
     pub(super) notices: bool,
     pub(super) compaction: bool,
     pub(super) subagents: bool,
-    /// Questions with fields to fill in, and with a page to open.
+    /// Elicitations with a form to fill in (`forms`) or a page to open (`pages`).
     pub(super) forms: bool,
     pub(super) pages: bool,
 }
@@ -81,7 +81,7 @@ impl ClientFeatures {
 
 #[derive(Default)]
 struct TurnDisplay {
-    /// The message that is being said, by voice.
+    /// Kind and id of the message that is being streamed.
     speaking: Option<(ChunkKind, Arc<str>)>,
     calls: HashMap<String, CallDisplay>,
 }
@@ -99,7 +99,7 @@ impl Updates {
         Self { wire, session_id, session, cwd, roots, plan, features, turn: Mutex::default(), messages }
     }
 
-    /// The way to the client, and the session it is told about.
+    /// Returns the writer to the client and the session id of the updates.
     pub(super) fn target(&self) -> (ClientWriter, Arc<str>) {
         (self.wire.clone(), Arc::clone(&self.session_id))
     }
@@ -108,7 +108,7 @@ impl Updates {
         self.features
     }
 
-    /// The same client, for a session that works for this one.
+    /// Returns a notifier to the same client for a child session.
     pub(super) fn of_child(&self, session: &str) -> Self {
         let messages = Arc::new(MessageIds::after(0));
         Self {
@@ -124,14 +124,14 @@ impl Updates {
         }
     }
 
-    /// Everything that happened so far, for a client that does not know it.
+    /// Sends all past events, for a client that does not know them.
     pub(super) fn replay(&self, events: &[Event]) {
         for (_, event) in active_events(events) {
             match event {
                 Event::Message { message } => self.replay_message(message),
                 Event::ToolEnded { id, outcome, activity, .. } => {
                     let shown = self.turn().calls.remove(id).unwrap_or_default();
-                    // The client's terminals of those days are gone; what was said in them is in the outcome.
+                    // The client's terminals no longer exist; their output is in the outcome.
                     let lasting = activity.iter().filter(|activity| !matches!(activity, Activity::Terminal { .. }));
                     self.send(shown.finish(id, outcome, &lasting.cloned().collect::<Vec<_>>(), self.folders()));
                     for activity in activity {
@@ -148,7 +148,7 @@ impl Updates {
                 | Event::Undone { .. } => self.show(event, false),
             }
         }
-        // A call that was cut off by the end of the program will not end any more.
+        // A call that was running when the program ended has no end event: mark it as failed.
         let left: Vec<_> = self.turn().calls.drain().map(|(id, _)| id).collect();
         for id in left {
             let fields = acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::Failed);
@@ -161,7 +161,7 @@ impl Updates {
         let said = |content: &Content| acp::ContentChunk::new(content::block(content)).message_id(id.clone());
         for part in &message.parts {
             self.send(match (part, message.role) {
-                // Not what the user said.
+                // The user did not write this text.
                 (MessagePart::Content(Content::Injected(_)), _) => continue,
                 (MessagePart::Content(content), Role::User) => acp::SessionUpdate::UserMessageChunk(said(content)),
                 (MessagePart::Content(content), Role::Assistant) => {
@@ -172,19 +172,19 @@ impl Updates {
                     let chunk = acp::ContentChunk::new(content::block(&Content::text(text.as_str()))).message_id(id);
                     acp::SessionUpdate::AgentThoughtChunk(chunk)
                 }
-                // Told by the events of the calls themselves.
+                // The events of the calls show these.
                 (MessagePart::ToolUse(_) | MessagePart::ToolResult(_), _) => continue,
             });
         }
     }
 
-    /// What lasts, as far as it was not told while it grew; `live` if it happens now.
+    /// Sends an event, except for the parts that status updates have already sent. `live` is false in a replay.
     fn show(&self, event: &Event, live: bool) {
         let mut turn = self.turn();
         match event {
-            // The next words are a new message.
+            // Further text belongs to a new message.
             Event::Message { .. } => turn.speaking = None,
-            // The client sees it in the session of whoever makes it.
+            // The client sees the call in the child session that makes it.
             Event::ToolStarted { by: Some(_), .. } if live && self.features.subagents => {}
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
@@ -216,7 +216,7 @@ impl Updates {
         }
     }
 
-    /// Something the user should know. A client without notices hears it as a thought.
+    /// Sends a notice to the user. A client without notices receives it as a thought.
     pub(super) fn notice(&self, severity: acp::NoticeSeverity, text: &str) {
         if self.features.notices {
             return self.send(acp::SessionUpdate::Notice(acp::Notice::new(severity, text)));
@@ -231,7 +231,7 @@ impl Updates {
         });
     }
 
-    /// A piece of an answer of our own that is not text.
+    /// Sends a non-text part of an answer that Skein gives without a model.
     pub(super) fn show_piece(&self, content: &Content) {
         let id = acp::MessageId::new(self.next_message());
         let chunk = acp::ContentChunk::new(content::block(content)).message_id(id);
@@ -292,13 +292,13 @@ impl Notifier for Updates {
             }
             StatusUpdate::ToolActivity { id, activity } => {
                 let mut turn = self.turn();
-                // What comes after the end of a call is not told.
+                // Activity after the end of a call is not sent.
                 if let Some(update) = turn.calls.get_mut(&id).and_then(|shown| shown.active(&id, &activity)) {
                     self.send(update);
                 }
             }
             StatusUpdate::Usage { turn, context } => {
-                // Without the size of the window there is nothing to show it in.
+                // Usage cannot be shown without the size of the context window.
                 let Some(live) = self.session.upgrade() else { return };
                 if let Some(window) = live.window() {
                     let cost = live.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));

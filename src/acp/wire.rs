@@ -1,8 +1,8 @@
-//! Lines in and lines out. Whatever leaves goes through one queue to one thread, so its order is the order in which
-//! it was put there. Updates do not take the way through the SDK, which costs thirty times as much as writing them.
+//! Reads and writes lines. All output goes through one queue to one thread, so it is written in the order in which it
+//! was queued. Updates bypass the SDK, which costs thirty times as much as writing them.
 //!
-//! Invariant: what is written is one JSON message a line, and nothing else; a line that cannot be read is answered,
-//! never the end of the connection.
+//! Invariant: every output line is one JSON message. A line that cannot be parsed is answered with an error and never
+//! ends the connection.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,41 +17,41 @@ use serde_json::Value;
 
 use crate::agents::ChunkTemplate;
 
-/// A longer line is no message: prompts with pictures stay far below.
+/// Maximum length of an input line in bytes; prompts with images are far shorter.
 const MAX_LINE: u64 = 64 << 20;
-/// Text that waits is joined into chunks of about this size.
+/// Queued text is merged into chunks of about this size, in bytes.
 const MAX_CHUNK: usize = 16 << 10;
 const MAX_BUFFER: usize = 256 << 10;
-/// How long the writer lets pieces of a message gather after it has written one.
+/// How long the writer collects chunks after it has written one.
 const BATCH_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The way out. A cheap handle; the writer ends when the last one is gone.
+/// A cheap handle to the output queue. The writer thread ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct ClientWriter {
     queue: Arc<QueueHandle>,
 }
 
-/// What waits to be written. To wake the writer for every piece of a stream costs more than to write it, so it is
-/// not woken for a piece while it lets them gather; for everything else it is.
+/// The queue of items to write. Waking the writer for every chunk of a stream costs more than writing it. While the
+/// writer collects chunks, only other items wake it.
 #[derive(Debug, Default)]
 struct OutputQueue {
     state: Mutex<State>,
     changed: Condvar,
-    /// Bytes that were put here and are not written yet, those in the writer's hands included.
+    /// Bytes that were queued and are not written yet, including those the writer has taken.
     unwritten: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<OutputItem>,
-    /// The writer has just written a piece of a message.
+    /// The writer has just written a chunk and collects more.
     gathering: bool,
     closed: bool,
-    /// The client no longer reads: nothing more is kept for it.
+    /// The client no longer reads: further items are dropped.
     broken: bool,
 }
 
-/// The handles' share in the queue: the last one to go closes it.
+/// Shared by all handles; closes the queue when the last handle is dropped.
 #[derive(Debug)]
 struct QueueHandle(Arc<OutputQueue>);
 
@@ -84,7 +84,7 @@ impl OutputQueue {
         }
     }
 
-    /// The client no longer reads.
+    /// Empties the queue and drops all further items, because the client no longer reads.
     fn break_off(&self) {
         let mut state = self.state();
         state.broken = true;
@@ -92,13 +92,13 @@ impl OutputQueue {
         self.unwritten.store(0, Ordering::Relaxed);
     }
 
-    /// Everything that waits, as soon as something does; nothing when the queue is closed and empty.
-    /// `after_piece`: a piece was written last.
+    /// Waits for items and returns all of them. Returns an empty queue once it is closed and empty. If `after_piece`, a
+    /// chunk was written last, so more chunks are collected first.
     fn take(&self, after_piece: bool) -> VecDeque<OutputItem> {
         let mut state = self.state();
         if after_piece && !state.closed && state.waiting.is_empty() {
             state.gathering = true;
-            // Woken early by anything but a piece.
+            // Any item but a chunk ends the wait early.
             let waited = self.changed.wait_timeout(state, BATCH_INTERVAL).unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
             state.gathering = false;
@@ -110,14 +110,14 @@ impl OutputQueue {
     }
 }
 
-/// Whose words a chunk holds.
+/// Whether a chunk belongs to the agent's message or its thoughts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkKind {
     Agent,
     Thought,
 }
 
-/// A piece of a message that is being said.
+/// A chunk of a message that is being streamed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MessageChunk {
     pub(super) session: Arc<str>,
@@ -126,7 +126,7 @@ pub(super) struct MessageChunk {
     pub(super) text: String,
 }
 
-/// A piece of a message that somebody else frames.
+/// A chunk of an external agent's message, framed by that agent's template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ExternalChunk {
     session: Arc<str>,
@@ -142,12 +142,12 @@ enum OutputItem {
 }
 
 impl ClientWriter {
-    /// Starts the writer. It can be waited for once every handle is gone.
+    /// Starts the writer thread. It ends, and can be joined, once every handle is dropped.
     pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, JoinHandle<()>)> {
         let queue: Arc<OutputQueue> = Arc::default();
         let waiting = Arc::clone(&queue);
         let writer = std::thread::Builder::new().name("acp-writer".to_owned()).spawn(move || {
-            // A client that went away ends the connection by itself: its end of stdin closes, too.
+            // A client that disconnects also closes stdin, which ends the connection.
             if let Err(error) = write_all(&waiting, output) {
                 tracing::info!(%error, "the client no longer reads");
                 waiting.break_off();
@@ -156,32 +156,32 @@ impl ClientWriter {
         Ok((Self { queue: Arc::new(QueueHandle(queue)) }, writer))
     }
 
-    /// A piece of text, joined with its neighbours if they still wait.
+    /// Queues a chunk. Merges it with the queued chunk before it, if both belong to one message.
     pub(super) fn send_chunk(&self, chunk: MessageChunk) {
         self.send(OutputItem::Chunk(chunk));
     }
 
-    /// A piece of text as somebody else frames it, joined with its neighbours if they still wait.
+    /// Queues a chunk of an external agent. Merges it with the queued chunk before it, if both have one template.
     pub(super) fn send_external_chunk(&self, session: &Arc<str>, frame: Arc<ChunkTemplate>, text: String) {
         self.send(OutputItem::External(ExternalChunk { session: Arc::clone(session), template: frame, text }));
     }
 
     pub(super) fn send_update(&self, session: &Arc<str>, update: acp::SessionUpdate) {
         let params = acp::SessionNotification::new(Arc::clone(session), update);
-        // The types of the protocol hold values that JSON can hold.
+        // Serialization cannot fail: the protocol types contain only JSON values.
         if let Ok(params) = serde_json::to_string(&params) {
             self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
         }
     }
 
-    /// An update that somebody else wrote, and that is known to be one but for its session.
+    /// Sends the valid update of an external agent, with `session` as its session id.
     pub(super) fn send_raw_update(&self, session: &str, told: &Value) {
         let mut params = told.clone();
         params["sessionId"] = session.into();
         self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
     }
 
-    /// Bytes that wait for the client.
+    /// Returns the number of bytes that are not written to the client yet.
     pub(super) fn backlog(&self) -> usize {
         self.queue.0.unwritten.load(Ordering::Relaxed)
     }
@@ -190,7 +190,7 @@ impl ClientWriter {
         self.queue.0.push(outgoing);
     }
 
-    /// Where the SDK puts its lines.
+    /// Returns the sink for the lines of the SDK.
     pub(super) fn sink(&self) -> impl Sink<String, Error = io::Error> + Send + 'static + use<> {
         let wire = self.clone();
         futures::sink::unfold(wire, |wire, line: String| async move {
@@ -231,7 +231,7 @@ impl OutputItem {
         !matches!(self, OutputItem::Line(_))
     }
 
-    /// The bytes that it keeps; joined pieces keep as many as they did apart.
+    /// Returns the bytes that the item counts for; merged chunks count for the sum of their parts.
     fn size(&self) -> usize {
         match self {
             OutputItem::Line(line) => line.len(),
@@ -240,7 +240,7 @@ impl OutputItem {
         }
     }
 
-    /// Takes in `next` if both are pieces of one message; gives it back if not.
+    /// Appends `next` if both are chunks of one message. Otherwise returns `next`.
     fn try_merge(&mut self, next: OutputItem) -> Option<OutputItem> {
         if let (OutputItem::External(piece), OutputItem::External(more)) = (&mut *self, &next)
             && (&piece.session, &piece.template) == (&more.session, &more.template)
@@ -282,7 +282,7 @@ impl ExternalChunk {
 }
 
 impl MessageChunk {
-    /// What serde makes of the protocol's own type, without its cost; a test compares the two.
+    /// Writes the same JSON as serde for the protocol's type, at a lower cost; a test compares the two.
     fn write(&self, buffer: &mut Vec<u8>) {
         let kind = match self.kind {
             ChunkKind::Agent => "agent_message_chunk",
@@ -301,19 +301,19 @@ impl MessageChunk {
 }
 
 fn text(buffer: &mut Vec<u8>, text: &str) {
-    // Text into memory cannot fail.
+    // Writing a string to memory cannot fail.
     drop(serde_json::to_writer(buffer, text));
 }
 
-/// The lines of `input`, read by a thread of its own: one hop less than through the runtime's pool. A line that is
-/// not UTF-8 or far too long becomes one that is no JSON either, so that the SDK answers it as such and goes on.
+/// Returns the lines of `input`, read by a dedicated thread: one hop less than through the runtime's pool. Replaces a
+/// line that is too long or not UTF-8 with text that is not JSON, so that the SDK answers with a parse error.
 pub(super) fn lines(input: impl Read + Send + 'static) -> io::Result<impl Stream<Item = io::Result<String>> + Send> {
     let (tell, told) = futures::channel::mpsc::unbounded();
     std::thread::Builder::new().name("acp-reader".to_owned()).spawn(move || {
         let mut reader = BufReader::with_capacity(64 << 10, input);
         while let Some(line) = next_line(&mut reader).transpose() {
             let failed = line.is_err();
-            // Nobody listens any more: the connection has ended.
+            // A failed send means that the connection has ended.
             if tell.unbounded_send(line).is_err() || failed {
                 return;
             }

@@ -1,10 +1,10 @@
-//! Bindings of this process that programs outside of it attach to: over a socket that only the user can open, with a
-//! token that is good once, or over HTTP on this machine, with a token in every request.
+//! Lets other programs attach to bindings of this process. Over a socket that only the user can open, a program
+//! presents a single-use token. Over HTTP on this machine, it presents a token in every request.
 //!
-//! A program that connects to the socket sends its token and a line feed. It is answered with one line: [`ATTACHED`],
-//! after which both sides speak MCP, or why it is not let in.
+//! A program that connects to the socket sends its token and a line feed. The answer is one line: [`ATTACHED`], after
+//! which both sides use MCP, or the reason for a refusal.
 //!
-//! Invariant: whoever shows no token that was given out reaches nothing, and what was offered ends with its offer.
+//! Invariant: a program without a valid token reaches no binding, and dropping an offer ends its connections.
 
 mod http;
 mod token;
@@ -26,43 +26,44 @@ use super::export::BindingServer;
 use crate::socket;
 use crate::task::TaskScope;
 
-/// Where `skein mcp --attach` finds the socket and the token. Arguments would be visible to other users.
+/// Environment variables from which `skein mcp --attach` reads the socket and the token. Arguments would be visible to
+/// other users.
 pub const SOCKET_VARIABLE: &str = "SKEIN_ATTACH_SOCKET";
 pub const TOKEN_VARIABLE: &str = "SKEIN_ATTACH_TOKEN";
 
-/// The line that lets a program in.
+/// The line that accepts a program.
 pub const ATTACHED: &str = "attached";
 
-/// How long a program may take to show its token.
+/// How long a program may take to send its token, and to read the answer.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long nobody is let in after the system could not do it, for want of file handles, say.
+/// Pause after the system failed to accept a connection, for example for lack of file handles.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Of sockets; not that of the sockets that tell how a Skein is.
+/// File extension of attach sockets; status sockets have another one.
 const EXTENSION: &str = "attach";
 
-/// Where programs attach to bindings of this process. A cheap handle.
+/// A cheap handle to offer bindings of this process to other programs.
 #[derive(Clone)]
 pub struct Attachments {
     folder: PathBuf,
     scope: TaskScope,
-    /// The socket, once something was offered on it.
+    /// The path of the socket. `None` before the first offer.
     socket: Arc<Mutex<Option<PathBuf>>>,
     offers: Offers,
 }
 
-/// What is offered on the socket, in the order in which it was.
+/// Offers on the socket, in the order in which they were made.
 type Offers = Arc<Mutex<BTreeMap<u64, PendingOffer>>>;
 
 struct PendingOffer {
     token: Token,
-    /// Gone when it was used.
+    /// `None` once the token was used.
     export: Option<BindingServer>,
     ended: CancellationToken,
 }
 
-/// A view that a program can attach to, once. Dropping it withdraws it and ends the connection that used it.
+/// An offer that one program can attach to, once. Dropping it withdraws the offer and ends the connection that uses it.
 pub struct SocketOffer {
     pub socket: PathBuf,
     pub token: String,
@@ -71,12 +72,13 @@ pub struct SocketOffer {
 }
 
 impl Attachments {
-    /// `folder` gets a socket of this process when something is first offered. All ends with `scope`.
+    /// Creates a handle. The first offer creates a socket in `folder`. All offers end with `scope`.
     pub fn new(folder: PathBuf, scope: &TaskScope) -> Self {
         Self { folder, scope: scope.clone(), socket: Arc::default(), offers: Arc::default() }
     }
 
-    /// Whoever connects to the socket and shows the token is served this view, once.
+    /// Offers a binding on the socket, to the first program that presents the token. Fails if the socket cannot be
+    /// created, the system gives no random numbers, or the scope has ended.
     pub fn offer(&self, export: BindingServer) -> Result<SocketOffer, String> {
         let socket = self.socket()?;
         let token = Token::new()?;
@@ -87,19 +89,19 @@ impl Attachments {
         Ok(SocketOffer { socket, token: token.text().to_owned(), id, offers: Arc::clone(&self.offers) })
     }
 
-    /// Whoever shows the token in every request is served this view, over HTTP on this machine, until the offer is
-    /// dropped.
+    /// Offers a binding over HTTP on this machine, to clients that present the token in every request, until the offer
+    /// is dropped. Fails if no port is free, the system gives no random numbers, or the scope has ended.
     pub fn offer_http(&self, export: BindingServer) -> Result<HttpOffer, String> {
         http::offer(export, Token::new()?, self.end_token()?, &self.scope)
     }
 
-    /// Cancelled when everything ends, and with the offer that it is for.
+    /// Returns a token for an offer that is also cancelled with the scope. Fails if the scope has ended.
     fn end_token(&self) -> Result<CancellationToken, String> {
         let ended = self.scope.cancelled().child_token();
         if ended.is_cancelled() { Err("skein is about to end".to_owned()) } else { Ok(ended) }
     }
 
-    /// The socket, which is made when it is first needed.
+    /// Returns the path of the socket, which the first call creates. Fails if it cannot be created.
     fn socket(&self) -> Result<PathBuf, String> {
         let mut made = lock(&self.socket);
         if let Some(path) = &*made {
@@ -118,7 +120,7 @@ impl Attachments {
     }
 }
 
-/// Removes the sockets that killed Skeins left behind.
+/// Removes the sockets of Skein processes that were killed.
 fn sweep(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let sockets = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|of| of == EXTENSION));
@@ -133,7 +135,7 @@ async fn accept(listener: UnixListener, path: PathBuf, scope: TaskScope, offers:
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            // Each in its own task, so that one that is slow or silent holds up nobody.
+            // One task per connection, so that a slow or silent program does not block others.
             Ok((stream, _)) => {
                 let (offers, cancelled) = (Arc::clone(&offers), scope.cancelled().clone());
                 scope.spawn(async move {
@@ -145,7 +147,7 @@ async fn accept(listener: UnixListener, path: PathBuf, scope: TaskScope, offers:
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "nobody can attach at the moment");
+                tracing::warn!(%error, "no program can attach at the moment");
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
@@ -153,12 +155,12 @@ async fn accept(listener: UnixListener, path: PathBuf, scope: TaskScope, offers:
     drop(std::fs::remove_file(&path));
 }
 
-/// One connection, from the token to its end.
+/// Serves one connection: checks the token, then serves the offered binding until either side ends.
 async fn attend(stream: UnixStream, offers: &Offers) {
     let (reading, mut writing) = stream.into_split();
     let mut reading = BufReader::new(reading);
     let mut line = Vec::new();
-    // One more than a token and its line feed, so that what is longer is seen to be wrong.
+    // One byte more than a token and its line feed, so that a longer token is detected.
     let mut limited = (&mut reading).take(Token::DIGITS as u64 + 2);
     let shown = tokio::time::timeout(TOKEN_TIMEOUT, limited.read_until(b'\n', &mut line)).await;
     let admitted = match shown {
@@ -182,7 +184,8 @@ async fn attend(stream: UnixStream, offers: &Offers) {
     }
 }
 
-/// What the token stands for. Every offer is compared, so that the time tells nothing.
+/// Returns the binding that is offered under the token, and uses up the token. Compares every offer, so that the timing
+/// reveals nothing. Fails if the token is unknown or was used before.
 fn admit(shown: &[u8], offers: &Offers) -> Result<(BindingServer, CancellationToken), &'static str> {
     let mut offers = lock(offers);
     let mut found = None;
@@ -191,7 +194,7 @@ fn admit(shown: &[u8], offers: &Offers) -> Result<(BindingServer, CancellationTo
             found = Some(offered);
         }
     }
-    let offered = found.ok_or("the token is not known here, or what it stood for was withdrawn")?;
+    let offered = found.ok_or("the token is unknown, or its offer was withdrawn")?;
     let export = offered.export.take().ok_or("the token was used already, and it is good once")?;
     Ok((export, offered.ended.clone()))
 }
@@ -214,7 +217,7 @@ impl std::fmt::Debug for Attachments {
     }
 }
 
-/// Without the token: what is shown ends up in logs.
+/// Omits the token, because debug output ends up in logs.
 impl std::fmt::Debug for SocketOffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SocketOffer").field("socket", &self.socket).finish_non_exhaustive()

@@ -1,7 +1,7 @@
-//! A binding offered outward as an MCP server: what the mode may use, and nothing else.
+//! Serves a binding as an MCP server: the tools, resources and prompts that its mode may use, and nothing else.
 //!
-//! Invariant: the list of tools does not change while a client is connected, and every call goes through the binding
-//! that counts at that moment.
+//! Invariant: the tool list does not change while a client is connected, and every call goes through the binding that
+//! is current at that moment.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -22,10 +22,10 @@ use crate::broker::{Binding, BoundTool, Requester};
 use crate::conversation::Content;
 use crate::tool::{CallContext, CallProgress, ServiceError, SessionContext, ToolOutcome};
 
-/// Progress that a slow client has not taken yet; more is dropped, the newest count.
+/// Progress messages that are buffered for a slow client; when the buffer is full, further ones are dropped.
 const PROGRESS_BUFFER: usize = 64;
 
-/// A binding as an MCP server. Clones are views of the same, with one list between them.
+/// An MCP server for a binding. Clones share one tool list.
 #[derive(Debug, Clone)]
 pub struct BindingServer {
     source: BindingSource,
@@ -35,8 +35,8 @@ pub struct BindingServer {
     listed: Arc<OnceLock<BTreeMap<String, ExportedTool>>>,
 }
 
-/// Where the binding comes from: whoever holds the session may replace it by another one of the same mode while a
-/// client is connected, and from then on the new one judges the calls.
+/// A source of the current binding of a session. The session may replace it with another one of the same mode while a
+/// client is connected; from then on the new one decides on calls.
 #[derive(Clone)]
 pub struct BindingSource {
     binding: Arc<dyn Fn() -> Arc<Binding> + Send + Sync>,
@@ -49,7 +49,8 @@ impl BindingSource {
         Self { binding: Arc::new(current), turn: Arc::new(move || never.clone()) }
     }
 
-    /// Only in a turn something is called, and with it the call ends. What is given is cancelled when no turn runs.
+    /// Allows calls only during a turn, and cancels them with it. `turn` returns the token of the current turn, or a
+    /// cancelled one if no turn is running.
     #[must_use]
     pub fn in_turns(self, turn: impl Fn() -> CancellationToken + Send + Sync + 'static) -> Self {
         Self { turn: Arc::new(turn), ..self }
@@ -68,7 +69,7 @@ impl BindingSource {
     }
 }
 
-/// A binding that stays.
+/// A source that always returns the same binding.
 impl From<Arc<Binding>> for BindingSource {
     fn from(binding: Arc<Binding>) -> Self {
         Self::new(move || Arc::clone(&binding))
@@ -81,25 +82,25 @@ impl std::fmt::Debug for BindingSource {
     }
 }
 
-/// A tool as a client was told of it.
+/// A tool as it was listed to the client.
 #[derive(Debug)]
 struct ExportedTool {
-    /// The binding's name of it.
+    /// The name of the tool in the binding.
     inside: String,
     tool: Tool,
 }
 
-/// What the tools are called on the outside.
+/// The form of the tool names that clients see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolNaming {
     /// `service__tool`.
     Qualified,
-    /// `tool`: for a service that is offered alone.
+    /// `tool`, for a binding with a single service.
     Bare,
 }
 
 impl BindingServer {
-    /// `about` opens the instructions that the client's model reads.
+    /// Creates a server. `about` is the start of the instructions for the client's model.
     pub fn new(
         source: impl Into<BindingSource>,
         session: Arc<SessionContext>,
@@ -109,7 +110,7 @@ impl BindingServer {
         Self { source: source.into(), session, names, about: about.into(), listed: Arc::default() }
     }
 
-    /// The tools by their outside names, as they were when somebody first asked for them.
+    /// Returns the tools by the names that clients see. The first call fixes the list.
     fn tool_list(&self) -> &BTreeMap<String, ExportedTool> {
         self.listed.get_or_init(|| {
             let binding = self.source.current();
@@ -128,7 +129,8 @@ impl BindingServer {
         }
     }
 
-    /// A prompt's name on the outside; `listed` is the binding's, `own` the service's.
+    /// Returns the name of a prompt that clients see. `listed` is its name in the binding, `own` the service's
+    /// definition.
     fn outside_prompt<'a>(&self, listed: &'a str, own: &'a Value) -> &'a str {
         match self.names {
             ToolNaming::Qualified => listed,
@@ -211,7 +213,7 @@ impl ServerHandler for BindingServer {
         let (cancel, mut ends) = (call_context.cancel.clone(), true);
         let token = context.meta.get_progress_token();
         if token.is_some() {
-            // Full means that the client is slow: it misses some, and hears the next.
+            // If the buffer is full, the client is slow and this message is dropped.
             call_context = call_context.with_progress(move |progress| drop(heard.try_send(progress)));
         }
         let call = binding.call(&listed.inside, request.arguments.unwrap_or_default(), call_context);
@@ -224,7 +226,7 @@ impl ServerHandler for BindingServer {
                         let mut params = ProgressNotificationParam::new(token.clone(), progress.progress);
                         params.total = progress.total;
                         params.message = progress.message;
-                        // A client that went away is noticed by the transport.
+                        // The transport detects a client that has disconnected.
                         drop(context.peer.notify_progress(params).await);
                     }
                 }
@@ -302,7 +304,7 @@ impl ServerHandler for BindingServer {
     }
 }
 
-/// MCP's JSON, kept as it came from a service, as rmcp's type.
+/// Converts unchanged MCP JSON of a service to a type of rmcp. `None` if it does not fit.
 fn parse<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_value(value.clone()).ok()
 }

@@ -1,8 +1,7 @@
-//! Asks a model until it has answered: what passes is tried again, and an answer that was cut off is taken up where
-//! it stopped.
+//! Asks a model until it has answered. Retries transient failures, and continues an answer that was cut off.
 //!
-//! Invariant: what was told to the notifier is what is kept, and no word is told twice. A wish for a tool counts only
-//! if the answer it belongs to came to its end.
+//! Invariant: the stored answer is the text that the notifier received, and no text is sent twice. A tool call counts
+//! only if its answer was complete.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +14,20 @@ use super::{Notifier, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 use crate::llm::{LlmError, MAX_ANSWER, ModelRequest, ModelStop, Provider, StreamEvent};
 
-/// What a model is told whose answer did not arrive whole. Chat interfaces have no common way to go on with a message,
-/// so the part that arrived is shown as its own and this follows.
-const GO_ON: &str = "[Your last message was cut off by a lost connection; the user has read it up to that point. Go on \
+/// The message that asks a model to continue an answer that was cut off. Chat APIs have no common way to continue a
+/// message, so this follows the part that arrived.
+const GO_ON: &str = "[Your last message was cut off by a lost connection; the user has read it up to that point. Continue \
                      exactly where it stops, in the middle of a word if need be. Do not repeat or comment on any of it. \
                      If you were about to call tools, call them now.]";
 
-/// How often and how long a model that fails is waited for.
+/// How often a failed request is repeated, and after which pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
-    /// How often it is asked again.
+    /// Maximum number of retries.
     pub retries: u32,
-    /// The first pause; each further one is twice as long, unless the provider says otherwise.
+    /// The first pause. Each later one is twice as long, unless the provider names a time.
     pub pause: Duration,
-    /// A provider that wants a longer pause is not waited for.
+    /// The longest pause. If the provider asks for more, the request fails.
     pub longest: Duration,
 }
 
@@ -43,7 +42,7 @@ pub(super) struct ModelCall<'a> {
     pub(super) notifier: &'a dyn Notifier,
     pub(super) retry: RetryPolicy,
     pub(super) cancel: &'a CancellationToken,
-    /// Whether the notifier hears the answer as it comes.
+    /// Whether the notifier receives the answer while it arrives.
     pub(super) streamed: bool,
 }
 
@@ -53,7 +52,7 @@ pub(super) struct ModelReply {
     pub(super) usage: Usage,
 }
 
-/// Why there is no answer, and what was said until then.
+/// The cause of a failure, and the part of the answer that arrived before it.
 pub(super) struct FailedReply {
     pub(super) parts: Vec<MessagePart>,
     pub(super) cause: FailureCause,
@@ -61,7 +60,7 @@ pub(super) struct FailedReply {
 
 pub(super) enum FailureCause {
     Cancelled,
-    /// Nothing was said: the request is too long.
+    /// The request is too long, and no part of an answer arrived.
     Overflow(String),
     Failed(String),
 }
@@ -88,7 +87,7 @@ impl ModelCall<'_> {
         }
     }
 
-    /// One request. `None` is a cancellation.
+    /// Sends one request. The error is `None` if the turn was cancelled.
     async fn once(
         &self,
         request: ModelRequest,
@@ -101,7 +100,7 @@ impl ModelCall<'_> {
                 () = self.cancel.cancelled() => return Err(None),
                 event = stream.next() => event,
             };
-            // What is held back until it is known to be new counts, too. Dropping the stream ends the request.
+            // Text that the joiner holds back counts, too. Dropping the stream ends the request.
             answer.size += event.as_ref().and_then(|event| event.as_ref().ok()).map_or(0, StreamEvent::size);
             if answer.size > MAX_ANSWER {
                 return Err(Some(LlmError::AnswerTooLong { model: self.provider.name().to_owned() }));
@@ -150,7 +149,7 @@ impl ModelCall<'_> {
         }
     }
 
-    /// Waits until it is worth asking again, if it is.
+    /// Waits before a retry. Fails if the error is not transient, the retries are used up or the pause is too long.
     async fn pause(&self, error: &LlmError, tries: u32, nothing_said: bool) -> Result<(), FailureCause> {
         let times = if tries > 1 { format!(" (it was asked {tries} times)") } else { String::new() };
         let retry_after = match error {
@@ -189,13 +188,13 @@ fn is_said(part: &MessagePart) -> bool {
     !matches!(part, MessagePart::ToolUse(_))
 }
 
-/// An answer as it grows: neighbouring pieces of one kind are one part.
+/// An answer while it arrives. Adjacent chunks of one kind form one part.
 #[derive(Default)]
 struct PartialReply {
     parts: Vec<MessagePart>,
     joint: ReplyJoiner,
     joint_thought: ReplyJoiner,
-    /// Bytes that the model has sent, over all tries.
+    /// Bytes that the model has sent, over all attempts.
     size: usize,
 }
 
@@ -214,7 +213,7 @@ impl PartialReply {
         }
     }
 
-    /// What was said stays, wishes go, and what comes next is joined to it.
+    /// Prepares for a retry: keeps text and thoughts, drops tool calls, and joins the next answer to the text.
     fn resume(&mut self) {
         self.parts.retain(is_said);
         self.joint = ReplyJoiner::new(self.full_text());
@@ -233,11 +232,11 @@ impl PartialReply {
         texts.collect()
     }
 
-    /// The request again, with what has already been said.
+    /// Returns the request, followed by the text that has arrived and the request to continue.
     fn continuation(&self, request: &ModelRequest) -> ModelRequest {
         let mut request = request.clone();
         let said = self.full_text();
-        // Thoughts alone cannot be gone on with, and providers refuse blank text.
+        // A model cannot continue from thoughts alone, and providers reject blank text.
         if !said.trim().is_empty() {
             let said = Message { role: Role::Assistant, parts: vec![MessagePart::Content(Content::text(said))] };
             request.messages.extend([said, Message::user(vec![Content::text(GO_ON)])].map(Arc::new));

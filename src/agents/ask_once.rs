@@ -1,4 +1,4 @@
-//! One question to a model that has no tools and no talk behind it.
+//! Asks a model one question, without tools and without a history.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use futures::StreamExt as _;
 use crate::conversation::{Content, Message, Usage};
 use crate::llm::{ModelRequest, ModelStop, Provider, StreamEvent};
 
-/// All that the model says and what it took; nothing if it does not come to its end, says more than `longest` bytes or
-/// wants to call a tool.
+/// Returns the model's answer and its usage. `None` if the answer is incomplete, is longer than `longest` bytes or
+/// calls a tool.
 pub async fn ask_once(
     provider: &dyn Provider,
     system: Arc<str>,

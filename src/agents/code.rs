@@ -1,8 +1,8 @@
-//! `code_execution` of a mode: in the place of its tools, a model is offered three functions with which it writes code
-//! that calls them. Many calls then need one answer of the model, and only what the code returns is read by it.
+//! Implements `code_execution` of a mode. The model gets three functions instead of the mode's tools, and writes code
+//! that calls the tools. Many calls then need one answer of the model, and it reads only the result of the code.
 //!
-//! Invariant: code reaches what the binding admits and nothing else, and every call that it makes is a call of
-//! `Binding::call`, with its own arguments and its own consent.
+//! Invariant: code reaches only what the binding admits. Every call it makes is a `Binding::call`, with its own
+//! arguments and its own consent.
 
 mod calls;
 mod engine;
@@ -25,19 +25,19 @@ const DETAILS: &str = "code_execution__get_function_details";
 /// The function that runs code.
 pub const EXECUTE: &str = "code_execution__execute";
 
-/// Where the mode says `auto`, tools that take more than this in every request are better called from code.
+/// For `auto`: code execution is used if the tools add more bytes than this to every request.
 const MIN_TOOL_BYTES: usize = 8_000;
 
-/// So many bytes of names stand in the description of `execute`; whoever has more asks for the list.
+/// Maximum bytes of function names in the description of `execute`. The model gets the others from the list function.
 const MAX_NAMES: usize = 1_500;
 
-/// What a model is told beyond its mode's prompt.
+/// Instructions that follow the mode prompt.
 const INSTRUCTIONS: &str = "\n\n<code-execution>\nYour tools are called from JavaScript: write code and give it to \
     `code_execution__execute`. Do in one piece of code what belongs together: loops, filters and several calls, side by \
     side with `Promise.all` if they only read. Return only what you need to read yourself. If you do not know the \
     arguments of a function, ask `code_execution__get_function_details` first, for several functions at once.\n</code-execution>";
 
-/// What a mode with code execution offers.
+/// The functions and tools of a mode with code execution.
 #[derive(Debug)]
 pub struct Code {
     functions: Vec<Function>,
@@ -45,7 +45,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Nothing if the mode does not want it, or has no tools.
+    /// Returns `None` if the mode has no tools or does not use code execution.
     pub fn of(binding: &Binding) -> Option<Self> {
         let bytes = || binding.tools().iter().map(|(name, tool)| tool.request_bytes(name)).sum::<usize>();
         let wanted = match binding.code_execution() {
@@ -61,7 +61,7 @@ impl Code {
         Some(Self { functions, tools })
     }
 
-    /// What the three functions and the text about them add to a request to a model.
+    /// Returns the bytes that the three functions and the instructions add to a request.
     pub fn request_bytes(&self) -> usize {
         let bytes = |tool: &OfferedTool| {
             json!({"name": tool.name, "description": tool.description, "input_schema": tool.schema}).to_string().len()
@@ -69,7 +69,7 @@ impl Code {
         self.tools.iter().map(bytes).sum::<usize>() + INSTRUCTIONS.len()
     }
 
-    /// The names of the three functions.
+    /// Returns the names of the three functions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tools.iter().map(|tool| tool.name.as_str())
     }
@@ -78,7 +78,7 @@ impl Code {
         Arc::clone(&self.tools)
     }
 
-    /// The system prompt of a session in such a mode.
+    /// Appends the instructions for code execution to a system prompt.
     pub(super) fn with_instructions(system: &str) -> Arc<str> {
         format!("{system}{INSTRUCTIONS}").into()
     }
@@ -88,7 +88,7 @@ impl Code {
     }
 }
 
-/// Whether a call is one of the three, which reach nothing by themselves.
+/// Returns whether `name` is one of the three functions, which call no service themselves.
 pub fn is_own(name: &str) -> bool {
     matches!(name, LIST | DETAILS | EXECUTE)
 }
@@ -124,7 +124,7 @@ fn code_tools(functions: &[Function]) -> Arc<[OfferedTool]> {
     .into()
 }
 
-/// The description of `execute`, with the names of the functions as far as there is room.
+/// Returns the description of `execute`, with as many function names as [`MAX_NAMES`] allows.
 fn execute(functions: &[Function]) -> String {
     let mut text =
         "Run JavaScript that calls functions. The code is the body of an async function: `await` works at the \
@@ -145,7 +145,7 @@ fn execute(functions: &[Function]) -> String {
         text.push_str(&line);
     }
     if left > 0 {
-        text.push_str(&format!("\nand {left} more, which {LIST} tells"));
+        text.push_str(&format!("\nand {left} more; {LIST} lists them"));
     }
     text
 }

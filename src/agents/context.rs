@@ -1,8 +1,8 @@
-//! What a model is told before the talk begins: the mode's prompt, what the project asks of agents, and what
-//! the bound services say of themselves. Every part has a cap.
+//! Builds the system prompt: the mode prompt, the project's instructions for agents, and the instructions of the bound
+//! services. Every part has a size limit.
 //!
-//! Invariant: made once for a binding, and the same bytes for the same input, so that providers' caches hold. What
-//! others wrote stands between two marks that it cannot write itself.
+//! Invariant: built once per binding, and the same bytes for the same input, so that provider caches apply. Third-party
+//! text is enclosed in two tags that it cannot contain itself.
 
 use std::fs;
 use std::io::Read as _;
@@ -13,34 +13,34 @@ use crate::broker::{Binding, Requester};
 use crate::manifest::{Prompt, PromptValues};
 use crate::tool::{CallContext, SessionContext};
 
-/// Files in which projects tell agents how to work, from the repository's root down to the working directory.
+/// Files with a project's instructions for agents, read from the repository root down to the working directory.
 const HINTS: [&str; 2] = ["AGENTS.md", ".goosehints"];
 const MAX_HINTS: usize = 32 * 1024;
 const MAX_INSTRUCTIONS: usize = 4 * 1024;
 
-/// The resource in which the service `memory` tells what a session should know at its start.
+/// The resource of the service `memory` with the memories for the start of a session.
 const MEMORIES: &str = "memory://session-start";
 
-/// What was kept from earlier sessions and matters for the prompt it begins with, labelled as data; nothing if the
-/// mode has no memory.
+/// Returns the memories of earlier sessions that match the first prompt, labelled as data. Empty if the mode has no
+/// memory or the service fails.
 pub async fn memories(binding: &Binding, session: &Arc<SessionContext>, prompt: &str) -> String {
     if !binding.resources().await.iter().any(|of| of.service.as_str() == "memory") {
         return String::new();
     }
-    // The beginning of a prompt tells what it is about.
+    // The first 500 characters are enough to find the subject of a prompt.
     let about: String = prompt.chars().take(500).flat_map(percent_encode).collect();
     let uri = format!("{MEMORIES}?about={about}");
     match binding.read_resource(&uri, Requester::User, CallContext::new(Arc::clone(session))).await {
         Ok(contents) => contents["contents"][0]["text"].as_str().unwrap_or_default().to_owned(),
         Err(error) => {
-            // A session without memories is better than none.
+            // A session without memories is better than no session.
             tracing::warn!(%error, "the memories could not be read");
             String::new()
         }
     }
 }
 
-/// A character as the query of an address holds it.
+/// Encodes a character for the query of a URI.
 fn percent_encode(c: char) -> Vec<char> {
     if c.is_ascii_alphanumeric() {
         return vec![c];
@@ -49,18 +49,18 @@ fn percent_encode(c: char) -> Vec<char> {
     c.encode_utf8(&mut bytes).bytes().flat_map(|byte| format!("%{byte:02X}").chars().collect::<Vec<_>>()).collect()
 }
 
-/// Where and when a session began, as its prompt may tell.
+/// Values for the system prompt of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemPromptInputs<'a> {
     pub date: &'a str,
     pub os: &'a str,
-    /// As [`memories`] gave them.
+    /// The result of [`memories`].
     pub memories: &'a str,
-    /// Whom the agent may hand work to, a line each.
+    /// The modes to which the agent may delegate, one per line.
     pub delegates: &'a str,
 }
 
-/// The system prompt of a session in a mode.
+/// Returns the system prompt of a session in a mode. Fails if the mode prompt cannot be filled in.
 pub fn system_prompt(
     prompt: Option<&Prompt>,
     binding: &Binding,
@@ -99,20 +99,20 @@ pub fn system_prompt(
     Ok(text)
 }
 
-/// What stands around the texts of others. None of them may hold one of these, opening or closing.
+/// Names of the tags that enclose third-party text. Such text may not contain one of them, neither opening nor closing.
 const MARKS: [&str; 7] =
     ["project-instructions", "service", "memories", "top-of-mind", "earlier-sessions", "code-execution", "report"];
 
-/// Somebody else's text, so that it is plain where it ends and whose it is.
+/// Encloses third-party text in tags that show where it ends and where it comes from.
 pub fn between(mark: &str, (key, value): (&str, &str), note: &str, text: &str) -> String {
-    // A folder of a project may be called anything.
+    // A project may contain folders with any name.
     let value: String =
         value.chars().map(|c| if c.is_control() || "\"<>".contains(c) { '\u{FFFD}' } else { c }).collect();
     format!("\n\n<{mark} {key}=\"{value}\"{note}>\n{}\n</{mark}>", without_marks(text))
 }
 
-/// The text with the `<` of every mark written as `&lt;`; all else stays as it is, other tags included. Spaces and what
-/// does not show do not hide a mark, because they would not hide it from a model.
+/// Escapes the `<` of every tag in `MARKS` as `&lt;`. Leaves other text and other tags unchanged. Spaces and invisible
+/// characters do not hide a tag, because they would not hide it from a model.
 fn without_marks(text: &str) -> String {
     let longest = MARKS.iter().map(|mark| mark.len()).max().unwrap_or_default();
     let mut pieces = text.split('<');
@@ -126,13 +126,13 @@ fn without_marks(text: &str) -> String {
     clean
 }
 
-/// Memories without the marks that their service put around them, for clients that show them as they come.
+/// Removes the tags that the `memory` service adds for clients that show its resource unchanged.
 fn strip_marks(memories: &str) -> &str {
     let inner = memories.strip_prefix("<memories ").and_then(|rest| rest.split_once(">\n")).map(|(_, inner)| inner);
     inner.and_then(|inner| inner.strip_suffix("\n</memories>")).unwrap_or(memories)
 }
 
-/// The hint files that apply to a folder, the most general first, together no larger than the cap.
+/// Returns the hint files that apply to a folder, the most general first. Together they are at most `MAX_HINTS` long.
 fn project_hints(cwd: &Path) -> Vec<(PathBuf, String)> {
     let root = cwd.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(cwd);
     let mut folders: Vec<_> = cwd.ancestors().take_while(|folder| folder.starts_with(root)).collect();
@@ -150,8 +150,8 @@ fn project_hints(cwd: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// A hint file goes to the model without anybody's consent, so it must be a file of the project: a link in
-/// someone's clone may lead to a key, and a pipe or a device has no end.
+/// Reads a hint file. `None` unless it is a regular file inside the project. Hints reach the model without consent: a
+/// link in a cloned project may lead to a key, and a pipe or device has no end.
 fn hint(file: &Path, root: &Path) -> Option<String> {
     let real = fs::canonicalize(file).ok()?;
     if !real.starts_with(fs::canonicalize(root).ok()?) || !fs::metadata(&real).ok()?.is_file() {

@@ -1,7 +1,7 @@
-//! The loop: model, tool calls, results, model again, until the turn ends. The one place where a turn can end.
+//! Runs the exchange between model and tools until the turn ends. The only place where a turn ends.
 //!
-//! Invariant: every failure a model could correct goes to the model; every tool use gets a result, even when
-//! the turn is cancelled.
+//! Invariant: the model receives every failure that it could correct. Every tool use gets a result, even if the turn is
+//! cancelled.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,14 +19,14 @@ use crate::ids::random_id;
 use crate::llm::{ModelRequest, ModelStop, OfferedTool, Provider};
 use crate::tool::{Activity, CallContext, ExchangeView, ServiceError, SessionContext, ToolOutcome};
 
-/// When a turn that does not end by itself is ended.
+/// Limits of a turn that does not end by itself.
 #[derive(Debug, Clone, Copy)]
 pub struct TurnLimits {
-    /// How often the model may be asked in one turn.
+    /// Maximum requests to the model in one turn.
     pub requests: usize,
-    /// How often the same call may fail in one turn.
+    /// How often the same call may fail in one turn before the turn ends.
     pub same_failure: usize,
-    /// Tokens of all requests and answers of one turn.
+    /// Maximum tokens of all requests and answers of one turn.
     pub tokens: u64,
 }
 
@@ -36,7 +36,7 @@ impl Default for TurnLimits {
     }
 }
 
-/// One session's way to think: a model, and what its mode may use.
+/// Connects the model of a session with the tools of its mode.
 pub struct Exchange {
     pub(super) provider: Arc<dyn Provider>,
     pub(super) binding: Arc<Binding>,
@@ -46,24 +46,24 @@ pub struct Exchange {
     pub(super) recovery: RecoveryPolicy,
     pub(super) system: Arc<str>,
     pub(super) tools: Arc<[OfferedTool]>,
-    /// In the place of the tools, if the mode wants that.
+    /// Replaces the tools if the mode uses code execution.
     code: Option<Code>,
 }
 
-/// What became of a call.
+/// The result of a call.
 pub(super) struct CallResult {
     pub(super) outcome: ToolOutcome,
-    /// The tool that nobody consented to; the call itself, or the last one that its code made.
+    /// The tool that was refused for lack of consent. For code, the tool of its last call, if that call was refused.
     pub(super) refused: Option<String>,
 }
 
-/// What a turn begins with.
+/// The input of a turn.
 #[derive(Debug, Default)]
 pub struct TurnInput {
     pub prompt: Vec<Content>,
-    /// What was decided about it before, for the record: calls that no model made.
+    /// Events of earlier decisions about the prompt: calls that no model made.
     pub decided: Vec<Event>,
-    /// The first answer, if it is known and no model is asked for it.
+    /// The first answer, if it is already known. If empty, the model is asked for it.
     pub first: Vec<MessagePart>,
 }
 
@@ -73,7 +73,7 @@ impl From<Vec<Content>> for TurnInput {
     }
 }
 
-/// How a turn ended.
+/// The stop reason and the usage of a turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TurnEnd {
     pub ending: StopReason,
@@ -83,18 +83,18 @@ pub struct TurnEnd {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum StopReason {
-    /// The model has said what it wanted to say.
+    /// The model finished its answer.
     EndTurn,
-    /// Its answer was cut at its longest.
+    /// The answer reached its maximum length.
     MaxTokens,
-    /// It was asked as often as a turn allows, or the budget of tokens is spent, or it repeats itself.
+    /// The turn reached its limit of requests or tokens, or the same call failed too often.
     Exhausted {
         why: String,
     },
-    /// It declined.
+    /// The model declined to answer.
     Refusal,
     Cancelled,
-    /// A call needed consent and did not get it, and the model ended there.
+    /// A call did not get the consent it needed, and the model then ended the turn.
     CallRefused {
         tool: String,
     },
@@ -117,7 +117,7 @@ impl Exchange {
             description: tool.spec.description.clone(),
             schema: Arc::clone(&tool.spec.input_schema),
         });
-        // The embedded default writes no code.
+        // The offline provider writes no code.
         let code = Code::of(&binding).filter(|_| provider.name() != "offline");
         let (tools, system) = match &code {
             Some(code) => (code.tools(), Code::with_instructions(&system.into())),
@@ -127,14 +127,14 @@ impl Exchange {
         Self { provider, binding, session, notifier, limits, recovery, system, tools, code }
     }
 
-    /// The same, with another way to deal with a full window and with a model that fails.
+    /// Replaces the recovery policy, which handles a full window and failed requests.
     #[must_use]
     pub fn with_recovery(mut self, upkeep: RecoveryPolicy) -> Self {
         self.recovery = upkeep;
         self
     }
 
-    /// One turn: appends to `history` what was said, and tells the notifier, last of all, that it has ended.
+    /// Runs one turn. Appends its messages to `history` and logs [`Event::TurnEnded`] last.
     pub async fn turn(
         &self,
         history: &mut History,
@@ -165,7 +165,7 @@ impl Exchange {
             let asked = known.is_none();
             let answer = match known.take() {
                 Some(parts) => {
-                    // What follows may last, so room is made for it now.
+                    // The calls of a known answer may take long, so the history is compacted before them.
                     self.make_room(history, &mut turn.usage, cancel).await;
                     Ok(ModelReply { parts: self.aloud(parts), stop: ModelStop::Finished, usage: Usage::default() })
                 }
@@ -221,7 +221,7 @@ impl Exchange {
         self.notifier.log(Event::Message { message });
     }
 
-    /// An answer that was not heard while it came.
+    /// Sends the text of an answer that was not streamed to the notifier.
     fn aloud(&self, parts: Vec<MessagePart>) -> Vec<MessagePart> {
         for part in &parts {
             if let MessagePart::Content(Content::Text(text)) = part {
@@ -231,7 +231,8 @@ impl Exchange {
         parts
     }
 
-    /// Asks the model, with what fits into its window. What it had said when it failed is kept in the history.
+    /// Asks the model, and compacts the history if it does not fit. If the request fails, the history keeps the part of
+    /// the answer that arrived.
     async fn ask(
         &self,
         history: &mut History,
@@ -272,7 +273,7 @@ impl Exchange {
         }
     }
 
-    /// A result for every call, in their order. Neighbours that only read run side by side.
+    /// Returns a result for every call, in their order. Adjacent read-only calls run in parallel.
     async fn call_all(
         &self,
         calls: Vec<ToolUse>,
@@ -337,7 +338,7 @@ impl Exchange {
         self.notifier.log(Event::ToolEnded { id, name, outcome, activity });
     }
 
-    /// What the call does on the way is told to the notifier, and what lasts of it is put into `seen`.
+    /// Makes a call. Sends its activities to the notifier, and adds those that are stored to `seen`.
     pub(super) async fn dispatch(
         &self,
         call: &ToolUse,
@@ -359,7 +360,7 @@ impl Exchange {
             .with_activity(move |activity| {
                 if activity.lasts() {
                     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                    // A plan takes the place of the one before.
+                    // A to-do list replaces the one before it.
                     let is_plan = |activity: &Activity| matches!(activity, Activity::TodoList(_));
                     seen.retain(|before| !(is_plan(before) && is_plan(&activity)));
                     seen.push(activity.clone());
@@ -394,7 +395,7 @@ fn tool_use(part: &MessagePart) -> Option<&ToolUse> {
     }
 }
 
-/// Something that happened apart from the model, told as if it were seen while it happens.
+/// Reports a call that happened outside the exchange: its activities as status updates, then the event.
 pub fn emit_completed_call(notifier: &dyn Notifier, event: Event) {
     if let Event::ToolEnded { id, activity, .. } = &event {
         for activity in activity {
@@ -404,7 +405,7 @@ pub fn emit_completed_call(notifier: &dyn Notifier, event: Event) {
     notifier.log(event);
 }
 
-/// What to tell a model whose arguments are text, mostly because they do not parse.
+/// Returns the error for a model that sent arguments as text, mostly because they do not parse.
 fn not_json(text: &str) -> String {
     let beginning: String = text.chars().take(200).collect();
     match serde_json::from_str::<Value>(text) {
@@ -415,20 +416,20 @@ fn not_json(text: &str) -> String {
     }
 }
 
-/// What a turn has seen so far.
+/// Usage, failures and call ids of a turn so far.
 #[derive(Default)]
 struct TurnState {
     usage: Usage,
     failures: HashMap<String, usize>,
-    /// Of all tool uses in the history.
+    /// Ids of all tool uses in the history.
     ids: HashSet<String>,
-    /// The last call, if it was not consented to.
+    /// The tool of the last call, if that call was refused.
     refused: Option<String>,
 }
 
 impl TurnState {
-    /// Models choose the ids of their calls, and some count from one in every answer: what cannot tell a call from
-    /// all others gets an id that can.
+    /// Gives a call a new id if its id is malformed or already used. Models choose the ids, and some count from one in
+    /// every answer.
     fn with_unique_id(&mut self, part: MessagePart) -> MessagePart {
         let MessagePart::ToolUse(mut call) = part else { return part };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');

@@ -1,7 +1,7 @@
-//! Agents outside: programs of their own that work on whole turns. The port to whoever runs them.
+//! The port to external agents: separate programs that work on whole turns.
 //!
-//! Invariant: names no protocol. What such an agent tells in its own JSON is passed on as it came, and beside it in our
-//! words.
+//! Invariant: names no protocol. Passes on an agent's JSON unchanged, together with the same information in Skein's
+//! types.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use crate::llm::Provider;
 use crate::manifest::AcpRuntime;
 use crate::tool::SessionContext;
 
-/// Runs agents outside.
+/// Runs external agents.
 pub trait ExternalAgents: Send + Sync {
-    /// Starts the program unless it runs, and has it open a session of its own.
+    /// Starts the program if it is not running, and opens an external session in it.
     fn enter(
         &self,
         entering: ExternalSessionRequest,
     ) -> BoxFuture<'_, Result<Arc<dyn ExternalSession>, ExternalAgentError>>;
 
-    /// The program as a model that is asked single questions and has no tools.
+    /// Returns the program as a model without tools, for single questions.
     fn model(&self, who: ExternalAgentSpec) -> Arc<dyn Provider>;
 }
 
-/// An agent outside, as its manifest has it.
+/// An external agent, as its manifest describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExternalAgentSpec {
     pub name: AgentName,
@@ -38,7 +38,7 @@ pub struct ExternalAgentSpec {
     pub runtime: AcpRuntime,
 }
 
-/// What a session brings along when it wants to be worked on.
+/// A request to open an external session for a Skein session.
 #[derive(Clone)]
 pub struct ExternalSessionRequest {
     pub agent: ExternalAgentSpec,
@@ -57,28 +57,28 @@ impl std::fmt::Debug for ExternalSessionRequest {
     }
 }
 
-/// What the agent called the session before, if it knew it.
+/// Whether to resume an earlier external session, with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResumePolicy {
     Never,
-    /// It is asked to go on with it, and begins anew if it cannot.
+    /// Resumes the session with this id, or opens a new one if the agent cannot.
     IfSupported(String),
-    /// It is asked to go on with it, and nothing else will do.
+    /// Resumes the session with this id, or fails if the agent cannot.
     Required(String),
 }
 
-/// A session's place at an agent outside.
+/// The session that an external agent keeps for a Skein session.
 pub trait ExternalSession: Send + Sync {
-    /// What the agent calls the session.
+    /// Returns the agent's id of the session.
     fn id(&self) -> String;
 
-    /// Whether it knows what was said in the session before.
+    /// Returns whether the agent knows the earlier messages of the session.
     fn remembers(&self) -> bool;
 
-    /// From now on, what the agent asks for is judged by this binding and put to this asker.
+    /// Replaces the binding that limits the agent's requests and the asker that receives its questions.
     fn rebind(&self, binding: Arc<Binding>, asker: Arc<dyn Asker>);
 
-    /// One turn. The end is returned, and not told to the notifier.
+    /// Runs one turn. Returns its end and does not report it to the notifier.
     fn turn<'a>(
         &'a self,
         prompt: Vec<Content>,
@@ -86,39 +86,39 @@ pub trait ExternalSession: Send + Sync {
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, TurnEnd>;
 
-    /// What can be chosen at the agent itself, in ACP's JSON, each under an id that begins with the agent's name.
+    /// Returns the agent's own options, in ACP's JSON. Every id begins with the agent's name.
     fn options(&self) -> Vec<Value>;
 
-    /// Its own commands, in ACP's JSON.
+    /// Returns the agent's own commands, in ACP's JSON.
     fn commands(&self) -> Vec<Value>;
 
-    /// Chooses at the agent itself. `Err` says why not.
+    /// Sets an option of the agent. Fails if the option is unknown, or if the agent refuses or does not answer.
     fn choose(&self, option: String, value: Value) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Counts up when options or commands are different.
+    /// Returns a counter that increases when the options or commands change.
     fn changes(&self) -> watch::Receiver<u64>;
 
-    /// Whether its program still runs.
+    /// Returns whether the program still runs.
     fn is_alive(&self) -> bool;
 }
 
-/// What stands around a piece of text in ACP's JSON: pieces with the same frame are one text.
+/// The JSON around a text chunk in an ACP update. Chunks with equal templates belong to one text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkTemplate {
-    /// The update up to the text, and from behind it.
+    /// The update before the text; `after` is the rest behind it.
     pub before: String,
     pub after: String,
 }
 
 impl ChunkTemplate {
-    /// The update with this text.
+    /// Returns the update with this text.
     pub fn around(&self, text: &str) -> String {
         format!("{}{}{}", self.before, Value::from(text), self.after)
     }
 }
 
-/// Tells in our words what an agent outside told in its own, for a notifier that does not pass those on. `heard` if it
-/// was heard while it was said.
+/// Reports the events of an external update to a notifier that does not forward the agent's JSON. `heard` is true if
+/// the text was already sent in chunks.
 pub fn notify_native(notifier: &(impl Notifier + ?Sized), means: Vec<Event>, heard: bool) {
     for event in means {
         if let (Event::Message { message }, false) = (&event, heard) {
@@ -128,7 +128,7 @@ pub fn notify_native(notifier: &(impl Notifier + ?Sized), means: Vec<Event>, hea
     }
 }
 
-/// Why an agent outside does not work on a session.
+/// The reason why an external agent cannot work on a session.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ExternalAgentError {
     #[error("the agent `{agent}` could not be started: {reason}")]
@@ -136,14 +136,14 @@ pub enum ExternalAgentError {
     #[error("the agent `{agent}` wants you to log in first: {how}")]
     LoginNeeded { agent: AgentName, how: String },
     #[error(
-        "the agent `{agent}` cannot go on with an earlier session: {reason}; start a new one, `skein sessions show` has \
-         what was said"
+        "the agent `{agent}` cannot resume an earlier session: {reason}; start a new one, `skein sessions show` has \
+         the conversation"
     )]
     Forgotten { agent: AgentName, reason: String },
     #[error("the agent `{agent}` failed too often and is left alone for {} s: {reason}", .retry_in.as_secs())]
     LeftAlone { agent: AgentName, reason: String, retry_in: std::time::Duration },
     #[error("the agent `{agent}` refused to open a session: {reason}")]
     Refused { agent: AgentName, reason: String },
-    #[error("this skein runs no agents outside")]
+    #[error("this skein runs no external agents")]
     Disabled,
 }

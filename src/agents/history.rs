@@ -1,7 +1,7 @@
-//! What was said in a session, and what of it the model is shown.
+//! Keeps the messages of a session, and decides which of them the model sees.
 //!
-//! Invariant: nothing is ever taken out of the record. Compaction changes only what is shown, and what the user takes
-//! back stands in the record as taken back.
+//! Invariant: no event is ever removed. Compaction changes only what the model sees, and an undone turn stays stored as
+//! undone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use super::Event;
 use super::compaction::weight;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolResult};
 
-/// The messages of a session, from the first.
+/// The messages of a session, oldest first.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     messages: Vec<Arc<Message>>,
-    /// How many of the first messages are shown as this one.
+    /// How many of the first messages this summary replaces.
     compacted: Option<(usize, Arc<Message>)>,
-    /// How many tokens a model counted, and how many messages there were.
+    /// The number of messages at the last count, and the tokens that the model counted for them.
     measured: Option<(usize, u64)>,
 }
 
 impl History {
-    /// As the record of a session tells it. A session that was cut off in the middle of a turn is mended, so that
-    /// every tool use has its result.
+    /// Restores the history from the stored events of a session. If a turn was interrupted, adds the missing results,
+    /// so that every tool use has one.
     pub fn from_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut history = Self::default();
         for event in active_events(events).into_iter().flat_map(|(_, event)| event.native_events()) {
@@ -45,12 +45,12 @@ impl History {
         self.messages.push(message);
     }
 
-    /// Everything that was said.
+    /// Returns all messages, including those behind a summary.
     pub fn messages(&self) -> &[Arc<Message>] {
         &self.messages
     }
 
-    /// What the model is shown.
+    /// Returns the messages that the model sees.
     pub fn visible_messages(&self) -> Vec<Arc<Message>> {
         match &self.compacted {
             Some((count, summary)) => {
@@ -61,18 +61,18 @@ impl History {
         }
     }
 
-    /// Shows `summary` in the place of the first `count` messages.
+    /// Shows `summary` to the model instead of the first `count` messages.
     pub fn compact(&mut self, count: usize, summary: Arc<Message>) {
         self.compacted = Some((count, summary));
         self.measured = None;
     }
 
-    /// What is shown now was `tokens` long for the model.
+    /// Records that the model counted `tokens` for the messages it sees now. Zero means that it did not count.
     pub(super) fn set_token_count(&mut self, tokens: u64) {
         self.measured = (tokens > 0).then_some((self.messages.len(), tokens));
     }
 
-    /// About how many tokens the next request takes, with `fixed` for what stands before the messages.
+    /// Estimates the tokens of the next request. `fixed` is the share of the system prompt and the tools.
     pub(super) fn tokens(&self, fixed: u64) -> u64 {
         match self.measured {
             Some((count, tokens)) => {
@@ -83,18 +83,19 @@ impl History {
         }
     }
 
-    /// The ids of all tool uses.
+    /// Returns the ids of all tool uses.
     pub(super) fn ids(&self) -> HashSet<String> {
         self.messages.iter().flat_map(|message| uses(message)).map(|(id, _)| id.to_owned()).collect()
     }
 
-    /// How many of the first messages are shown as a summary.
+    /// Returns how many of the first messages a summary replaces.
     pub fn messages_in_summary(&self) -> usize {
         self.compacted.as_ref().map_or(0, |(count, _)| *count)
     }
 
-    /// Puts the result of every tool use right behind it, and one that says so where there is none: providers refuse
-    /// a talk without. A record can lack them, or have them elsewhere, if skein was killed or two worked on it.
+    /// Moves the result of every tool use directly after it, and adds an error result where one is missing. Providers
+    /// reject a conversation without them. Results are missing or misplaced if Skein was killed, or if two processes
+    /// worked on the session.
     fn mend(&mut self) {
         if self.is_sound() {
             return;
@@ -122,12 +123,12 @@ impl History {
         }
         self.messages = mended;
         if self.messages.len() != before {
-            // It counts messages that are elsewhere now. What is shown may be too long, and is then shortened anew.
+            // The count refers to positions that have changed. A history that is now too long is compacted again.
             self.compacted = None;
         }
     }
 
-    /// Whether every message with tool uses is followed by exactly their results, and no result is elsewhere.
+    /// Returns whether every message with tool uses is followed by exactly their results, and no result is elsewhere.
     fn is_sound(&self) -> bool {
         let mut asked: HashSet<&str> = HashSet::new();
         for message in &self.messages {
@@ -140,7 +141,7 @@ impl History {
     }
 }
 
-/// The events that were not taken back, each with its place in the record.
+/// Returns the events that were not undone, each with its index among all stored events.
 pub fn active_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<(usize, &'a Event)> {
     let mut standing: Vec<(usize, &Event)> = Vec::new();
     for (at, event) in events.into_iter().enumerate() {

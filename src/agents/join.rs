@@ -1,16 +1,15 @@
-//! Joins an answer that was cut off with what the model says when it is asked to go on, so that nobody reads
-//! anything twice.
+//! Joins an answer that was cut off with its continuation, so that no text appears twice.
 //!
-//! A model that is asked to continue may take up the last words again, or begin anew. What it says is held back as
-//! long as it could be a repetition, and only what is new is passed on.
+//! A model that is asked to continue may repeat its last words or start from the beginning. The joiner holds the
+//! continuation back while it may be a repetition, and passes on only the new text.
 
-/// A repetition shorter than this is taken for chance: `haha` may go on with `ha`.
+/// Minimum bytes of a repetition. A shorter one may be chance: `haha` may continue with `ha`.
 const MIN_OVERLAP: usize = 16;
 
-/// Stands between an answer that was cut off and one that was begun again and went another way.
-const MARK: &str = "\n\n[The connection was lost here. The answer was begun again and went on differently:]\n\n…";
+/// Separates an answer that was cut off from a second answer that begins the same and then differs.
+const MARK: &str = "\n\n[The connection was lost here. The answer started again and continued differently:]\n\n…";
 
-/// What was said before, and what is held back since.
+/// The text before the interruption, and the continuation that is held back.
 #[derive(Debug, Default)]
 pub(super) struct ReplyJoiner {
     before: String,
@@ -23,7 +22,7 @@ impl ReplyJoiner {
         Self { open: !before.is_empty(), before, held: String::new() }
     }
 
-    /// The part of `more`, and of what is held, that can be passed on.
+    /// Adds a chunk. Returns the text that can be passed on: none while the chunk may repeat earlier text.
     pub(super) fn feed(&mut self, more: &str) -> String {
         if !self.open {
             return more.to_owned();
@@ -32,7 +31,7 @@ impl ReplyJoiner {
         if self.before.contains(&self.held) { String::new() } else { self.release() }
     }
 
-    /// What is left when no more comes.
+    /// Ends the continuation. Returns the text that is still held back.
     pub(super) fn end(&mut self) -> String {
         if self.open { self.release() } else { String::new() }
     }
@@ -44,14 +43,15 @@ impl ReplyJoiner {
             return held[repeated..].to_owned();
         }
         let same = same_beginning(&self.before, &held);
-        // Lists have lines that begin alike: only one that repeats a good part of all was begun again.
+        // Lines of a list often begin alike. Only a prefix of at least a third of the earlier text counts as a restart.
         if same < MIN_OVERLAP.max(self.before.len() / 3) {
             return held;
         }
         if same == held.len() { String::new() } else { format!("{MARK}{}", &held[same..]) }
     }
 
-    /// How much of the beginning of `held` is the end of what was said before.
+    /// Returns how many first bytes of `held` repeat the end of the earlier text. `None` if there is no such
+    /// repetition.
     fn overlap(&self, held: &str) -> Option<usize> {
         let ends = held.char_indices().map(|(at, _)| at).chain([held.len()]).rev();
         let mut long = ends.take_while(|end| *end >= MIN_OVERLAP.min(self.before.len()));

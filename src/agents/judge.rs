@@ -1,7 +1,7 @@
-//! The judge of `smart`: a model without tools that reads one call and says whether it changes anything.
+//! The judge for `smart`: a model without tools that decides whether one call is read-only.
 //!
-//! Invariant: whatever is not a plain "read_only" means that a person is asked. Nothing is remembered: each call is
-//! judged by itself.
+//! Invariant: any answer but a plain "read_only" means that the user is asked. The judge remembers nothing and decides
+//! on each call alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use super::ask_once::ask_once;
 use crate::broker::{Judge, PermissionRequest};
 use crate::llm::Provider;
 
-/// A person is asked sooner than that they wait longer.
+/// After this time the user is asked instead.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a call that a judge is shown; a longer one is not judged at all, since its end may be what matters.
+/// Maximum bytes of a call that is judged. A longer call is not judged, because a cut could hide its relevant part.
 const MAX_CALL: usize = 16_000;
-/// Bytes of an answer. One that is longer is no verdict.
+/// Maximum bytes of an answer. A longer answer does not count as a verdict.
 const MAX_ANSWER: usize = 2_000;
 
-/// A model as the judge.
+/// A judge that asks a model.
 pub struct ModelJudge {
     provider: Arc<dyn Provider>,
-    /// The prompt of goose/judge.
+    /// The mode prompt of `goose/judge`.
     system: Arc<str>,
     patience: Duration,
 }
@@ -44,8 +44,8 @@ impl std::fmt::Debug for ModelJudge {
 impl Judge for ModelJudge {
     fn finds_read_only<'a>(&'a self, question: &'a PermissionRequest) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            // As JSON, so that no argument can look like the end of the arguments. The title is left out: a service of
-            // a third party wrote it, and could write a verdict into it.
+            // JSON, so that no argument can imitate the end of the arguments. The title is left out: a third-party
+            // service wrote it and could put a verdict into it.
             let call = json!({"tool": question.tool, "arguments": question.arguments});
             let call = json!({"call": call}).to_string();
             if call.len() > MAX_CALL {
@@ -64,7 +64,7 @@ impl Judge for ModelJudge {
     }
 }
 
-/// What a judge says.
+/// The answer of a judge.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Said {
@@ -73,11 +73,12 @@ struct Said {
     _reason: String,
 }
 
-/// Exactly one object, with the verdict and its reason, once each, and nothing else.
+/// Returns true if the answer is exactly one object with the verdict "read_only", at most one reason and no other
+/// field.
 fn is_read_only(answer: &str) -> bool {
     let answer = answer.trim();
     let said = serde_json::from_str::<Said>(answer).is_ok_and(|said| said.verdict == "read_only");
-    // A list would do for a struct, too.
+    // serde also accepts a list for a struct.
     said && answer.starts_with('{')
 }
 

@@ -1,15 +1,15 @@
-//! The models that settings speak of.
+//! Converts the models and providers in settings to a `ModelRegistry`.
 
 use crate::llm::{ModelInfo, ModelRegistry, Price, ProviderEndpoint};
 use crate::manifest::Settings;
 
-/// What the user's settings say about models and providers, for whoever asks one by name.
+/// Returns the registry of the models and providers in the user's settings.
 pub fn models(settings: &Settings) -> ModelRegistry {
     let providers = settings.providers.iter().map(|(name, address)| {
         (name.clone(), ProviderEndpoint { base_url: address.base_url.clone(), key: address.key.clone() })
     });
     let facts = settings.models.iter().map(|(name, facts)| {
-        // A cost that is only half known is not known.
+        // A price needs both input and output cost.
         let price = facts.input.zip(facts.output).map(|(input, output)| Price {
             input,
             output,

@@ -1,4 +1,5 @@
-//! What a tool answered, made short enough for a model's window; the whole is kept in a file that it can page through.
+//! Shortens the result of a tool to fit a model's window, and stores the complete text in a file that the model can
+//! read in parts.
 
 use std::fs;
 use std::io::Write as _;
@@ -8,11 +9,11 @@ use super::Exchange;
 use crate::conversation::Content;
 use crate::tool::ToolOutcome;
 
-/// Text of a tool's answer past this goes to a file that the model can page through.
+/// Maximum bytes of text in a tool result. Longer text goes to a file that the model can read in parts.
 const MAX_RESULT: usize = 50_000;
 
 impl Exchange {
-    /// The outcome with text that a context can hold; the whole is kept in a file.
+    /// Shortens every text that is longer than `MAX_RESULT`, and stores the complete text in a file.
     pub(super) fn shorten_outcome(&self, mut outcome: ToolOutcome, id: &str) -> ToolOutcome {
         for (nth, content) in outcome.content.iter_mut().enumerate() {
             let Content::Text(text) = content else { continue };
@@ -33,7 +34,7 @@ impl Exchange {
     }
 }
 
-/// For the user alone: a result may hold what nobody else may read.
+/// Writes a file that only the user can read, because a result may be private.
 fn keep(file: &Path, text: &str) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
     if let Some(folder) = file.parent() {
@@ -43,7 +44,7 @@ fn keep(file: &Path, text: &str) -> std::io::Result<()> {
     options.create(true).write(true).truncate(true).mode(0o600).open(file)?.write_all(text.as_bytes())
 }
 
-/// A model chooses the ids of its calls; in a file's name only harmless characters stay.
+/// Removes unsafe characters from a call id, which a model may have chosen, for use in a file name.
 fn file_name(id: &str) -> String {
     id.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')).take(68).collect()
 }

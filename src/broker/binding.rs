@@ -1,5 +1,4 @@
-//! A binding: what one session in one mode may use, frozen. It lists and it calls, and both ask the same
-//! predicate.
+//! Holds the frozen tools and services of one session in one mode. Listing and calling use the same predicate.
 
 mod admission;
 mod permit;
@@ -30,43 +29,43 @@ use crate::permissions::{self, Call, CommandRule, RemoteHost, SourcedRule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 
-/// The key under which a tool of ours lists them.
+/// Metadata key under which a built-in tool lists its far-reaching arguments; see [`BoundTool::reaching`].
 const REACHING: &str = "skein/asks_with";
 
-/// The key under which a built-in tool names its argument that is a URL to read.
+/// Metadata key under which a built-in tool names its argument that is a URL to read.
 const URL_ARGUMENT: &str = "skein/url_argument";
 
-/// The key under which a built-in tool names its arguments `service` and `uri`, if it reads resources of services.
+/// Metadata key under which a built-in tool names its arguments `service` and `uri`, if it reads resources of services.
 const RESOURCE_ARGUMENTS: &str = "skein/resource_arguments";
 
 const LISTED_TWICE: &str = "its service lists another tool of that name before it";
 
-/// What the broker hands a session for its mode.
+/// The tools, services and permissions of a session in its mode.
 pub struct Binding {
     mode: ModeId,
     plan: Arc<Plan>,
     scope: ToolScope,
-    /// By the name the model sees.
+    /// Keyed by the name the model sees.
     pub(super) tools: BTreeMap<String, BoundTool>,
     exclusions: Vec<ExcludedTool>,
     services: BTreeMap<ServiceName, Arc<dyn ToolService>>,
-    /// Services in scope as a whole, with what each offered when this was frozen.
+    /// Services that are in scope as a whole, with their catalogs at freeze time.
     whole: Vec<(ServiceName, Arc<Catalog>)>,
     missing_services: Vec<MissingService>,
     pub(super) policy: CallPolicy,
     pub(super) request: BindRequest,
-    /// What each bound service offered when this was frozen.
+    /// The catalog of each bound service at freeze time.
     frozen: Vec<(Arc<dyn ToolService>, Arc<Catalog>)>,
-    /// Keeps the services running.
+    /// Keep the services running.
     _leases: Vec<Lease>,
 }
 
-/// What decides about calls in scope.
+/// Decides about calls that are in scope.
 pub(super) struct CallPolicy {
-    /// Can be made stricter while calls run, never looser.
+    /// Can become stricter while calls run, never looser.
     pub(super) approval: Mutex<ApprovalLevel>,
     pub(super) rules: Vec<SourcedRule>,
-    /// Asked where the level is `smart`.
+    /// Consulted at the level `smart`.
     pub(super) judge: Option<Arc<dyn Judge>>,
     pub(super) limits: ParentLimits,
 }
@@ -76,29 +75,29 @@ pub(super) struct CallPolicy {
 pub struct BoundTool {
     pub service: ServiceName,
     pub spec: ToolSpec,
-    /// The group that admits it.
+    /// The group that admits the tool.
     pub group: GroupName,
-    /// The patterns one of which every path of a call must match; none if paths are free.
+    /// Every path of a call must match one of these patterns. Empty if paths are unrestricted.
     pub files: Vec<Regex>,
-    /// Believed of built-in services only.
+    /// Trusted for built-in services only.
     pub read_only: bool,
-    /// Arguments with which a call counts as one that is not read-only, although it changes nothing: it reaches
-    /// further than the session, and that is for the user to say.
+    /// Arguments that make a call count as not read-only although it changes nothing. They reach beyond the session, so
+    /// the user decides.
     pub reaching: Vec<String>,
-    /// The argument with the URL that the tool reads. Believed of built-in services only.
+    /// The argument with the URL that the tool reads. Trusted for built-in services only.
     pub(super) url_argument: Option<String>,
-    /// One of our own, so that it is known what its arguments mean.
+    /// True for a built-in tool, whose arguments have a known meaning.
     pub(super) builtin: bool,
-    /// Of a service that came with the project or the editor.
+    /// True for a tool of a service from the project or the client.
     brought: bool,
     pub(super) relative: RelativeBase,
-    /// What the service offered when this was frozen.
+    /// The service's catalog at freeze time.
     seen: Arc<Catalog>,
     validator: OnceLock<Result<SchemaValidator, SchemaError>>,
 }
 
 impl BoundTool {
-    /// What the tool adds to a request to a model: its name, its description and its input schema as JSON.
+    /// Returns the bytes that the tool adds to a model request: its name, description and input schema as JSON.
     pub fn request_bytes(&self, name: &str) -> usize {
         let tool = json!({"name": name, "description": self.spec.description, "input_schema": self.spec.input_schema});
         tool.to_string().len()
@@ -112,26 +111,28 @@ impl BoundTool {
         validator.as_ref().map_err(cannot)
     }
 
-    /// The host that the call reads from, if the tool reads URLs. A tool refuses a URL that has none.
+    /// Returns the host that the call reads from. `None` if the tool reads no URLs or the URL has no host; the tool
+    /// rejects the latter.
     pub(super) fn host(&self, arguments: &Map<String, Value>) -> Option<RemoteHost> {
         RemoteHost::of_url(arguments.get(self.url_argument.as_ref()?)?.as_str()?)
     }
 
-    /// The service and the address of the resource that the call reads, if the tool reads those of other services.
+    /// Returns the service and URI of the resource that the call reads. `None` if the tool does not read resources of
+    /// other services.
     fn resource<'a>(&self, arguments: &'a Map<String, Value>) -> Option<(ServiceName, &'a str)> {
         let names = self.spec.meta.as_ref()?.get(RESOURCE_ARGUMENTS).filter(|_| self.builtin)?;
         let text = |key: &str| arguments.get(names.get(key)?.as_str()?)?.as_str();
         Some((ServiceName::new(text("service")?), text("uri")?))
     }
 
-    /// True if this very call needs nobody's consent, as far as the tool goes.
+    /// Returns whether the tool lets this call run without consent.
     pub fn reads_only(&self, arguments: &Map<String, Value>) -> bool {
         let given = |name: &String| arguments.get(name).is_some_and(|value| !value.is_null());
         self.read_only && !self.reaching.iter().any(given)
     }
 }
 
-/// What a tool of ours says in `_meta` of arguments that reach further.
+/// Returns the far-reaching arguments that a tool declares in `_meta`.
 fn reaching(spec: &ToolSpec) -> Vec<String> {
     let names = spec.meta.as_ref().and_then(|meta| meta.get(REACHING)).and_then(Value::as_array);
     names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -141,7 +142,7 @@ fn url_argument(spec: &ToolSpec) -> Option<String> {
     spec.meta.as_ref()?.get(URL_ARGUMENT)?.as_str().map(str::to_owned)
 }
 
-/// A tool of a bound service that the session does not get, and why.
+/// A tool of a bound service that the session does not get, and the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExcludedTool {
     pub service: ServiceName,
@@ -178,7 +179,7 @@ impl Binding {
             let service = lease.service();
             binding._leases.push(lease);
             let Some(entry) = terms.service(&plan, service.name().as_str()) else { continue };
-            // What is only required by another service is running, and invisible.
+            // A service that only another service requires runs, but stays invisible.
             if !binding.scope.binds(entry) {
                 continue;
             }
@@ -212,8 +213,8 @@ impl Binding {
         binding
     }
 
-    /// True if a bound service has tools now that it did not have, or lacks some that it had. What a tool says about
-    /// itself is another matter: that stays as it was first offered.
+    /// Returns whether a bound service has added or removed tools since the freeze. Ignores changed descriptions: the
+    /// pinned ones stay in force.
     pub async fn is_outdated(&self) -> bool {
         let names = |catalog: &Catalog| catalog.tools.iter().map(|tool| tool.name.clone()).collect::<HashSet<_>>();
         for (service, seen) in &self.frozen {
@@ -227,12 +228,12 @@ impl Binding {
         false
     }
 
-    /// Where bound services say that their lists have changed, as far as they do. Whoever watches keeps none running.
+    /// Returns the change counters of the bound services that have one. Watching them does not keep a service running.
     pub fn list_changes(&self) -> Vec<watch::Receiver<u64>> {
         self.frozen.iter().filter_map(|(service, _)| service.changes()).collect()
     }
 
-    /// The predicate, and what makes a tool fit to be offered.
+    /// Applies the scope predicate and checks that the tool can be offered.
     fn offer(&self, entry: &ServiceEntry, spec: &ToolSpec, catalog: &Arc<Catalog>) -> Result<BoundTool, String> {
         let admission = self.scope.admits(entry, spec.name.as_str()).map_err(|refusal| refusal.to_string())?;
         let files: Vec<_> = admission.files().into_iter().cloned().collect();
@@ -243,8 +244,8 @@ impl Binding {
         let group = admission.rules.first().map(|rule| rule.group.clone()).ok_or("no rule admits it")?;
         let builtin = matches!(entry.manifest.transport, Transport::Builtin(_));
         let validator = OnceLock::new();
-        // A schema that cannot be used makes a tool that cannot be called, and what is listed can be called. The
-        // schemas of built-in services are known to be good.
+        // A listed tool must be callable, so reject an unusable schema here. The schemas of built-in services are
+        // valid.
         if !builtin {
             let built = validator.get_or_init(|| sanitize::validator(&spec));
             built.as_ref().map_err(|error| format!("its input schema cannot be used: {error}"))?;
@@ -266,14 +267,15 @@ impl Binding {
         })
     }
 
-    /// A tool that says something else about itself than when the session was first offered it is not what the user and
-    /// the model know: the first counts, and a call finds that it is gone.
+    /// Returns the spec that the session saw first. If the tool has changed since, returns an empty catalog, so that a
+    /// call is rejected as changed.
     fn pin_spec(&self, entry: &ServiceEntry, spec: ToolSpec, catalog: &Arc<Catalog>) -> (ToolSpec, Arc<Catalog>) {
         let first = self.request.session.state::<PinnedSpecs>().first(&entry.manifest.name, &spec);
         if first == spec { (spec, Arc::clone(catalog)) } else { (first, Arc::default()) }
     }
 
-    /// Resources and prompts belong to no group, so they come only with the service as a whole.
+    /// Returns whether the service is in scope as a whole. Resources and prompts belong to no group, so they require
+    /// that.
     fn admits_whole(&self, entry: &ServiceEntry, catalog: &Catalog) -> bool {
         let named = |group: &GroupName| group.as_str() == entry.manifest.name.as_str();
         let holds_all = |group: &GroupName| {
@@ -282,19 +284,19 @@ impl Binding {
         };
         self.scope.rules().iter().filter(|rule| rule.files.is_none()).any(|rule| match rule.kind {
             GroupRuleKind::Service => named(&rule.group),
-            // A group that a service calls by its own name may still leave some of it out.
+            // A group named like its service may still exclude some of its tools.
             GroupRuleKind::Declared => named(&rule.group) && holds_all(&rule.group),
             GroupRuleKind::Mcp => entry.user_installed() && entry.only.is_none(),
         })
     }
 
-    /// Never looser than that of whom it works for, at any moment.
+    /// Returns the approval level. Never looser than the parent's current level.
     pub fn approval(&self) -> ApprovalLevel {
         let own = *self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner);
         self.policy.limits.parent.as_ref().map_or(own, |parent| stricter(own, parent.approval()))
     }
 
-    /// From now on, also in a turn that runs; a level that is looser changes nothing.
+    /// Makes the approval level stricter, effective immediately, also in a running turn. Ignores a looser level.
     pub fn tighten(&self, level: ApprovalLevel) {
         let mut approval = self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner);
         *approval = stricter(*approval, level);
@@ -304,33 +306,33 @@ impl Binding {
         &self.mode
     }
 
-    /// As the manifest of the mode says.
+    /// Returns the code execution setting of the mode's manifest.
     pub fn code_execution(&self) -> CodeExecution {
         self.plan.mode(&self.mode).map(|(entry, _)| entry.mode.code_execution).unwrap_or_default()
     }
 
-    /// The tools in scope, by the name the model sees.
+    /// Returns the tools in scope, keyed by the name the model sees.
     pub fn tools(&self) -> &BTreeMap<String, BoundTool> {
         &self.tools
     }
 
-    /// Tools of bound services that are not in scope.
+    /// Returns the tools of bound services that are not in scope.
     pub fn exclusions(&self) -> &[ExcludedTool] {
         &self.exclusions
     }
 
-    /// Rules that seem to be misspelt, in words.
+    /// Returns descriptions of rules that match no tool or argument and are probably misspelt.
     pub fn rules_without_match(&self) -> Vec<String> {
         unmatched_rules::find_unmatched(&self.policy.rules, &self.tools)
     }
 
-    /// Services that the mode names and that are not there.
+    /// Returns the services that the mode names and that are unavailable.
     pub fn missing_services(&self) -> &[MissingService] {
         &self.missing_services
     }
 
-    /// What bound services say about their use, labelled with who says it. Lines about tools that this mode does
-    /// not have are left out: they would send a model after what is not there.
+    /// Returns the instructions of each bound service. Omits lines that mention tools this mode does not have, so that
+    /// a model does not try to call them.
     pub fn instructions(&self) -> Vec<(ServiceName, String)> {
         let speaks_of = |line: &str, tool: &str| {
             line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').any(|word| word == tool)
@@ -344,8 +346,8 @@ impl Binding {
         self.services.iter().filter_map(said).filter(|(_, text)| !text.trim().is_empty()).collect()
     }
 
-    /// Calls a tool by the name the model sees. Whatever the model can correct comes back as an outcome; an
-    /// `Err` means that the call was cancelled.
+    /// Calls a tool by the name the model sees. Returns problems that the model can correct as an outcome; fails only
+    /// if the call was cancelled.
     pub async fn call(
         &self,
         name: &str,
@@ -356,7 +358,7 @@ impl Binding {
         self.follow(name, arguments, context, outcome).await
     }
 
-    /// The call without the redirects that follow from it.
+    /// Calls the tool without following redirects.
     async fn call_once(
         &self,
         name: &str,
@@ -380,18 +382,19 @@ impl Binding {
         }
     }
 
-    /// The same call, whose service can ask the user.
+    /// Returns the context with an asker, so that the service can send elicitations.
     fn with_asker(&self, context: CallContext) -> CallContext {
         context.with_elicitor(Arc::new(gate::ByAsker(Arc::clone(&self.request.asker))))
     }
 
-    /// What would happen to a call, without calling. `Err` if there is no such tool or its arguments do not fit.
+    /// Returns the gate's decision on a call without running it. Fails if the tool is unknown or the arguments are
+    /// invalid.
     pub fn simulate_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<GateDecision, String> {
         let admitted = self.admit_here(name, arguments).map_err(|error| error.to_string())?;
         Ok(self.decide(name, &admitted, arguments))
     }
 
-    /// What rules and level say together, and whether a protected path is written.
+    /// Combines rules, approval level and the check for protected paths.
     fn decide(&self, name: &str, admitted: &AdmittedCall<'_>, arguments: &Map<String, Value>) -> GateDecision {
         let tool = admitted.tool;
         let facts = rule_arguments::of_call(arguments, tool, &admitted.paths);
@@ -421,7 +424,8 @@ impl Binding {
         }
     }
 
-    /// For each part of a call's command line, which rule allows it. Empty if there is no such tool or command line.
+    /// Returns, for each part of a call's command line, the rule that allows it. Empty if there is no such tool or
+    /// command line.
     pub fn allow_rules(&self, name: &str, arguments: &Map<String, Value>) -> Vec<CommandRule<'_>> {
         let Some(tool) = self.tools.get(name) else { return Vec::new() };
         let paths = CallPaths::new(&self.request.session, tool.relative);

@@ -1,5 +1,5 @@
-//! What a person has said about calls of a session once and for all. It lies in the session, so that it outlives a
-//! switch of mode, and goes with it.
+//! Stores the user's "always" answers about calls. They are kept in the session, so they survive a mode switch and end
+//! with the session.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::manifest::{PermissionRule, RuleEffect};
 use crate::permissions::{self, RemoteHost};
 use crate::tool::{FileTarget, SessionContext, path_line};
 
-/// What an "always" would cover: the narrowest thing that is still of use.
+/// The scope of an "always" answer: the narrowest one that is still useful.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsentSubject {
     tool: String,
@@ -21,23 +21,23 @@ pub struct ConsentSubject {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum ConsentTarget {
-    /// This very command line, in the background or not.
+    /// This exact command line, in the background or not.
     Command { line: String, background: bool },
-    /// Whatever the tool does to this file, links resolved.
+    /// Any call of the tool on this file, with links resolved.
     File { shown: String, real: PathBuf },
-    /// Everything that the tool reads from this host.
+    /// Any call of the tool that reads from this host.
     Host(String),
-    /// The call with these arguments, as JSON.
+    /// The call with exactly these arguments, as JSON.
     Exactly(String),
 }
 
 impl ConsentSubject {
-    /// Every URL at this host.
+    /// Covers every URL at this host.
     pub(super) fn of_host(tool: &str, host: &RemoteHost) -> Self {
         Self { tool: tool.to_owned(), what: ConsentTarget::Host(host.to_string()) }
     }
 
-    /// The host that the call reaches, if that is what the user consents to.
+    /// Returns the host that the consent covers. `None` if it covers something else.
     pub fn host(&self) -> Option<&str> {
         match &self.what {
             ConsentTarget::Host(host) => Some(host),
@@ -45,7 +45,8 @@ impl ConsentSubject {
         }
     }
 
-    /// `builtin`: only of built-in tools it is known what `command` means; `target` is the file they are called for.
+    /// Derives the subject of a call. `command` has a known meaning only if `builtin`; `target` is the file of a
+    /// built-in tool.
     pub(crate) fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, target: Option<&FileTarget>) -> Self {
         let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
         let what = match (text("command"), target) {
@@ -58,8 +59,8 @@ impl ConsentSubject {
         Self { tool: tool.to_owned(), what }
     }
 
-    /// The same as a rule for the session's folder: one command, or one file. A call that is neither, a command of
-    /// several parts or in the background, and whatever holds a `*` cannot be written as one.
+    /// Returns the consent as a rule for the session's folder, covering one command or one file. `None` for other
+    /// calls, compound or background commands, and anything that contains a `*`.
     pub(super) fn rule(&self, session: &SessionContext) -> Option<PermissionRule> {
         let (argument, pattern) = match &self.what {
             ConsentTarget::Command { line, background: false } => ("command", permissions::narrowest(line)?),
@@ -92,14 +93,14 @@ impl std::fmt::Display for ConsentSubject {
     }
 }
 
-/// Lies in the session.
+/// The "always" answers of a session, kept in its state.
 #[derive(Debug, Default)]
 pub(super) struct SessionConsents {
     said: Mutex<HashMap<(String, ConsentTarget), bool>>,
 }
 
 impl SessionConsents {
-    /// Whether such a call was allowed or refused for good.
+    /// Returns the remembered answer: true if allowed, false if refused, `None` if there is none.
     pub(super) fn about(&self, subject: &ConsentSubject) -> Option<bool> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.get(&(subject.tool.clone(), subject.what.clone())).copied()

@@ -1,7 +1,7 @@
-//! `{group, files: REGEX}`: a call is admitted only if every path among its arguments matches, after it was
-//! made absolute and its links were resolved.
+//! Enforces `{group, files: REGEX}` rules. A call is admitted only if every path among its arguments matches, once it
+//! is absolute and its links are resolved.
 //!
-//! Invariant: a call without a path, and a tool that takes a command line, is never admitted by such a rule.
+//! Invariant: such a rule never admits a call without a path, or a tool that takes a command line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::root_files::{self, ResolveError};
 use crate::tool::{SessionContext, ToolSpec};
 
-/// Arguments with one of these words as their name, or as its last part, are paths.
+/// An argument is a path if its name, or the last part of its name, is one of these words.
 const PATH_WORDS: [&str; 35] = [
     "path",
     "paths",
@@ -54,25 +54,25 @@ const PATH_WORDS: [&str; 35] = [
 /// A tool with such an argument can reach any file through it.
 const COMMAND_WORDS: [&str; 8] = ["command", "commands", "cmd", "script", "code", "shell", "argv", "program"];
 
-/// What leads each process to something of its own.
+/// Paths that resolve differently in each process.
 const PER_PROCESS_PATHS: [&str; 6] =
     ["/proc/self", "/proc/thread-self", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
 
-/// Where the service that is called looks for a relative path.
+/// The folder against which the called service resolves relative paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RelativeBase {
-    /// In the session's working directory, which it is told.
+    /// The session's working directory, which Skein passes to the service.
     ToSession,
-    /// Wherever it was started: what we would look at is not what it opens.
+    /// The folder in which the service was started, which Skein does not know.
     Elsewhere,
 }
 
-/// True for a tool that no `files` rule can hold.
+/// Returns whether the tool takes a command line, so that no `files` rule can restrict it.
 pub(super) fn takes_command_line(tool: &ToolSpec) -> bool {
     tool.input_schema.iter().any(|(key, value)| declares_command(key, value))
 }
 
-/// Arguments may be declared at any depth of a schema.
+/// A schema may declare arguments at any depth.
 fn declares_command(key: &str, value: &Value) -> bool {
     match value {
         Value::Object(object) if key == "properties" => {
@@ -85,14 +85,14 @@ fn declares_command(key: &str, value: &Value) -> bool {
     }
 }
 
-/// Why a call may not use a path.
+/// The reason why a call may not use a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PathError {
     #[error("a path holds a NUL character")]
     Nul,
     #[error("`{0}` is relative, and the service may mean another folder: write it absolute")]
     Relative(String),
-    /// What a service makes of these only it knows: `~` may be a home, `%2e` a dot.
+    /// Only the service knows how it expands these: `~` may be a home folder, `%2e` a dot.
     #[error("`{0}` is not a plain path; write it absolute, or relative to the working directory")]
     NotPlain(String),
     #[error("`{0}` goes through a link that leads nowhere")]
@@ -108,13 +108,13 @@ pub(super) enum PathError {
          the user for what you need to know"
     )]
     Hidden { shown: String, hidden: String },
-    /// A `files` rule does not admit it.
+    /// No `files` rule admits the path.
     #[error("{0}")]
     Excluded(String),
 }
 
-/// The paths of one call. Each spelling is resolved once, so that everything that is decided about the call is decided
-/// about the same files.
+/// The paths of one call. Each spelling is resolved once, so that every decision about the call concerns the same
+/// files.
 #[derive(Debug)]
 pub(super) struct CallPaths<'a> {
     pub(super) session: &'a SessionContext,
@@ -127,7 +127,7 @@ impl<'a> CallPaths<'a> {
         Self { session, relative, resolved: Mutex::default() }
     }
 
-    /// Where a path leads.
+    /// Resolves a path, and caches the result.
     pub(super) fn resolve(&self, path: &str) -> Result<PathBuf, PathError> {
         let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = resolved.entry(path.to_owned());
@@ -135,7 +135,7 @@ impl<'a> CallPaths<'a> {
     }
 }
 
-/// `Err` says which path is not allowed, for the model.
+/// Checks every path of a call against the patterns. The error names the excluded path, for the model.
 pub(super) fn check(
     arguments: &Map<String, Value>,
     patterns: &[Regex],
@@ -161,7 +161,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Where a path really leads, if that is below one of the session's folders.
+/// Resolves a path. Fails if the result is not below one of the session's roots.
 pub fn within(path: &Path, session: &SessionContext) -> Result<PathBuf, String> {
     let text = path.to_str().ok_or_else(|| format!("`{}` is not UTF-8", path.display()))?;
     let real = resolve(text, &session.cwd, RelativeBase::ToSession).map_err(|error| error.to_string())?;
@@ -172,7 +172,7 @@ pub fn within(path: &Path, session: &SessionContext) -> Result<PathBuf, String> 
     Err(format!("`{}` is outside of the folders of this session", path.display()))
 }
 
-/// The files that a call names, with links resolved, as far as that can be told.
+/// Returns the resolved files that a call names. Omits paths that cannot be resolved.
 pub(super) fn files_in_call(arguments: &Map<String, Value>, session: &SessionContext) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     if collect(arguments, false, &mut paths).is_err() {
@@ -181,7 +181,7 @@ pub(super) fn files_in_call(arguments: &Map<String, Value>, session: &SessionCon
     paths.into_iter().filter_map(|path| resolve(path, &session.cwd, RelativeBase::ToSession).ok()).collect()
 }
 
-/// All that may be a path among a call's arguments, also where one of them is a command line.
+/// Returns every argument that may be a path, even if another argument is a command line.
 pub(super) fn all_named(arguments: &Map<String, Value>) -> Vec<&str> {
     fn visit<'a>(value: &'a Value, is_path: bool, paths: &mut Vec<&'a str>) {
         match value {
@@ -205,10 +205,10 @@ pub(super) fn all_named(arguments: &Map<String, Value>) -> Vec<&str> {
     paths
 }
 
-/// `inherited`: they stand below an argument that is a path.
+/// Collects the paths of a call. `inherited` is true below an argument that is a path.
 fn collect<'a>(arguments: &'a Map<String, Value>, inherited: bool, paths: &mut Vec<&'a str>) -> Result<(), String> {
     for (name, value) in arguments {
-        // A schema need not declare every argument that its tool listens to.
+        // A tool may accept arguments that its schema does not declare.
         if ends_in(name, &COMMAND_WORDS) {
             return Err(format!("this mode may use the tool on certain files only, and `{name}` could reach others"));
         }
@@ -240,7 +240,7 @@ pub(super) fn names_command(argument: &str) -> bool {
     ends_in(argument, &COMMAND_WORDS)
 }
 
-/// `file_path`, `filePath` and `path` all end in `path`; `file_name` is one word, `filename`.
+/// Matches the last word of a name: `file_path`, `filePath` and `path` end in `path`. `file_name` counts as `filename`.
 fn ends_in(name: &str, words: &[&str]) -> bool {
     let joined: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
     if ["filename", "pathname"].iter().any(|word| joined.ends_with(word) && words.contains(word)) {
@@ -251,7 +251,7 @@ fn ends_in(name: &str, words: &[&str]) -> bool {
     [last, camel].iter().any(|part| words.contains(&part.to_ascii_lowercase().as_str()))
 }
 
-/// Absolute, with `..` and links resolved as the system would; what does not exist yet is taken as written.
+/// Makes a path absolute and resolves `..` and links as the system does. Parts that do not exist yet stay as written.
 pub(super) fn resolve(path: &str, cwd: &Path, relative: RelativeBase) -> Result<PathBuf, PathError> {
     if path.contains('\0') {
         return Err(PathError::Nul);
@@ -272,7 +272,8 @@ pub(super) fn resolve(path: &str, cwd: &Path, relative: RelativeBase) -> Result<
     }
 }
 
-/// Relative to the session's root it lies in, so that the folders above a project decide nothing.
+/// Returns the path relative to the session root that contains it, so that folders above a project do not affect
+/// matching.
 pub(super) fn below(real: &Path, session: &SessionContext) -> String {
     let roots = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok());
     let inside = roots.filter_map(|root| real.strip_prefix(&root).ok().map(Path::to_owned));

@@ -1,5 +1,5 @@
-//! The permission gate: whether a call may run, must be asked about, or is refused. It sits inside
-//! `Binding::call`; a front door supplies who may be asked.
+//! The permission gate: decides whether a call runs, needs consent or is refused. `Binding::call` uses it; the front
+//! end supplies the asker.
 
 use std::sync::Arc;
 
@@ -13,38 +13,38 @@ use crate::sandbox::ProtectedPath;
 use crate::tool::FileTarget;
 use crate::tool::elicit::{Elicitation, ElicitationResponse, Elicitor};
 
-/// Who can be asked. A front door with nobody behind it uses [`Nobody`].
+/// The port through which a session asks its user. A front end without a user passes [`NoAsker`].
 pub trait Asker: Send + Sync {
     fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse>;
 
-    /// A question with answers of its own, which an agent outside puts to the user. Gives the id of the option that the
-    /// user chose; nothing if nobody chose one. Whoever cannot put it to a person must not choose.
+    /// Shows a permission request of an external agent, with the agent's options. Returns the id of the option that the
+    /// user chose, or `None`. An implementation without a user must not choose.
     fn choose(&self, _: ExternalPermissionRequest) -> BoxFuture<'_, Option<String>> {
         Box::pin(async { None })
     }
 
-    /// A question of a service, or of an agent outside, that is more than one of consent.
+    /// Sends an elicitation of a service or an external agent to the user.
     fn elicit(&self, _: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
         Box::pin(async { ElicitationResponse::Unavailable })
     }
 
-    /// A page that the user was asked to open is done with.
+    /// Reports that the user is done with a page they were asked to open.
     fn page_done(&self, _by: &str, _id: &str) {}
 }
 
-/// An agent outside asks for consent in its own words.
+/// A permission request of an external agent, with its own options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExternalPermissionRequest {
-    /// Who asks, as `agent/mode`.
+    /// The requesting agent, as `agent/mode`.
     pub by: String,
-    /// The session of whoever that is, if it works for the session that is asked, for those who see it apart.
+    /// Id of the child session that asks, for clients that show it separately.
     pub apart: Option<String>,
-    /// What the session that is asked calls the call that it is about, if that is not what the question calls it.
+    /// Tool-call id in the prompted session, when it differs from the id in the request.
     pub call: Option<String>,
-    /// What it wants to do, for people.
+    /// Describes the action to the user.
     pub title: String,
     pub options: Vec<PermissionOption>,
-    /// The whole question in ACP's JSON, but for the session, for those who can show it as it is.
+    /// The whole request in ACP's JSON, without the session id, for clients that can show it directly.
     pub request: Map<String, Value>,
 }
 
@@ -55,7 +55,7 @@ pub struct PermissionOption {
     pub allows: bool,
 }
 
-/// The way from a call to whoever may be asked about it.
+/// Passes elicitations of a call to the session's asker.
 pub(super) struct ByAsker(pub(super) Arc<dyn Asker>);
 
 impl Elicitor for ByAsker {
@@ -68,38 +68,38 @@ impl Elicitor for ByAsker {
     }
 }
 
-/// Reads a call for `smart`, so that people are asked less.
+/// Decides for `smart` whether a call is read-only, so that the user gets fewer requests.
 pub trait Judge: Send + Sync + std::fmt::Debug {
-    /// True only if it is certain that this very call, with its arguments, changes nothing.
+    /// Returns true only if this exact call, with its arguments, certainly changes nothing.
     fn finds_read_only<'a>(&'a self, question: &'a PermissionRequest) -> BoxFuture<'a, bool>;
 }
 
-/// A call that somebody must consent to.
+/// A call that needs consent.
 #[derive(Debug, Clone)]
 pub struct PermissionRequest {
     /// The id of the call, if it has one.
     pub call: Option<Arc<str>>,
-    /// Who wants to make it, as `agent/mode`, if it works for the session that is asked.
+    /// The calling `agent/mode`, if it is a child of the prompted session.
     pub by: Option<String>,
-    /// The session of whoever that is, and what the call is called there, for those who see it apart.
+    /// Id of the child session and of the call in it, for clients that show it separately.
     pub apart: Option<(String, Arc<str>)>,
-    /// As the model sees it.
+    /// The tool's name as the model sees it.
     pub tool: String,
     pub title: Option<String>,
     pub arguments: Map<String, Value>,
-    /// The file that a built-in tool is called for, resolved.
+    /// The resolved file that a built-in tool works on.
     pub target: Option<FileTarget>,
-    /// Set if the call writes a protected path: then consent is for this call only.
+    /// Set if the call writes a protected path. Consent then covers this call only.
     pub protected: Option<ProtectedPath>,
-    /// What [`Answer::AllowAlways`] and [`Answer::RefuseAlways`] would cover, for this session.
+    /// The scope of [`PermissionResponse::AllowAlways`] and [`PermissionResponse::RefuseAlways`] in this session.
     pub always: ConsentSubject,
-    /// What could be kept for this project: the narrowest rule that is still of use, if there is one.
+    /// The narrowest useful rule that could be stored for this project, if there is one.
     pub rule: Option<PermissionRule>,
 }
 
-/// Keeps rules for later sessions, where the user keeps theirs and never in the project.
+/// Stores rules for later sessions, in the user's config and never in the project.
 pub trait RuleStore: Send + Sync {
-    /// `Err` says why it was not kept, and what to do.
+    /// Stores a rule. The error gives the reason and a remedy.
     fn keep(&self, rule: &PermissionRule) -> Result<(), String>;
 }
 
@@ -109,11 +109,11 @@ pub enum PermissionResponse {
     AllowAlways,
     Refuse,
     RefuseAlways,
-    /// There is no one to ask.
+    /// There is no user to ask.
     Unavailable,
 }
 
-/// No terminal and no client: whatever would be asked is refused.
+/// An asker without a user; refuses every call that needs consent.
 #[derive(Debug, Clone, Copy)]
 pub struct NoAsker;
 
@@ -123,7 +123,7 @@ impl Asker for NoAsker {
     }
 }
 
-/// What is to happen to a call before anybody is asked, and what decided it.
+/// The decision on a call before the user is asked, and its reason.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GateDecision {
     Run(DecisionReason),
@@ -131,22 +131,22 @@ pub enum GateDecision {
     Refuse(DecisionReason),
 }
 
-/// What decided about a call.
+/// The reason for a decision on a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DecisionReason {
     /// The approval level alone.
     Level(ApprovalLevel),
-    /// The level would have asked for anything else.
+    /// The call is read-only; the level would have asked about any other call.
     ReadOnly(ApprovalLevel),
-    /// Rules; several if a command line has several parts.
+    /// One rule, or several if a command line has several parts.
     Rules(Vec<SourcedRule>),
     /// No rule allows the host that the call reaches, and the user did not name it.
     Host { host: String, level: ApprovalLevel },
     /// The user named the host that the call reaches.
     UserNamed(String),
-    /// A rule may speak of the call, and nobody can tell.
+    /// It cannot be determined whether a rule matches the call.
     Unsure(SourcedRule),
-    /// The call writes a protected path, which every level asks about. With the rule that would allow it.
+    /// The call writes a protected path, which every level asks about. `rule` would allow it.
     Protected { path: ProtectedPath, rule: String },
 }
 
@@ -156,7 +156,7 @@ impl DecisionReason {
     }
 }
 
-/// In words that end a sentence: "it is refused, because …".
+/// Formats the reason as the end of a sentence: "it is refused, because …".
 impl std::fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -170,7 +170,7 @@ impl std::fmt::Display for DecisionReason {
             }
             DecisionReason::Rules(rules) => {
                 let rules: Vec<_> = rules.iter().map(ToString::to_string).collect();
-                write!(f, "a rule says so: {}", rules.join(", "))
+                write!(f, "required by a rule: {}", rules.join(", "))
             }
             DecisionReason::Host { host, level: ApprovalLevel::ReadOnly } => {
                 write!(f, "the session is read-only, and no rule allows the host `{host}`")
@@ -180,15 +180,15 @@ impl std::fmt::Display for DecisionReason {
             }
             DecisionReason::UserNamed(host) => write!(f, "a prompt of the user names the host `{host}`"),
             DecisionReason::Unsure(rule) => {
-                write!(f, "it cannot be told whether a rule speaks of it: {rule}")
+                write!(f, "cannot determine whether this rule applies: {rule}")
             }
             DecisionReason::Protected { path, .. } => path.fmt(f),
         }
     }
 }
 
-/// Rules that deny and ask count at every level. One that allows answers only what would be asked: it opens neither
-/// `read-only` nor `deny`.
+/// Combines approval level and rules. Denying and asking rules apply at every level. An allowing rule only replaces a
+/// question: it does not override `read-only` or `deny`.
 pub(super) fn decide(approval: ApprovalLevel, read_only: bool, ruling: &RuleDecision<'_>) -> GateDecision {
     let level = match approval {
         ApprovalLevel::Auto => GateDecision::Run(DecisionReason::Level(approval)),
@@ -209,17 +209,17 @@ pub(super) fn decide(approval: ApprovalLevel, read_only: bool, ruling: &RuleDeci
     }
 }
 
-/// The host that a call reaches, and what is known about it.
+/// The host that a call reaches, and the facts about it.
 pub(super) struct HostCall<'a> {
     pub(super) host: RemoteHost,
-    /// A prompt of the user names it.
+    /// A prompt of the user names the host.
     pub(super) user_named: bool,
-    /// Of the host rules.
+    /// The decision of the host rules.
     pub(super) ruling: RuleDecision<'a>,
 }
 
-/// The same for a call that only reads, from a host: at `ask` and `smart` it runs if a rule allows it or the user named the
-/// host. At `read-only` only a host rule counts, because a prompt names hosts in passing and nothing is asked.
+/// Decides about a call that reads from a host. At `ask` and `smart` it runs if a rule allows it or the user named the
+/// host. At `read-only` only a host rule counts: prompts mention hosts casually, and the user is not asked.
 pub(super) fn judge_host<'a>(approval: ApprovalLevel, call: HostCall<'a>, of_tool: RuleDecision<'a>) -> GateDecision {
     let HostCall { host, user_named, ruling: of_host } = call;
     let allowed = matches!(of_host, RuleDecision::Allow(_));
@@ -238,7 +238,8 @@ pub(super) fn judge_host<'a>(approval: ApprovalLevel, call: HostCall<'a>, of_too
     }
 }
 
-/// What becomes of a verdict on a call that writes a protected path which no rule names. `rule` would.
+/// Turns the decision on a call that writes a protected path into a question, unless it is a refusal. `rule` would
+/// allow the path.
 pub(super) fn guard(verdict: GateDecision, path: ProtectedPath, rule: String) -> GateDecision {
     match verdict {
         GateDecision::Refuse(_) => verdict,
@@ -246,11 +247,11 @@ pub(super) fn guard(verdict: GateDecision, path: ProtectedPath, rule: String) ->
     }
 }
 
-/// What is said when there is nobody to ask, with what would let the call run.
+/// Returns the reason for a refusal when there is no user to ask, with the option that would allow the call.
 pub(super) fn no_asker_reason(because: &DecisionReason) -> String {
     match because {
         DecisionReason::Rules(_) | DecisionReason::Unsure(_) => {
-            format!("this call needs consent and there is nobody to ask; {because}")
+            format!("this call needs consent and no user can be asked; {because}")
         }
         DecisionReason::Host { host, .. } => {
             format!("{because}, and there is no one to ask; run skein with `--allow 'host: {host}'` to allow it")
@@ -263,7 +264,7 @@ pub(super) fn no_asker_reason(because: &DecisionReason) -> String {
     }
 }
 
-const NO_ASKER: &str = "this call needs consent and there is nobody to ask; run skein with `--allow RULE` to allow such calls, \
+const NO_ASKER: &str = "this call needs consent and no user can be asked; run skein with `--allow RULE` to allow such calls, \
                        or with `--approval auto` to allow all";
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Services that a session enabled and disabled for itself, and the looks into one that its manager may take.
+//! Applies the services that a session enabled or disabled, and lets its service manager inspect services.
 //!
-//! Invariant: only what the group `mcp` speaks of can be enabled or disabled; everything else is as the manifests say.
-//! Whatever is enabled, a mode has nothing that it neither lists `mcp` for nor depends on.
+//! Invariant: only services that the group `mcp` covers can be enabled or disabled; the manifests decide about all
+//! others. An enabled service is bound only to modes that list `mcp` or depend on it.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::ids::ServiceName;
 use crate::manifest::{ServiceEntry, ServiceManifest};
 use crate::tool::{CallContext, Catalog, ServiceError, SessionContext};
 
-/// Why a service is absent that its session disabled.
+/// The reason why a service that the session disabled is missing.
 pub(super) const DISABLED: &str = "it is disabled in this session";
 
 impl BindRequest {
-    /// Takes up what the session has enabled beyond its configuration, as if it had come with the session. Such a copy
-    /// stands before the entry of the plan.
+    /// Adds the services that the session enabled beyond its configuration to the client-provided ones. Such a copy
+    /// takes precedence over the entry of the plan.
     pub(super) fn add_enabled_services(&mut self, plan: &Plan) {
         for (name, enabled) in self.session.service_overrides().all() {
             let entry = plan.service(name.as_str()).filter(|entry| entry.user_installed() && !entry.enabled && enabled);
@@ -26,12 +26,12 @@ impl BindRequest {
         }
     }
 
-    /// True if the session has disabled it, and it is one that can be.
+    /// Returns whether the session has disabled a service that can be disabled.
     pub(super) fn disables(&self, entry: &ServiceEntry) -> bool {
         entry.user_installed() && self.session.service_overrides().of(&entry.manifest.name) == Some(false)
     }
 
-    /// What the group `mcp` brings beside the plan, as far as it is not needed anyway.
+    /// Returns the client-provided services as optional requirements, without those that are required already.
     pub(super) fn client_requirements(&self, levels: &[Vec<RequiredService>]) -> Vec<RequiredService> {
         let needed = |name: &ServiceName| levels.iter().flatten().any(|need| need.service == *name);
         let names = self.client_services.iter().map(|entry| &entry.manifest.name).filter(|name| !needed(name));
@@ -40,7 +40,7 @@ impl BindRequest {
 }
 
 impl Broker {
-    /// What a service offers, which is started for it. For looking only: a tool is called through a binding.
+    /// Starts a service and returns its catalog. For inspection only; tools are called through a binding.
     pub async fn inspect_service(
         &self,
         entry: &ServiceEntry,
@@ -49,7 +49,7 @@ impl Broker {
         self.lease(entry, session, &|name| self.manifest(name)).service().catalog().await
     }
 
-    /// A resource that a service lists, or that a template of its makes.
+    /// Reads a resource that the service lists or that matches one of its templates. Fails for any other URI.
     pub async fn read_listed(
         &self,
         entry: &ServiceEntry,
@@ -71,12 +71,12 @@ impl Broker {
     }
 }
 
-/// What a service says of itself, as far as it is harmless.
+/// Removes invisible characters from a service's text and truncates it.
 pub fn sanitize_text(text: &str) -> String {
     sanitize::sanitize_text(text)
 }
 
-/// True if the template makes the address.
+/// Returns whether the template can produce the URI.
 pub(super) fn matches_template(template: &Value, uri: &str) -> bool {
     template["uriTemplate"].as_str().is_some_and(|template| template::matches(template, uri))
 }

@@ -1,17 +1,17 @@
-//! Hosts that the user names in prompts. A call that reads from one of them needs no question.
+//! Remembers the hosts that the user names in prompts. A call that reads from one of them needs no consent.
 //!
-//! Invariant: only text that the user typed is searched; files, tool results, attached resources and model output never are.
-//! A word that could as well be a file name or code counts only as a URL.
+//! Invariant: searches only text that the user typed, never files, tool results, attached resources or model output. A
+//! word that may be a file name or code counts only in a URL.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::permissions::RemoteHost;
 use crate::tool::SessionContext;
 
-/// The limit of hosts that a session remembers.
+/// Maximum number of hosts that a session remembers.
 const MAX_HOSTS: usize = 200;
 
-/// The named hosts of a session; kept in it.
+/// The named hosts of a session, kept in its state.
 #[derive(Debug, Default)]
 pub(super) struct NamedHosts(Mutex<Vec<RemoteHost>>);
 
@@ -36,10 +36,10 @@ pub fn note_user_text(session: &SessionContext, text: &str) {
     }
 }
 
-/// URLs, and bare hosts as in `look at docs.example.com/intro`.
+/// Finds URLs, and bare hosts as in `look at docs.example.com/intro`.
 fn hosts_in(text: &str) -> impl Iterator<Item = RemoteHost> {
     let apart = |c: char| c.is_whitespace() || c.is_control() || "<>\"'`()[]{}|\\^,;".contains(c);
-    // A URL may hold brackets, for an IPv6 address; it ends before what cannot stand in one.
+    // A URL may contain brackets, for an IPv6 address. It ends before the first character that it cannot contain.
     let ends = |c: char| c.is_whitespace() || c.is_control() || "<>\"'`()|\\^{},;".contains(c);
     let urls = text.match_indices("://").filter_map(move |(at, _)| {
         let ends_with = |scheme: &&str| {
@@ -58,13 +58,13 @@ fn authority(rest: &str) -> &str {
     rest.trim_start_matches("://").split(['/', '?', '#']).next().unwrap_or_default()
 }
 
-/// Endings that are top-level domains, and endings of files or usual names in code.
+/// Top-level domains that are also file extensions or common names in code.
 const AMBIGUOUS: [&str; 24] = [
     "rs", "md", "py", "sh", "pl", "cc", "so", "zip", "mov", "app", "ps", "pm", "tf", "ml", "mk", "mm", "ai", "ms",
     "st", "id", "name", "do", "is", "in",
 ];
 
-/// A word that can only mean a host.
+/// Returns the host if the word can only mean a host.
 fn bare(word: &str) -> Option<RemoteHost> {
     let word = word.trim_end_matches(['.', ':', '!', '?']);
     if word.contains(['@', '*', '=', '$', '~']) {

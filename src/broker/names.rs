@@ -1,5 +1,5 @@
-//! The names a model sees: `service__tool`, at most 64 characters of `A-Z a-z 0-9 _ -`, unique, and mapped
-//! back exactly.
+//! Assigns the tool names that a model sees: `service__tool`, at most 64 characters of `A-Z a-z 0-9 _ -`, unique, and
+//! mapped back exactly.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -9,17 +9,17 @@ use sha2::{Digest as _, Sha256};
 use crate::ids::{ServiceName, ToolName};
 
 const MAX: usize = 64;
-/// What is added to a name that had to be changed: an underscore and this much of a hash of what it was.
+/// Hex digits of the hash that a changed name ends with, after an underscore.
 const HASH: usize = 8;
 
-/// A name for each tool. A tool keeps its name whatever other services are bound.
+/// Assigns a name to each tool. The name does not depend on which other services are bound.
 pub(super) fn assign<'a>(
     tools: impl IntoIterator<Item = (&'a ServiceName, &'a ToolName)>,
 ) -> BTreeMap<String, (ServiceName, ToolName)> {
     let mut named = BTreeMap::new();
     let mut seen = HashSet::new();
     for (service, tool) in tools {
-        // A service that lists a tool twice offers it once.
+        // A tool that a service lists twice is offered once.
         if seen.insert((service, tool)) {
             named.insert(name(service, tool), (service.clone(), tool.clone()));
         }
@@ -30,7 +30,8 @@ pub(super) fn assign<'a>(
 fn name(service: &ServiceName, tool: &ToolName) -> String {
     let plain = format!("{service}__{tool}");
     let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    // A service's name holds no `__`, so the first one is the border; a second would make another tool's name.
+    // A service name contains no `__`, so the first one is the separator. A second one could collide with another
+    // tool's name.
     if plain.len() <= MAX && plain.chars().all(legal) && !tool.as_str().contains("__") {
         return plain;
     }

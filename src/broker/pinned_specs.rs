@@ -1,5 +1,5 @@
-//! What a session was offered of services that are not ours: what each tool said about itself the first time, which is
-//! what counts for the whole session, and what those who show its calls may tell of it.
+//! Pins the tool specs of third-party services. The spec that a session saw first stays in force for the whole session.
+//! Also keeps what front ends may show about these tools.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,26 +8,26 @@ use super::Binding;
 use crate::ids::{ServiceName, ToolName};
 use crate::tool::{SessionContext, ToolHints, ToolSpec};
 
-/// What a tool of another's service says about itself, to be shown and never to be relied on.
+/// Unverified claims of a third-party tool about itself. For display only.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ToolClaims {
     pub service: String,
     pub title: Option<String>,
     pub hints: ToolHints,
-    /// The page in which a host shows what the tool answers (MCP Apps).
+    /// URI of the MCP app in which a host shows the tool's result.
     pub ui: Option<String>,
 }
 
-/// Kept with the session.
+/// The pinned specs of a session, kept in its state.
 #[derive(Debug, Default)]
 pub(super) struct PinnedSpecs {
     first: Mutex<HashMap<(ServiceName, ToolName), ToolSpec>>,
-    /// By the name that the model sees.
+    /// Keyed by the name the model sees.
     claims: Mutex<HashMap<String, ToolClaims>>,
 }
 
 impl PinnedSpecs {
-    /// The tool as the session was offered it first.
+    /// Returns the spec that the session saw first, and pins `spec` if it is the first.
     pub(super) fn first(&self, service: &ServiceName, spec: &ToolSpec) -> ToolSpec {
         let key = (service.clone(), spec.name.clone());
         lock(&self.first).entry(key).or_insert_with(|| spec.clone()).clone()
@@ -38,12 +38,12 @@ impl PinnedSpecs {
     }
 }
 
-/// What is known of a tool that the session, or one that works for it, was offered; nothing if the tool is ours.
+/// Returns the claims of a tool of the session or of a child session. `None` if the tool is built in or unknown.
 pub fn tool_claims(session: &SessionContext, name: &str) -> Option<ToolClaims> {
     lock(&session.state::<PinnedSpecs>().claims).get(name).cloned()
 }
 
-/// The address of an MCP app in `_meta` of a tool or of its answer.
+/// Returns the URI of an MCP app from `_meta` of a tool or its result.
 pub fn ui_of(meta: Option<&serde_json::Value>) -> Option<String> {
     let meta = meta?;
     let uri = meta.pointer("/ui/resourceUri").or_else(|| meta.get("ui/resourceUri"))?.as_str()?;
@@ -51,7 +51,7 @@ pub fn ui_of(meta: Option<&serde_json::Value>) -> Option<String> {
 }
 
 impl Binding {
-    /// Notes what its tools say, for whoever shows calls: in its session, and in those it works for.
+    /// Records the claims of third-party tools for front ends, in this session and in all its parents.
     pub(super) fn record_claims(&self) {
         let mut binding = Some(self);
         while let Some(of) = binding {

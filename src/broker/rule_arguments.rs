@@ -1,4 +1,4 @@
-//! The arguments of a call as rules look at them: which are command lines, and where paths lead.
+//! Classifies the arguments of a call for rules: command lines, resolved paths and other text.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::binding::BoundTool;
 use super::files::{self, CallPaths};
 use crate::permissions::{self, Argument};
 
-/// Those of a call. Our own tools take the session's folder for a path that is left out.
+/// Classifies the arguments of a call. A built-in tool uses the session's folder if `path` is omitted.
 pub(super) fn of_call(
     arguments: &Map<String, Value>,
     tool: &BoundTool,
@@ -21,7 +21,7 @@ pub(super) fn of_call(
     facts
 }
 
-/// True for a built-in tool that works on a file or folder.
+/// Returns whether this is a built-in tool that works on a file or folder.
 pub(super) fn takes_path(tool: &BoundTool) -> bool {
     let properties = tool.spec.input_schema.get("properties").filter(|_| tool.builtin);
     properties.is_some_and(|properties| properties.get("path").is_some())
@@ -36,7 +36,7 @@ fn of(arguments: &Map<String, Value>, paths: &CallPaths<'_>) -> BTreeMap<String,
             (false, false) => Argument::Text(text.to_owned()),
         };
         let argument = match Argument::of(value, &text) {
-            // A number is neither a command nor a path, whatever the tool makes of it.
+            // A number is neither a command nor a path, however the tool interprets it.
             number @ Argument::Text(_) if is_command || is_path => Argument::Other(vec![number]),
             argument => argument,
         };
@@ -45,7 +45,7 @@ fn of(arguments: &Map<String, Value>, paths: &CallPaths<'_>) -> BTreeMap<String,
     arguments.iter().map(seen).collect()
 }
 
-/// Why a command line among a call's arguments cannot be read, if there is such a one.
+/// Returns why a command line among the arguments cannot be parsed. `None` if all can.
 pub fn unreadable(arguments: &Map<String, Value>) -> Option<&'static str> {
     let mut commands = arguments.iter().filter(|(name, _)| files::names_command(name));
     commands.find_map(|(_, value)| permissions::read(value.as_str()?).unreadable)

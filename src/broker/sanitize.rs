@@ -1,5 +1,5 @@
-//! What foreign servers say about their tools is data: capped, cleaned, and never allowed to reach out. The
-//! same limits go for all services; built-in ones keep them by themselves.
+//! Sanitizes and limits the text and schemas that third-party services send about their tools. The same limits apply to
+//! built-in services, which already meet them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const MAX_DESCRIPTION: usize = 4_096;
 const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 const MAX_SCHEMA_DEPTH: usize = 32;
 
-/// The tool with harmless text, or why it is not offered.
+/// Sanitizes a tool's text and schemas. Fails if its name has invisible characters or its input schema is too large.
 pub(super) fn sanitize_tool(mut tool: ToolSpec) -> Result<ToolSpec, String> {
     if tool.name.as_str().chars().any(|c| c.is_control() || c.is_whitespace() || is_hidden(c)) {
         return Err("its name holds characters that do not show".to_owned());
@@ -21,7 +21,7 @@ pub(super) fn sanitize_tool(mut tool: ToolSpec) -> Result<ToolSpec, String> {
         return Err("its input schema is too large or too deep".to_owned());
     }
     sanitize_schema(Arc::make_mut(&mut tool.input_schema));
-    // What comes with it is for those who want more; a tool can do without.
+    // Output schema and metadata are optional, so drop them if they are too large or invalid.
     tool.output_schema = tool.output_schema.filter(|schema| !too_large(schema) && check_schema(schema).is_ok());
     if let Some(schema) = &mut tool.output_schema {
         sanitize_schema(Arc::make_mut(schema));
@@ -32,7 +32,7 @@ pub(super) fn sanitize_tool(mut tool: ToolSpec) -> Result<ToolSpec, String> {
     Ok(tool)
 }
 
-/// Without control, zero-width and bidirectional characters, and not longer than anyone reads.
+/// Removes control, zero-width and bidirectional characters, and truncates to [`MAX_DESCRIPTION`] bytes.
 pub(super) fn sanitize_text(text: &str) -> String {
     let mut clean = strip_invisible(text);
     if clean.len() > MAX_DESCRIPTION {
@@ -51,7 +51,7 @@ fn too_large(schema: &Map<String, Value>) -> bool {
     schema.to_string().len() > MAX_SCHEMA_BYTES || depth(&schema) > MAX_SCHEMA_DEPTH
 }
 
-/// A model reads what a schema says about the arguments just as it reads the description.
+/// Sanitizes the texts in a schema, which a model reads like the description.
 fn sanitize_schema(schema: &mut Map<String, Value>) {
     for (key, value) in schema {
         match value {
@@ -79,8 +79,8 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Checks the arguments of calls. Nothing is ever fetched for it: the crate is built without network and file access, so a
-/// schema that points elsewhere does not compile.
+/// Compiles the input schema. Never fetches anything: the crate is built without network and file access, so a schema
+/// with a remote reference does not compile.
 pub(super) fn validator(tool: &ToolSpec) -> Result<SchemaValidator, SchemaError> {
     SchemaValidator::new(&tool.input_schema)
 }

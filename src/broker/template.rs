@@ -1,21 +1,21 @@
-//! Matches addresses against URI templates (RFC 6570): a whole address, and only what the template can make.
+//! Matches URIs against URI templates (RFC 6570). The whole URI must match, with only the characters that the template
+//! can produce.
 
-/// Longer templates and addresses match nothing.
+/// Longer templates and URIs never match.
 const MAX_LENGTH: usize = 8_000;
 
-/// True if the template makes the address. Expressions that are not understood, and addresses with `..` in them, match
-/// nothing.
+/// Returns whether the template can produce the URI. Unsupported expressions, and URIs with a `..` part, never match.
 pub(super) fn matches(template: &str, uri: &str) -> bool {
     if template.len() > MAX_LENGTH || uri.len() > MAX_LENGTH || climbs(uri) || uri.chars().any(char::is_control) {
         return false;
     }
     let Some(pieces) = pieces(template) else { return false };
-    // An expression at the very beginning would let the caller choose the scheme, and so the resource.
+    // An expression at the start would let the caller choose the scheme, and so the resource.
     if !matches!(pieces.first(), Some(TemplatePart::Text(_))) {
         return false;
     }
     let uri: Vec<char> = uri.chars().collect();
-    // Which ends the pieces so far can reach.
+    // The positions that the pieces so far can end at.
     let mut reached = vec![false; uri.len() + 1];
     reached[0] = true;
     for piece in &pieces {
@@ -26,7 +26,7 @@ pub(super) fn matches(template: &str, uri: &str) -> bool {
 
 enum TemplatePart {
     Text(Vec<char>),
-    /// Characters that a value may hold. `lead` comes before them; it and they may be left out together if `optional`.
+    /// A value of characters that match `allowed`. `lead` precedes them; both can be absent if `optional`.
     Value {
         lead: Option<char>,
         allowed: fn(char) -> bool,
@@ -46,7 +46,7 @@ impl TemplatePart {
                 }
             }
             Self::Value { lead, allowed, optional } => {
-                // The least characters that count: with a lead the value behind it may be empty.
+                // Without a lead the value has at least one character; after a lead it may be empty.
                 let mut inside = false;
                 for at in 0..reached.len() {
                     if *optional && reached[at] {
@@ -65,7 +65,7 @@ impl TemplatePart {
     }
 }
 
-/// `None` if the template cannot be understood.
+/// Parses a template. `None` if it is malformed or unsupported.
 fn pieces(template: &str) -> Option<Vec<TemplatePart>> {
     let mut pieces = Vec::new();
     let mut rest = template;
@@ -110,7 +110,7 @@ fn expression_pieces(expression: &str) -> Option<Vec<TemplatePart>> {
             let one = |_| value(Some(lead), is_list_char, true);
             return Some(names.iter().map(one).collect());
         }
-        // The names of a query are the service's to read; a value ends neither it nor the address.
+        // The service interprets the names of a query. A value ends neither the query nor the URI.
         Some(lead) => value(Some(lead), is_query_char, true),
     };
     Some(vec![piece])
@@ -136,7 +136,7 @@ fn is_reserved_char(c: char) -> bool {
     is_simple_char(c) || ":/?#[]@!$&'()*+,;=".contains(c)
 }
 
-/// True if a part of the address is `..`, however it is written.
+/// Returns whether a part of the URI is `..`, also percent-encoded.
 fn climbs(uri: &str) -> bool {
     let plain = uri.replace("%2e", ".").replace("%2E", ".").replace("%2f", "/").replace("%2F", "/").replace("%5c", "/");
     plain.replace("%5C", "/").split(['/', '\\', '?', '#']).any(|part| part == "..")

@@ -1,5 +1,5 @@
-//! Rules that speak of nothing, because a tool or an argument in them is misspelt. Nothing follows from that, so it has
-//! to be said: a rule that denies nothing looks like one that protects.
+//! Finds permission rules that match no tool or argument, so that they can be reported. A misspelt denying rule looks
+//! as if it protects something.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,25 @@ use super::binding::BoundTool;
 use crate::ids::nearest;
 use crate::permissions::SourcedRule;
 
-/// What is wrong with rules, as far as these tools can tell, each with what may have been meant.
+/// Returns a description of each rule that matches none of these tools, with the nearest name.
 pub(super) fn find_unmatched(rules: &[SourcedRule], tools: &BTreeMap<String, BoundTool>) -> Vec<String> {
     rules.iter().filter_map(|rule| mismatch(rule, tools)).collect()
 }
 
 fn mismatch(rule: &SourcedRule, tools: &BTreeMap<String, BoundTool>) -> Option<String> {
-    // A host rule names no tool, and resources and prompts are no tools.
+    // A host rule names no tool, and resources and prompts are not tools.
     let wanted = rule.rule.tool.as_deref().filter(|tool| !tool.contains('/'))?;
     let meant: Vec<_> = tools.iter().filter(|(name, _)| rule.names_tool(name)).map(|(_, tool)| tool).collect();
     let known: Vec<&str> = meant.iter().flat_map(|tool| arguments(tool)).collect();
     let (what, near) = if meant.is_empty() {
-        // Another mode may have it, if its name is like none of these.
+        // Another mode may have the tool if no name here is similar.
         (format!("no tool is called `{wanted}`"), Some(nearest(wanted, tools.keys().map(String::as_str))?))
     } else {
         let unknown = rule.rule.arguments.keys().find(|name| !known.contains(&name.as_str()))?;
         (format!("no such tool takes an argument `{unknown}`"), nearest(unknown, known))
     };
     let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    Some(format!("a rule speaks of nothing: {rule}: {what}{near}"))
+    Some(format!("permission rule matches nothing: {rule}: {what}{near}"))
 }
 
 fn arguments(tool: &BoundTool) -> impl Iterator<Item = &str> {

@@ -1,4 +1,4 @@
-//! `skein acp`: the agent that editors launch. Stdout is the protocol's alone.
+//! `skein acp`: serves ACP on stdio for editors. Only protocol messages go to stdout.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub(super) fn run(
     if args.setup {
         return configure::run(&ConfigureArgs::default(), global, folders, output);
     }
-    // Each session has the plan of its folder; the process itself has none.
+    // Each session uses the plan of its folder; the process itself has none.
     let plan = Plan::empty();
     runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, _: &mut CommandOutput| {
         let projects = Arc::new(WorkspaceLoader {
@@ -59,7 +59,7 @@ pub(super) fn run(
             model: args.speaker.model(),
             ..WorkspaceLoader::new(global, folders, started)
         });
-        // A first session needs them: they are read while the client is greeted.
+        // The first session needs the manifests: read them while the client initializes.
         let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
         drop(tokio::task::spawn_blocking(move || drop(early.open(&cwd))));
         let of_sessions = folders.clone();
@@ -83,27 +83,27 @@ pub(super) fn run(
             fork: args.unstable_fork,
         };
         let served = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt()).await;
-        served.map_err(|error| CommandError::work(format!("the connection broke: {error}"), "the log tells more"))
+        served.map_err(|error| CommandError::work(format!("the connection broke: {error}"), "see the log"))
     })
 }
 
-/// The manifests that hold in a folder, read again when a file has changed.
+/// Loads the manifests that apply in a folder, and reloads them when a file has changed.
 pub(super) struct WorkspaceLoader {
     global: Global,
     folders: Folders,
     broker: Broker,
     outside: Arc<dyn ExternalAgents>,
-    /// What the command line says for all sessions of this launch.
+    /// Agent, mode and model from the command line, for all sessions of this process.
     agent: Option<String>,
     mode: Option<String>,
     pub(super) model: Option<String>,
     pub(super) rules: Vec<SourcedRule>,
     known: Mutex<HashMap<Traces, Project>>,
-    /// One for all: a keyring that does not answer is waited for once.
+    /// Shared by all projects, so that Skein waits only once for a keyring that does not answer.
     keys: Keys,
 }
 
-/// Whatever a plan was made from, as far as it can change.
+/// Cache key of a plan: the files it was made from, with their times and sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Traces {
     /// The project's root and the hash of its files.
@@ -114,7 +114,7 @@ struct Traces {
 impl ProjectLoader for WorkspaceLoader {
     fn open(&self, cwd: &Path) -> Result<Project, ProjectError> {
         let traces = self.traces(cwd);
-        // Held while manifests are read: whoever wants the same ones meanwhile finds them here afterwards.
+        // Held while manifests are read, so that concurrent callers wait and then find the cached project.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(project) = known.get(&traces) {
             return Ok(project.clone());
@@ -179,7 +179,7 @@ impl WorkspaceLoader {
     fn traces(&self, cwd: &Path) -> Traces {
         let project = ProjectFiles::find(cwd).ok().flatten().map(|project| (project.root, project.hash));
         let mut files = Vec::new();
-        // Trust is kept in the data folder, as one file.
+        // The trust store is one file in the data folder.
         for place in
             [self.folders.config.clone(), self.folders.data.join("trust.json")].iter().chain(&self.global.manifests)
         {
@@ -189,7 +189,7 @@ impl WorkspaceLoader {
     }
 }
 
-/// Every file below `path` with its time and size. Manifests lie no deeper than this.
+/// Collects every file below `path` with its modification time and size. Stops at a depth that manifests never exceed.
 fn note(path: &Path, depth: usize, files: &mut Vec<(PathBuf, Option<SystemTime>, u64)>) {
     let Ok(metadata) = path.metadata() else { return };
     files.push((path.to_owned(), metadata.modified().ok(), metadata.len()));

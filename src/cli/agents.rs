@@ -1,4 +1,4 @@
-//! `skein agents`: who there is, what each mode may use, and which file says so.
+//! `skein agents`: lists agents, the tools and services of their modes, and the files that define them.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -22,7 +22,9 @@ pub(super) struct AgentsArgs {
 
 #[derive(Debug, Subcommand)]
 enum AgentsCommand {
-    /// Show one agent: its modes, their services in start order, and the file it came from
+    /// Show one agent: its modes, services and file
+    ///
+    /// Lists the services of each mode in start order.
     Show { name: String },
 }
 
@@ -58,7 +60,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The programs of external agents that run in some Skein, or ran and died.
+/// Processes of external agents that run in any Skein process, or have died there.
 struct RunningAgents(Vec<Value>);
 
 impl RunningAgents {
@@ -71,7 +73,7 @@ impl RunningAgents {
     }
 }
 
-/// The agent of that name, or a failure that tells the nearest one.
+/// Returns the agent `name`. The error suggests the nearest name.
 pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, CommandError> {
     plan.agent(name).ok_or_else(|| {
         let names = || plan.agents().map(|agent| agent.manifest.name.as_str());
@@ -83,7 +85,7 @@ pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, Com
     })
 }
 
-/// The mode that was asked for, or the agent's default.
+/// Returns the mode `mode` of the agent, or its default mode. Fails if the agent has no such mode.
 pub(super) fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, CommandError> {
     let slugs = || agent.modes.iter().map(|entry| entry.mode.slug.as_str());
     let name = &agent.manifest.name;
@@ -99,7 +101,7 @@ pub(super) fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, 
     Err(CommandError::usage(format!("the agent `{name}` has no mode `{slug}`"), help))
 }
 
-/// An internal mode is shown, and never entered by name.
+/// Fails if the mode is internal: internal modes are listed but cannot be selected by name.
 pub(super) fn check_selectable(plan: &Plan, id: &ModeId) -> Result<(), CommandError> {
     if plan.mode(id).is_some_and(|(entry, _)| entry.mode.internal) {
         return Err(CommandError::usage(
@@ -110,7 +112,7 @@ pub(super) fn check_selectable(plan: &Plan, id: &ModeId) -> Result<(), CommandEr
     Ok(())
 }
 
-/// What the label of an external agent means.
+/// Explains the label `unfenced` of external agents.
 pub(super) const UNFENCED: &str =
     "unfenced: what it asks of Skein is held by its mode; what its process does by itself is not";
 
@@ -251,7 +253,7 @@ fn agent_json(plan: &Plan, agent: &AgentEntry, running: &RunningAgents) -> Value
     })
 }
 
-/// A plain dependency is its name, whichever way it was written.
+/// Writes a required tool dependency as its name alone, even if the manifest has the long form.
 fn dependency_json(dependency: &Dependency) -> Value {
     let plain = dependency.kind() == DependencyKind::Tool && !dependency.optional();
     if plain { json!(dependency.name()) } else { json!(dependency) }

@@ -1,4 +1,4 @@
-//! A prompt as it is given to a command: with `@path` the file goes along with it.
+//! Converts the text of a prompt to contents, and attaches each file that it names as `@path`.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -9,26 +9,27 @@ use serde_json::json;
 use super::output::CommandError;
 use crate::conversation::Content;
 
-/// A longer text is better read by the agent itself, in parts.
+/// The agent reads longer texts better itself, in parts.
 const MAX_TEXT: u64 = 256 << 10;
 const MAX_IMAGE: u64 = 5 << 20;
 
-/// The prompt, and every file below `cwd` that it names as `@path`. A word that names no such file stays a word, and
-/// is told. Only for what the user has typed: text from elsewhere must not choose files.
+/// Returns the prompt with every file below `cwd` that it names as `@path`, and notes for the user. A word that names
+/// no such file stays text, with a note if it looks like a path. Call this only for text that the user typed: other
+/// text must not choose files.
 pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String>), CommandError> {
     let root = cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned());
     let mut contents = vec![Content::text(text)];
     let mut notes = Vec::new();
     for name in text.split_whitespace().filter_map(|word| word.strip_prefix('@')) {
-        // A sentence may go on behind the name.
+        // The name may end with punctuation of the sentence.
         let whole = cwd.join(name);
         let trimmed = cwd.join(name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')']));
         match [whole, trimmed].into_iter().find(|path| path.is_file()) {
             Some(path) if !path.canonicalize().is_ok_and(|real| real.starts_with(&root)) => {
-                notes.push(format!("@{name} lies outside this folder and stays a word"));
+                notes.push(format!("@{name} is outside this folder and stays plain text"));
             }
             Some(path) => contents.push(read_attachment(&path)?),
-            // What a prompt begins with may be the name of a mode.
+            // A prompt may start with `@mode`.
             None if text.trim_start().strip_prefix('@').is_some_and(|first| first.starts_with(name)) => {}
             None if name.contains(['/', '.']) => notes.push(format!("@{name} is no file here and stays a word")),
             None => {}
@@ -37,7 +38,7 @@ pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String
     Ok((contents, notes))
 }
 
-/// A prompt that was not given as an argument.
+/// Reads the prompt from stdin.
 pub(super) fn from_stdin() -> Result<String, CommandError> {
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);

@@ -1,7 +1,7 @@
-//! `skein chat`: a session in the terminal. A line is read, a turn is shown, and again.
+//! `skein chat`: an interactive session in the terminal. Reads a line, runs a turn, and repeats.
 //!
-//! Invariant: Ctrl-C ends a turn, never the program; whatever ends the program, the turn so far is stored and the
-//! terminal is as it was found.
+//! Invariant: Ctrl-C ends a turn, never the program. However the program ends, the turn so far is stored and the
+//! terminal is restored.
 
 mod calls;
 mod commands;
@@ -51,7 +51,7 @@ pub(super) struct ChatArgs {
     /// Continue a session of this folder; without an id, choose one
     #[arg(long, value_name = "ID", num_args = 0..=1)]
     resume: Option<Option<String>>,
-    /// What to begin with, with files as @path
+    /// Set the first prompt, with files as @path
     prompt: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn run(
         output,
         async |started: &CommandRuntime, output: &mut CommandOutput| {
             let mut interrupts = signal(SignalKind::interrupt())
-                .map_err(|error| CommandError::work(format!("Ctrl-C cannot be heard: {error}"), "use `skein run`"))?;
+                .map_err(|error| CommandError::work(format!("Ctrl-C cannot be handled: {error}"), "use `skein run`"))?;
             let floor: Arc<ScreenLock> = Arc::default();
             let asker = Arc::new(TerminalAsker::new(Arc::clone(&keyboard), Arc::clone(&floor), folders));
             let which = match (&args.resume, args.talk.continues) {
@@ -108,7 +108,7 @@ pub(super) fn run(
                 }
                 Ok((live, events))
             };
-            // Services may take long to start.
+            // Services may take long to start, so Ctrl-C ends the program here.
             let (live, events) = tokio::select! {
                 biased;
                 _ = interrupts.recv() => return Err(CommandError::Interrupted),
@@ -124,7 +124,7 @@ pub(super) fn run(
     )
 }
 
-/// Everything that a talk needs.
+/// State of an interactive session.
 struct Chat<'a> {
     opening: &'a SessionLauncher<'a>,
     started: &'a CommandRuntime,
@@ -135,16 +135,16 @@ struct Chat<'a> {
     input: Input,
     interrupts: Signal,
     live: Arc<Session>,
-    /// The tools that only look, of all modes that the talk was in.
+    /// The read-only tools of all modes that this session has used.
     reading: HashSet<String>,
 }
 
 impl Chat<'_> {
-    /// Until somebody leaves.
+    /// Reads and runs lines until the user leaves.
     async fn talk(&mut self, first: Option<String>) -> Result<(), CommandError> {
         let ended = self.started.interrupt();
         let mut given = first;
-        // What the next line begins with.
+        // Initial text of the next line.
         let mut begun = String::new();
         loop {
             let line = match given.take() {
@@ -192,15 +192,15 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Says how to go on, if there is something to go on with.
+    /// Prints the command that resumes the session, unless the session is empty.
     async fn close(&self) -> Result<(), CommandError> {
         if self.is_kept(&self.live).await? {
-            self.screen.remark(&format!("skein chat --resume {} goes on with this session", self.live.id()));
+            self.screen.remark(&format!("skein chat --resume {} continues this session", self.live.id()));
         }
         Ok(())
     }
 
-    /// False if nothing was said in the session; it is gone then.
+    /// Returns false and deletes the session if it has no messages.
     async fn is_kept(&self, live: &Session) -> Result<bool, CommandError> {
         let (sessions, id) = (&self.opening.sessions, live.id());
         let events = sessions.events(id).await.map_err(|error| session_failure(&error))?;
@@ -211,14 +211,14 @@ impl Chat<'_> {
         Ok(kept)
     }
 
-    /// The line as a prompt, with the files it names.
+    /// Converts the line to a prompt with the files it names.
     fn prompt(&self, line: &str) -> Result<Vec<Content>, CommandError> {
         let (prompt, notes) = attach::prompt(line, &self.folders.cwd)?;
         notes.iter().for_each(|note| self.screen.remark(note));
         Ok(prompt)
     }
 
-    /// One turn, from the prompt to what it took. Ctrl-C cancels it.
+    /// Runs one turn and prints its usage. Ctrl-C cancels it.
     async fn turn(&mut self, prompt: Vec<Content>, typed: bool) {
         let (live, orchestrator) = (Arc::clone(&self.live), self.opening.orchestrator.clone());
         self.screen.print_text("\n");
@@ -227,10 +227,10 @@ impl Chat<'_> {
         let ended = self.interruptible(ended).await;
         match ended {
             Ok(TurnEnd { ending, .. }) => match ending {
-                // A call that was refused stands there as such.
+                // The call itself is shown as refused.
                 StopReason::EndTurn | StopReason::Cancelled | StopReason::CallRefused { .. } => {}
                 StopReason::MaxTokens => {
-                    self.screen.remark("the answer was cut at the longest that the model may say; ask it to go on");
+                    self.screen.remark("the answer was cut at the longest that the model may say; ask it to continue");
                 }
                 StopReason::Refusal => self.screen.remark("the model declined to answer, or its provider did"),
                 StopReason::Exhausted { why } => self.screen.remark(&format!("the turn ended: {why}")),
@@ -242,12 +242,12 @@ impl Chat<'_> {
         }
     }
 
-    /// Work of the session that is shown while it is done, with what it took below it.
+    /// Runs `work` of the session, shows its progress, and prints its usage below. Ctrl-C cancels it.
     async fn interruptible<T>(
         &mut self,
         work: impl AsyncFnOnce(Arc<dyn Notifier>, &tokio_util::sync::CancellationToken) -> Result<T, PromptError>,
     ) -> Result<T, PromptError> {
-        // A Ctrl-C that came too late for the work before is not meant for this one.
+        // Discard a Ctrl-C that came too late for the previous work.
         while self.interrupts.recv().now_or_never().is_some() {}
         let quiet = self.keyboard.quiet();
         let cancel = self.started.interrupt().child_token();
@@ -261,7 +261,7 @@ impl Chat<'_> {
                 _ = self.interrupts.recv() => cancel.cancel(),
             }
         };
-        // A question that was taken back is over first, on the screen and at the keyboard.
+        // A cancelled question must first leave the screen and release the keyboard.
         self.screen.settle();
         let taken = self.screen.end();
         drop(quiet);
@@ -269,7 +269,7 @@ impl Chat<'_> {
         result
     }
 
-    /// Below each turn: how long, how many tokens, what they cost, how full the window is.
+    /// Prints the time, tokens and cost of a turn, and how full the context window is.
     fn took(&self, taken: &screen::TurnUsage, cancelled: bool) {
         let mut parts = vec![format!("{:.1} s", taken.time.as_secs_f64())];
         if cancelled {
@@ -289,7 +289,7 @@ impl Chat<'_> {
         self.screen.remark(&parts.join(" · "));
     }
 
-    /// Says what went wrong; the talk goes on.
+    /// Prints an error; the session continues.
     fn report_error(&self, failure: &CommandError) {
         let (problem, help) = match failure {
             CommandError::Work { problem, help }
@@ -305,7 +305,7 @@ impl Chat<'_> {
         ));
     }
 
-    /// Whether a question of ours is answered with yes; Ctrl-C says no.
+    /// Reads the answer to a yes-or-no question. Ctrl-C means no.
     async fn yes(&mut self) -> bool {
         let given_up: Arc<AtomicBool> = Arc::default();
         let (keyboard, screen, seen) = (Arc::clone(&self.keyboard), Arc::clone(&self.screen), Arc::clone(&given_up));
@@ -333,7 +333,7 @@ impl Chat<'_> {
     }
 }
 
-/// Somebody's words behind what they are, wrapped beside it. A line of theirs stays a line.
+/// Renders `text` after its label, with a hanging indent. Keeps its line breaks.
 fn render_labelled(indent: &str, label: &str, style: Style, text: &str) -> String {
     let width = screen_width();
     let mut wrap = Wrap::default();
@@ -348,7 +348,7 @@ fn render_labelled(indent: &str, label: &str, style: Style, text: &str) -> Strin
     wrap.take()
 }
 
-/// Advice for the command line, said inside of it.
+/// Adapts a help text of the command line to an interactive session.
 fn chat_help(help: &'static str) -> String {
-    help.replace("go on with -c when", "ask again when")
+    help.replace("continue with -c when", "ask again when")
 }

@@ -1,4 +1,4 @@
-//! `skein check`: everything that is wrong with the manifests, or with a recipe, at once.
+//! `skein check`: reports all problems of the manifests, or of a recipe, at once.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,14 @@ use crate::recipe;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Files or folders to check as if they were given with --manifests; a file that is a recipe is checked as one
+    /// Check these files or folders too
+    ///
+    /// Manifests are checked as if given with --manifests. A file that is a recipe is checked as a recipe.
     paths: Vec<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Leave notes out
+    /// Omit notes
     #[arg(long, short)]
     quiet: bool,
 }
@@ -66,13 +68,13 @@ pub(super) fn run(
     if errors > 0 { Err(CommandError::Manifests { errors }) } else { Ok(()) }
 }
 
-/// By what stands in it: a recipe has no `kind`.
+/// Decides by content: a recipe has no `kind`.
 fn is_recipe(path: &Path) -> bool {
     if !path.is_file() {
         return false;
     }
     let name = path.display().to_string();
-    // What cannot be read is told where manifests are read.
+    // The manifest loader reports files that cannot be read.
     let value = manifest::read_named(path, &name).and_then(|text| manifest::parse(&SourceFile::new(name, text)));
     value.is_ok_and(|value| recipe::is_recipe(&value))
 }

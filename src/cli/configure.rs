@@ -1,5 +1,5 @@
-//! `skein configure`: provider, key, model with a real request, default agent, and what to write into an editor's
-//! settings. In a terminal it asks; with flags it does not.
+//! `skein configure`: sets the provider, key, model and default agent, sends a test request, and prints an editor's
+//! settings. Asks in a terminal, unless flags give the answers.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -21,33 +21,35 @@ use crate::graph::Plan;
 use crate::llm::{ModelRegistry, ModelRequest, ProviderInfo, StreamEvent};
 use crate::manifest::{Layer, Settings};
 
-/// How long the test request may take.
+/// Time limit of the test request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default, Args)]
 pub(super) struct ConfigureArgs {
-    /// As `openai`, `anthropic`, `ollama`, or one of your own config
+    /// Choose a provider: openai, anthropic, ollama, …
+    ///
+    /// Providers of your own config can be named, too.
     #[arg(long)]
     provider: Option<String>,
-    /// The model, with or without its provider before a colon
+    /// Choose a model, as MODEL or PROVIDER:MODEL
     #[arg(long)]
     model: Option<String>,
-    /// The name of the environment variable that holds the key
+    /// Name the environment variable that holds the key
     #[arg(long, value_name = "NAME", conflicts_with = "key_stdin")]
     key_env: Option<String>,
-    /// Read the key from stdin and keep it
+    /// Read the key from stdin and store it
     #[arg(long)]
     key_stdin: bool,
-    /// Remove the key of this provider from the keyring and the file, and do nothing else
+    /// Only remove this provider's key from keyring and file
     #[arg(long, value_name = "PROVIDER", conflicts_with_all = ["provider", "model", "key_env", "key_stdin", "agent"])]
     forget_key: Option<String>,
-    /// The agent that sessions begin with
+    /// Set the default agent of sessions
     #[arg(long)]
     agent: Option<String>,
-    /// The mode that sessions begin in
+    /// Set the default mode of sessions
     #[arg(long, requires = "agent")]
     mode: Option<String>,
-    /// Do not ask the model whether it answers
+    /// Do not send a test request to the model
     #[arg(long)]
     no_test: bool,
     /// Print the result as JSON
@@ -63,14 +65,14 @@ impl ConfigureArgs {
     }
 }
 
-/// What was chosen, before anything is written.
+/// The user's choices, before anything is written.
 struct ConfigureAnswers {
     facts: ProviderInfo,
-    /// As `provider:model`.
+    /// The model as `provider:model`.
     model: String,
-    /// The variable of the key, if the provider needs one.
+    /// The variable of the key. `None` if the provider needs no key.
     key_name: Option<String>,
-    /// A key to keep.
+    /// A new key to store.
     key: Option<String>,
     agent: Option<(String, Option<String>)>,
 }
@@ -133,7 +135,7 @@ fn unkept(problem: String) -> CommandError {
     CommandError::work(problem, "correct this, and run it again")
 }
 
-/// Takes a key out of wherever it is kept.
+/// Removes a key from the keyring and the file.
 fn forget(facts: &ProviderInfo, keys: &Keys, as_json: bool, output: &mut CommandOutput) -> Result<(), CommandError> {
     let Some(name) = &facts.key else {
         return Err(CommandError::usage(format!("{} needs no key", facts.name), "there is nothing to remove"));
@@ -150,7 +152,7 @@ fn forget(facts: &ProviderInfo, keys: &Keys, as_json: bool, output: &mut Command
     Ok(())
 }
 
-/// What the flags say.
+/// Takes the choices from the flags.
 fn answers_from_flags(
     args: &ConfigureArgs,
     settings: &Settings,
@@ -193,7 +195,7 @@ fn answers_from_flags(
     Ok(Some(ConfigureAnswers { facts, model, key_name, key, agent }))
 }
 
-/// What the person at the terminal says; nothing if they want nothing.
+/// Asks the user at the terminal. `None` if the user chooses nothing.
 fn ask(
     plan: &Plan,
     settings: &Settings,
@@ -232,7 +234,7 @@ fn ask(
     Ok(Some(ConfigureAnswers { facts, model, key_name, key, agent }))
 }
 
-/// The provider, and the model if it was named with it; nothing if nothing is wanted.
+/// Asks for the provider, and takes the model if the answer names it. `None` if the answer is empty.
 fn ask_provider(
     held: Option<&str>,
     models: &ModelRegistry,
@@ -251,7 +253,7 @@ fn ask_provider(
     }
 }
 
-/// A key to keep, unless there is one that is to stay.
+/// Asks for a key to store. `None` if the environment has one, or the stored one is to stay.
 fn ask_key(
     facts: &ProviderInfo,
     name: &str,
@@ -270,7 +272,7 @@ fn ask_key(
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
-/// Agent and mode, if they are to be written down.
+/// Asks for agent and mode. `None` if they need not be written.
 fn ask_agent(
     plan: &Plan,
     settings: &Settings,
@@ -289,7 +291,7 @@ fn ask_agent(
             Err(wrong) => wrong.print(output),
         }
     };
-    // What is the default anyway need not be written down.
+    // The default need not be written.
     Ok(Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some()))
 }
 
@@ -311,7 +313,7 @@ fn provider_facts(provider: &str, models: &ModelRegistry) -> Result<ProviderInfo
     })
 }
 
-/// Where the config is to say what.
+/// Returns the paths and values to write to the config.
 fn changes(
     chosen: &ConfigureAnswers,
     plan: &Plan,
@@ -336,7 +338,7 @@ fn changes(
     changes
 }
 
-/// Asks the model once.
+/// Sends the model one test request.
 fn try_out(
     chosen: &ConfigureAnswers,
     models: &ModelRegistry,
@@ -355,7 +357,7 @@ fn try_out(
     }
     let own = chosen.facts.key.clone();
     let lookup = |name: &str| {
-        // The provider asks for its own variable; the one that was chosen takes its place.
+        // The provider looks up its own variable; the chosen variable replaces it.
         let wanted = if Some(name) == own.as_deref() { chosen.key_name.as_deref().unwrap_or(name) } else { name };
         if Some(wanted) == chosen.key_name.as_deref() {
             return chosen.key.clone().or_else(|| keys.find(wanted).1);
@@ -446,7 +448,7 @@ fn line() -> Result<String, CommandError> {
     Ok(line.trim().to_owned())
 }
 
-/// Reads a line that the terminal does not show.
+/// Reads a line without echo.
 fn read_hidden_line(text: &str, output: &mut CommandOutput) -> Result<String, CommandError> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let stdin = std::io::stdin();
@@ -455,7 +457,7 @@ fn read_hidden_line(text: &str, output: &mut CommandOutput) -> Result<String, Co
     let mut quiet = before.clone();
     quiet.local_modes.remove(LocalModes::ECHO);
     tcsetattr(&stdin, OptionalActions::Flush, &quiet).map_err(failed)?;
-    // Whoever sees the question can type at once, and nothing of it is shown.
+    // Print the question only after echo is off: the user may type at once.
     output.text(text);
     let read = line();
     tcsetattr(&stdin, OptionalActions::Flush, &before).map_err(failed)?;
@@ -465,7 +467,7 @@ fn read_hidden_line(text: &str, output: &mut CommandOutput) -> Result<String, Co
 
 fn no_terminal_error(error: &std::io::Error) -> CommandError {
     CommandError::usage(
-        format!("nobody can be asked: {error}"),
+        format!("no terminal to ask: {error}"),
         "say it with flags; `skein configure --help` lists them",
     )
 }

@@ -1,7 +1,7 @@
-//! The person at the terminal, asked for consent: what a call would do, in full, and one key for an answer.
+//! Asks the user at the terminal for consent: shows the call in full and reads one key as the answer.
 //!
-//! Invariant: nothing that a model or a tool wrote steers the terminal while it is asked about, and nothing is printed
-//! into a question.
+//! Invariant: no text of a model or tool controls the terminal while the user is asked, and nothing is printed into a
+//! question.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,28 +25,28 @@ use crate::text::escape_json;
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
 use crate::tool::{FileTarget, Preview, preview};
 
-/// So many lines are shown unless all are asked for.
+/// Lines that are shown before the rest is folded.
 const MAX_LINES: usize = 40;
 
-/// A question that is taken back is off the screen after this time at the latest.
+/// Longest time to wait until a cancelled question leaves the screen.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who may print: while a question stands, nobody else.
+/// Lock on the screen: while a question is shown, no other task prints.
 #[derive(Debug, Default)]
 pub(super) struct ScreenLock {
     taken: Mutex<bool>,
-    /// Told when it is free again.
+    /// Notified whenever `taken` changes; `wait` waits for it.
     free: Condvar,
 }
 
 impl ScreenLock {
-    /// Does `work` if no question stands, and none comes while it is done.
+    /// Runs `work` if no question is shown, and keeps questions off until it returns. `None` if one is shown.
     pub(super) fn if_free<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let taken = self.lock();
         (!*taken).then(work)
     }
 
-    /// Waits until a question that nobody needs an answer to any more is off the screen.
+    /// Waits until a cancelled question is off the screen, for at most `PATIENCE`.
     pub(super) fn wait(&self) {
         drop(self.free.wait_timeout_while(self.lock(), PATIENCE, |taken| *taken));
     }
@@ -69,7 +69,7 @@ pub(super) struct TerminalAsker {
     turn: tokio::sync::Mutex<()>,
 }
 
-/// Nobody waits for an answer any more when it is dropped.
+/// Sets the flag when dropped, so that the reader stops waiting for an answer.
 struct AnswerGuard(Arc<AtomicBool>);
 
 impl Drop for AnswerGuard {
@@ -116,7 +116,7 @@ impl Asker for TerminalAsker {
 }
 
 impl TerminalAsker {
-    /// Puts a question while nobody else prints or asks. Nothing if the terminal cannot be used.
+    /// Asks a question while no other task prints or asks. `None` if the terminal cannot be used.
     async fn ask_exclusively<T: Send + 'static>(
         &self,
         put: impl FnOnce(&Keyboard, &AtomicBool) -> std::io::Result<T> + Send + 'static,
@@ -125,8 +125,7 @@ impl TerminalAsker {
         let awaited = AnswerGuard(Arc::default());
         let (keyboard, floor, given_up) = (Arc::clone(&self.keyboard), Arc::clone(&self.floor), Arc::clone(&awaited.0));
         floor.set(true);
-        // It is the reader that leaves the floor, also when nobody waits for the answer: only then the question is
-        // over on the screen.
+        // The reader releases the screen, even if the caller stopped waiting: only then is the question off the screen.
         let asked = tokio::task::spawn_blocking(move || {
             let said = put(&keyboard, &given_up);
             floor.set(false);
@@ -135,7 +134,7 @@ impl TerminalAsker {
         asked.await.ok().and_then(Result::ok)
     }
 
-    /// The call was consented to, whether or not the rule can be kept.
+    /// Stores the rule in the user's config. The call is allowed even if that fails.
     fn keep(&self, rule: &PermissionRule) -> PermissionResponse {
         let told = match self.rules.keep(rule) {
             Ok(()) => format!("kept in your config: {rule}"),
@@ -150,7 +149,7 @@ impl TerminalAsker {
     }
 }
 
-/// The question of an agent outside, with the answers that it offers. What is no answer chooses nothing.
+/// Shows the permission request of an external agent with its options. `None` if the user chooses none of them.
 fn choice(
     choosing: &ExternalPermissionRequest,
     keyboard: &Keyboard,
@@ -165,7 +164,7 @@ fn choice(
         display_line(&choosing.by),
         display_line(&choosing.title)
     )?;
-    // What it says that it is about; its title alone may hide that.
+    // Show the input as well, because the title alone may hide what the call does.
     if let Some(input) =
         choosing.request.get("toolCall").and_then(|call| call.get("rawInput")).filter(|input| !input.is_null())
     {
@@ -173,7 +172,7 @@ fn choice(
         let lines = json.lines().map(|line| format!("    {}", verbatim(line)));
         lines.take(MAX_LINES).try_for_each(|line| writeln!(stderr, "{line}"))?;
     }
-    // A key each, as far as there are keys.
+    // One digit per option, for at most nine options.
     let options: Vec<_> = ('1'..='9').zip(&choosing.options).collect();
     for (key, option) in &options {
         writeln!(stderr, "    {BOLD}{key}{BOLD:#} {}", display_line(&option.name))?;
@@ -202,7 +201,7 @@ enum ConsentAnswer {
     No,
 }
 
-/// For how long consent can be given beyond one call.
+/// How long consent can last beyond one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ConsentPeriod {
     Never,
@@ -210,7 +209,7 @@ enum ConsentPeriod {
     Project,
 }
 
-/// Shows what would happen and waits for a key that means something.
+/// Shows the call and waits for a valid key.
 fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<ConsentAnswer> {
     let mut stderr = anstream::stderr();
     let lines = describe(&question.tool, &question.arguments, question.target.as_ref());
@@ -242,7 +241,7 @@ fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBo
     let keys = keys(period, folded);
     let mut again = false;
     let offer = || {
-        // Behind what was no answer it is offered anew.
+        // Start a new line when the keys are offered again.
         let gap = if std::mem::replace(&mut again, true) { "\n" } else { "" };
         write!(anstream::stderr(), "{gap}{keys}").and_then(|()| anstream::stderr().flush())
     };
@@ -257,7 +256,7 @@ fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBo
                 None
             }
             Key::Letter('n' | 'N') | Key::Escape => Some((ConsentAnswer::No, "no")),
-            // A key that means nothing here must not mean consent, and not a refusal either.
+            // A key without a meaning is neither consent nor refusal.
             Key::Letter(_) | Key::Enter => None,
         })
     };
@@ -269,7 +268,7 @@ fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBo
     Ok(said)
 }
 
-/// What can be pressed.
+/// Renders the valid keys.
 fn keys(period: ConsentPeriod, folded: bool) -> String {
     let (mut wrap, width, plain) = (Wrap::default(), screen_width(), Style::new());
     wrap.begin(Margin { first: "  ".to_owned(), next: "  ".to_owned(), width: 2 });
@@ -285,14 +284,14 @@ fn keys(period: ConsentPeriod, folded: bool) -> String {
             wrap.push(" · ", plain, width);
         }
         wrap.push(key, BOLD, width);
-        // It stays with its key.
+        // Non-breaking spaces keep the meaning next to its key.
         wrap.push(&format!("\u{a0}{}", meaning.replace(' ', "\u{a0}")), plain, width);
     }
     wrap.flush(width);
     wrap.take().replace('\u{a0}', " ") + " "
 }
 
-/// What the call would do: the command as it is, the diff of an edit, or else its arguments.
+/// Describes the call: its command, the diff of an edit, or its arguments.
 fn describe(tool: &str, arguments: &Map<String, Value>, target: Option<&FileTarget>) -> Vec<String> {
     let mut lines: Vec<String> =
         target.filter(|_| arguments.contains_key("path")).map(|target| format!("    {target}")).into_iter().collect();
@@ -305,7 +304,7 @@ fn describe(tool: &str, arguments: &Map<String, Value>, target: Option<&FileTarg
                 lines.extend(command.lines().map(|line| format!("    {cyan}{}{cyan:#}", printable(&verbatim(line)))));
             }
             Preview::Change { before, after, .. } => {
-                // An edit that says more than its two texts is shown in its own words, too.
+                // Also show the arguments of an edit that has more than its two texts.
                 let says_more = |edit: &Value| edit.as_object().is_some_and(|edit| edit.len() > 2);
                 if !arguments.get("edits").and_then(Value::as_array).is_some_and(|edits| edits.iter().any(says_more)) {
                     rest.remove("edits");

@@ -1,14 +1,14 @@
-//! What changed in a file, as coloured lines with their numbers.
+//! Renders the changes of a file as coloured, numbered lines.
 
 use anstyle::{AnsiColor, Style};
 use similar::{ChangeTag, TextDiff};
 
 use super::output::{QUIET, cut, verbatim};
 
-/// Lines around a change.
+/// Context lines around a change.
 const AROUND: usize = 2;
 
-/// The lines of a diff, none wider than `width`. `before` is missing if there was no file.
+/// Returns the lines of a diff, none wider than `width`. `before` is `None` if the file did not exist.
 pub(super) fn lines(before: Option<&str>, after: &str, width: usize) -> Vec<String> {
     let diff = TextDiff::from_lines(before.unwrap_or_default(), after);
     let mut lines = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn lines(before: Option<&str>, after: &str, width: usize) -> Vec<Stri
     lines
 }
 
-/// How many lines came and went.
+/// Returns the number of inserted and deleted lines.
 pub(super) fn counts(before: Option<&str>, after: &str) -> (usize, usize) {
     let diff = TextDiff::from_lines(before.unwrap_or_default(), after);
     let count = |tag: ChangeTag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();

@@ -1,5 +1,5 @@
-//! `skein doctor`: finds what is wrong with a set-up, and says for each thing how to put it right. It changes
-//! nothing, starts nothing, and contacts nobody but this machine.
+//! `skein doctor`: finds problems of a set-up and gives a fix for each. It changes nothing, starts nothing, and
+//! connects only to this machine.
 
 mod files;
 mod reach;
@@ -27,7 +27,7 @@ pub(super) struct DoctorArgs {
     json: bool,
 }
 
-/// One thing that is wrong, or worth knowing.
+/// A problem, or a fact worth knowing.
 #[derive(Debug, Serialize)]
 struct DoctorFinding {
     severity: Severity,
@@ -37,7 +37,7 @@ struct DoctorFinding {
     fix: String,
 }
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Default)]
 struct Findings(Vec<DoctorFinding>);
 
@@ -123,14 +123,14 @@ fn trust(folders: &Folders, found: &mut Findings) {
         Ok(TrustState::Changed) => {
             found.warning("the project has changed since it was trusted, and is not used", place, LOOK);
         }
-        // The manifests cannot be read either, and that is where it is told.
+        // The manifests cannot be read in this case, and that error is reported.
         Err(_) => {}
     }
 }
 
 const LOOK: &str = "look at it with `skein trust`, which asks";
 
-/// The same that `skein check` says, then what the plan needs from this machine.
+/// Reports the errors and warnings of `skein check`, then what the plan needs from this machine.
 fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
     let (resolved, _) = match workspace::resolve_quietly(global, folders) {
         Ok(resolved) => resolved,
@@ -148,7 +148,7 @@ fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
         reach::services(plan.manifests(), folders, found);
         return model(&Settings::of(plan.manifests()), true, folders, found);
     }
-    // What could be read is looked at all the same: one error must not hide the others.
+    // Check the readable manifests anyway: one error must not hide the others.
     let Ok(manifests) = workspace::manifests_quietly(global, folders) else { return };
     reach::services(&manifests, folders, found);
     model(&Settings::of(&manifests), false, folders, found);
@@ -156,7 +156,7 @@ fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
     found.warning(what, "the manifests with errors", "correct them, then run `skein doctor` again");
 }
 
-/// Skills, recipes and agent files that cannot be used.
+/// Reports skills, recipes and agent files that cannot be used.
 fn knowledge(folders: &Folders, found: &mut Findings) {
     let problems = problems(&folders.cwd, &folders.user());
     for problem in problems.iter().take(MAX_KNOWLEDGE) {
@@ -170,10 +170,10 @@ fn knowledge(folders: &Folders, found: &mut Findings) {
     }
 }
 
-/// How many files of one kind of trouble are named.
+/// Maximum number of unusable files to name.
 const MAX_KNOWLEDGE: usize = 20;
 
-/// `whole` says whether all files could be read: if not, one of them may name the model.
+/// Checks the model. If `whole` is false, some files could not be read and one of them may name the model.
 fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findings) {
     let place = if variable("SKEIN_MODEL").is_some() { "SKEIN_MODEL" } else { "the profile in your config.yaml" };
     let Some(name) = variable("SKEIN_MODEL").or(settings.processor.clone()) else {
@@ -183,7 +183,7 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
         let fix = "choose one with `skein configure`; until then tools are called by name";
         return found.add(Severity::Note, "no model is configured", "config.yaml", fix);
     };
-    // An external agent: `check` says whether there is one of that name, and what it needs is looked at with the others.
+    // `check` verifies the name of an external agent, and its program is checked with the others.
     if name.starts_with("acp:") {
         return;
     }
@@ -205,7 +205,7 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
     }
 }
 
-/// Where the key of a model lies.
+/// Reports where the key of a model is stored.
 fn key(model: &str, settings: &Settings, keys: &Keys, found: &mut Findings) {
     let known = models(settings).providers();
     let provider = model.split(':').next().unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Questions of services at the terminal: whether to answer at all, then one field after the other; or a page to open.
+//! Asks the user the questions of services at the terminal: whether to answer at all, then each field; or shows a page
+//! to open.
 //!
-//! Invariant: whoever asks is named, and nothing is sent that the user did not type or choose.
+//! Invariant: the question names the service that asks, and only values that the user typed or chose are sent.
 
 use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +14,7 @@ use super::output::{BOLD, QUIET, clear_line, display_line};
 use super::wrap::{paragraph, screen_width};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse, host};
 
-/// Puts the question and waits for the answer.
+/// Shows the question and waits for the answer.
 pub(super) fn put(
     question: &Elicitation,
     keyboard: &Keyboard,
@@ -54,7 +55,7 @@ pub(super) fn put(
     }
 }
 
-/// Nothing if it is given up, or closed with Escape.
+/// Reads a yes-or-no key. `None` if the question is cancelled or closed with Escape.
 fn yes_or_no(keyboard: &Keyboard, given_up: &AtomicBool, keys: &str) -> std::io::Result<Option<bool>> {
     let mut again = false;
     let offer = || {
@@ -75,7 +76,7 @@ fn yes_or_no(keyboard: &Keyboard, given_up: &AtomicBool, keys: &str) -> std::io:
     Ok(said)
 }
 
-/// What was filled in; nothing if it was closed before the end.
+/// Asks for each field of the schema. `None` if the user closes the question before the end.
 fn fields(
     schema: &Map<String, Value>,
     keyboard: &Keyboard,
@@ -127,7 +128,7 @@ fn hint(about: &Value, needed: bool) -> String {
     }
 }
 
-/// The values to choose from, and what each is called.
+/// Returns the values to choose from, each with its display name.
 fn choices(about: &Value) -> Vec<(String, String)> {
     let about = if about["type"] == "array" { &about["items"] } else { about };
     let list = |key: &str| about[key].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -141,7 +142,7 @@ fn choices(about: &Value) -> Vec<(String, String)> {
     plain.chain(titled).map(|(value, name)| (value.to_owned(), name.to_owned())).collect()
 }
 
-/// What was typed as the value of a field: nothing if it is left out, or what is wrong with it.
+/// Parses the text typed for a field. `None` if the field is left out. The error says what is wrong with the text.
 fn read_field(about: &Value, needed: bool, text: &str) -> Result<Option<Value>, String> {
     if text.is_empty() {
         return match (&about["default"], needed) {

@@ -1,6 +1,6 @@
-//! Which folders belong to Skein on this machine, from the environment.
+//! Determines Skein's folders on this machine from the environment.
 //!
-//! Invariant: every folder is absolute, so that no folder of a project is ever taken for one of the user's.
+//! Invariant: every folder is absolute, so that a folder of a project is never used as one of the user's.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,23 +12,23 @@ use super::output::{CommandError, display_line};
 use crate::sandbox::HiddenPaths;
 use crate::services::UserFolders;
 
-/// Everything the environment says about where things are. Tests point all of it at temporary folders.
+/// All locations that the environment defines. Tests point them at temporary folders.
 #[derive(Debug, Clone)]
 pub(super) struct Folders {
     pub(super) cwd: PathBuf,
-    /// The user's own folder.
+    /// The user's home folder.
     pub(super) home: PathBuf,
-    /// Where every program has a folder for its settings.
+    /// The folder in which every program has its settings.
     pub(super) config_home: PathBuf,
     /// The user's settings and manifests.
     pub(super) config: PathBuf,
-    /// What Skein remembers: trust, memories, sessions.
+    /// Skein's stored data: trust, memories, sessions.
     pub(super) data: PathBuf,
-    /// Logs.
+    /// Logs, sockets and scratch files.
     pub(super) state: PathBuf,
 }
 
-/// Why Skein does not know where the user's folders are.
+/// Reasons why the user's folders cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FolderError {
     #[error("{name} is `{value}`, which is not an absolute path")]
@@ -60,7 +60,7 @@ impl Folders {
         variable: impl Fn(&str) -> Option<OsString>,
         user_home: impl FnOnce() -> Result<PathBuf, FolderError>,
     ) -> Result<Self, FolderError> {
-        // A variable that is set to nothing counts as not set.
+        // An empty variable counts as unset.
         let folder = |name: &'static str| match variable(name).filter(|value| !value.is_empty()).map(PathBuf::from) {
             Some(path) if path.is_absolute() => Ok(Some(path)),
             Some(path) => Err(FolderError::Relative { name, value: path.display().to_string() }),
@@ -85,31 +85,31 @@ impl Folders {
         })
     }
 
-    /// The environment that children are given parts of. Its `HOME` is the home that Skein itself uses.
+    /// Returns the environment from which child processes receive parts. Its `HOME` is the home folder that Skein uses.
     pub(super) fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> {
         let variables = env::vars_os().filter(|(name, _)| name != OsStr::new("HOME"));
         variables.chain([("HOME".into(), self.home.clone().into_os_string())])
     }
 
-    /// What built-in services look into.
+    /// Returns the folders that built-in services read.
     pub(super) fn user(&self) -> UserFolders {
         UserFolders { home: self.home.clone(), config_home: self.config_home.clone(), config: self.config.clone() }
     }
 
-    /// What file tools neither read nor write: credentials in the home, and what Skein keeps.
+    /// Returns the paths that file tools neither read nor write: credentials in the home folder, and Skein's own files.
     pub(super) fn paths_to_hide(&self) -> HiddenPaths {
         let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = cache.unwrap_or_else(|| self.home.join(".cache")).join("skein");
         HiddenPaths::new(&self.home, [self.config.clone(), self.data.clone(), self.state.clone(), cache])
     }
 
-    /// A path as a person wants to read it: relative when it lies below the working directory.
+    /// Formats a path for the user: relative if it is below the working directory.
     pub(super) fn display_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.cwd).unwrap_or(path).display().to_string()
     }
 }
 
-/// Some editors start programs without `HOME`.
+/// Reads the home folder from the user database, because some editors start programs without `HOME`.
 fn home_in_user_database() -> Result<PathBuf, FolderError> {
     let uid = Uid::current();
     let user = User::from_uid(uid).map_err(|source| FolderError::UserDatabase { source })?;

@@ -1,4 +1,4 @@
-//! `skein graph`: the service graph as text, or for another program to draw.
+//! `skein graph`: prints the service graph as text, or in a format for another program.
 
 use clap::Args;
 
@@ -9,10 +9,10 @@ use crate::graph::{Format, render};
 
 #[derive(Debug, Args)]
 pub(super) struct GraphArgs {
-    /// How to draw it
+    /// Set the output format
     #[arg(long, value_enum, default_value_t = GraphFormat::Text)]
     format: GraphFormat,
-    /// The same as --format json
+    /// Same as --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
 }

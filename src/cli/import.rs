@@ -1,5 +1,5 @@
-//! `skein import`: takes over what another tool keeps: goose's `config.yaml` and memories, and JSON files with MCP
-//! servers; and agents of the registry of the Agent Client Protocol. Files of the other tool are only read, and nothing of the user's is changed but by adding to it.
+//! `skein import`: imports goose's `config.yaml` and memories, JSON files with MCP servers, and agents of the ACP
+//! registry. Only reads the files of the other tool, and only adds to the user's files.
 
 mod registry;
 
@@ -22,7 +22,7 @@ use crate::manifest::{
 use crate::services::builtin::memory::{self, ImportError};
 use crate::store::{MemoryOwner, project_root};
 
-/// More is no settings file.
+/// Size limit; a larger file is not a settings file.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug, Args)]
@@ -30,14 +30,16 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 pub(super) struct ImportArgs {
     #[command(subcommand)]
     what: Option<ImportCommand>,
-    /// goose's config.yaml, a JSON file with MCP servers (Claude, .mcp.json, Zed, VS Code), or the folder
-    /// with goose's memories; it stays as it is
+    /// Read this goose config, JSON file or memory folder
+    ///
+    /// goose's config.yaml, a JSON file with MCP servers (Claude, .mcp.json, Zed, VS Code), or the folder with goose's
+    /// memories. The file is not changed.
     #[arg(required = true)]
     file: Option<PathBuf>,
-    /// Keep memories for this project only
+    /// Import memories for this project only
     #[arg(long)]
     project: bool,
-    /// Show what would be written, and write nothing
+    /// Show the files that would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
     /// Print the result as JSON
@@ -47,7 +49,7 @@ pub(super) struct ImportArgs {
 
 #[derive(Debug, Subcommand)]
 enum ImportCommand {
-    /// Take over an agent of the registry of the Agent Client Protocol
+    /// Import an agent of the ACP registry
     Registry(registry::RegistryArgs),
 }
 
@@ -89,15 +91,15 @@ fn text_of(file: &Path, help: &str) -> Result<String, CommandError> {
     std::fs::read_to_string(file).map_err(unreadable)
 }
 
-/// What is to be done, decided before anything is written.
+/// The planned changes, decided before anything is written.
 struct Import {
     moved: ImportedConfig,
-    /// Files of services, with their text.
+    /// Service manifests to write: path, text, manifest.
     services: Vec<(PathBuf, String, ServiceManifest)>,
-    /// Services that the user has already.
+    /// Services that already exist and are skipped.
     there: Vec<String>,
     settings: Option<SettingsFile>,
-    /// What the config is given, as people read it.
+    /// Descriptions of the settings to write to the config.
     settled: Vec<String>,
     notes: Vec<String>,
 }
@@ -124,7 +126,7 @@ impl Import {
         Ok(import)
     }
 
-    /// Decides about one service.
+    /// Plans one service: to write, already present, or left out.
     fn place(&mut self, service: ServiceManifest, known: &Manifests, folders: &Folders) {
         let name = service.name.to_string();
         let file = folders.config.join("services").join(format!("{name}.yaml"));
@@ -146,7 +148,7 @@ impl Import {
         self.moved.left_out.push(SkippedItem { what: what.to_owned(), reason: reason.to_owned() });
     }
 
-    /// Model and approval, where the user's config says nothing of them.
+    /// Plans model and approval level, unless the user's config already sets them.
     fn settle(&mut self, known: &Manifests, folders: &Folders) -> Result<(), CommandError> {
         let user = known.configs.iter().find(|entry| entry.layer == Layer::User).map(|entry| &entry.config);
         let profile = user.and_then(|config| config.profile.clone()).unwrap_or_else(|| "default".to_owned());
@@ -191,7 +193,7 @@ impl Import {
 
     fn write(&self) -> Result<(), CommandError> {
         for (file, text, _) in &self.services {
-            // For the user alone: what looked harmless here may not be.
+            // Readable only by the user: the file may contain secrets that were not recognized.
             create(file, text, 0o600).map_err(|error| {
                 let problem = format!("{} cannot be written: {error}", file.display());
                 CommandError::work(problem, "correct this and run it again; what was written before it stays")
@@ -200,7 +202,7 @@ impl Import {
         self.settings.as_ref().map_or(Ok(()), SettingsFile::write)
     }
 
-    /// The variables of what is used, and whether they are set here.
+    /// Returns the variables of the imported services, the services that use each, and whether it is set.
     fn variables(&self) -> Vec<(&str, Vec<&str>, bool)> {
         let used = |name: &String| {
             self.there.contains(name) || self.services.iter().any(|(_, _, service)| service.name.as_str() == name)
@@ -268,7 +270,7 @@ fn display_text(line: &str) -> String {
     super::output::display_lines(line)
 }
 
-/// What would be started or asked.
+/// Returns the command or URL of a service.
 fn target_text(service: &ServiceManifest) -> String {
     match &service.transport {
         Transport::Builtin(name) => name.to_string(),
@@ -277,21 +279,21 @@ fn target_text(service: &ServiceManifest) -> String {
     }
 }
 
-/// Why a manifest in this folder would not pass `skein check` beside the built-in ones.
+/// Returns why a manifest in this folder would fail `skein check` next to the built-in ones. `None` if it passes.
 fn problem(folder: &Path, file: &Path, text: &str) -> Option<String> {
     let name = folder.join(file.file_name().unwrap_or_default());
     let root = Root::Snapshot { files: [(name, text.as_bytes().to_vec())].into(), shown: String::new() };
     let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
     let found = graph::resolve(manifests, found).diagnostics;
-    // The problem itself may quote a value, and a value may be a secret.
+    // Only the code, because the message may quote a value, which may be a secret.
     let error = found.into_iter().find(|found| found.severity == Severity::Error)?;
     Some(format!("what it would become is not valid ({} in docs/diagnostics.md)", error.code))
 }
 
-/// How many columns of a memory are shown.
+/// Columns of a memory to show.
 const FIRST_WORDS: usize = 72;
 
-/// goose's memories, each a memory of ours.
+/// Imports goose's memories.
 fn memories(
     folder: &Path,
     args: &ImportArgs,
@@ -304,7 +306,7 @@ fn memories(
     let imported = imported.map_err(|error| match error {
         ImportError::Foreign { .. } => CommandError::usage(
             display_line(&error.to_string()),
-            "name the folder itself: `.goose/memory` of a project, or `memory` beside goose's config.yaml",
+            "name the folder itself: `.goose/memory` of a project, or `memory` next to goose's config.yaml",
         ),
         error => CommandError::work(error.to_string(), "nothing of goose's was changed; correct this and run it again"),
     })?;

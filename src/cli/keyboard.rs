@@ -1,7 +1,7 @@
-//! The keyboard of the terminal: single keys, and peace while an answer is printed.
+//! Reads the terminal's keyboard: single keys and lines. Suppresses echo while an answer is printed.
 //!
-//! Invariant: the terminal is as it was found when a guard or a call is over, and only one reads at a time. Words that
-//! are typed or pasted while a question comes up are no answer to it.
+//! Invariant: when a guard or a call ends, the terminal is restored, and only one reader is active at a time. Text
+//! typed or pasted while a question appears does not answer it.
 
 use std::io::{IsTerminal as _, Write as _, stdin, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::termios::{InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 
-/// Nobody may have pressed a key for so long before a question takes one.
+/// Time without a key press before a question accepts a key.
 const PAUSE: Duration = Duration::from_millis(400);
 
-/// In the place of a key, it says that no key does this.
+/// Special code that disables a terminal function.
 const DISABLED: u8 = if cfg!(target_os = "linux") { 0 } else { 0xff };
 
-/// A key, as far as questions care.
+/// A key that a question can handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Letter(char),
@@ -24,35 +24,35 @@ pub(super) enum Key {
     Escape,
 }
 
-/// The one who reads from the terminal.
+/// The reader of the terminal.
 #[derive(Debug, Default)]
 pub(super) struct Keyboard {
-    /// Held by whoever reads.
+    /// Held by the active reader.
     reading: Mutex<()>,
-    /// What was typed while a question came up, and was no answer to it.
+    /// Text typed while a question appeared, which is not an answer to it.
     ahead: Mutex<Vec<u8>>,
 }
 
-/// While it is there, what is typed is not shown, and waits for whoever reads next. Ctrl-C still interrupts;
-/// Ctrl-Z does not stop.
+/// Suppresses echo until dropped; typed text waits for the next reader. Ctrl-C still interrupts; Ctrl-Z does not
+/// suspend.
 #[derive(Debug)]
 pub(super) struct EchoGuard {
     before: Option<Termios>,
 }
 
 impl Keyboard {
-    /// Nothing if stdin is no terminal.
+    /// Returns `None` if stdin is not a terminal.
     pub(super) fn from_stdin() -> Option<Arc<Self>> {
         stdin().is_terminal().then(Arc::default)
     }
 
-    /// Nobody else reads while the guard lives.
+    /// Locks the keyboard: no other task reads while the guard lives.
     pub(super) fn lock_reading(&self) -> MutexGuard<'_, ()> {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a key that means something. `offer` says what can be pressed; it is called whenever the question is
-    /// ready for a key, so that nobody is invited to press one that would not count. Nothing if it is given up.
+    /// Waits for a key for which `meaning` returns a value. Calls `offer` to show the valid keys each time a key can be
+    /// accepted, so that it never offers a key that would be ignored. `None` if cancelled.
     pub(super) fn ask<T>(
         &self,
         given_up: &AtomicBool,
@@ -75,7 +75,7 @@ impl Keyboard {
         }
     }
 
-    /// One line, shown behind `prompt` as it is typed. Nothing if it is given up, or Escape is pressed.
+    /// Reads one line and shows it after `prompt` while it is typed. `None` if cancelled, or closed with Escape.
     pub(super) fn line(&self, given_up: &AtomicBool, prompt: &str) -> std::io::Result<Option<String>> {
         let _reads = self.lock_reading();
         let _quiet = EchoGuard::new(true);
@@ -103,12 +103,12 @@ impl Keyboard {
         }
     }
 
-    /// What was typed while questions came up. It is given back once.
+    /// Returns the text typed while questions appeared, and clears it.
     pub(super) fn take_typed_ahead(&self) -> String {
         words(&std::mem::take(&mut *self.ahead()))
     }
 
-    /// Whoever is in the middle of a sentence goes on typing for a moment when a question comes up.
+    /// Waits until typing pauses: a user in the middle of a sentence keeps typing when a question appears.
     fn wait_for_pause(&self, given_up: &AtomicBool) -> std::io::Result<()> {
         let mut since = Instant::now();
         while since.elapsed() < PAUSE && !given_up.load(Ordering::Relaxed) {
@@ -119,10 +119,11 @@ impl Keyboard {
         Ok(())
     }
 
-    /// One key that stands alone. Nothing if it was none, or is given up meanwhile.
+    /// Reads one single key. `None` if more bytes follow at once, the key is not a [`Key`], or the question is
+    /// cancelled.
     fn key(&self, given_up: &AtomicBool) -> std::io::Result<Option<Key>> {
         let mut byte = [0; 1];
-        // It waits no longer than a tenth of a second, and has nothing then.
+        // With VTIME set, a read returns nothing after a tenth of a second.
         while rustix::io::read(stdin(), &mut byte)? == 0 {
             if given_up.load(Ordering::Relaxed) {
                 return Ok(None);
@@ -130,7 +131,7 @@ impl Keyboard {
         }
         let before = self.ahead().len();
         self.ahead().push(byte[0]);
-        // More follows at once behind an arrow, and in what is pasted.
+        // Arrow keys and pasted text send more bytes at once.
         if self.read_ahead()? {
             return Ok(None);
         }
@@ -143,7 +144,7 @@ impl Keyboard {
         })
     }
 
-    /// Keeps what comes within a tenth of a second, and says whether anything did.
+    /// Stores the bytes that arrive within a tenth of a second. Returns whether any did.
     fn read_ahead(&self) -> std::io::Result<bool> {
         let mut bytes = [0; 256];
         let read = rustix::io::read(stdin(), &mut bytes)?;
@@ -159,7 +160,7 @@ impl Keyboard {
         EchoGuard::new(false)
     }
 
-    /// Puts the terminal back when it is dropped, whoever has changed it and did not come to the end.
+    /// Returns a guard that restores the terminal when dropped, even if another reader was cut off.
     pub(super) fn guard_terminal(&self) -> TerminalGuard {
         TerminalGuard(tcgetattr(stdin()).ok())
     }
@@ -171,9 +172,9 @@ impl EchoGuard {
         if let Some(before) = &before {
             let mut quiet = before.clone();
             quiet.local_modes -= LocalModes::ECHO | LocalModes::ICANON;
-            // The line editor tells Enter, which sends, from Ctrl-J, which does not.
+            // Keep CR and LF apart: the line editor sends on Enter, but not on Ctrl-J.
             quiet.input_modes -= InputModes::ICRNL;
-            // Whoever comes back to a program that was stopped finds the terminal as the shell wants it.
+            // Ctrl-Z would return to the shell with the terminal in the wrong mode, so it is disabled.
             quiet.special_codes[SpecialCodeIndex::VSUSP] = DISABLED;
             quiet.special_codes[SpecialCodeIndex::VMIN] = u8::from(!impatient);
             quiet.special_codes[SpecialCodeIndex::VTIME] = u8::from(impatient);
@@ -191,14 +192,15 @@ impl Drop for EchoGuard {
     }
 }
 
-/// The terminal as it was found.
+/// Restores the terminal's original modes when dropped.
 #[derive(Debug)]
 pub(super) struct TerminalGuard(Option<Termios>);
 
 impl Drop for TerminalGuard {
     fn drop(&mut self) {
         let Some(found) = &self.0 else { return };
-        // A line editor that was cut off has left its mark: whoever pastes next would see it.
+        // A line editor that was cut off leaves bracketed paste on, and the next paste in the shell would show its
+        // marks.
         if tcgetattr(stdin()).is_ok_and(|now| now.local_modes != found.local_modes) {
             drop(stdout().write_all(b"\x1b[?2004l\n"));
         }
@@ -207,13 +209,13 @@ impl Drop for TerminalGuard {
 }
 
 fn set(modes: &Termios) {
-    // A terminal that went away needs nothing any more.
+    // A closed terminal needs no restoring.
     if let Err(error) = tcsetattr(stdin(), OptionalActions::Drain, modes) {
         tracing::debug!(%error, "the terminal cannot be set");
     }
 }
 
-/// What was typed, as a line editor would have it: without the keys that only steer.
+/// Converts the typed bytes to text as a line editor would: applies backspace and drops control keys.
 fn words(typed: &[u8]) -> String {
     let typed = String::from_utf8_lossy(typed);
     let mut chars = typed.chars().peekable();

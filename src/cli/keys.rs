@@ -1,6 +1,7 @@
-//! Keys of models that the environment does not have: in the keyring of the desktop, or where there is none in a file
-//! of the configuration folder that only its owner can read. They go to their provider alone: into no log, no store
-//! and no child process.
+//! Stores keys of models that are not in the environment: in the desktop keyring, or else in a file that only its owner
+//! can read.
+//!
+//! Invariant: a key goes only to its provider, never to a log, a store or a child process.
 
 mod keyring;
 
@@ -16,14 +17,14 @@ use super::whole_file::replace;
 use keyring::Keyring;
 pub(super) use keyring::KeyringError;
 
-/// The places, asked anew for each question until they have an answer: a key that is added counts at once.
+/// The places that store keys. A missing key is looked up again each time, so that a new key is found at once.
 #[derive(Clone)]
 pub(super) struct Keys {
     file: PathBuf,
     keyring: Arc<Keyring>,
 }
 
-/// Where a key is.
+/// The place where a key is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum KeyLocation {
     Environment,
@@ -52,7 +53,7 @@ impl Keys {
         self.file.clone()
     }
 
-    /// The key of that name, and where it was found. An environment that has it keeps the keyring from being asked.
+    /// Returns the key `name` and its location. The keyring is not asked if the environment has the key.
     pub(super) fn find(&self, name: &str) -> (KeyLocation, Option<String>) {
         if let Some(key) = variable(name) {
             return (KeyLocation::Environment, Some(key));
@@ -66,12 +67,12 @@ impl Keys {
         }
     }
 
-    /// Why a key that may lie in the keyring was not found there; nothing if there is no keyring, or all is well.
+    /// Returns the last error of the keyring. `None` if there is no keyring or no error.
     pub(super) fn trouble(&self) -> Option<KeyringError> {
         self.keyring.trouble().filter(|trouble| *trouble != KeyringError::Absent)
     }
 
-    /// Why the file with keys cannot be used, if it is there.
+    /// Fails if the key file exists and cannot be used.
     pub(super) fn readable(&self) -> Result<(), String> {
         self.read_file().map(drop)
     }
@@ -83,12 +84,12 @@ impl Keys {
             Err(error) => return Err(self.unusable(error)),
         };
         if metadata.permissions().mode() & 0o077 != 0 {
-            // Whoever could read it could have changed where its keys go, too.
+            // Other users who can read the file may also have changed where its keys are sent.
             tracing::warn!(file = %self.file.display(), "others can read the keys; they are not used");
             return Err(self.unusable(format!("others can read it: chmod 600 {}", self.file.display())));
         }
         let text = fs::read_to_string(&self.file).map_err(|error| self.unusable(error))?;
-        // What serde says of a wrong file would quote it.
+        // The error of serde would quote the file.
         serde_json::from_str(&text).map_err(|_| self.unusable("it is not a mapping of names to keys"))
     }
 
@@ -96,11 +97,11 @@ impl Keys {
         format!("{} cannot be used: {problem}", self.file.display())
     }
 
-    /// Keeps a key under the name of its variable: in the keyring, or if that cannot be used, in the file.
+    /// Stores a key under the name of its variable: in the keyring or, if that fails, in the file.
     pub(super) fn keep(&self, name: &str, key: &str) -> Result<KeyLocation, String> {
         match self.keyring.keep(name, key) {
             Ok(()) => {
-                // One place is enough, and what lies in the open is the worse one.
+                // Remove the plain-text copy: one place is enough.
                 self.drop_from_file(name)?;
                 Ok(KeyLocation::Keyring)
             }
@@ -113,7 +114,7 @@ impl Keys {
         }
     }
 
-    /// Removes a key from wherever it is kept; says where that was.
+    /// Removes a key from the file and the keyring. Returns where it was.
     pub(super) fn forget(&self, name: &str) -> Result<Vec<KeyLocation>, String> {
         let mut places = Vec::new();
         if self.drop_from_file(name)? {

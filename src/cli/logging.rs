@@ -1,5 +1,5 @@
-//! Sets up tracing, once: structured lines to a file under the state folder, and to stderr what `SKEIN_LOG`
-//! asks for.
+//! Sets up tracing: structured lines to a file in the state folder and, if `SKEIN_LOG` is set, filtered lines to
+//! stderr.
 
 mod file;
 
@@ -13,11 +13,11 @@ use super::folders::Folders;
 use super::private_files;
 use file::LogFile;
 
-/// What the file keeps. rmcp's worker logs addresses in full when it fails, genai whole answers, and
-/// either may hold a secret.
+/// Filter of the log file. On failure, rmcp's worker logs full addresses and genai full answers; both may contain
+/// secrets.
 const TO_FILE: &str = "info,rmcp::transport::worker=off,genai=off";
 
-/// Returns what to tell the user if there can be no log file.
+/// Starts logging. Returns a warning for the user if logging is incomplete.
 pub(super) fn start(folders: &Folders) -> Option<String> {
     let (file, warning) = match open(folders) {
         Ok(file) => (Some(file), None),
@@ -27,7 +27,7 @@ pub(super) fn start(folders: &Folders) -> Option<String> {
         tracing_subscriber::fmt::layer().json().with_writer(Mutex::new(file)).with_filter(EnvFilter::new(TO_FILE))
     });
     let to_stderr = std::env::var("SKEIN_LOG").ok().filter(|filter| !filter.is_empty()).map(|filter| {
-        // Left to itself the layer would colour a file, too.
+        // By default, the layer would also colour redirected output.
         let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
         tracing_subscriber::fmt::layer()
             .with_ansi(colour)

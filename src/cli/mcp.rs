@@ -1,4 +1,4 @@
-//! `skein mcp`: a mode's scoped services, the agents themselves, or one built-in service, as an MCP server on stdio.
+//! `skein mcp`: serves a mode's tools, the agents themselves, or one built-in service as an MCP server on stdio.
 
 mod agents;
 mod attach;
@@ -24,33 +24,39 @@ use crate::manifest::ApprovalLevel;
 
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
-    /// The agent
+    /// Serve the tools of this agent
     #[arg(long, short, required_unless_present_any = ["service", "agents", "attach"])]
     agent: Option<String>,
-    /// Its mode; the default one if left out
+    /// Serve this mode instead of the default mode
     #[arg(long, short, requires = "agent")]
     mode: Option<String>,
-    /// Offer one built-in service instead, with all its tools
+    /// Serve one built-in service with all its tools instead
     #[arg(long, value_name = "NAME", conflicts_with_all = ["agent", "mode"])]
     service: Option<String>,
-    /// Offer the agents themselves: each mode as a tool that is asked; -a and -m narrow it
+    /// Serve the agents themselves, each mode as a tool
+    ///
+    /// Use -a and -m to limit the modes.
     #[arg(long, conflicts_with = "service")]
     agents: bool,
-    /// With --agents: the model, as provider:model; the profile's if left out
+    /// With --agents, use this model instead of the profile's
+    ///
+    /// Give it as provider:model.
     #[arg(long, requires = "agents")]
     model: Option<String>,
-    /// With --agents: let sessions work below this folder, too
+    /// With --agents, also let sessions work below this folder
     #[arg(long, value_name = "DIR", requires = "agents")]
     root: Vec<PathBuf>,
     #[command(flatten)]
     rules: RuleFlags,
-    /// Join stdio to a mode of a skein that runs, with what it says in the environment: skein starts this itself
+    /// Connect stdio to a mode of a running skein
+    ///
+    /// Skein starts this itself, with the socket and the token in the environment.
     #[arg(long, conflicts_with_all = ["agent", "mode", "service", "agents"])]
     attach: bool,
 }
 
 impl McpArgs {
-    /// What is to be done instead of everything else, if it only joins stdio to a skein that runs.
+    /// Runs `--attach` in place of everything else. `None` if the flag is not set.
     pub(super) fn attach(&self) -> Option<Result<(), CommandError>> {
         self.attach.then(attach::run)
     }
@@ -102,7 +108,7 @@ pub(super) fn run(
             };
             let binding = broker.bind(&id, terms).await.map_err(|error| runtime::bind_failure(&error))?;
             for absent in binding.missing_services() {
-                output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
+                output.note(&format!("service `{}` is unavailable: {}", absent.service, absent.reason));
             }
             let export = BindingServer::new(Arc::new(binding), Arc::clone(&started.session), names, about);
             serve(export, std::future::pending()).await
@@ -110,7 +116,7 @@ pub(super) fn run(
     )
 }
 
-/// Serves the client on stdio until it goes, or `ended` does.
+/// Serves the client on stdio until it disconnects or `ended` completes.
 async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> Result<(), CommandError> {
     let failure = |error: &dyn std::fmt::Display| {
         CommandError::work(format!("the MCP client cannot be served: {error}"), "see the log")
@@ -118,7 +124,7 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
     let served = async {
         let server = match handler.serve(stdio_pipes()).await {
             Ok(server) => server,
-            // A client that leaves before it has said anything is no failure.
+            // A client that disconnects before it initializes is not an error.
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(failure(&error)),
         };
@@ -131,7 +137,7 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
     }
 }
 
-/// A plan with one more agent, whose one mode has the whole service.
+/// Returns the plan with an additional agent, whose only mode has the whole service.
 fn single_service_plan(
     service: &str,
     global: &Global,

@@ -1,4 +1,4 @@
-//! Which models a command can use: as the settings and the environment say.
+//! Creates the models that a command can use, from the settings and the environment.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -13,23 +13,23 @@ use crate::llm::{LlmError, ModelRegistry, Provider};
 use crate::manifest::Settings;
 use crate::session::ModelSource;
 
-/// The models of one set of settings. Each is made once: its connections are shared by all sessions.
+/// The models of one set of settings. Each provider is created once, so that all sessions share its connections.
 pub(super) struct KnownModels {
     models: ModelRegistry,
     accelerator: Option<String>,
-    /// The accelerator, if it is the user's own.
+    /// The accelerator, if the user's own settings name it.
     judge: Option<String>,
-    /// The models that the user named, in a config or for this launch. No project and no recipe decides who judges.
+    /// The models that the user named, in a config or for this run. A project or recipe must not choose the judge.
     users: HashSet<String>,
     upkeep: RecoveryPolicy,
     keys: Keys,
-    /// A file to write the answers to.
+    /// A file that records the models' answers.
     record: Option<PathBuf>,
     made: Mutex<HashMap<String, Arc<dyn Provider>>>,
 }
 
 impl KnownModels {
-    /// `named` is the model that was named for this launch.
+    /// Collects the models of the settings. `named` is the model named for this run.
     pub(super) fn of(settings: &Settings, named: Option<&str>, record: Option<PathBuf>, keys: Keys) -> Arc<Self> {
         let users = settings.users_processor.iter().chain(settings.models.keys()).map(String::as_str).chain(named);
         let users = users.map(str::to_owned).collect();
@@ -45,7 +45,7 @@ impl KnownModels {
         })
     }
 
-    /// Says before anything starts what is wrong with a model's name or key.
+    /// Fails if the model's name or key is unusable, before anything starts.
     pub(super) fn check(&self, name: &str, plan: &Plan) -> Result<(), CommandError> {
         if let Some(agent) = name.strip_prefix("acp:") {
             let external = plan.agent(agent).is_some_and(|entry| entry.manifest.runtime.is_some());
@@ -62,7 +62,7 @@ impl KnownModels {
         made.map(drop).map_err(|error| CommandError::usage(error.to_string(), help))
     }
 
-    /// Only keys are looked for elsewhere than in the environment.
+    /// Creates a provider. Only keys are looked up outside the environment.
     fn make(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError> {
         let known = self.models.providers();
         let is_key = |name: &str| known.iter().any(|facts| facts.key.as_deref() == Some(name));
@@ -104,7 +104,7 @@ impl ModelSource for KnownModels {
     }
 }
 
-/// A variable that is set to nothing is not set.
+/// Returns the variable's value. An empty variable counts as unset.
 pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

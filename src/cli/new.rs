@@ -1,4 +1,4 @@
-//! `skein new`: a manifest to start from, which passes `skein check` as it is.
+//! `skein new`: writes a manifest template that passes `skein check`.
 
 use std::path::PathBuf;
 
@@ -23,16 +23,16 @@ pub(super) struct NewArgs {
 
 #[derive(Debug, Subcommand)]
 enum NewCommand {
-    /// An agent with one mode that can read files
+    /// Write an agent with one mode that can read files
     Agent(NewManifestArgs),
-    /// A service that runs an MCP server on stdio
+    /// Write a service that runs an MCP server on stdio
     Service(NewManifestArgs),
 }
 
 #[derive(Debug, Args)]
 struct NewManifestArgs {
     name: String,
-    /// Write it to your own settings instead of this project's .skein/
+    /// Write to your own settings instead of the project's .skein/
     #[arg(long)]
     user: bool,
     /// Print the result as JSON
@@ -92,8 +92,8 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut CommandOutput)
     Ok(())
 }
 
-/// Some names would not pass beside the built-in manifests: the orchestrator's, and those of groups and
-/// services that built-in modes rely on.
+/// Fails if the name conflicts with the built-in manifests: the orchestrator, or groups and services that built-in
+/// modes rely on.
 fn check(name: &str, scaffold: &[(PathBuf, String)], output: &mut CommandOutput) -> Result<(), CommandError> {
     let files = scaffold.iter().map(|(path, text)| (path.clone(), text.clone().into_bytes())).collect();
     let root = Root::Snapshot { files, shown: String::new() };
@@ -110,8 +110,8 @@ fn check(name: &str, scaffold: &[(PathBuf, String)], output: &mut CommandOutput)
     ))
 }
 
-/// Where `trust::Project::find` will look: the nearest folder that is a project already, or else the
-/// repository's, or else the working directory.
+/// Returns the folder that `ProjectFiles::find` will find. That is the nearest project or repository, or else the
+/// working directory.
 fn project_root(folders: &Folders) -> PathBuf {
     let root = folders.cwd.ancestors().find(|folder| {
         folder.join(".skein").is_dir() || folder.join(".mcp.json").is_file() || folder.join(".git").exists()
@@ -119,7 +119,7 @@ fn project_root(folders: &Folders) -> PathBuf {
     root.unwrap_or(&folders.cwd).to_owned()
 }
 
-/// What the user has just had written is trusted, if everything beside it already was.
+/// Returns true if the project was trusted before, or does not exist yet. Only then are the new files trusted.
 fn was_trusted(folders: &Folders) -> Result<bool, CommandError> {
     let Some(project) = ProjectFiles::find(&folders.cwd).map_err(|error| trust_failure(&error))? else {
         return Ok(true);
@@ -159,7 +159,7 @@ modes:
 
 const PROMPT: &str = "You read the project in {{ cwd }} and answer questions about it.
 
-Name the file and line that an answer rests on. Say so when the project does not tell.
+Name the file and line that an answer rests on. If the project has no answer, state that.
 ";
 
 fn service(name: &str) -> String {

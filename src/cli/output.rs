@@ -1,5 +1,5 @@
-//! Everything that is printed goes through here: answers to stdout, everything else to stderr, colour only on
-//! a terminal, and a reader that went away is no error.
+//! Prints all output: answers to stdout, everything else to stderr, colour only on a terminal. A closed pipe is not an
+//! error.
 
 use std::io::Write as _;
 
@@ -10,14 +10,14 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use crate::diagnostic::{Diagnostic, Severity, printable};
 use crate::text::{escape_json, is_invisible, shapes};
 
-/// What a command has said so far.
+/// The output of a command; remembers whether a write failed.
 #[derive(Debug, Default)]
 pub(super) struct CommandOutput {
     failed: bool,
 }
 
 impl CommandOutput {
-    /// Part of the answer; terminal styles are stripped where there is no terminal.
+    /// Prints a part of the answer. Strips styles if stdout is not a terminal.
     pub(super) fn text(&mut self, text: &str) {
         let result = anstream::stdout().write_all(text.as_bytes());
         self.note_write(result);
@@ -27,12 +27,12 @@ impl CommandOutput {
         self.text(&format!("{line}\n"));
     }
 
-    /// Characters that do not show are escaped, to a terminal and to a pipe alike: it is the same value.
+    /// Prints JSON. Escapes invisible characters, for a terminal and a pipe alike; the value stays the same.
     pub(super) fn json(&mut self, value: &Value) {
         self.line(&escape_json(&format!("{value:#}")));
     }
 
-    /// Something the user should know that is not the answer.
+    /// Prints a note for the user that is not part of the answer.
     pub(super) fn note(&mut self, text: &str) {
         let quiet = AnsiColor::Cyan.on_default();
         let text = display_lines(text);
@@ -40,7 +40,7 @@ impl CommandOutput {
         self.note_write(result);
     }
 
-    /// Text that belongs to a question, not to the answer.
+    /// Prints text to stderr that is not part of the answer, such as a question.
     pub(super) fn aside(&mut self, text: &str) {
         let result = anstream::stderr().write_all(text.as_bytes());
         self.note_write(result);
@@ -52,32 +52,32 @@ impl CommandOutput {
     }
 
     fn note_write(&mut self, result: std::io::Result<()>) {
-        // `skein graph | head` closes the pipe early, which is the reader's right.
+        // A reader may close the pipe early, as in `skein graph | head`.
         self.failed |= result.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
     }
 
-    /// The exit code: what could not be printed was not done.
+    /// Returns the exit code: 1 if a write failed, else `code`.
     pub(super) fn finish(self, code: u8) -> u8 {
         if self.failed { 1 } else { code }
     }
 }
 
-/// Why a command did not do its work, with the exit code that says so.
+/// Error of a command; determines the exit code and the help line.
 #[derive(Debug)]
 pub(super) enum CommandError {
-    /// The work failed: exit 1.
+    /// The work failed: exit code 1.
     Work { problem: String, help: String },
-    /// The command line or a config file is wrong: exit 2.
+    /// The command line or a config file is wrong: exit code 2.
     Usage { problem: String, help: String },
-    /// Manifests are wrong and have been reported: exit 6.
+    /// Manifests have errors that are already reported: exit code 6.
     Manifests { errors: usize },
-    /// The turn ended because a call was refused: exit 5.
+    /// The turn ended because a call was refused: exit code 5.
     Refused { tool: String },
-    /// It took longer than it may: exit 3.
+    /// The command exceeded its time limit: exit code 3.
     TimeLimit,
-    /// There is no such session: exit 4.
+    /// The session does not exist: exit code 4.
     NoSession { problem: String, help: String },
-    /// Somebody ended it: exit 130.
+    /// The user or a signal interrupted the command: exit code 130.
     Interrupted,
 }
 
@@ -110,7 +110,7 @@ impl CommandError {
         }
     }
 
-    /// What went wrong and what to do about it; nothing if the user did it, or knows already.
+    /// Returns the problem and its fix. `None` if the user interrupted the command or the errors are already reported.
     fn problem_and_help(&self) -> Option<(String, String)> {
         Some(match self {
             CommandError::Work { problem, help }
@@ -129,7 +129,7 @@ impl CommandError {
         })
     }
 
-    /// The same on one line, for one who cannot print.
+    /// Returns problem and help on one line, for callers that cannot print.
     pub(super) fn problem(&self) -> String {
         self.problem_and_help().map(|(problem, help)| format!("{problem}; {help}")).unwrap_or_default()
     }
@@ -138,13 +138,13 @@ impl CommandError {
         output.aside(&self.render());
     }
 
-    /// As it is printed; empty if there is nothing to say.
+    /// Formats the error as it is printed; empty if the user interrupted the command.
     pub(super) fn render(&self) -> String {
         let red = AnsiColor::Red.on_default().bold();
         let quiet = AnsiColor::BrightBlack.on_default();
         match (self, self.problem_and_help()) {
             (_, Some((problem, help))) => {
-                // A provider's or a service's own words may be among them.
+                // The text may contain output of a provider or a service.
                 let (problem, help) = (display_lines(&problem), display_lines(&help));
                 format!("{red}error{red:#}: {problem}\n  {quiet}help{quiet:#}: {help}\n")
             }
@@ -157,35 +157,35 @@ impl CommandError {
     }
 }
 
-/// A manifest's own words on one line, without anything that would steer a terminal.
+/// Joins text from outside to one line and escapes control characters.
 pub(super) fn display_line(text: &str) -> String {
     printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Takes what stands on the line of the cursor away, whether or not colours are wanted.
+/// Clears the current line of the terminal, even if colours are off.
 pub(super) fn clear_line() {
     if can_redraw() {
         drop(write!(std::io::stderr(), "\r\x1b[2K"));
     }
 }
 
-/// Whether the terminal can go back on a line.
+/// Returns true if the terminal can overwrite a line.
 pub(super) fn can_redraw() -> bool {
     std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// Names in listings.
+/// Style of names in listings.
 pub(super) const BOLD: Style = Style::new().bold();
-/// What is beside the point.
+/// Style of secondary text.
 pub(super) const QUIET: Style = AnsiColor::BrightBlack.on_default();
 
-/// Many lines of somebody's words, without anything that would steer a terminal.
+/// Escapes control characters in text from outside; keeps its lines.
 pub(super) fn display_lines(text: &str) -> String {
     text.lines().map(|line| printable(line.trim_end())).collect::<Vec<_>>().join("\n")
 }
 
-/// What may reach a terminal: no control, invisible or bidirectional character. Characters that shape the one before
-/// them stay: in emoji and in the scripts that need them.
+/// Replaces control, invisible and bidirectional characters, which must not reach a terminal. Keeps characters that
+/// shape the one before them, as emoji and some scripts need.
 pub(super) fn tame(c: char, before: Option<char>) -> char {
     match c {
         '\t' => ' ',
@@ -195,8 +195,7 @@ pub(super) fn tame(c: char, before: Option<char>) -> char {
     }
 }
 
-/// Code as it is, but for what would steer the terminal. A line that is too long is left to the terminal, so that it
-/// can be copied whole.
+/// Returns a line of code unchanged except for control characters. Does not wrap it, so that it can be copied whole.
 pub(super) fn verbatim(line: &str) -> String {
     let mut out = String::new();
     let mut last = None;
@@ -208,7 +207,7 @@ pub(super) fn verbatim(line: &str) -> String {
     out
 }
 
-/// As much of a text without styles as so many columns hold.
+/// Truncates text without styles to `columns` columns.
 pub(super) fn cut(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! `skein permissions`: which rules there are, and what would happen to a call.
+//! `skein permissions`: lists the permission rules, and shows the decision for a call.
 
 use std::sync::Arc;
 
@@ -23,24 +23,28 @@ pub(super) struct PermissionsArgs {
 
 #[derive(Debug, Subcommand)]
 enum PermissionsCommand {
-    /// The rules of your config and of this project's, with their places
+    /// List the rules of your config and this project's
     List {
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
-    /// What would happen to a call, and what decides; nothing is called
+    /// Show the decision for a call and its reason
+    ///
+    /// The tool is not called.
     Test(TestArgs),
 }
 
 #[derive(Debug, Args)]
 struct TestArgs {
-    /// The tool as the model sees it, and its arguments: developer__shell {"command": "git status"}
+    /// Name the tool as the model sees it, and its arguments
+    ///
+    /// For example 'developer__shell {"command": "git status"}'.
     call: String,
-    /// The agent; that of the profile, or else `goose`
+    /// Choose an agent; default: the profile's, or goose
     #[arg(long, short)]
     agent: Option<String>,
-    /// Its mode; the default one if left out
+    /// Choose a mode; default: the agent's default mode
     #[arg(long, short)]
     mode: Option<String>,
     #[command(flatten)]
@@ -50,15 +54,15 @@ struct TestArgs {
     json: bool,
 }
 
-/// Rules for one launch.
+/// Permission rules for this run.
 #[derive(Debug, Default, Args)]
 pub(super) struct RuleFlags {
-    /// Allow such calls instead of asking
+    /// Allow matching calls without asking
     ///
     /// For example 'developer__shell: {command: "git status*"}' or 'host: docs.rs'.
     #[arg(long, value_name = "RULE", value_parser = allowing)]
     allow: Vec<PermissionRule>,
-    /// Refuse such calls; counts more than any --allow
+    /// Refuse matching calls; overrides any --allow
     #[arg(long, value_name = "RULE", value_parser = denying)]
     deny: Vec<PermissionRule>,
 }
@@ -73,7 +77,7 @@ fn denying(text: &str) -> Result<PermissionRule, String> {
     check_host(&rule).map_err(|problem| problem.to_string()).map(|()| rule)
 }
 
-/// Fails if the host of a host rule cannot be read.
+/// Fails if the rule's host pattern is invalid.
 fn check_host(rule: &PermissionRule) -> Result<(), HostPatternError> {
     rule.host.as_deref().map_or(Ok(()), |host| HostPattern::parse(host).map(drop))
 }
@@ -133,7 +137,7 @@ fn rule_json(rule: &SourcedRule) -> Value {
     value
 }
 
-/// A call as it is typed: `TOOL {JSON}`, or the tool alone.
+/// Parses a call: `TOOL {JSON}`, or the tool alone. Fails if the arguments are not a JSON object.
 fn call_of(text: &str) -> Result<(&str, Map<String, Value>), CommandError> {
     let (tool, arguments) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), "{}"));
     match serde_json::from_str(arguments) {
@@ -197,7 +201,7 @@ fn outcome(verdict: &GateDecision) -> (&'static str, &DecisionReason) {
     }
 }
 
-/// What there is to say about the command line of a call.
+/// The commands in the command line of a call, each with the rule that allows it, and why it cannot be parsed.
 struct CommandLine<'a> {
     parts: Vec<CommandRule<'a>>,
     unreadable: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! What Skein keeps is for the user alone: folders 0700, files 0600, also those that an earlier version made.
+//! Makes Skein's files accessible only to the user: folders 0700, files 0600, including those of earlier versions.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -10,14 +10,14 @@ use super::folders::Folders;
 const OTHERS: u32 = 0o077;
 const STICKY: u32 = 0o1000;
 
-/// What Skein keeps directly in the data folder and in the state folder. Other entries are not touched:
-/// `SKEIN_DATA_DIR` may be a folder with other things in it.
+/// Skein's entries in the data folder and the state folder. Other entries are not changed, because `SKEIN_DATA_DIR` may
+/// contain other files.
 const KEPT: [&str; 10] =
     ["apps", "chat_history", "log", "memory.db", "router", "routes.db", "run", "scratch", "sessions.db", "trust.json"];
-/// The ends of the names of SQLite's files.
+/// Suffixes of SQLite's files.
 const BESIDE: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
-/// Makes the folders for data and state, or closes those that there are to other users.
+/// Creates the data and state folders, or makes existing ones inaccessible to other users.
 pub(super) fn protect(folders: &Folders) -> io::Result<()> {
     // The state folder may be in the data folder.
     for folder in [&folders.data, &folders.state] {
@@ -30,8 +30,8 @@ pub(super) fn protect(folders: &Folders) -> io::Result<()> {
     Ok(())
 }
 
-/// A folder for the user alone. One that is there already is closed to others, unless it is shared on purpose: it has
-/// the sticky bit, as `/tmp` has, or belongs to another user.
+/// Creates a folder for the user alone. Restricts an existing folder, unless it is shared on purpose: it has the sticky
+/// bit, like `/tmp`, or belongs to another user.
 pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let metadata = fs::metadata(folder)?;
@@ -53,7 +53,7 @@ fn restrict_kept_files(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Links are not followed, and files that go away meanwhile are no matter.
+/// Restricts a file or folder recursively. Does not follow links, and ignores files that disappear meanwhile.
 fn restrict_below(path: &Path) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,5 +1,4 @@
-//! What a person sees of a turn while it runs: the answer on stdout; on stderr a sign of life, the tools, and in the
-//! end what it took.
+//! Shows a turn while it runs: the answer on stdout; a spinner, the tool calls and the final usage on stderr.
 
 use std::collections::HashMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -21,38 +20,38 @@ use crate::tool::{Activity, StepStatus, TodoStep};
 pub(super) const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 pub(super) const FRAME: Duration = Duration::from_millis(100);
 
-/// What is printed where.
+/// The output of a turn on stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProgressStyle {
-    /// The answer as it comes.
+    /// The answer as it arrives.
     Text,
-    /// Nothing of it: it is printed as one object in the end.
+    /// Nothing: the caller prints the result at the end.
     Nothing,
-    /// Every event, one a line.
+    /// Every event as one line of JSON.
     Events,
 }
 
-/// Tells of a turn while it runs.
+/// Shows the progress of a turn on the terminal.
 pub(super) struct TerminalNotifier {
     shows: ProgressStyle,
     began: Instant,
     unheard: AtomicBool,
-    /// Taken while somebody is asked.
+    /// Locked while the user is asked.
     floor: Arc<ScreenLock>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The answer stands in the middle of a line.
+    /// The last output of the answer did not end a line.
     mid_line: bool,
-    /// A spinner stands on the last line of the terminal.
+    /// A spinner is on the last line of the terminal.
     spinning: bool,
-    /// What the spinner waits for; nothing while the answer comes.
+    /// Label of the spinner; `None` while the answer arrives.
     waits_for: Option<String>,
-    /// Calls that have begun, by id.
+    /// Names of running calls, by id.
     calls: HashMap<String, String>,
-    /// The plan as it was shown last.
+    /// The to-do list as last shown.
     plan: Vec<TodoStep>,
     usage: Usage,
 }
@@ -64,18 +63,19 @@ impl TerminalNotifier {
         let progress = Arc::new(Self { shows, began: Instant::now(), unheard: AtomicBool::new(false), floor, state });
         if shows != ProgressStyle::Events && std::io::stderr().is_terminal() {
             let watched = Arc::downgrade(&progress);
-            // A thread of its own: it must turn while everything else is busy. It ends with what it watches.
+            // A separate thread, because the spinner must move while everything else is busy. It ends when the notifier
+            // is dropped.
             drop(std::thread::Builder::new().name("spinner".to_owned()).spawn(move || spin(&watched)));
         }
         progress
     }
 
-    /// True if stdout carries events.
+    /// Returns true if stdout carries events.
     pub(super) fn shows_events(&self) -> bool {
         self.shows == ProgressStyle::Events
     }
 
-    /// The last word: what it took.
+    /// Prints tokens, cost and time of the turn.
     pub(super) fn finish(&self, cost: Option<f64>) {
         let mut state = self.state();
         state.waits_for = None;
@@ -95,7 +95,7 @@ impl TerminalNotifier {
         let mut state = self.state();
         clear(&mut state);
         let gap = if std::mem::take(&mut state.mid_line) { "\n" } else { "" };
-        // Progress that cannot be shown must not end the work.
+        // A failed write of progress must not end the turn.
         drop(writeln!(anstream::stderr(), "{gap}{line}"));
     }
 
@@ -103,7 +103,7 @@ impl TerminalNotifier {
         let mut state = self.state();
         state.waits_for = None;
         clear(&mut state);
-        // What files and pages hold must not steer the terminal.
+        // Text from files and pages must not control the terminal.
         let text = text.split_inclusive('\n').map(sanitize_chunk).collect::<String>();
         state.mid_line = !text.ends_with('\n');
         let mut stdout = anstream::stdout();
@@ -111,7 +111,7 @@ impl TerminalNotifier {
         self.note_write(written);
     }
 
-    /// False if the answer could not be printed. A reader that went away had heard enough.
+    /// Returns false if the answer could not be printed. A closed pipe does not count: the reader had enough.
     pub(super) fn is_heard(&self) -> bool {
         !self.unheard.load(Ordering::Relaxed)
     }
@@ -131,7 +131,7 @@ impl TerminalNotifier {
     }
 }
 
-/// Takes the spinner off the screen, before anything else is printed.
+/// Clears the spinner before other output.
 fn clear(state: &mut State) {
     if std::mem::take(&mut state.spinning) {
         drop(write!(std::io::stderr(), "\r\x1b[2K"));
@@ -143,7 +143,7 @@ fn spin(watched: &Weak<TerminalNotifier>) {
         std::thread::sleep(FRAME);
         let Some(progress) = watched.upgrade() else { return };
         let mut state = progress.state();
-        // A line of the answer that has begun must not be drawn over.
+        // Do not overwrite a line of the answer that has begun.
         if let (Some(what), false) = (&state.waits_for, state.mid_line) {
             let seconds = progress.began.elapsed().as_secs();
             let drawn = progress.floor.if_free(|| {
@@ -157,15 +157,15 @@ fn spin(watched: &Weak<TerminalNotifier>) {
 impl Notifier for TerminalNotifier {
     fn log(&self, event: Event) {
         if self.shows == ProgressStyle::Events {
-            // A reader that went away is told nothing more; the turn still ends in order.
+            // After the reader closes the pipe, events are dropped, and the turn still ends normally.
             self.note_write(writeln!(anstream::stdout(), "{}", escape_json(&json!(event).to_string())));
             return;
         }
         match event {
             Event::External { means, heard, .. } => notify_native(self, means, heard),
-            // What it says at its end says it all.
+            // The end of the call shows the route.
             Event::ToolStarted { call, .. } if call.name == ROUTE => {}
-            // Several parts were told as a plan.
+            // Several routes are already shown as a to-do list.
             Event::ToolEnded { name, activity, .. } if name == ROUTE && !activity.is_empty() => {}
             Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
                 self.aside(&format!("{QUIET}→ {}{QUIET:#}", display_line(&outcome.all_text())));
@@ -175,7 +175,7 @@ impl Notifier for TerminalNotifier {
                 let by = by.map(|by| format!("{}: ", display_line(&by))).unwrap_or_default();
                 self.aside(&format!("{QUIET}→ {by}{name} {}{QUIET:#}", display_line(&brief(&call.arguments))));
                 let mut state = self.state();
-                // Until it runs somebody may be asked, and a question must not be drawn over.
+                // The user may be asked before the call runs, and the spinner must not overwrite the question.
                 state.waits_for = None;
                 state.calls.insert(call.id, format!("{by}{name}"));
             }
@@ -188,7 +188,7 @@ impl Notifier for TerminalNotifier {
                 }
                 self.wait_for("thinking");
             }
-            // A notice tells of it.
+            // Not shown: a notice reports compaction, and text is shown as it streams.
             Event::Message { .. }
             | Event::Compacted { .. }
             | Event::TurnEnded { .. }
@@ -206,7 +206,7 @@ impl Notifier for TerminalNotifier {
             }
             StatusUpdate::Usage { turn, .. } => self.state().usage = turn,
             StatusUpdate::Notice(text) => self.aside(&format!("{QUIET}{}{QUIET:#}", display_line(&text))),
-            // It waits for nobody's consent any more.
+            // The call no longer waits for consent.
             StatusUpdate::ToolActivity { id, activity: Activity::Running } => {
                 let mut state = self.state();
                 state.waits_for = state.calls.get(&id).cloned();
@@ -215,7 +215,7 @@ impl Notifier for TerminalNotifier {
                 if self.shows != ProgressStyle::Events =>
             {
                 let before = std::mem::replace(&mut self.state().plan, steps.clone());
-                // Of a plan that goes on only what has changed is news.
+                // Show only the steps that have changed.
                 for step in steps.into_iter().filter(|step| !before.contains(step)) {
                     let mark = match step.status {
                         StepStatus::Pending => "[ ]",
@@ -234,7 +234,7 @@ impl Notifier for TerminalNotifier {
     }
 }
 
-/// A piece of a line that cannot steer a terminal; its end and its tabs stay.
+/// Escapes control characters in a chunk of text; keeps its line end and its tabs.
 fn sanitize_chunk(piece: &str) -> String {
     let tame = |text: &str| text.split('\t').map(printable).collect::<Vec<_>>().join("\t");
     match piece.strip_suffix('\n') {

@@ -1,5 +1,5 @@
-//! `skein run --recipe`: a recipe made ready. Its parameters are asked for, its services shown and consented to, and
-//! what follows for the session is said to `run`.
+//! `skein run --recipe`: prepares a recipe. Asks for its parameters, shows its services for consent, and gives `run`
+//! the session defaults.
 
 mod extensions;
 mod steps;
@@ -29,13 +29,13 @@ use crate::session::Session;
 
 #[derive(Debug, Args)]
 pub(super) struct RecipeArgs {
-    /// Run this recipe: a file in goose's format
+    /// Run this recipe, a file in goose's format
     #[arg(long, value_name = "FILE", conflicts_with_all = ["continues", "resume"])]
     recipe: Option<PathBuf>,
-    /// A parameter of the recipe
+    /// Set a parameter of the recipe
     #[arg(long = "param", value_name = "KEY=VALUE", requires = "recipe", value_parser = pair)]
     params: Vec<(String, String)>,
-    /// Start the programs that the recipe names, and connect to its servers, without asking
+    /// Use the recipe's programs and servers without asking
     #[arg(long, requires = "recipe")]
     allow_extensions: bool,
 }
@@ -45,21 +45,21 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.to_owned()))
 }
 
-/// A recipe with its values, before it is known what runs it.
+/// A recipe with its values, before mode and model are known.
 pub(super) struct RecipeInput {
     recipe: Recipe,
     ready: FilledRecipe,
     allowed: bool,
 }
 
-/// A recipe that can be run.
+/// A recipe that is ready to run.
 pub(super) struct PreparedRecipe {
     ready: Arc<FilledRecipe>,
     parts: Arc<RecipeTree>,
 }
 
 impl RecipeInput {
-    /// Nothing if no recipe is to be run.
+    /// Reads the recipe and its parameters. `None` if no recipe is given.
     pub(super) fn of(
         args: &RecipeArgs,
         folders: &Folders,
@@ -81,7 +81,7 @@ impl RecipeInput {
         Ok(Some(Self { recipe, ready, allowed: args.allow_extensions }))
     }
 
-    /// How often the model may be asked, if the command line does not say.
+    /// Returns the recipe's limit on model requests per turn, for use without `--max-turns`.
     pub(super) fn max_turns(&self) -> Option<u64> {
         self.settings().max_turns.map(u64::from)
     }
@@ -95,7 +95,7 @@ impl RecipeInput {
         self.ready.file.settings.clone().unwrap_or_default()
     }
 
-    /// Finds out what of it can be had here, and asks for consent to the rest.
+    /// Checks which services of the recipe are available, and asks for consent to those it brings.
     pub(super) fn prepare(
         self,
         opening: &mut SessionLauncher<'_>,
@@ -119,7 +119,7 @@ impl PreparedRecipe {
         self.ready.file.prompt.as_deref().is_some_and(|prompt| !prompt.trim().is_empty())
     }
 
-    /// True if only the last answer is the answer.
+    /// Returns true if only the final answer may be printed.
     pub(super) fn answers_late(&self) -> bool {
         self.ready.answers_late()
     }
@@ -128,14 +128,14 @@ impl PreparedRecipe {
         self.ready.prompt(typed)
     }
 
-    /// The same with the sub-recipes among the services in this process.
+    /// Returns `global` with the sub-recipes registered as built-in services.
     pub(super) fn with_sub_recipes(&self, global: &Global) -> Global {
         let mut global = global.clone();
         global.built_in.registry = self.parts.register_in(global.built_in.registry);
         global
     }
 
-    /// Runs it, beginning with a session that is open already.
+    /// Runs the recipe, starting in the open session `first`.
     pub(super) async fn run(
         &self,
         first: Arc<Session>,
@@ -145,13 +145,13 @@ impl PreparedRecipe {
         self.ready.run(first, prompt, &self.parts.root().service_names(), stage).await
     }
 
-    /// Tells the sub-recipes where they run.
+    /// Gives the sub-recipes the context in which they run. Call this once, before [`PreparedRecipe::run`].
     pub(super) fn settle(&self, front: Arc<super::progress::TerminalNotifier>, orchestrator: Orchestrator) {
         self.parts.settle(subs::RunContext { front, orchestrator });
     }
 }
 
-/// What was given on the command line, and what is answered at the terminal.
+/// Collects the parameters from the command line, and asks for missing ones at the terminal.
 fn collect_values(
     recipe: &Recipe,
     params: &[(String, String)],
@@ -175,7 +175,7 @@ fn collect_values(
             return Err(CommandError::Interrupted);
         }
         let line = line.trim_end_matches(['\r', '\n']);
-        // Nothing means the default, if there is one.
+        // An empty line selects the default, if there is one.
         if !line.is_empty() {
             given.insert(parameter.key.0.clone(), line.to_owned());
         }
@@ -191,7 +191,7 @@ fn question(parameter: &RecipeParameter) -> String {
     format!("{}: {}{options}{default}: ", parameter.key.0, display_line(&parameter.description))
 }
 
-/// What the recipe says and is not done.
+/// Notes the parts of the recipe that Skein ignores.
 fn notes(recipe: &Recipe, output: &mut CommandOutput) {
     for part in recipe.all() {
         let settings = part.file.settings.clone().unwrap_or_default();

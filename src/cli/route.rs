@@ -1,4 +1,4 @@
-//! `skein route`: which mode a prompt would go to, and why; how well the router does on cases of one's own.
+//! `skein route`: shows which mode a prompt is routed to and why, or evaluates the router on given cases.
 
 mod eval;
 
@@ -28,20 +28,26 @@ pub(super) struct RouteArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// The model that is asked where the router is unsure, as provider:model; the profile's if left out
+    /// Choose the model to ask when the router is unsure
+    ///
+    /// Give it as provider:model. The default is the profile's model.
     #[arg(long, env = "SKEIN_MODEL")]
     model: Option<String>,
-    /// Remember for this project that the prompt belongs to this mode
+    /// Remember for this project that the prompt belongs here
     #[arg(long, value_name = "AGENT/MODE")]
     remember: Option<String>,
-    /// Measure the router on cases: a line `agent/mode<TAB>prompt` each, with - for what belongs nowhere. The modes of
-    /// the agents that are named take part
+    /// Evaluate the router on the cases of this file
+    ///
+    /// Each line is `agent/mode<TAB>prompt`, with - as the mode of prompts that belong nowhere. Only modes of agents in
+    /// the file take part.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "remember"])]
     eval: Option<PathBuf>,
-    /// Let all agents take part in --eval
+    /// Include the modes of all agents in --eval
     #[arg(long, requires = "eval")]
     all: bool,
-    /// The prompt, as it would be given to `run`; @agent/mode at its beginning decides. Read from stdin if left out
+    /// Route this prompt; read from stdin if omitted
+    ///
+    /// Give it as for `run`. A leading @agent/mode decides.
     prompt: Option<String>,
 }
 
@@ -75,7 +81,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The model that is asked where the router is unsure: the same that a session would ask.
+/// Returns the model to ask when the router is unsure: the same one that a session would ask. `None` if there is none.
 fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Arc<dyn Provider>>, CommandError> {
     let settings = Settings::of(plan.manifests());
     let named = args.model.clone().filter(|model| !model.is_empty());
@@ -84,7 +90,7 @@ fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Ar
     models.check(&model, plan)?;
     let usable = |error: LlmError| CommandError::usage(error.to_string(), "choose another --model or SKEIN_MODEL");
     let accelerator = models.recovery_policy().map_err(usable)?.accelerator;
-    // An agent outside is too slow for small decisions; a session does not ask it either.
+    // An external agent is too slow for small decisions; sessions do not ask it either.
     let decides = model != "offline" && !model.starts_with("acp:");
     accelerator
         .map_or_else(|| decides.then(|| models.provider(&model)).transpose(), |model| Ok(Some(model)))
@@ -96,7 +102,7 @@ fn prompt_text(args: &RouteArgs, output: &mut CommandOutput) -> Result<String, C
         Some(prompt) => prompt.clone(),
         None => {
             if std::io::stdin().is_terminal() {
-                output.note("type the prompt; Ctrl-D on a line of its own ends it");
+                output.note("type the prompt; Ctrl-D on an empty line ends it");
             }
             attach::from_stdin()?
         }

@@ -1,5 +1,5 @@
-//! Rules that a person keeps by answering "always in this project": written into their own config, never into the
-//! project's, and without touching what else stands there.
+//! Stores rules that the user creates with "always in this project". Writes them to the user's config, never to the
+//! project's, and keeps the rest of the file.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use super::settings_file::SettingsFile;
 use crate::broker::RuleStore;
 use crate::manifest::PermissionRule;
 
-/// How often a file that others write to at the same time is looked at again.
+/// How often to retry when other processes change the file at the same time.
 const ATTEMPTS: usize = 50;
 
 /// The user's configuration folder.

@@ -1,4 +1,4 @@
-//! `skein run`: one prompt, one answer; the answer on stdout, progress on stderr. The session is kept.
+//! `skein run`: runs one prompt, prints the answer to stdout and progress to stderr. The session is stored.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -32,16 +32,16 @@ use crate::session::Session;
 pub(super) struct RunArgs {
     #[command(flatten)]
     talk: SessionFlags,
-    /// Continue this session; the start of its id is enough
+    /// Continue this session; a prefix of its id is enough
     #[arg(long, value_name = "ID")]
     resume: Option<String>,
-    /// How to print the answer
+    /// Set the output format
     #[arg(long, value_enum, default_value_t = RunOutput::Text)]
     output: RunOutput,
-    /// The same as --output json
+    /// Same as --output json
     #[arg(long, conflicts_with = "output")]
     json: bool,
-    /// How often the model may be asked in one turn; 100 if left out
+    /// Limit model requests per turn; default: 100
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_turns: Option<u64>,
     /// End the turn after this time, as 90s or 10m; exit 3
@@ -49,23 +49,25 @@ pub(super) struct RunArgs {
     time_limit: Option<Duration>,
     #[command(flatten)]
     recipe: RecipeArgs,
-    /// Only show who would do what; with the agent orchestrator
+    /// Only show the routes; needs the agent orchestrator
     #[arg(long, conflicts_with = "recipe")]
     plan_only: bool,
-    /// Have goose/judge check the answer against the request; exit 1 if something is missing
+    /// Let goose/judge check the answer; exit 1 if incomplete
     #[arg(long, conflicts_with = "plan_only")]
     verify: bool,
-    /// What to do, with files as @path; read from stdin if left out
+    /// Run this prompt, with files as @path; default: stdin
     prompt: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, clap::ValueEnum)]
 enum RunOutput {
-    /// The answer alone
+    /// Print only the answer
     Text,
-    /// One object: session, agent, mode, stop_reason, text, usage, error
+    /// Print one JSON object at the end
+    ///
+    /// Its keys are session, agent, mode, stop_reason, text, usage, error.
     Json,
-    /// One event a line, as they happen
+    /// Print each event as a line of JSON when it happens
     StreamJson,
 }
 
@@ -106,7 +108,7 @@ pub(super) fn run(
     let first = format == RunOutput::Text && std::io::stderr().is_terminal() && opening.is_first();
     let floor: Arc<ScreenLock> = Arc::default();
     let asker = asker(&floor, folders);
-    // Of a recipe that may begin anew only the last answer is the answer.
+    // A recipe may retry, so only its final answer is printed.
     let late = recipe.as_ref().is_some_and(PreparedRecipe::answers_late);
     let shows = match format {
         RunOutput::Text if !late => ProgressStyle::Text,
@@ -116,7 +118,7 @@ pub(super) fn run(
     runtime::block_on(plan, &global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
         let (live, _) = opening.open(&which(args), Arc::clone(&asker), started).await?;
         report_missing_services(&live, output).await?;
-        // Scripts are told nothing they did not ask for.
+        // Scripts get no text that they did not ask for.
         if first {
             welcome(&live, r#""list", "read FILE", "search TEXT", "run COMMAND""#, output).await?;
         }
@@ -140,7 +142,7 @@ pub(super) fn run(
         finish(format, late, &done, verdict.as_ref(), output);
         if !progress.is_heard() {
             return Err(CommandError::work(
-                "what was said could not be printed",
+                "the answer could not be printed",
                 "check where stdout leads; the session has it",
             ));
         }
@@ -172,7 +174,7 @@ fn asker(floor: &Arc<ScreenLock>, folders: &Folders) -> Arc<dyn Asker> {
     }
 }
 
-/// The turns of this launch.
+/// Runs the turns of this command.
 struct Turns<'a> {
     opening: &'a SessionLauncher<'a>,
     started: &'a CommandRuntime,
@@ -228,7 +230,7 @@ impl Stage for Turns<'_> {
     }
 }
 
-/// What was typed, with the files it names.
+/// Reads the prompt, with the files it names.
 fn read_prompt(
     args: &RunArgs,
     first: bool,
@@ -236,7 +238,7 @@ fn read_prompt(
     output: &mut CommandOutput,
 ) -> Result<Vec<Content>, CommandError> {
     let text = prompt_text(args, first, output)?;
-    // Files are for whoever types: what comes through a pipe may be somebody else's words.
+    // Only a prompt typed as an argument may attach files: piped text may come from another source.
     let (prompt, notes) = match &args.prompt {
         Some(_) => attach::prompt(&text, &folders.cwd)?,
         None => (vec![Content::text(text)], Vec::new()),
@@ -250,7 +252,7 @@ fn prompt_text(args: &RunArgs, first: bool, output: &mut CommandOutput) -> Resul
         Some(prompt) => prompt.clone(),
         None => {
             if std::io::stdin().is_terminal() {
-                output.note("type what to do; Ctrl-D on a line of its own ends it (`skein chat` is a conversation)");
+                output.note("type what to do; Ctrl-D on an empty line ends it (`skein chat` is a conversation)");
                 if first {
                     output.note(
                         "no model is configured: `skein configure` chooses one; until then tools are called by name, \
@@ -267,7 +269,7 @@ fn prompt_text(args: &RunArgs, first: bool, output: &mut CommandOutput) -> Resul
     Ok(text)
 }
 
-/// The end of what is printed.
+/// Prints the rest of the output in the given format.
 fn finish(
     format: RunOutput,
     late: bool,
@@ -280,7 +282,7 @@ fn finish(
         RunOutput::Text if late => match (structured, failed) {
             (Some(value), None) => output.json(value),
             (None, None) => output.line(&display_lines(&live.last_answer())),
-            // What does not fit or does not hold is no answer.
+            // An answer that fails the schema or the checks is not printed.
             (_, Some(_)) => {}
         },
         RunOutput::Text => output.text("\n"),
@@ -313,7 +315,7 @@ fn finish(
     }
 }
 
-/// What the judge says, and what follows from it.
+/// Prints the judge's verdict. Fails if the answer is incomplete, inconsistent or unchecked.
 fn report_verification(verdict: Result<Verification, String>, output: &mut CommandOutput) -> Result<(), CommandError> {
     let unchecked =
         |problem| CommandError::work(format!("the answer was not checked: {problem}"), "look at it yourself");
@@ -339,7 +341,7 @@ fn outcome(end: &TurnEnd, output: &mut CommandOutput) -> Result<(), CommandError
     match &end.ending {
         StopReason::EndTurn => Ok(()),
         StopReason::MaxTokens => {
-            output.note("the answer was cut at the longest that the model may say; ask it to go on with -c");
+            output.note("the answer was cut at the longest that the model may say; ask it to continue with -c");
             Ok(())
         }
         StopReason::Refusal => {
@@ -348,7 +350,9 @@ fn outcome(end: &TurnEnd, output: &mut CommandOutput) -> Result<(), CommandError
         }
         StopReason::Cancelled => Err(CommandError::Interrupted),
         StopReason::CallRefused { tool } => Err(CommandError::Refused { tool: tool.clone() }),
-        StopReason::Exhausted { why } => Err(CommandError::work(why.clone(), "ask for less at once, or go on with -c")),
+        StopReason::Exhausted { why } => {
+            Err(CommandError::work(why.clone(), "ask for less at once, or continue with -c"))
+        }
         StopReason::Failed { why } => Err(CommandError::work(why.clone(), help(why))),
     }
 }

@@ -1,5 +1,5 @@
-//! Running things for a command: the async runtime, the services, the session, and an orderly end whatever
-//! happens: the work is done, fails, or is interrupted.
+//! Runs the work of a command: starts the async runtime, the services and a session, and shuts them down in every case:
+//! success, error or interrupt.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -20,10 +20,10 @@ use crate::session::{SessionError, SessionOptions, Sessions};
 use crate::store::{self, StoreError};
 use crate::tool::SessionContext;
 
-/// How long work that knows of an interrupt may take to end by itself.
+/// Time for work that watches for interrupts to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What a command has to work with.
+/// The running services and the session of a command.
 pub(super) struct CommandRuntime {
     pub(super) runtime: Runtime,
     pub(super) session: Arc<SessionContext>,
@@ -31,23 +31,23 @@ pub(super) struct CommandRuntime {
 }
 
 impl CommandRuntime {
-    /// For work that wants to end in order: cancelled by Ctrl-C and the like. Without this it is dropped where
-    /// it stands.
+    /// Returns the token that a stop signal cancels, for work that shuts down by itself. Work that never calls this is
+    /// dropped at the signal.
     pub(super) fn interrupt(&self) -> CancellationToken {
         self.interrupt.get_or_init(CancellationToken::new).clone()
     }
 }
 
-/// What ends a command before its work is done.
+/// The signals that end a command early.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum StopSignals {
-    /// Ctrl-C, too.
+    /// SIGTERM, SIGHUP and Ctrl-C.
     Anything,
-    /// Ctrl-C means something else; a SIGTERM and a terminal that goes away still end it.
+    /// SIGTERM and SIGHUP; the command handles Ctrl-C itself.
     Hangup,
 }
 
-/// Runs `work` with services at hand, and ends them all before it returns.
+/// Runs `work` with services available, and stops them all before it returns.
 pub(super) fn block_on<T>(
     plan: Plan,
     global: &Global,
@@ -113,7 +113,7 @@ pub(super) fn block_on_until<T>(
         started.runtime.stop().await;
         result
     });
-    // A read of stdin that nobody will answer must not keep the program alive.
+    // A pending read of stdin must not keep the program alive.
     tokio.shutdown_timeout(Duration::from_millis(100));
     process::end_all_scopes();
     if std::fs::remove_dir_all(&scratch).is_err() && scratch.exists() {
@@ -122,12 +122,12 @@ pub(super) fn block_on_until<T>(
     result
 }
 
-/// Where running Skeins tell how they are.
+/// Returns the folder with the status sockets of running Skein processes.
 pub(super) fn sockets(folders: &Folders) -> PathBuf {
     folders.state.join("run")
 }
 
-/// Sessions over the store, with what they leave behind in the folders of this machine.
+/// Opens sessions over the store, with scratch files in the state folder.
 pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: &Folders) -> Sessions {
     let hidden = Arc::new(folders.paths_to_hide());
     let options = SessionOptions { limits, scratch: folders.state.join("scratch"), hidden, os: std::env::consts::OS };
@@ -156,8 +156,8 @@ fn cassette(global: &Global) -> Result<Option<Cassette>, CommandError> {
     opened.map_err(|error| CommandError::usage(error.to_string(), "name a file that --record can write or has written"))
 }
 
-/// Waits for SIGTERM, a terminal that goes away, or Ctrl-C. It listens from the moment it is called: whoever
-/// ends skein while it still starts things gets an orderly end, too.
+/// Waits for SIGTERM, SIGHUP or, depending on `ended_by`, Ctrl-C. Listens from the call on, not from the first poll, so
+/// that signals during startup also cause an orderly shutdown.
 fn wait_for_signal(ended_by: StopSignals) -> impl Future<Output = CommandError> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut kinds = vec![SignalKind::terminate(), SignalKind::hangup()];
@@ -185,7 +185,7 @@ pub(super) fn bind_failure(error: &BindError) -> CommandError {
     CommandError::work(error.to_string(), help)
 }
 
-/// Where the ids are.
+/// Help for an unknown session id.
 pub(super) const LISTED: &str = "`skein sessions list` shows those that there are";
 
 pub(super) fn session_failure(error: &SessionError) -> CommandError {
@@ -208,7 +208,7 @@ pub(super) fn store_failure(error: &StoreError) -> CommandError {
         }
         _ => CommandError::work(
             display_line(&error.to_string()),
-            "sessions lie in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
+            "sessions are in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
         ),
     }
 }

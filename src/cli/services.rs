@@ -1,4 +1,4 @@
-//! `skein services`: what there is to ask for, who asks for it, and how it is wherever a skein runs it.
+//! `skein services`: lists services, the modes that depend on them, and their state in every running skein.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -18,7 +18,7 @@ use crate::tool::ServiceError;
 
 #[derive(Debug, Args)]
 pub(super) struct ServicesArgs {
-    /// Start this service, and show how it is and what it offers
+    /// Start this service, and show its state and tools
     #[arg(long, value_name = "NAME")]
     probe: Option<String>,
     /// Print the result as JSON
@@ -77,7 +77,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// How the service is in every skein that runs it.
+/// Returns the state of the service in every skein process that runs it.
 fn running(name: &str, reports: &[StatusReport]) -> Vec<Value> {
     let mut found = Vec::new();
     for report in reports {
@@ -90,7 +90,7 @@ fn running(name: &str, reports: &[StatusReport]) -> Vec<Value> {
     found
 }
 
-/// Services that run in some skein and that no manifest here defines.
+/// Returns services that run in a skein process but have no manifest here.
 fn elsewhere(plan: &Plan, reports: &[StatusReport]) -> BTreeMap<String, Vec<Value>> {
     let names = reports.iter().flat_map(|report| &report.services).filter_map(|status| status["name"].as_str());
     let unknown = names.filter(|name| plan.service(name).is_none());
@@ -124,7 +124,7 @@ pub(super) fn state(status: &Value) -> String {
     text
 }
 
-/// Starts one service, tells how it is, and stops it.
+/// Starts one service, prints its state, and stops it.
 fn probe(
     plan: Plan,
     name: &str,
@@ -168,7 +168,7 @@ fn probe(
                 status["tool_names"] = json!(tools);
                 output.json(&status);
             } else {
-                // Who uses it and since when goes without saying.
+                // Leases and start time carry no information here.
                 status["leases"] = Value::Null;
                 status["started_at"] = Value::Null;
                 output.line(&format!("{BOLD}{}{BOLD:#}  {}", manifest.name, state(&status)));
@@ -179,7 +179,7 @@ fn probe(
     )
 }
 
-/// The service of that name, or a failure that tells the nearest one.
+/// Returns the service `name`. The error suggests the nearest name.
 pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a ServiceEntry, CommandError> {
     plan.service(name).ok_or_else(|| {
         let names = || plan.services().map(|service| service.manifest.name.as_str());
@@ -191,7 +191,7 @@ pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a ServiceEntry, C
     })
 }
 
-/// Modes that list it, modes that get it through `mcp`, and services that require it.
+/// Returns the modes that list the service, the modes that get it through `mcp`, and the services that require it.
 fn dependents(plan: &Plan, service: &ServiceEntry) -> Vec<String> {
     let mut names: Vec<_> = plan
         .graph()

@@ -1,4 +1,4 @@
-//! Opening a session in the terminal: which agent, mode and model, which of the stored sessions, and who is asked.
+//! Opens a session in the terminal: selects agent, mode, model and stored session, and connects the asker.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,23 +22,24 @@ use crate::orchestrator::Orchestrator;
 use crate::session::{PromptError, Session, SessionPorts, SessionRoots, SessionSettings, Sessions};
 use crate::store::{self, FolderFilter, ListFilter, StoredSession};
 
-/// Who answers.
+/// Flags that choose agent, mode and model.
 #[derive(Debug, Clone, Args)]
 pub(super) struct AgentFlags {
-    /// The agent; that of the profile, or else `goose`
+    /// Choose an agent; default: the profile's, or goose
     #[arg(long, short)]
     pub(super) agent: Option<String>,
-    /// Its mode; the default one if left out
+    /// Choose a mode; default: the agent's default mode
     #[arg(long, short)]
     pub(super) mode: Option<String>,
-    /// The model, as provider:model, or replay:FILE; the profile's if left out, or else `offline`, which calls
-    /// tools by name
+    /// Choose a model, as provider:model or replay:FILE
+    ///
+    /// The default is the profile's model, or else `offline`, which calls tools by name.
     #[arg(long, env = "SKEIN_MODEL")]
     model: Option<String>,
 }
 
 impl AgentFlags {
-    /// A model that is set to nothing is not set.
+    /// Returns the model. An empty value counts as unset.
     pub(super) fn model(&self) -> Option<String> {
         self.model.clone().filter(|model| !model.is_empty())
     }
@@ -48,12 +49,12 @@ impl AgentFlags {
     }
 }
 
-/// What every command that holds a talk in the terminal takes.
+/// Flags of every command that runs a session in the terminal.
 #[derive(Debug, Args)]
 pub(super) struct SessionFlags {
     #[command(flatten)]
     pub(super) speaker: AgentFlags,
-    /// Write what the model says to a file that `--model replay:FILE` plays
+    /// Record the model's answers for --model replay:FILE
     #[arg(long, value_name = "FILE")]
     record_model: Option<PathBuf>,
     /// Continue the newest session in this folder
@@ -63,24 +64,24 @@ pub(super) struct SessionFlags {
     rules: RuleFlags,
 }
 
-/// What counts where the command line says nothing, before the profile does.
+/// Defaults that apply without a flag and take precedence over the profile.
 #[derive(Debug, Default)]
 pub(super) struct SessionDefaults {
     pub(super) mode: Option<(&'static str, &'static str)>,
-    /// A provider, as goose calls it, and its model.
+    /// A provider, by goose's name, and its model.
     pub(super) model: Option<(String, String)>,
 }
 
-/// Which session it is to be.
+/// Selects the session to open.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SessionSelector {
     New,
     Newest,
-    /// Its id, or the beginning of it.
+    /// An id or a prefix of one.
     Id(String),
 }
 
-/// Everything that is known before services run.
+/// Opens sessions. Holds everything that is known before services run.
 pub(super) struct SessionLauncher<'a> {
     args: &'a SessionFlags,
     folders: &'a Folders,
@@ -88,14 +89,14 @@ pub(super) struct SessionLauncher<'a> {
     pub(super) models: Arc<KnownModels>,
     pub(super) orchestrator: Orchestrator,
     pub(super) choice: SessionSettings,
-    /// The models that the settings name.
+    /// The models in the settings.
     pub(super) named: Vec<String>,
-    /// Services that come with the session.
+    /// Services added to the session.
     pub(super) client_services: Vec<Arc<ServiceEntry>>,
 }
 
 impl<'a> SessionLauncher<'a> {
-    /// Reads manifests and settings, and checks what the command line names.
+    /// Reads manifests and settings, and checks the agent, mode and model on the command line.
     pub(super) fn prepare(
         args: &'a SessionFlags,
         limits: TurnLimits,
@@ -126,8 +127,7 @@ impl<'a> SessionLauncher<'a> {
         Ok((Self { args, folders, sessions, models, orchestrator, choice, named, client_services: Vec::new() }, plan))
     }
 
-    /// A new session, or the one to go on with and all that happened in it. What the command line names counts more
-    /// than what the session had.
+    /// Opens a new session, or a stored one with its events. Flags take precedence over the stored settings.
     pub(super) async fn open(
         &self,
         which: &SessionSelector,
@@ -159,11 +159,11 @@ impl<'a> SessionLauncher<'a> {
         };
         let stored = self.sessions.store().find(&id).await.map_err(|error| store_failure(&error))?;
         if let Some(stored) = stored.filter(|stored| stored.cwd != self.folders.cwd) {
-            // The manifests and the trust of this folder are not those of that one.
+            // Manifests and trust belong to a folder, so a session of another folder cannot continue here.
             let cwd = stored.cwd.display();
             return Err(CommandError::usage(
                 format!("the session works in {cwd}"),
-                format!("go on with it there: cd {cwd}"),
+                format!("continue it there: cd {cwd}"),
             ));
         }
         let opened = self.sessions.open(&id, Vec::new(), self.choice.clone(), |_| host).await;
@@ -179,27 +179,27 @@ impl<'a> SessionLauncher<'a> {
         Ok((opened.session, opened.events))
     }
 
-    /// With the rules of this launch.
+    /// Returns the broker with the rules of this run.
     pub(super) fn broker(&self, started: &CommandRuntime) -> Broker {
         started.runtime.broker().with_rules(self.args.rules.rules())
     }
 
-    /// The sessions that were held here, the newest first.
+    /// Returns the sessions of this folder, the newest first.
     pub(super) async fn folder_sessions(&self, limit: usize) -> Result<Vec<StoredSession>, CommandError> {
         let within = FolderFilter::Folder(self.folders.cwd.clone());
         let filter = ListFilter { within, limit: Some(limit), ..ListFilter::default() };
         self.sessions.store().list(filter).await.map_err(|error| store_failure(&error))
     }
 
-    /// Nobody has chosen anything yet.
+    /// Returns true if the user has no config and names no model.
     pub(super) fn is_first(&self) -> bool {
         let configured = SettingsFile::of(&self.folders.config).is_ok_and(|file| file.is_there());
         self.args.speaker.model().is_none() && !configured
     }
 }
 
-/// Our name of a model that goose's settings name. Only providers that we or the user know: where a model is asked is
-/// nobody else's choice.
+/// Converts a model of goose's settings to Skein's name. Accepts only built-in providers and the user's own: a recipe
+/// must not choose where requests are sent.
 fn model_of(provider: &str, model: &str, settings: &Settings) -> Result<String, CommandError> {
     let theirs = settings.providers.contains_key(provider).then_some(provider);
     let ours = theirs.or_else(|| goose_provider(provider)).ok_or_else(|| {
@@ -210,7 +210,7 @@ fn model_of(provider: &str, model: &str, settings: &Settings) -> Result<String, 
     Ok(format!("{ours}:{model}"))
 }
 
-/// The mode that the command line names, or else the profile, or else goose's own.
+/// Returns the mode from the flags, else from the profile, else goose's default mode.
 fn select_mode(args: &AgentFlags, settings: &Settings, plan: &Plan) -> Result<ModeId, CommandError> {
     let (agent, mode) = if args.names_mode() {
         (args.agent.as_deref(), args.mode.as_deref())
@@ -220,7 +220,7 @@ fn select_mode(args: &AgentFlags, settings: &Settings, plan: &Plan) -> Result<Mo
     mode_named(plan, agent.unwrap_or("goose"), mode)
 }
 
-/// A mode that can be entered here, or why not.
+/// Returns a selectable mode. Fails if it does not exist or is internal.
 pub(super) fn mode_named(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<ModeId, CommandError> {
     let agent = agents::find(plan, agent)?;
     let id = agents::mode_of(agent, mode)?;
@@ -228,16 +228,17 @@ pub(super) fn mode_named(plan: &Plan, agent: &str, mode: Option<&str>) -> Result
     Ok(id)
 }
 
-/// Tells which services the mode does without.
+/// Notes the services that the mode lacks.
 pub(super) async fn report_missing_services(live: &Session, output: &mut CommandOutput) -> Result<(), CommandError> {
     let binding = live.binding().await.map_err(|error| runtime::bind_failure(&error))?;
     for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
-        output.note(&format!("the service {} is not there: {}", absent.service, absent.reason));
+        output.note(&format!("service `{}` is unavailable: {}", absent.service, absent.reason));
     }
     Ok(())
 }
 
-/// What is active, for whoever has chosen nothing yet, and what to type next: `words` show how a tool is named.
+/// Prints the active mode and model and the next steps, for a user without a config. `words` gives examples of tool
+/// calls.
 pub(super) async fn welcome(live: &Session, words: &str, output: &mut CommandOutput) -> Result<(), CommandError> {
     let binding = live.binding().await.map_err(|error| runtime::bind_failure(&error))?;
     let mut services: Vec<_> = binding.tools().values().map(|tool| tool.service.to_string()).collect();
@@ -261,7 +262,7 @@ fn none_here() -> CommandError {
     }
 }
 
-/// What to do about a model that failed.
+/// Returns the help for a failed model request.
 pub(super) fn help(why: &str) -> &'static str {
     if why.contains("it answered 401") || why.contains("it answered 403") {
         return "the provider refused the key: check the variable it is in (docs/models.md)";
@@ -269,7 +270,7 @@ pub(super) fn help(why: &str) -> &'static str {
     if why.contains("it answered 4") {
         return "check the model's name and its address (docs/models.md)";
     }
-    "go on with -c when it works again; the log may tell more"
+    "continue with -c when it works again; see the log"
 }
 
 pub(super) fn prompt_failure(error: &PromptError) -> CommandError {
@@ -279,7 +280,7 @@ pub(super) fn prompt_failure(error: &PromptError) -> CommandError {
         PromptError::Record(error) => session_failure(error),
         PromptError::Model(_) => CommandError::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
         PromptError::Prompt(_) => {
-            CommandError::work(error.to_string(), "correct the mode's prompt; `skein check` tells more")
+            CommandError::work(error.to_string(), "correct the mode's prompt; `skein check` shows details")
         }
         PromptError::Misdirected(_) => CommandError::usage(error.to_string(), "`skein agents` lists who there is"),
         PromptError::Busy | PromptError::NotCompacted(_) => CommandError::work(error.to_string(), "wait for its end"),

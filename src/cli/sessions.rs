@@ -1,4 +1,4 @@
-//! `skein sessions`: what was said before, to be found, read, taken along and removed.
+//! `skein sessions`: lists, shows, exports, deletes and searches stored sessions.
 
 mod transcript;
 
@@ -16,7 +16,7 @@ use crate::clock;
 use crate::ids::nearest;
 use crate::store::{FolderFilter, ListFilter, SearchHit, SessionStore, StoredSession, project_root};
 
-/// As much of a place where words were found as is shown.
+/// Maximum characters of a search snippet to show.
 const MAX_SNIPPET: usize = 300;
 
 #[derive(Debug, Args)]
@@ -30,26 +30,26 @@ pub(super) struct SessionsArgs {
 
 #[derive(Debug, Subcommand)]
 enum SessionsCommand {
-    /// List the sessions of this project, the newest first
+    /// List the sessions of this project, newest first
     List {
-        /// Those of every folder
+        /// List sessions of every folder
         #[arg(long)]
         all: bool,
-        /// Those that worked for this one; its id, or the beginning of it
+        /// List child sessions of this one, by id or prefix
         #[arg(long, value_name = "ID", conflicts_with = "all")]
         of: Option<String>,
-        /// The maximum number of results
+        /// Limit the number of results
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
     },
-    /// Show messages and calls of a session
+    /// Show the messages and calls of a session
     Show {
-        /// Its id, or the beginning of it
+        /// Session id or a prefix of it
         id: String,
     },
-    /// Write a session out, whole as JSON or to be read as Markdown
+    /// Export a session as complete JSON or readable Markdown
     Export {
-        /// Its id, or the beginning of it
+        /// Session id or a prefix of it
         id: String,
         #[arg(long, value_enum, default_value_t = ExportFormat::Json, conflicts_with = "json")]
         format: ExportFormat,
@@ -59,19 +59,19 @@ enum SessionsCommand {
     },
     /// Delete sessions permanently
     Delete {
-        /// Their ids, or the beginnings of them
+        /// Session ids or prefixes of them
         #[arg(required = true)]
         ids: Vec<String>,
     },
-    /// Find messages of this project by words
+    /// Search the messages of this project
     Search {
-        /// All of them must stand in one message
+        /// Words that must all occur in one message
         #[arg(required = true)]
         words: Vec<String>,
-        /// In every folder
+        /// Search in every folder
         #[arg(long)]
         all: bool,
-        /// The maximum number of results
+        /// Limit the number of results
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
     },
@@ -109,7 +109,7 @@ pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut CommandOu
     })
 }
 
-/// The sessions of the repository that one stands in, or of the folder if there is none.
+/// Returns a filter for the current repository, or for the working directory outside a repository.
 fn folder_filter(all: bool, folders: &Folders) -> FolderFilter {
     if all { FolderFilter::Anywhere } else { FolderFilter::Below(project_root(&folders.cwd)) }
 }
@@ -189,7 +189,7 @@ async fn export(
     Ok(())
 }
 
-/// What was said is nobody else's business; a file that is there already keeps its mode.
+/// Writes a file that only the user can read. An existing file keeps its mode.
 fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = std::fs::OpenOptions::new();
@@ -203,9 +203,9 @@ async fn delete(
     folders: &Folders,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
-    // With what their tools left behind.
+    // Also deletes the files that the sessions' tools left behind.
     let whole = runtime::sessions(sessions.clone(), TurnLimits::default(), folders);
-    // All of them are looked up first: a mistake in one removes none.
+    // Look up all sessions first, so that a wrong id deletes none.
     let mut found = Vec::new();
     for id in ids {
         let session = find(sessions, id).await?;
@@ -254,7 +254,7 @@ async fn search(
     }
     for SearchHit { session, title: of, at, snippet, .. } in &hits {
         let about = format!("{}, {}", title(of.as_deref()), clock::ago(*at));
-        // SQLite counts words, and one may be a whole file.
+        // SQLite limits a snippet by words, and one word may be a whole file.
         let snippet = display_line(snippet);
         let short: String = snippet.chars().take(MAX_SNIPPET).collect();
         let more = if short.len() < snippet.len() { "…" } else { "" };
@@ -263,7 +263,7 @@ async fn search(
     Ok(())
 }
 
-/// The session that an id, or the beginning of one, means.
+/// Returns the session with this id or prefix. The error suggests the nearest id.
 async fn find(sessions: &SessionStore, id: &str) -> Result<StoredSession, CommandError> {
     let found = match sessions.resolve(id).await.map_err(|error| store_failure(&error))? {
         Some(id) => sessions.find(&id).await.map_err(|error| store_failure(&error))?,
@@ -280,7 +280,7 @@ async fn find(sessions: &SessionStore, id: &str) -> Result<StoredSession, Comman
     Err(CommandError::no_session(id, help))
 }
 
-/// Control characters that JSON allows in a text are written as escapes: the same text, and no terminal heeds it.
+/// Prints JSON with control characters escaped, so that they do not reach the terminal.
 fn print_json(value: &Value, output: &mut CommandOutput) {
     output.json(value);
 }

@@ -1,5 +1,4 @@
-//! The user's `config.yaml` as a file to write to: made if it is not there, and otherwise edited so that nothing
-//! that a person wrote is lost.
+//! Edits the user's `config.yaml`: creates it if it is missing, and otherwise keeps everything that the user wrote.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +9,10 @@ use super::output::CommandError;
 use super::whole_file::{create, replace};
 use crate::manifest::{apply_edits, with_first};
 
-/// What the file says, or would say.
+/// The current or planned contents of the file.
 pub(super) struct SettingsFile {
     file: PathBuf,
-    /// As it was read; nothing if there is none.
+    /// The text as read; `None` if the file does not exist.
     old: Option<String>,
     text: String,
 }
@@ -22,9 +21,9 @@ pub(super) struct SettingsFile {
 pub(super) type ConfigEdit<'a> = (Vec<&'a str>, Value);
 
 impl SettingsFile {
-    /// The config in the user's configuration folder.
+    /// Reads the config in the user's configuration folder.
     pub(super) fn of(folder: &Path) -> Result<Self, CommandError> {
-        // The other names that a config may have.
+        // A config may also have one of the other names.
         let names = ["config.yaml", "config.yml", "config.json"].map(|name| folder.join(name));
         let file = names.iter().find(|file| file.exists()).unwrap_or(&names[0]).clone();
         let old = read(&file).map_err(|error| {
@@ -43,12 +42,14 @@ impl SettingsFile {
         &self.file
     }
 
-    /// The same with these values; if that is not safe, what a person should write into it.
+    /// Returns the file with these values set. If it cannot be edited safely, the error is the text for the user to
+    /// add.
     pub(super) fn with(self, changes: &[ConfigEdit<'_>]) -> Result<Self, String> {
         self.apply(|text| apply_edits(text, changes))
     }
 
-    /// The same with one more item at the head of a list; if that is not safe, what a person should write into it.
+    /// Returns the file with an item inserted at the start of a list. If it cannot be edited safely, the error is the
+    /// text for the user to add.
     pub(super) fn with_first(self, path: &[&str], item: &Value) -> Result<Self, String> {
         self.apply(|text| with_first(text, path, item))
     }
@@ -67,18 +68,18 @@ impl SettingsFile {
     pub(super) fn write(&self) -> Result<(), CommandError> {
         let problem = match self.try_write() {
             Ok(true) => return Ok(()),
-            Ok(false) => "somebody else has changed it meanwhile".to_owned(),
+            Ok(false) => "another program has changed it meanwhile".to_owned(),
             Err(error) => error.to_string(),
         };
         let problem = format!("{} cannot be written: {problem}", self.file.display());
         Err(CommandError::work(problem, "look at the file and its folder, and run it again"))
     }
 
-    /// False if the file is not any more what it was when it was read: nothing is written then, and nothing is lost.
+    /// Writes the file. Returns false and writes nothing if the file has changed since it was read.
     pub(super) fn try_write(&self) -> std::io::Result<bool> {
         let folder = self.file.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
-        // Held from looking until the new file has its name. It ends with the process, whatever becomes of that.
+        // Held from the comparison until the new file is in place. The system releases it if the process dies.
         let lock = fs::File::open(folder)?;
         lock.lock()?;
         if read(&self.file)? != self.old {
@@ -93,7 +94,7 @@ impl SettingsFile {
     }
 }
 
-/// Nothing if there is no such file.
+/// Returns `None` if the file does not exist.
 fn read(file: &Path) -> std::io::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),

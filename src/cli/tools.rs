@@ -1,4 +1,4 @@
-//! `skein tools`: which tools a mode sees, through which group, and why not the others.
+//! `skein tools`: lists the tools of a mode with their groups, and why the others are excluded.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::manifest::{AgentEntry, ServiceEntry};
 
 #[derive(Debug, Args)]
 pub(super) struct ToolsArgs {
-    /// The agent
+    /// Choose an agent
     #[arg(long, short)]
     agent: String,
-    /// Its mode; the default one if left out
+    /// Choose a mode; default: the agent's default mode
     #[arg(long, short)]
     mode: Option<String>,
-    /// Show what each tool costs in every request to a model
+    /// Show the bytes each tool adds to a model request
     #[arg(long)]
     bytes: bool,
     /// Print the result as JSON
@@ -90,7 +90,7 @@ pub(super) fn run(
                 print_admitted(tool, bytes, output);
             }
             for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
-                output.note(&format!("the service {} is not there: {}", absent.service, display_line(&absent.reason)));
+                output.note(&format!("service `{}` is unavailable: {}", absent.service, display_line(&absent.reason)));
             }
             if scope.lists_mcp() {
                 output.line(&format!("  {QUIET}and every tool of servers that an editor brings (mcp){QUIET:#}"));
@@ -106,7 +106,7 @@ pub(super) fn run(
     )
 }
 
-/// One row per tool of a bound service, and one for all tools of a service that is not bound.
+/// Returns one row per tool of a bound service, and one row for all tools of an unbound service.
 fn summary_rows(plan: &Plan, scope: &ToolScope, without: &[Value]) -> Vec<(String, String)> {
     let bound = |tool: &Value| plan.service(text(tool, "service")).is_some_and(|service| scope.binds(service));
     let mut rows = Vec::new();
@@ -121,7 +121,7 @@ fn summary_rows(plan: &Plan, scope: &ToolScope, without: &[Value]) -> Vec<(Strin
     rows
 }
 
-/// A name too long for its column still ends two spaces before what is said about it.
+/// Prints a name and its description in columns, with at least two spaces between them.
 fn print_row(name: &str, about: &str, output: &mut CommandOutput) {
     output.line(&format!("  {:<35}  {QUIET}{}{QUIET:#}", display_line(name), display_line(about)));
 }
@@ -139,7 +139,7 @@ fn code_json(binding: &Binding, code: Option<&Code>) -> Value {
     })
 }
 
-/// What all tools together add to a request.
+/// Returns the bytes that all tools add to a request.
 fn total(tools: &[Value]) -> u64 {
     tools.iter().filter_map(|tool| tool["bytes"].as_u64()).sum()
 }
@@ -171,8 +171,8 @@ fn text<'a>(tool: &'a Value, key: &str) -> &'a str {
     tool[key].as_str().unwrap_or_default()
 }
 
-/// Every tool on the side of the predicate where it falls: as bound services list them, and as the manifests
-/// of the others declare them.
+/// Splits the tools into those in scope and those excluded. Bound services list their tools; for others, the manifest
+/// declares them.
 fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>, Vec<Value>) {
     let row = |name: &str, service: &dyn std::fmt::Display, tool: &str| json!({"name": name, "service": service.to_string(), "tool": tool});
     let patterns = |files: Vec<&str>| if files.is_empty() { Value::Null } else { json!(files) };
@@ -223,7 +223,7 @@ fn sort_tools(plan: &Plan, scope: &ToolScope, binding: &Binding) -> (Vec<Value>,
     (within, without)
 }
 
-/// The tools a service's manifest names, each once, in the order of its groups.
+/// Returns the tools that a service's manifest names, without duplicates, in the order of its groups.
 fn tool_names(service: &ServiceEntry) -> Vec<&str> {
     let mut tools: Vec<&str> = Vec::new();
     for tool in service.manifest.groups.values().flatten() {

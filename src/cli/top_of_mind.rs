@@ -1,4 +1,4 @@
-//! What the environment says is on top of the user's mind.
+//! Reads the user's "top of mind" text from the environment.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::folders::Folders;
 use crate::orchestrator::tom::TopOfMind;
 
-/// Ours, and goose's, which count where ours are not set.
+/// Skein's variables, and goose's, which apply if Skein's are not set.
 const TEXT: [&str; 2] = ["SKEIN_TOM_TEXT", "GOOSE_MOIM_MESSAGE_TEXT"];
 const FILE: [&str; 2] = ["SKEIN_TOM_FILE", "GOOSE_MOIM_MESSAGE_FILE"];
 

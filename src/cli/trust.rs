@@ -1,4 +1,4 @@
-//! `skein trust`: shows what a project would have Skein use, and remembers the user's consent to exactly that.
+//! `skein trust`: shows what a project would have Skein use, and stores the user's consent to exactly that state.
 
 mod view;
 
@@ -16,10 +16,10 @@ use view::describe;
 
 #[derive(Debug, Args)]
 pub(super) struct TrustArgs {
-    /// Do not ask
+    /// Trust without asking
     #[arg(long, short)]
     yes: bool,
-    /// Take the trust back
+    /// Revoke the trust
     #[arg(long, conflicts_with = "yes")]
     revoke: bool,
     /// Only print whether the project is trusted
@@ -66,13 +66,13 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut CommandOutpu
     Ok(())
 }
 
-/// Asks once about a project that is not trusted as it is, if somebody is there to be asked. Whoever says no goes on
-/// without it, and is told so like everybody else.
+/// Asks the user at a terminal about a project that is not trusted. If the user declines, the command prints a note and
+/// continues without the project.
 pub(super) fn offer(folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Ok(());
     }
-    // What cannot be read is told where the manifests are read.
+    // The manifest loader reports files that cannot be read.
     let Ok(Some(project)) = ProjectFiles::find(&folders.cwd) else { return Ok(()) };
     let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
     if store.trust_of(&project) == TrustState::Trusted {
@@ -87,14 +87,14 @@ pub(super) fn offer(folders: &Folders, output: &mut CommandOutput) -> Result<(),
 
 const USE_FILES: &str = "Use these files?";
 
-/// One question whose answer is no unless it is yes.
+/// Asks a yes-or-no question; the default is no. Fails without a terminal.
 pub(super) fn confirm(question: &str, output: &mut CommandOutput) -> Result<bool, CommandError> {
     if !std::io::stdin().is_terminal() {
         return Err(CommandError::usage("there is no terminal to ask on", "look at the files, then pass --yes"));
     }
-    // What was typed before the question could be read does not answer it.
+    // Discard input typed before the question was visible.
     rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush).map_err(|error| {
-        CommandError::work(format!("nobody can be asked: {error}"), "look at the files, then pass --yes")
+        CommandError::work(format!("no terminal to ask: {error}"), "look at the files, then pass --yes")
     })?;
     output.aside(&format!("{question} [y/N] "));
     let mut answer = String::new();

@@ -1,11 +1,11 @@
-//! Files that are written whole or not at all.
+//! Writes files completely or not at all.
 
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Somebody else's file that came in between is not overwritten. The mode is narrowed by the user's umask.
+/// Creates a file. Fails if it exists, so that a file created meanwhile is not overwritten. The umask narrows `mode`.
 pub(super) fn create(file: &Path, text: &str, mode: u32) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -15,8 +15,8 @@ pub(super) fn create(file: &Path, text: &str, mode: u32) -> std::io::Result<()> 
     new.sync_all()
 }
 
-/// Written beside, to the disk, and renamed: nobody ever reads half a file. A link stays one: what it leads to is
-/// exchanged.
+/// Replaces a file atomically: writes a temporary file in the same folder, syncs and renames it. Follows a link and
+/// replaces its target.
 pub(super) fn replace(file: &Path, text: &str, permissions: fs::Permissions) -> std::io::Result<()> {
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let folder = file.parent().unwrap_or(Path::new("."));

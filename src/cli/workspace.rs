@@ -1,4 +1,4 @@
-//! Reads the manifests a command works on: the layers that apply here, with the project's only if trusted.
+//! Reads the manifests of a command: the layers that apply here, with the project's only if trusted.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::graph::{self, Plan, Resolution};
 use crate::manifest::{self, Layer, Manifests, Root};
 use crate::trust::{ProjectFiles, TrustError, TrustState, TrustStore};
 
-/// What to do with the files of a project that nobody has trusted.
+/// How to treat the files of an untrusted project.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum UntrustedPolicy {
-    /// Leave them out, as for everything that may start something.
+    /// Leave them out, for every command that may start a process.
     Leave,
     /// Read them: checking a file starts nothing.
     Check,
@@ -34,20 +34,20 @@ pub(super) fn resolve(
     Ok(graph::resolve(manifests, found))
 }
 
-/// The same for one who cannot print: what is to be said comes back. An untrusted project is left out.
+/// Like [`resolve`], but returns the notes instead of printing them. Leaves out an untrusted project.
 pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolution, Vec<String>), CommandError> {
     let Layers { roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     let (manifests, found) = manifest::load(&roots);
     Ok((graph::resolve(manifests, found), notes))
 }
 
-/// What could be read of the same layers, whatever is wrong with the rest; for one who looks for all that is wrong.
+/// Returns all manifests of the same layers that can be read, for `skein doctor`, which reports every problem.
 pub(super) fn manifests_quietly(global: &Global, folders: &Folders) -> Result<Manifests, CommandError> {
     let Layers { roots, .. } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     Ok(manifest::load(&roots).0)
 }
 
-/// The layers that apply here, in order, and what the user should know about them.
+/// The layers that apply here, in order, and notes about them for the user.
 struct Layers {
     roots: Vec<(Layer, Root)>,
     notes: Vec<String>,
@@ -70,7 +70,7 @@ fn layers(
     }
     let project = match ProjectFiles::find(&folders.cwd) {
         Err(error) if untrusted == UntrustedPolicy::Leave => {
-            // Someone's clone must not keep anyone from working in it.
+            // A broken project must not keep users from working in its folder.
             notes.push(format!("this project's .skein/ or .mcp.json is not used: {error}"));
             None
         }
@@ -104,12 +104,12 @@ fn layers(
     Ok(Layers { roots, notes })
 }
 
-/// The plan of all layers, for commands that need one; what is wrong is reported.
+/// Returns the plan of all layers, and prints warnings and errors. Fails if there is an error.
 pub(super) fn plan(global: &Global, folders: &Folders, output: &mut CommandOutput) -> Result<Plan, CommandError> {
     sound(resolve(global, &[], UntrustedPolicy::Leave, folders, output)?, output)
 }
 
-/// The same with one more manifest, which is in no file.
+/// Like [`plan`], with an additional manifest that is not in a file.
 pub(super) fn plan_with(
     global: &Global,
     folders: &Folders,
@@ -133,7 +133,7 @@ fn sound(Resolution { plan, diagnostics }: Resolution, output: &mut CommandOutpu
             Ok(plan)
         }
         None => {
-            // Notes are for `check`: here they would hide what stands in the way.
+            // Omit notes, which would hide the errors; `check` shows them.
             let told: Vec<_> = diagnostics.into_iter().filter(|found| found.severity != Severity::Note).collect();
             output.diagnostics(&told);
             let mut errors = told.iter().filter(|found| found.severity == Severity::Error);

@@ -1,7 +1,7 @@
-//! Puts words on lines no wider than the screen, by the columns they take there.
+//! Wraps words into lines no wider than the screen, by display columns.
 //!
-//! Invariant: what comes out depends on the text alone, and not on the pieces it came in; nothing that would steer a
-//! terminal gets through.
+//! Invariant: the output depends only on the text, not on how it is split into chunks. No control character gets
+//! through.
 
 use anstyle::Style;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
@@ -9,36 +9,36 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use super::output::tame;
 use crate::text::ZERO_WIDTH_JOINER as JOINER;
 
-/// Nothing is set narrower than this.
+/// Minimum width of the screen that is assumed.
 const NARROWEST: usize = 20;
 
-/// What stands before the first and before every further line of a paragraph, already styled.
+/// Styled text before the first line and before each further line of a paragraph.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Margin {
     pub(super) first: String,
     pub(super) next: String,
-    /// The columns either takes.
+    /// The display columns of either margin.
     pub(super) width: usize,
 }
 
-/// A paragraph that is being set.
+/// A paragraph that is being wrapped.
 #[derive(Debug, Default)]
 pub(super) struct Wrap {
     ready: String,
     margin: Margin,
-    /// Where the line stands that was begun.
+    /// Column of the current line.
     column: usize,
-    /// The spaces that are to follow, if a word does.
+    /// Spaces to insert before the next word, if there is one.
     gap: usize,
     /// The word that may still grow.
     word: Vec<(Style, String)>,
     last: Option<char>,
-    /// Something else was printed below the line that stands.
+    /// Other output was printed below the current line.
     interrupted: bool,
 }
 
 impl Wrap {
-    /// Begins a paragraph at the beginning of a line.
+    /// Begins a paragraph at the start of a line.
     pub(super) fn begin(&mut self, margin: Margin) {
         self.ready.push_str(&margin.first);
         self.column = margin.width;
@@ -65,7 +65,7 @@ impl Wrap {
         }
     }
 
-    /// Nothing belongs to the last word any more; the line stays open.
+    /// Ends the last word; the line stays open.
     pub(super) fn flush(&mut self, width: usize) {
         self.settle(width);
     }
@@ -79,12 +79,12 @@ impl Wrap {
         (self.column, self.gap) = (0, 0);
     }
 
-    /// True if nothing stands on the line of the cursor.
+    /// Returns true if the cursor's line is empty.
     pub(super) fn is_at_margin(&self) -> bool {
         self.column == 0 || self.interrupted
     }
 
-    /// Something else is going to be printed, after what this returns. The paragraph goes on below it.
+    /// Prepares for other output. Print the returned text first; the paragraph continues below the other output.
     pub(super) fn interrupt(&mut self) -> &'static str {
         if self.is_at_margin() {
             return "";
@@ -97,7 +97,7 @@ impl Wrap {
         std::mem::take(&mut self.ready)
     }
 
-    /// The word is whole: it is put where there is room for it.
+    /// Places the complete word on the current line, or on a new line if it does not fit.
     fn settle(&mut self, width: usize) {
         if self.word.is_empty() {
             return;
@@ -119,12 +119,12 @@ impl Wrap {
         for (style, text) in self.word.drain(..) {
             self.ready.push_str(&format!("{style}{text}{style:#}"));
         }
-        // A word that is longer than a line, as an address may be, is left to the terminal: it can be copied whole.
+        // A word longer than a line, such as a URL, is left to the terminal, so that it can be copied whole.
         self.column += columns;
     }
 }
 
-/// A paragraph in one style, indented.
+/// Wraps a paragraph in one style, with an indent.
 pub(super) fn paragraph(text: &str, indent: usize, style: Style, width: usize) -> String {
     let mut wrap = Wrap::default();
     let margin = " ".repeat(indent);
@@ -134,14 +134,14 @@ pub(super) fn paragraph(text: &str, indent: usize, style: Style, width: usize) -
     wrap.take()
 }
 
-/// How wide the screen is now.
+/// Returns the current width of the screen.
 pub(super) fn screen_width() -> usize {
     let columns = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { 80 } else { columns.max(NARROWEST) }
 }
 
-/// Whether a line may end between two characters that no space parts: around those that are as wide as two, as in
-/// Chinese and Japanese, except where their punctuation belongs to its neighbour.
+/// Returns true if a line may break between two characters without a space. That is next to double-width characters, as
+/// in Chinese and Japanese, except where punctuation belongs to its neighbour.
 fn may_part(last: char, next: char) -> bool {
     const NEVER_FIRST: &str = "、。，．：；！？）］｝」』】〉》〕ー々ぁぃぅぇぉっゃゅょァィゥェォッャュョ…‥,.:;!?)]}%";
     const NEVER_LAST: &str = "（［｛「『【〈《〔([{";

@@ -1,4 +1,4 @@
-//! What can be chosen at an agent outside, and which commands it has, as it tells it: in a session under the agent's name.
+//! Keeps the options, modes and commands that an external agent advertises, and lists the options under its name.
 //!
 //! Invariant: pure.
 
@@ -6,20 +6,20 @@ use agent_client_protocol::v1::schema as acp;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// Where the agent's own mode goes if it has no options.
+/// Option id for the agent's modes, if no option of the agent covers them.
 const MODE: &str = "mode";
 
 #[derive(Debug, Default)]
 pub(super) struct AdvertisedOptions {
     agent: String,
     title: String,
-    /// In ACP's JSON, as the agent has them.
+    /// ACP JSON, unchanged from the agent.
     options: Vec<Value>,
     modes: Option<Value>,
     commands: Vec<Value>,
 }
 
-/// What is to be sent to the agent to choose something.
+/// The request that sets an option of the agent.
 #[derive(Debug, PartialEq)]
 pub(super) struct SetOptionRequest {
     pub(super) method: &'static str,
@@ -31,13 +31,13 @@ impl AdvertisedOptions {
         Self { agent: agent.to_owned(), title: title.to_owned(), ..Self::default() }
     }
 
-    /// What the answer to the opening of a session says.
+    /// Reads modes and options from the reply that opened the session.
     pub(super) fn apply_opening(&mut self, answer: &Value) {
         self.modes = answer.get("modes").filter(|modes| reads_as::<acp::SessionModeState>(modes)).cloned();
         self.set_options(answer);
     }
 
-    /// Takes up `configOptions`, which is always the whole list.
+    /// Replaces the options by `configOptions`, which is always the whole list.
     pub(super) fn set_options(&mut self, told: &Value) {
         if let Some(options) = told["configOptions"].as_array() {
             self.options =
@@ -45,7 +45,7 @@ impl AdvertisedOptions {
         }
     }
 
-    /// A mode that the agent has not listed is none.
+    /// Sets the current mode. Ignores a mode that the agent has not listed.
     pub(super) fn set_mode(&mut self, mode: &Value) {
         let listed = |modes: &Value| {
             modes["availableModes"].as_array().is_some_and(|all| all.iter().any(|of| of["id"] == *mode))
@@ -64,7 +64,7 @@ impl AdvertisedOptions {
         self.commands.clone()
     }
 
-    /// Each under an id that begins with the agent's name.
+    /// Returns the options; each id starts with the agent's name.
     pub(super) fn options(&self) -> Vec<Value> {
         let own = self.options.iter().map(|option| self.with_agent_prefix(option.clone()));
         own.chain(self.mode_option()).collect()
@@ -75,7 +75,7 @@ impl AdvertisedOptions {
         let (id, name) = (self.id(&text("id")), format!("{}: {}", self.title, text("name")));
         option["id"] = json!(id);
         option["name"] = json!(name);
-        // The session's own mode and model are Skein's.
+        // These categories are reserved for the session's own mode and model.
         if let Some(fields) = option.as_object_mut()
             && matches!(fields.get("category").and_then(Value::as_str), Some("mode" | "model"))
         {
@@ -84,7 +84,7 @@ impl AdvertisedOptions {
         option
     }
 
-    /// Modes of an agent that has them and no options for them.
+    /// Returns the modes as an option. `None` if the agent has no modes, or an option for them.
     fn mode_option(&self) -> Option<Value> {
         if self.options.iter().any(|option| option["category"] == "mode" || option["id"] == MODE) {
             return None;
@@ -101,7 +101,8 @@ impl AdvertisedOptions {
         format!("{}.{option}", self.agent)
     }
 
-    /// What chooses `value` for an option that [`Face::options`] listed.
+    /// Returns the request that sets an option from [`AdvertisedOptions::options`] to `value`. `None` if there is no
+    /// such option.
     pub(super) fn option_request(&self, option: &str, value: Value) -> Option<SetOptionRequest> {
         let own = option.strip_prefix(&format!("{}.", self.agent))?;
         let mut params = Map::new();
@@ -119,7 +120,7 @@ impl AdvertisedOptions {
     }
 }
 
-/// What the protocol does not know is not offered to anybody.
+/// Returns true if `value` is a valid `T`. Values that the protocol does not define are not offered.
 fn reads_as<T: DeserializeOwned>(value: &Value) -> bool {
     value.is_object() && serde_json::from_value::<T>(value.clone()).is_ok()
 }

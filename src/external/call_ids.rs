@@ -1,6 +1,6 @@
 //! Keeps the tool-call ids of an external agent apart from those that Skein issues.
 //!
-//! Invariant: no id that an agent sends can name a call that the user is being asked about by Skein.
+//! Invariant: an id that the agent sends never names a call about which Skein asks the user.
 
 use serde_json::Value;
 
@@ -20,12 +20,12 @@ impl CallIds {
         Self { theirs: random_id("agent"), ours: random_id("ask") }
     }
 
-    /// A new id for a call that Skein announces.
+    /// Returns a new id for a call that Skein announces.
     pub(super) fn issue(&self) -> String {
         random_id(&self.ours)
     }
 
-    /// The id under which a call of the agent is passed on. `None` if Skein issued it.
+    /// Returns the id under which Skein passes on a call of the agent. `None` if Skein issued `id`.
     pub(super) fn admit(&self, id: &str) -> Option<String> {
         (!id.starts_with(&self.ours)).then(|| format!("{}/{id}", self.theirs))
     }

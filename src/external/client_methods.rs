@@ -1,7 +1,7 @@
-//! What an agent outside asks of us: files, terminals, consent, questions for the user.
+//! Answers the client methods that an external agent calls: files, terminals, permission requests and elicitations.
 //!
-//! Invariant: everything passes the binding of the mode it works in. What the mode does not admit does not exist here,
-//! and no question of consent is answered by anybody but a person, unless the answer is no.
+//! Invariant: every request passes the binding of the agent's mode. A method that the mode does not admit does not
+//! exist. Only a person approves a permission request; Skein by itself can only reject it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 use crate::tool::{CallContext, ToolOutcome, strip_invisible, truncate};
 
-/// All that can be asked.
+/// All client methods that Skein implements.
 pub(super) const METHODS: [&str; 9] = [
     "fs/read_text_file",
     "fs/write_text_file",
@@ -35,25 +35,25 @@ pub(super) const METHODS: [&str; 9] = [
     "elicitation/create",
 ];
 
-/// Tools of ours that do the same as what is asked for, and so stand for it in scope, rules and consent.
+/// Built-in tools that correspond to client methods. Scope, rules and consent treat a request like a call of its tool.
 const READ: &str = "read_file";
 const WRITE: &str = "write_file";
 const SHELL: &str = "shell";
 const DEVELOPER: &str = "developer";
 
-/// Words that a shell does not take for a program.
+/// Words that a shell does not read as a program name.
 const RESERVED: [&str; 20] = [
     "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "in", "function",
     "select", "time", "coproc", "!", "{", "[[",
 ];
 
-/// Output that is kept of a command whose caller sets no limit.
+/// Maximum number of output bytes kept for a command, also if the agent sets no limit.
 const OUTPUT_LIMIT: u64 = 1 << 20;
 const MAX_TERMINALS: usize = 32;
-/// Bytes of a question that are shown.
+/// Maximum number of bytes shown of an elicitation message.
 const MAX_MESSAGE: usize = 4096;
 
-/// What a mode lets the agent ask for.
+/// The client capabilities that a mode grants to the agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct GrantedCapabilities {
     pub(super) read: bool,
@@ -68,7 +68,7 @@ impl GrantedCapabilities {
     }
 }
 
-/// The name by which the mode has one of our own tools.
+/// Returns the mode's name for a built-in tool. `None` if the mode does not have the tool.
 fn tool_name(binding: &Binding, tool: &str) -> Option<String> {
     let ours = |of: &broker::BoundTool| of.service.as_str() == DEVELOPER && of.spec.name.as_str() == tool;
     binding.tools().iter().find(|(_, of)| ours(of)).map(|(name, _)| name.clone())
@@ -82,10 +82,10 @@ pub(super) async fn answer(
 ) -> Result<Value, RpcError> {
     let unknown = || RpcError::new(-32601, format!("there is no method `{method}` here"));
     let Some(bound) = place.session_binding() else {
-        // Whoever is asked a single question has nothing to ask for, and nobody to ask.
+        // An agent that is used as a model has no client methods and no user to ask.
         return if method == "session/request_permission" { Ok(cancelled()) } else { Err(unknown()) };
     };
-    // What nobody waits for any more is not done.
+    // A request is cancelled with its turn.
     let cancel = place.turn_cancel().child_token();
     let asked = ClientRequest { session: place, binding: &bound, cancel: &cancel };
     let work = async {
@@ -157,7 +157,7 @@ impl ClientRequest<'_> {
 
     async fn create(&self, request: acp::CreateTerminalRequest) -> Result<Value, RpcError> {
         self.check_terminal_limit()?;
-        // What is judged is a line for a shell, so nothing may be in it that a shell would read otherwise.
+        // Rules and consent apply to a shell command line, so a shell must not read any part of it differently.
         if let Some(odd) = request.env.iter().find(|variable| !is_variable(&variable.name)) {
             return Err(RpcError::new(
                 -32602,
@@ -217,7 +217,7 @@ impl ClientRequest<'_> {
     async fn release(&self, request: acp::ReleaseTerminalRequest) -> Result<Value, RpcError> {
         let terminal = self.terminal(&request.terminal_id)?;
         lock(&self.session.terminals).remove(&*request.terminal_id.0);
-        // Somebody may still wait for its end.
+        // A pending `wait` may hold the terminal, so dropping it might not end the command.
         drop(terminal.kill().await);
         Ok(json!({}))
     }
@@ -234,8 +234,9 @@ impl ClientRequest<'_> {
         Err(RpcError::new(-32603, format!("there are {MAX_TERMINALS} terminals already; release some")))
     }
 
-    /// Where a path leads, if that is in the session's folders: as the session names it, and as the disk does. Everybody
-    /// who looks at it afterwards looks at one of these, so that a link or a folder of a process means the same to all.
+    /// Resolves `path`, and returns it as the session names it and as a canonical path. All later steps use one of the
+    /// two, so that a link or a `/proc` folder means the same file to each. Fails if the path is relative or outside
+    /// the session's roots.
     fn path(&self, path: &std::path::Path) -> Result<(PathBuf, PathBuf), RpcError> {
         if !path.is_absolute() {
             return Err(RpcError::new(-32602, format!("`{}` is not an absolute path", path.display())));
@@ -248,12 +249,13 @@ impl ClientRequest<'_> {
         Ok((named.unwrap_or_else(|| real.clone()), real))
     }
 
-    /// The session's folders, resolved.
+    /// Returns the session's roots as canonical paths.
     fn roots(&self) -> Vec<PathBuf> {
         self.binding.session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok()).collect()
     }
 
-    /// People take their time, and a link may lead elsewhere by now: then nobody consented to it.
+    /// Fails if `path` no longer resolves to `real`. A link can change while the user decides, and the consent does not
+    /// cover its new target.
     fn ensure_unchanged(&self, path: &std::path::Path, real: &std::path::Path) -> Result<(), RpcError> {
         let (_, now) = self.path(path)?;
         if now == real {
@@ -262,7 +264,8 @@ impl ClientRequest<'_> {
         Err(RpcError::new(-32603, format!("`{}` leads elsewhere now; nothing was done", path.display())))
     }
 
-    /// Whether the mode, its rules and whoever is asked allow what is asked for.
+    /// Checks that the mode, its rules and, if necessary, the user allow the request. Fails with the reason for a
+    /// refusal.
     async fn permit(&self, tool: &str, method: &str, arguments: Map<String, Value>) -> Result<(), RpcError> {
         let binding = &self.binding.binding;
         let unknown = || {
@@ -275,7 +278,7 @@ impl ClientRequest<'_> {
         let name = tool_name(binding, tool).ok_or_else(unknown)?;
         let id = self.session.calls.issue();
         let context = CallContext::new(Arc::clone(&self.binding.session)).with_cancel(self.cancel.clone()).with_id(&id);
-        // What somebody is asked about is seen as a call; otherwise the agent itself tells what it does.
+        // A request that the user must confirm is shown as a call; the agent itself reports the others.
         let asks = matches!(binding.simulate_call(&name, &arguments), Ok(GateDecision::Ask(_)));
         let notifier = self.session.notifier().filter(|_| asks);
         if let Some(notifier) = &notifier {
@@ -293,7 +296,7 @@ impl ClientRequest<'_> {
         permitted.map_err(|reason| RpcError::new(-32603, reason))
     }
 
-    /// The agent's own question of consent goes to a person as it is. Nobody else says yes.
+    /// Forwards the agent's own permission request to a person, who alone can approve it.
     async fn permission(&self, params: Value) -> Result<Value, RpcError> {
         let fit = valid::validate::<acp::RequestPermissionRequest>(params);
         let (request, passed) = fit.ok_or_else(|| RpcError::new(-32602, "this is no question of consent"))?;
@@ -301,7 +304,7 @@ impl ClientRequest<'_> {
         if request.options.is_empty() || !request.options.iter().all(|option| ids.insert(&option.option_id)) {
             return Err(RpcError::new(
                 -32602,
-                "the options of a question need ids of their own, and there must be one",
+                "the options of a question need unique ids, and there must be at least one",
             ));
         }
         let Value::Object(mut whole) = passed else { return Err(RpcError::new(-32602, "this is no object")) };
@@ -338,7 +341,7 @@ impl ClientRequest<'_> {
             Some(id) => json!({"outcome": {"outcome": "selected", "optionId": id}}),
             None if self.cancel.is_cancelled() => cancelled(),
             None => {
-                self.tell_refused(&title, "nobody has chosen one of its answers");
+                self.tell_refused(&title, "the user chose none of its answers");
                 rejection(&request.options)
             }
         })
@@ -375,7 +378,7 @@ impl ClientRequest<'_> {
             kind: wanted,
         };
         if let Some(reason) = question.refusal() {
-            self.tell_refused("a question of its own", &reason);
+            self.tell_refused("its own question", &reason);
             return Ok(json!({"action": "decline"}));
         }
         let said = tokio::select! {
@@ -403,7 +406,7 @@ fn allows(kind: acp::PermissionOptionKind) -> bool {
     matches!(kind, acp::PermissionOptionKind::AllowOnce | acp::PermissionOptionKind::AllowAlways)
 }
 
-/// No, in the agent's own words if it has some.
+/// Returns the agent's own reject option, or `cancelled` if it offers none.
 fn rejection(options: &[acp::PermissionOption]) -> Value {
     let no = options.iter().find(|option| option.kind == acp::PermissionOptionKind::RejectOnce);
     let no = no.or_else(|| options.iter().find(|option| option.kind == acp::PermissionOptionKind::RejectAlways));
@@ -416,7 +419,7 @@ fn cancelled() -> Value {
 
 fn rpc_error(error: &EditorError, what: &str) -> RpcError {
     match error {
-        EditorError::NotFound => RpcError::new(-32002, format!("`{what}` is not there")),
+        EditorError::NotFound => RpcError::new(-32002, format!("`{what}` does not exist")),
         EditorError::Failed(reason) => RpcError::new(-32603, format!("`{what}`: {reason}")),
     }
 }
@@ -425,7 +428,7 @@ fn exit(exit: TerminalExit) -> acp::TerminalExitStatus {
     acp::TerminalExitStatus::new().exit_code(exit.code).signal(exit.signal)
 }
 
-/// Some lines of a text; the first is 1.
+/// Returns up to `limit` lines, from `line` on. Lines count from 1.
 fn part_of(text: &str, line: Option<u32>, limit: Option<u32>) -> String {
     if line.is_none() && limit.is_none() {
         return text.to_owned();
@@ -435,11 +438,11 @@ fn part_of(text: &str, line: Option<u32>, limit: Option<u32>) -> String {
     text.split_inclusive('\n').skip(skip).take(limit).collect()
 }
 
-/// What a shell would be given to do the same: what rules and people read.
+/// Returns the shell command line that does the same as the request. Rules and users see this line.
 fn command_line(request: &acp::CreateTerminalRequest, cwd: Option<&std::path::Path>) -> String {
     let mut words: Vec<_> =
         request.env.iter().map(|variable| format!("{}={}", variable.name, shell_quote(&variable.value))).collect();
-    // In the place of a program `A=b` would be a variable, and some words something of the shell's own.
+    // A shell would read `A=b` as an assignment, and a reserved word as syntax.
     let program = &request.command;
     let means_more = program.contains('=') || RESERVED.contains(&program.as_str());
     words.push(if means_more { in_quotes(program) } else { shell_quote(program) });

@@ -1,8 +1,8 @@
-//! The wire to an agent outside: JSON-RPC, a line each way. Knows which session a message belongs to, and nothing else
-//! about what it says.
+//! Exchanges JSON-RPC messages with an external agent over stdio, one per line. Routes each message to its session, and
+//! does not interpret the rest of it.
 //!
-//! Invariant: lines are taken in their order, and each is dealt with before the next. A request of ours gets an answer
-//! or an error, also when the program ends.
+//! Invariant: lines are dispatched in order, each before the next is read. Every request that Skein sends gets a reply
+//! or an error, even if the process ends.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,17 +23,17 @@ use crate::process::{Pipes, ProcessGroup};
 use crate::services::SecretValues;
 use crate::task::TaskScope;
 
-/// Updates about a session whose opening is not heard of yet.
+/// Maximum number of updates kept for sessions whose opening reply has not arrived yet.
 const MAX_EARLY: usize = 1024;
 const MAX_EARLY_BYTES: usize = 4 << 20;
-/// What it may have asked of us and not heard the answer to.
+/// Maximum number of requests from the agent whose replies are not written yet.
 const MAX_CLIENT_REQUESTS: usize = 32;
-/// Refusals that it has not read.
+/// Maximum number of refusals that are not written yet.
 const MAX_REFUSALS: usize = 1024;
-/// How long an answer that nobody needs is waited for.
+/// How long [`AgentConnection::tell`] waits for a reply that no caller needs.
 const DETACHED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a request came to, if not to a result.
+/// The error reply to a request, or the reason why no reply arrived.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RpcError {
     pub(super) code: i64,
@@ -42,7 +42,7 @@ pub(super) struct RpcError {
 }
 
 impl RpcError {
-    /// The code of [`RpcError::gone`], which is none of the protocol's.
+    /// Code of [`RpcError::process_exit`]; the protocol does not define it.
     const PROCESS_EXIT: i64 = 1;
 
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
@@ -53,13 +53,13 @@ impl RpcError {
         Self::new(Self::PROCESS_EXIT, reason)
     }
 
-    /// The program is not there any more, so nothing answers.
+    /// Returns true if the process has ended, so that no reply can arrive.
     pub(super) fn is_process_exit(&self) -> bool {
         self.code == Self::PROCESS_EXIT
     }
 }
 
-/// One line, as far as the wire looks into it.
+/// One message, parsed as far as routing needs.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow)]
@@ -78,7 +78,7 @@ struct SessionIdParams {
     session_id: String,
 }
 
-/// A line, and the room that it takes until it is written.
+/// A line to write, and the permit that it holds until it is written.
 pub(super) type OutgoingLine = (String, Option<OwnedSemaphorePermit>);
 
 type ReplySender = oneshot::Sender<Result<Value, RpcError>>;
@@ -87,7 +87,7 @@ pub(super) struct AgentConnection {
     name: AgentName,
     out: mpsc::UnboundedSender<OutgoingLine>,
     room: Arc<Semaphore>,
-    /// Refused requests whose answer is not written yet.
+    /// Permits for refusals that are not written yet.
     refusals: Arc<Semaphore>,
     waiting: Mutex<HashMap<u64, ReplySender>>,
     next: AtomicU64,
@@ -97,22 +97,23 @@ pub(super) struct AgentConnection {
     closed: watch::Receiver<Option<String>>,
     stop: CancellationToken,
     pub(super) tasks: TaskScope,
-    /// Requests of the agent that it can take back, by id.
+    /// Cancellation tokens of the agent's pending requests, by request id.
     client_requests: Mutex<HashMap<String, CancellationToken>>,
-    /// What the agent said of itself in the handshake.
+    /// The agent's reply to `initialize`.
     pub(super) about: std::sync::OnceLock<Value>,
 }
 
 #[derive(Default)]
 struct SessionTable {
     open: HashMap<String, Weak<AcpSession>>,
-    /// A session is being opened, whose id is not known yet.
+    /// Number of sessions being opened whose ids are not known yet.
     opening: usize,
     early: Vec<(String, Box<RawValue>)>,
 }
 
 impl AgentConnection {
-    /// Takes over a program that was just started, and watches it until it ends.
+    /// Takes over a process that was just started, and supervises it until it ends. Fails if its stdout cannot be read
+    /// on a thread.
     pub(super) fn start(
         name: AgentName,
         group: ProcessGroup,
@@ -148,7 +149,7 @@ impl AgentConnection {
         let watched = Arc::downgrade(&peer);
         scope.spawn(async move {
             let reason = supervise(group, reading, &stop, &ending, last_words).await;
-            // Nobody may listen any more.
+            // The receivers may already be dropped.
             drop(closing.send(Some(reason.clone())));
             if let Some(peer) = watched.upgrade() {
                 peer.handle_exit(&reason);
@@ -165,7 +166,7 @@ impl AgentConnection {
         self.pid
     }
 
-    /// Why it is no longer there; nothing while it is.
+    /// Returns why the process ended. `None` while it runs.
     pub(super) fn closed(&self) -> Option<String> {
         self.closed.borrow().clone()
     }
@@ -174,12 +175,12 @@ impl AgentConnection {
         lock(&self.health)
     }
 
-    /// Tells it to end, and makes it if it does not.
+    /// Asks the process to end; the supervisor kills it if it does not.
     pub(super) fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// It is about to end.
+    /// Returns true once the process is stopping.
     pub(super) fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
@@ -187,7 +188,7 @@ impl AgentConnection {
     pub(super) async fn stop_and_wait(&self) {
         self.stop();
         let mut closed = self.closed.clone();
-        // Whoever watches over it always says so at the end.
+        // The supervisor always sends the reason when the process has ended.
         drop(closed.wait_for(Option::is_some).await);
     }
 
@@ -209,7 +210,7 @@ impl AgentConnection {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
-    /// A request whose answer nobody waits for.
+    /// Sends a request without waiting for its reply.
     pub(super) fn tell(self: &Arc<Self>, method: &'static str, params: Value) {
         let peer = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -218,11 +219,11 @@ impl AgentConnection {
     }
 
     fn send(&self, message: &Value) {
-        // A program that has ended hears nothing more, which its end tells everybody.
+        // Sending fails only for a process that ends; `handle_exit` then answers every waiting caller.
         drop(self.out.send((message.to_string(), None)));
     }
 
-    /// Refuses a request. An agent that does not read a thousand of these is ended: they take memory.
+    /// Refuses a request. Stops an agent that leaves [`MAX_REFUSALS`] refusals unread, because they take memory.
     fn refuse(&self, id: &RawValue, error: RpcError) {
         match Arc::clone(&self.refusals).try_acquire_owned() {
             Ok(room) => self.answer(id, Err(error), Some(room)),
@@ -248,7 +249,8 @@ impl AgentConnection {
         drop(self.out.send((message.to_string(), room)));
     }
 
-    /// From now on what is said about the session goes there; false if it goes to somebody else.
+    /// Routes messages about `session` to `place`, starting with the updates that arrived early. Returns false if
+    /// another `AcpSession` has that id.
     pub(super) fn register(&self, session: &str, place: &Arc<AcpSession>) -> bool {
         let mut places = lock(&self.sessions);
         places.open.retain(|_, place| place.strong_count() > 0);
@@ -264,7 +266,7 @@ impl AgentConnection {
         true
     }
 
-    /// False if somebody else has the session.
+    /// Stops routing messages about `session` to `place`. Returns false if they were not routed there.
     pub(super) fn unregister(&self, session: &str, place: &AcpSession) -> bool {
         let mut places = lock(&self.sessions);
         let own = places.open.get(session).is_some_and(|known| std::ptr::eq(known.as_ptr(), place));
@@ -274,7 +276,7 @@ impl AgentConnection {
         own
     }
 
-    /// Held while a session is opened whose id only the answer tells.
+    /// Starts keeping early updates, for a session whose id only the reply contains.
     pub(super) fn begin_opening(&self) -> OpeningGuard<'_> {
         lock(&self.sessions).opening += 1;
         OpeningGuard(self)
@@ -284,7 +286,7 @@ impl AgentConnection {
         lock(&self.sessions).open.get(session)?.upgrade()
     }
 
-    /// One line. `Err` if it is no message.
+    /// Handles one line. Returns `Err` if it is not a JSON-RPC message.
     pub(super) fn handle_line(self: &Arc<Self>, line: &[u8]) -> Result<(), ()> {
         let message: Envelope<'_> = serde_json::from_slice(line).map_err(drop)?;
         match (message.method.as_deref(), message.id) {
@@ -317,7 +319,7 @@ impl AgentConnection {
         }
     }
 
-    /// What it asks is dealt with apart: it goes on talking meanwhile.
+    /// Answers a request on its own task, so that the reader can continue.
     fn handle_request(self: &Arc<Self>, method: &str, id: &RawValue, params: Option<&RawValue>) {
         let params = params.filter(|params| params.get().starts_with('{'));
         let of = params.and_then(|params| serde_json::from_str::<SessionIdParams>(params.get()).ok());
@@ -329,7 +331,8 @@ impl AgentConnection {
             };
             return self.refuse(id, error);
         };
-        // Kept until the answer is written: whoever does not read is not served for ever.
+        // The permit is held until the reply is written: an agent that does not read its replies is refused further
+        // requests.
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
             return self.refuse(id, RpcError::new(-32603, "this is too much at once; read the answers first"));
         };
@@ -356,7 +359,7 @@ impl AgentConnection {
         }
     }
 
-    /// It does not say in which session.
+    /// Reports a completed page to every session, because the notification does not name one.
     fn handle_page_done(&self, params: Option<&RawValue>) {
         let params: Value = params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
         let places: Vec<_> = lock(&self.sessions).open.values().filter_map(Weak::upgrade).collect();
@@ -375,7 +378,7 @@ impl AgentConnection {
             }
             None => Ok(result.and_then(|result| serde_json::from_str(result.get()).ok()).unwrap_or_default()),
         };
-        // Whoever asked may have gone.
+        // The caller may have stopped waiting.
         drop(waiting.send(answer));
     }
 
@@ -398,7 +401,7 @@ impl Drop for AgentConnection {
     }
 }
 
-/// A session is being opened as long as this is there.
+/// Keeps early updates until the last such guard is dropped.
 pub(super) struct OpeningGuard<'a>(&'a AgentConnection);
 
 impl Drop for OpeningGuard<'_> {
@@ -411,7 +414,7 @@ impl Drop for OpeningGuard<'_> {
     }
 }
 
-/// Nobody waits for the answer any more when it is dropped.
+/// Removes a pending request when its caller has the reply or stops waiting.
 struct PendingReply<'a> {
     connection: &'a AgentConnection,
     id: u64,

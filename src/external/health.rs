@@ -1,22 +1,21 @@
-//! How an agent outside is: healthy, degraded or dead, by how often it failed in a row and how long it has said nothing
-//! though it was asked.
+//! Rates an external agent as healthy, degraded or dead, by its failures in a row and its silence during requests.
 //!
-//! Invariant: pure. Time comes in as an argument, so that tests need no clock.
+//! Invariant: pure. Callers pass the time, so that tests need no clock.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// So many failures in a row, and it is no use to ask again.
+/// Failures in a row after which an agent counts as dead.
 const DEAD_AFTER: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AgentHealth {
     Healthy,
-    /// It failed the last time, or has said nothing for long.
+    /// The last turn failed, or the agent has been silent for long during a request.
     Degraded,
-    /// It failed again and again, or its program has ended; the next one who needs it starts it anew.
+    /// Several turns in a row failed, or the process has ended. The next request starts it again.
     Dead,
 }
 
@@ -24,7 +23,7 @@ pub enum AgentHealth {
 pub(super) struct HealthTracker {
     failures: u32,
     last_activity: Instant,
-    /// Requests that it has not answered.
+    /// Number of requests without a reply.
     waiting: usize,
 }
 
@@ -37,7 +36,7 @@ impl HealthTracker {
         self.last_activity = now;
     }
 
-    /// Silence counts from when it is asked.
+    /// Counts a request. Silence is measured from the first one that is pending.
     pub(super) fn record_request(&mut self, now: Instant) {
         if self.waiting == 0 {
             self.last_activity = now;
@@ -57,12 +56,12 @@ impl HealthTracker {
         self.failures = 0;
     }
 
-    /// Whether somebody waits for an answer.
+    /// Returns true while a caller waits for a reply.
     pub(super) fn is_busy(&self) -> bool {
         self.waiting > 0
     }
 
-    /// How long it has said nothing although somebody waits.
+    /// Returns how long the agent has been silent during a request. `None` if no request is pending.
     pub(super) fn silent(&self, now: Instant) -> Option<Duration> {
         (self.waiting > 0).then(|| now.saturating_duration_since(self.last_activity))
     }

@@ -1,7 +1,6 @@
-//! This machine in the place of an editor: its files and its commands, for agents outside that ask for them where no
-//! editor lends its own.
+//! Provides files and terminals of this machine to external agents, where no editor lends its own.
 //!
-//! Invariant: decides nothing. Whoever calls has asked the binding.
+//! Invariant: makes no permission decision; callers have asked the binding before.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,9 +19,9 @@ use crate::root_files::RootedPath;
 use crate::task::TaskScope;
 use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit, TerminalOutput};
 
-/// Text beyond this is not read for anybody.
+/// Maximum bytes of a file that is read.
 const MAX_TEXT: u64 = 16 << 20;
-/// Output beyond its limit that is kept for a while.
+/// Output bytes kept beyond the limit before the buffer is trimmed.
 const SLACK: usize = 256 << 10;
 
 #[derive(Clone)]
@@ -30,15 +29,16 @@ pub(super) struct LocalEditor {
     pub(super) reaper: Option<Reaper>,
     pub(super) environment: BTreeMap<OsString, OsString>,
     pub(super) tasks: TaskScope,
-    /// What commands leave behind outside of their process groups ends with this.
+    /// Ends the processes that commands leave behind outside their process groups.
     pub(super) processes: ProcessScope,
 }
 
 impl LocalEditor {
-    /// How the ids of its terminals begin.
+    /// Prefix of its terminal ids.
     pub(super) const PREFIX: &str = "skein-terminal-";
 
-    /// A text file below one of `roots`; all paths are resolved, and no link is followed.
+    /// Reads a text file below one of `roots`. All paths must be resolved, because no link is followed. Fails if the
+    /// file is longer than [`MAX_TEXT`].
     pub(super) async fn read_below(&self, roots: Vec<PathBuf>, path: PathBuf) -> Result<String, EditorError> {
         let reading = move || {
             let mut text = String::new();
@@ -49,7 +49,8 @@ impl LocalEditor {
         in_background(reading).await
     }
 
-    /// The same for writing; the folder of the file must exist.
+    /// Writes a text file below one of `roots`, whose folder must exist. Fails if the path leads over a link, or to a
+    /// file that is read-only or not regular.
     pub(super) async fn write_below(
         &self,
         roots: Vec<PathBuf>,
@@ -58,7 +59,7 @@ impl LocalEditor {
     ) -> Result<(), EditorError> {
         let writing = move || {
             let file = RootedPath::open(&roots, &path)?;
-            // To write to a pipe or a device would be something else, and could take for ever.
+            // `read` rejects pipes and devices, because writing to them could block forever.
             match file.read() {
                 Ok(old) => {
                     let permissions = old.metadata()?.permissions();
@@ -104,7 +105,7 @@ fn editor_error(error: &std::io::Error) -> EditorError {
     }
 }
 
-/// A command that runs, or has run.
+/// A command that runs or has ended.
 struct LocalTerminal {
     id: String,
     output: Arc<Mutex<OutputTail>>,
@@ -112,7 +113,7 @@ struct LocalTerminal {
     kill: CancellationToken,
 }
 
-/// The end of what a command said.
+/// The last part of a command's output.
 #[derive(Default)]
 struct OutputTail {
     bytes: Vec<u8>,
@@ -123,7 +124,7 @@ struct OutputTail {
 impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        // Not for every piece: what is left has to be moved.
+        // Trims only beyond the slack, because trimming moves the remaining bytes.
         if self.bytes.len() > self.limit.saturating_add(SLACK) {
             let cut = self.cut();
             self.truncated = true;
@@ -131,7 +132,7 @@ impl OutputTail {
         }
     }
 
-    /// Where what is kept begins; not in the middle of a letter.
+    /// Returns where the kept output starts, which is never inside a UTF-8 character.
     fn cut(&self) -> usize {
         let mut cut = self.bytes.len().saturating_sub(self.limit);
         while cut > 0 && self.bytes.get(cut).is_some_and(|byte| byte & 0xC0 == 0x80) {
@@ -173,7 +174,7 @@ impl LocalTerminal {
                 None => group.status().await.ok(),
             };
             if !read {
-                // What it still had in its pipes, unless somebody else holds them open.
+                // Reads the rest of the output. The timeout is for pipes that another process holds open.
                 drop(tokio::time::timeout(std::time::Duration::from_millis(200), &mut reading).await);
             }
             use std::os::unix::process::ExitStatusExt as _;

@@ -1,5 +1,5 @@
-//! An agent outside in the place of a model: asked one question, in a session of its own, with no tools and nobody to
-//! ask. Whole turns are given to it otherwise (`session/seats.rs`).
+//! Uses an external agent as a model. Each request runs in a new session without tools and without a user. Whole turns
+//! are run by `session/external.rs`.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Provider for ExternalModel {
         self.inner.scope.spawn(async move {
             let asked = ask(&inner, who, &request, tell.clone(), &given_up).await;
             let last = asked.map_err(|reason| LlmError::Failed { model, reason });
-            // Nobody may listen any more.
+            // The stream may already be dropped.
             drop(tell.send(last));
         });
         let guard = cancel.drop_guard();
@@ -87,12 +87,12 @@ async fn ask(
     Ok(StreamEvent::Done { stop, usage: Usage::default() })
 }
 
-/// Text and thoughts of a turn as pieces of an answer.
+/// Converts the text and thoughts of a turn to stream events.
 struct StreamNotifier(mpsc::UnboundedSender<StreamItem>);
 
 impl Notifier for StreamNotifier {
     fn log(&self, event: Event) {
-        // What came otherwise than as plain text.
+        // Messages that were not streamed as text chunks.
         if let Event::External { means, heard: false, .. } = event {
             for event in means {
                 if let Event::Message { message } = event {
@@ -117,7 +117,7 @@ impl Notifier for StreamNotifier {
     }
 }
 
-/// A model that is not there.
+/// A model that fails every request, because external agents are disabled.
 pub(super) struct UnavailableModel {
     name: String,
 }
@@ -134,7 +134,7 @@ impl Provider for UnavailableModel {
     }
 
     fn stream(&self, _: ModelRequest) -> BoxStream<'_, StreamItem> {
-        let reason = "this skein runs no agents outside".to_owned();
+        let reason = "this skein runs no external agents".to_owned();
         futures::stream::iter([Err(LlmError::Unusable { model: self.name.clone(), reason })]).boxed()
     }
 }

@@ -1,4 +1,4 @@
-//! The program of an agent outside: its three pipes, and its end.
+//! Reads, writes and supervises the process of an external agent.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -16,17 +16,17 @@ use crate::process::{OutputLimit, OutputVerdict, ProcessGroup};
 use crate::services::{LineReader, SecretValues};
 use crate::tool::{strip_to_line, truncate};
 
-/// A longer line is no message.
+/// Maximum bytes of a line; a longer one ends the connection.
 const MAX_LINE: u64 = 64 << 20;
-/// Lines that are no message, in a row, before it is said that it does not speak the protocol.
+/// Invalid lines in a row after which the agent counts as not speaking ACP.
 const MAX_GARBAGE: usize = 100;
-/// Bytes of a line on stderr that are logged.
+/// Bytes of a stderr line that are logged.
 const MAX_LOGGED: usize = 4 << 10;
-/// How long it has to end by itself once its input is closed, and again after SIGTERM.
+/// How long the process may take to end after its input is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Reads in a thread of its own, which costs a stream of small pieces far less than going through the runtime. Tells at
-/// the end why, if there was a reason.
+/// Reads stdout on a separate thread, which costs far less than the async runtime for a stream of small chunks. The
+/// receiver gets the reason when reading ends; `None` at the end of the output.
 pub(super) fn reading(
     peer: Weak<AgentConnection>,
     stdout: ChildStdout,
@@ -37,9 +37,9 @@ pub(super) fn reading(
     rustix::fs::fcntl_setfl(&pipe, flags - rustix::fs::OFlags::NONBLOCK)?;
     let runtime = tokio::runtime::Handle::current();
     std::thread::Builder::new().name("agent-reader".to_owned()).spawn(move || {
-        // What the agent asks for is done there.
+        // Handling a line spawns tasks, which needs the runtime.
         let _runtime = runtime.enter();
-        // Nobody may wait for it any more.
+        // The receiver may already be dropped.
         drop(tell.send(read(&peer, BufReader::with_capacity(64 << 10, File::from(pipe)))));
     })?;
     Ok(told)
@@ -100,7 +100,7 @@ pub(super) async fn write(
     }
 }
 
-/// Waits for the end of the program, makes it if it is to end, and says why it did.
+/// Waits until the process ends, or stops it on cancellation. Returns the reason, with the last line of stderr.
 pub(super) async fn supervise(
     mut group: ProcessGroup,
     mut reading: oneshot::Receiver<Option<String>>,
@@ -115,7 +115,8 @@ pub(super) async fn supervise(
         reason = &mut reading => (reason.ok().flatten().unwrap_or_default(), Some(())),
         status = group.wait() => (status, None),
     };
-    // It ends when its input does, and what it said last is still read. Others of its group end with it.
+    // This closes stdin, so the process can end by itself while its last output is read. The rest of its group is
+    // stopped after that.
     stop.cancel();
     let status = tokio::time::timeout(GRACE, group.wait()).await.ok();
     if read.is_none() && !ending.is_cancelled() {
@@ -123,13 +124,13 @@ pub(super) async fn supervise(
     }
     group.stop(GRACE).await;
     let why = if why.is_empty() { status.unwrap_or_else(|| "it closed its output".to_owned()) } else { why };
-    // Whoever reads its stderr goes when that is at its end.
+    // The stderr task drops its sender at the end of the stream.
     drop(tokio::time::timeout(GRACE, async { while last_words.changed().await.is_ok() {} }).await);
     let last = last_words.borrow().clone();
     if last.is_empty() { why } else { format!("{why}; its last words: {last}") }
 }
 
-/// What it says on stderr goes to the log, without the secrets it was given; the last line is kept.
+/// Logs stderr without the secrets of the process, and publishes the last line.
 pub(super) async fn log(agent: AgentName, stderr: ChildStderr, secrets: SecretValues, last: watch::Sender<String>) {
     let mut lines = LineReader::new(tokio::io::BufReader::new(stderr), 64 << 10);
     let mut limit = OutputLimit::default();
@@ -137,10 +138,10 @@ pub(super) async fn log(agent: AgentName, stderr: ChildStderr, secrets: SecretVa
         let line = match lines.next().await {
             Ok(Some(line)) => line,
             Ok(None) => break,
-            // A line without end is logged in pieces: a program whose stderr is closed would die of it.
+            // Logs an endless line in pieces: closing stderr could kill the process.
             Err(_) => lines.take_partial(),
         };
-        // Cut only after the secrets are gone: half of one would not be found.
+        // Truncates after hiding the secrets, because a truncated secret would not be recognized.
         let line = secrets.hide(String::from_utf8_lossy(&line).trim());
         let line = truncate(&line, MAX_LOGGED);
         if !line.is_empty() {

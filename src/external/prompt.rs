@@ -1,10 +1,10 @@
-//! What is said to an agent outside, in the kinds of content that it takes.
+//! Converts prompts to the content types that an external agent supports.
 
 use serde_json::{Value, json};
 
 use crate::conversation::{Content, Message, MessagePart};
 
-/// The prompt as the agent takes it. `Err` says what it does not take.
+/// Converts the prompt to ACP content blocks. Fails if the agent does not support its images or audio.
 pub(super) fn blocks(prompt: Vec<Content>, agent: &str, takes: &Value) -> Result<Vec<Value>, String> {
     let takes = |kind: &str| takes["promptCapabilities"][kind] == true;
     let block = |content: Content| match content {
@@ -26,7 +26,7 @@ pub(super) fn blocks(prompt: Vec<Content>, agent: &str, takes: &Value) -> Result
     prompt.into_iter().map(block).collect()
 }
 
-/// A whole talk as one text, for an agent that is asked a single question.
+/// Renders a whole conversation as one text, for an agent that is used as a model.
 pub(super) fn single_text(system: &str, messages: &[std::sync::Arc<Message>]) -> String {
     let said = |part: &MessagePart| match part {
         MessagePart::Content(content) => Some(content.to_plain_text()),

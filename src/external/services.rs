@@ -1,5 +1,5 @@
-//! What an agent outside is handed of the services of its mode: one MCP server, through which the same binding answers
-//! that answers for everything else it asks.
+//! Offers the services of a mode to an external agent, as one MCP server. The binding behind it is the one that also
+//! decides the agent's client requests.
 
 use serde_json::{Value, json};
 
@@ -10,16 +10,17 @@ use crate::adapter::export::{BindingServer, ToolNaming};
 use crate::agents::ExternalAgentSpec;
 use crate::manifest::Handover;
 
-/// As the agent knows the server.
+/// Name of the MCP server, as the agent sees it.
 const NAME: &str = "skein";
 
-/// The server, as long as this is there.
+/// The offered MCP server; dropping it withdraws the offer.
 pub(super) enum OfferedServer {
     Stdio { _offer: SocketOffer },
     Http { _offer: HttpOffer },
 }
 
-/// The server for the agent, in the words of `session/new`; none if its mode has nothing to offer.
+/// Offers the MCP server and returns it with its `mcpServers` entry for the agent. Both are empty if the mode has
+/// nothing to offer. Fails if the manifest requires HTTP and the agent does not support it.
 pub(super) fn offer_server(
     around: &LaunchContext,
     who: &ExternalAgentSpec,

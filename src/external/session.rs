@@ -1,4 +1,4 @@
-//! One session at one agent outside: what it is told and asks goes through here, in the turn that runs.
+//! Implements one ACP session of an external agent: runs its turns, relays its updates and holds its terminals.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,22 +27,22 @@ use crate::conversation::{Content, Usage};
 use crate::tool::SessionContext;
 use crate::tool::editor::Terminal;
 
-/// How long an agent that was told to stop may take.
+/// How long an agent may take to end a turn after `session/cancel`.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an agent may take to set an option.
 const OPTION_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Bytes that may wait for the client or the store before the agent's output is not read any further.
+/// Bytes that may wait for the client or the store before the reader pauses.
 const MAX_BACKLOG: usize = 4 << 20;
 
-/// How often the reader looks whether there is room again.
+/// How often the reader checks whether the backlog has shrunk.
 const POLL: Duration = Duration::from_millis(5);
 
-/// How often it is looked whether whoever has a session has left it.
+/// Maximum number of checks whether an earlier session has released the id.
 const MAX_LEAVE_POLLS: usize = 50;
 
-/// What judges and answers for the agent.
+/// The binding that decides the agent's requests, the asker for its user and the context of its session.
 #[derive(Clone)]
 pub(super) struct SessionBinding {
     pub(super) binding: Arc<Binding>,
@@ -50,26 +50,26 @@ pub(super) struct SessionBinding {
     pub(super) session: Arc<SessionContext>,
 }
 
-/// See the module.
+/// One session of an external agent.
 pub(super) struct AcpSession {
     who: ExternalAgentSpec,
     connection: Arc<AgentConnection>,
     local: LocalEditor,
     id: OnceLock<String>,
     remembers: AtomicBool,
-    /// Nothing for an agent that is asked a single question.
+    /// `None` if the agent is used as a model.
     binding: Option<Arc<Mutex<SessionBinding>>>,
     relay: Mutex<UpdateRelay>,
-    /// What is told is known already.
+    /// True while the agent replays history that Skein already has.
     replaying: AtomicBool,
     advertised: Mutex<AdvertisedOptions>,
     changes: watch::Sender<u64>,
     turn: Arc<Mutex<CancellationToken>>,
     pub(super) calls: CallIds,
     pub(super) terminals: Mutex<HashMap<String, Arc<dyn Terminal>>>,
-    /// What it has asked the user to open.
+    /// Ids of the pages that the agent has asked the user to open.
     pub(super) pages: Mutex<HashSet<String>>,
-    /// The services it was handed, as long as it is there.
+    /// The MCP server that the agent was offered, kept until the process ends.
     offered_server: Mutex<Option<OfferedServer>>,
 }
 
@@ -92,7 +92,7 @@ impl AcpSession {
             replaying: AtomicBool::new(false),
             advertised: face,
             changes: watch::Sender::new(0),
-            // Nothing is done for an agent that nobody has prompted.
+            // The token starts cancelled: before its first prompt, an agent's requests are not served.
             turn: Arc::new(Mutex::new(inactive_token())),
             calls: CallIds::new(),
             terminals: Mutex::default(),
@@ -113,7 +113,8 @@ impl AcpSession {
         self.binding.as_ref().map(|bound| lock(bound).clone())
     }
 
-    /// The binding that judges at the moment, for whoever asks later; it keeps nothing else of this alive.
+    /// Returns a source of the current binding, which keeps nothing else of this session alive. `None` if the session
+    /// has no binding.
     pub(super) fn source(&self) -> Option<BindingSource> {
         let (bound, turn) = (Arc::clone(self.binding.as_ref()?), Arc::clone(&self.turn));
         let source = BindingSource::new(move || Arc::clone(&lock(&bound).binding));
@@ -132,7 +133,7 @@ impl AcpSession {
         lock(&self.relay).notifier()
     }
 
-    /// The agent has opened the session.
+    /// Registers the session under the id from the agent. Fails if another session has that id.
     pub(super) fn complete_opening(self: &Arc<Self>, id: &str, answer: &Value, remembers: bool) -> Result<(), String> {
         if !self.connection.register(id, self) {
             return Err("it gave two sessions the same id".to_owned());
@@ -143,9 +144,10 @@ impl AcpSession {
         Ok(())
     }
 
-    /// Takes up a session that the agent knows; what it tells about the past is known here, too.
+    /// Reopens a session by `session/resume` or `session/load`. Drops the history that the agent replays, because Skein
+    /// has it. Fails if the agent refuses, or if another session does not release the id.
     pub(super) async fn reopen(self: &Arc<Self>, method: &str, id: &str, params: Value) -> Result<Value, RpcError> {
-        // Whoever had it may be about to leave.
+        // The earlier session with this id may be about to close.
         let mut tries = 0;
         while !self.connection.register(id, self) {
             tries += 1;
@@ -154,7 +156,7 @@ impl AcpSession {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        // Also for whoever gives up waiting.
+        // Also cleans up if the caller drops this future.
         let deaf = ReplayGuard { session: self, id };
         self.replaying.store(true, Ordering::Relaxed);
         let answer = self.connection.request(method, params).await?;
@@ -164,7 +166,7 @@ impl AcpSession {
     }
 
     /// Blocks the thread that reads the agent's output while the client or the store lags behind: the pipe fills, and
-    /// the agent waits. Returns false if the turn ended meanwhile, so that there is no room and will be none.
+    /// the agent waits. Returns false if the turn or the process is ending; the caller then drops the update.
     pub(super) fn wait_for_room(&self) -> bool {
         loop {
             let notifier = self.notifier();
@@ -178,7 +180,7 @@ impl AcpSession {
         }
     }
 
-    /// An update of the agent about this session.
+    /// Applies an update to the advertised options, or relays it to the turn.
     pub(super) fn handle_update(&self, params: &RawValue) {
         let verdict = lock(&self.relay).admit(params.get().len());
         if verdict != UpdateVerdict::Passes {
@@ -216,7 +218,7 @@ impl AcpSession {
         }
     }
 
-    /// A terminal of ours is none that an editor knows: what it says is shown instead.
+    /// Replaces terminals of the [`LocalEditor`] by their output, because an editor does not know their ids.
     fn show_our_terminals(&self, update: &mut Value) {
         let contents = update.get_mut("content").and_then(Value::as_array_mut);
         for piece in contents.into_iter().flatten().filter(|piece| piece["type"] == "terminal") {
@@ -230,7 +232,7 @@ impl AcpSession {
         }
     }
 
-    /// A page that the user was asked to open is asked about no more.
+    /// Reports to the asker that the page `id`, which the user was asked to open, is done.
     pub(super) fn page_done(&self, id: &str) {
         if lock(&self.pages).remove(id)
             && let Some(bound) = self.session_binding()
@@ -244,14 +246,14 @@ impl AcpSession {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// The program is gone.
+    /// Releases the terminals and the offered MCP server after the process has ended.
     pub(super) fn handle_exit(&self) {
         lock(&self.terminals).clear();
-        // Whoever it left behind has nothing to reach any more.
+        // Processes that the agent left behind must not reach the MCP server any more.
         *lock(&self.offered_server) = None;
     }
 
-    /// One turn; see [`Seat::turn`].
+    /// Runs one turn; implements [`ExternalSession::turn`].
     pub(super) async fn run(
         &self,
         prompt: Vec<Content>,
@@ -282,13 +284,13 @@ impl AcpSession {
         let cancelled = ending == StopReason::Cancelled;
         let why = if cancelled { "the turn was cancelled" } else { "the agent did not tell its end" };
         lock(&self.relay).end(why, !cancelled);
-        // What still runs or waits for the turn ends with it.
+        // Cancels the requests that still run or wait for the turn.
         lock(&self.turn).cancel();
         end(ending)
     }
 
-    /// Waits for the answer; tells the agent to stop if it is to, and the user if it says nothing for long. Nothing if
-    /// it did not stop.
+    /// Waits for the reply. Sends `session/cancel` if the turn is cancelled, and notifies the user if the agent is
+    /// silent for long. Returns `None` if the agent did not stop in time.
     async fn await_reply(
         &self,
         asking: impl Future<Output = Result<Value, RpcError>>,
@@ -315,8 +317,8 @@ impl AcpSession {
         match tokio::time::timeout(STOP_TIMEOUT, asking).await {
             Ok(answer) => Some(answer),
             Err(_) => {
-                // Whoever was told to stop does not go on.
-                tracing::warn!(agent = %self.who.name, "it did not stop when it was told to, and is ended");
+                // An agent that ignores `session/cancel` must not continue.
+                tracing::warn!(agent = %self.who.name, "it did not stop on request and is ended");
                 self.connection.stop();
                 None
             }
@@ -342,7 +344,7 @@ impl AcpSession {
         let name = &self.who.name;
         if error.is_process_exit() {
             return format!(
-                "the agent `{name}` ended in the middle of the turn: {}. What it did before that stands",
+                "the agent `{name}` ended in the middle of the turn: {}. Its earlier changes remain",
                 error.message
             );
         }
@@ -352,7 +354,7 @@ impl AcpSession {
     }
 }
 
-/// A session is taken up, and has not been.
+/// Ends the replay and unregisters the session if it could not be reopened.
 struct ReplayGuard<'a> {
     session: &'a AcpSession,
     id: &'a str,
@@ -365,7 +367,7 @@ impl Drop for ReplayGuard<'_> {
     }
 }
 
-/// What a turn that has ended has.
+/// Returns a cancelled token, as a turn has that is over.
 fn inactive_token() -> CancellationToken {
     let token = CancellationToken::new();
     token.cancel();
@@ -387,7 +389,7 @@ impl Drop for AcpSession {
     }
 }
 
-/// What a session holds: the place, as long as it wants it.
+/// The handle that a Skein session holds. The ACP session closes after the handle is dropped.
 pub(super) struct AcpSessionHandle(pub(super) Arc<AcpSession>);
 
 impl AcpSession {

@@ -1,7 +1,7 @@
-//! What an agent outside tells in a turn, on its way to whoever hears the turn: plain text in our words, everything else
-//! as it came with what it means beside it.
+//! Relays the updates of an external agent to the notifier of its turn. Plain text becomes native events; any other
+//! update is passed on as ACP JSON, together with the native events it corresponds to.
 //!
-//! Invariant: every call that was told to begin is told to end, and nothing is told twice.
+//! Invariant: every tool call that is reported as started is also reported as ended, and nothing is reported twice.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::agents::{ChunkTemplate, Event, Notifier, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
 use crate::tool::{Activity, ToolOutcome};
 
-/// The params of an update, as far as they are looked into here.
+/// The params of `session/update`, parsed as far as needed here.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UpdateParams<'a> {
@@ -28,7 +28,7 @@ struct UpdateParams<'a> {
     update: &'a RawValue,
 }
 
-/// An update that is a piece of text, which most are; what is beside the text is left as it is.
+/// An update with a text chunk, which is the most frequent kind. The JSON around the text is not parsed.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChunkUpdate<'a> {
@@ -67,16 +67,16 @@ enum TextChunkKind {
     Thought,
 }
 
-/// A piece of text with what stands around it.
+/// A text chunk and the JSON around it.
 pub(super) struct TextChunk<'a> {
     kind: TextChunkKind,
     text: String,
-    /// The update before and behind the text; nothing if it says no more than that it is text.
+    /// The update's JSON before and after the text. `None` if the update has no message id and no `_meta`.
     around: Option<(&'a str, &'a str)>,
 }
 
 impl<'a> TextChunk<'a> {
-    /// Nothing if the update is anything else, or not as the protocol has it.
+    /// Parses a text chunk. `None` if the update is of another kind or does not follow the protocol.
     pub(super) fn of(params: &'a RawValue) -> Option<Self> {
         let update = serde_json::from_str::<UpdateParams<'_>>(params.get()).ok()?.update.get();
         let chunk: ChunkUpdate<'_> = serde_json::from_str(update).ok()?;
@@ -87,53 +87,53 @@ impl<'a> TextChunk<'a> {
         let raw = chunk.content.text.get();
         let text = serde_json::from_str(raw).ok()?;
         let plain = chunk.message.is_none() && chunk.meta.is_none() && chunk.content.meta.is_none();
-        // It is a part of the update, so it is found there.
+        // `raw` is a slice of `update`, so the pointers give its offset.
         let at = raw.as_ptr() as usize - update.as_ptr() as usize;
         let around = (!plain).then(|| (&update[..at], &update[at + raw.len()..]));
         Some(Self { kind: chunk.kind, text, around })
     }
 }
 
-/// Bytes of updates that an agent may send in one turn. The store keeps them, some of them twice.
+/// Maximum bytes of updates in one turn. The store keeps them, some of them twice.
 const MAX_TURN: usize = 16 << 20;
-/// Bytes of one update. As values in memory it may take fifty times as much.
+/// Maximum bytes of one update. Parsed, it may take fifty times as much memory.
 const MAX_UPDATE: usize = 4 << 20;
 
-/// Whether an update is passed on.
+/// The decision whether an update is passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UpdateVerdict {
     Passes,
-    /// It is the first of the turn that is dropped.
+    /// Dropped, and the first one in this turn.
     FirstDropped,
     Dropped,
 }
 
-/// What is being told.
+/// Relays the updates of one external session.
 #[derive(Default)]
 pub(super) struct UpdateRelay {
-    /// Whoever hears it; nobody before the first turn, and nobody after one that was cancelled.
+    /// Receives the updates. `None` before the first turn, and after a cancelled one.
     notifier: Option<Arc<dyn Notifier>>,
-    /// What was said since the last message ended, and what stands around it.
+    /// Parts of the message that is being collected; `template` is the JSON around its text.
     parts: Vec<MessagePart>,
     template: Option<Arc<ChunkTemplate>>,
-    /// Calls that have begun and not ended.
+    /// Calls that have started and not ended, by id.
     calls: BTreeMap<String, ActiveCall>,
-    /// Bytes of the updates of this turn.
+    /// Bytes of the updates in this turn.
     size: usize,
-    /// Updates were dropped in this turn.
+    /// True if updates were dropped in this turn.
     dropped: bool,
 }
 
 struct ActiveCall {
     name: String,
-    /// What the call changed, and where it worked. Each is told as a whole, and replaces what was told before.
+    /// The changes and locations of the call. An update carries the whole list and replaces the earlier one.
     changed: Vec<Activity>,
     locations: Vec<Activity>,
 }
 
 impl UpdateRelay {
     pub(super) fn begin(&mut self, notifier: Arc<dyn Notifier>) {
-        // What was said after the last turn is of that turn.
+        // Text that arrived after the last turn belongs to that turn.
         self.flush();
         *self = Self { notifier: Some(notifier), ..Self::default() };
     }
@@ -142,7 +142,8 @@ impl UpdateRelay {
         self.notifier.clone()
     }
 
-    /// The turn is over. What has begun is told to have ended; `heard` if what is said later may still be told.
+    /// Ends the turn: logs the collected text, and reports open calls as failed. If `heard`, later updates still reach
+    /// the notifier.
     pub(super) fn end(&mut self, why: &str, heard: bool) {
         self.flush();
         for (id, begun) in std::mem::take(&mut self.calls) {
@@ -157,7 +158,7 @@ impl UpdateRelay {
         }
     }
 
-    /// Counts an update of this size against the limits of the turn.
+    /// Counts an update of `bytes` bytes against the limits of the turn.
     pub(super) fn admit(&mut self, bytes: usize) -> UpdateVerdict {
         let size = self.size.saturating_add(bytes);
         if bytes <= MAX_UPDATE && size <= MAX_TURN {
@@ -170,7 +171,7 @@ impl UpdateRelay {
         }
     }
 
-    /// The notice about dropped updates.
+    /// Returns the notice about dropped updates.
     pub(super) fn drop_notice(agent: &str) -> String {
         format!(
             "`{agent}` sends more than Skein keeps ({} MiB in a turn, {} MiB in an update); the rest of it is dropped",
@@ -210,14 +211,14 @@ impl UpdateRelay {
         });
     }
 
-    /// Anything else that is told, which is known to be an update.
+    /// Relays a valid update that is not a plain text chunk.
     pub(super) fn other(&mut self, typed: acp::SessionUpdate, told: Value) {
         self.flush();
         let means = self.native_events(typed);
         self.log(Event::External { told, means, heard: false });
     }
 
-    /// What was said so far is a message.
+    /// Logs the collected text as one message.
     fn flush(&mut self) {
         let (parts, frame) = (std::mem::take(&mut self.parts), self.template.take());
         let said = match parts.as_slice() {
@@ -226,7 +227,7 @@ impl UpdateRelay {
             _ => String::new(),
         };
         let message = Event::Message { message: Arc::new(Message { role: Role::Assistant, parts }) };
-        // In a frame all parts are one text.
+        // With a template there is exactly one part, because the template includes the kind of the chunk.
         let update = frame.and_then(|frame| serde_json::from_str::<Value>(&frame.around(&said)).ok());
         self.log(match update {
             Some(update) => Event::External { told: json!({"update": update}), means: vec![message], heard: true },

@@ -1,7 +1,7 @@
-//! What an agent outside sent, made fit to be passed on: what the protocol knows is as the protocol has it, and what it
-//! does not know stays as it came.
+//! Validates messages from an external agent before Skein passes them on. Fields that ACP defines are normalized by its
+//! types; unknown fields stay unchanged.
 //!
-//! Invariant: what comes out can be read by whoever reads the protocol strictly.
+//! Invariant: a client that parses ACP strictly can read the result.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// Every name of a field in what is passed on. One of these that did not survive the protocol's own types was wrong;
-/// any other is one that we do not know.
+/// Every field name in the messages that are passed on. A field with one of these names that the ACP types dropped was
+/// invalid; a field with any other name is unknown.
 static KNOWN: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
     [
         "sessionUpdate",
@@ -68,10 +68,10 @@ static KNOWN: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
     .into()
 });
 
-/// The params of `session/update` as they can be passed on, but for the session; nothing if the protocol does not know
-/// them.
+/// Validates the params of `session/update`, and removes the session id. `None` if the protocol does not define the
+/// update.
 pub(super) fn update(raw: Value) -> Option<(acp::SessionUpdate, Value)> {
-    // Read leniently, a plan that is none would be an empty one; and nobody else speaks as the user.
+    // The lenient types read a malformed plan as an empty one. An agent must not write user messages.
     match raw["update"]["sessionUpdate"].as_str() {
         Some("plan") if !raw["update"]["entries"].is_array() => return None,
         Some("user_message_chunk") => return None,
@@ -82,14 +82,14 @@ pub(super) fn update(raw: Value) -> Option<(acp::SessionUpdate, Value)> {
     Some((typed.update, told))
 }
 
-/// The same for any part of the protocol.
+/// Parses `raw` as `T`, and returns it with the JSON to pass on. `None` if `raw` is not a valid `T`.
 pub(super) fn validate<T: DeserializeOwned + Serialize>(raw: Value) -> Option<(T, Value)> {
     let typed: T = serde_json::from_value(raw.clone()).ok()?;
     let strict = serde_json::to_value(&typed).ok()?;
     Some((typed, merge(strict, raw)))
 }
 
-/// What the types kept, and beside it what they do not know.
+/// Adds the unknown fields of `raw` to those that the types kept.
 fn merge(strict: Value, raw: Value) -> Value {
     match (strict, raw) {
         (Value::Object(strict), Value::Object(raw)) => Value::Object(merge_fields(strict, raw)),

@@ -1,4 +1,4 @@
-//! The rules a set of manifests must keep, one function each, and what to say where one is broken.
+//! Checks the rules for a set of manifests, one function each, and reports violations with help.
 
 mod agents;
 mod services;
@@ -12,7 +12,7 @@ use crate::ids::{AgentName, ModeId, PROVIDERS, ServiceName, nearest};
 use crate::manifest::{ConfigEntry, DocumentPath, Layer, Manifests, PermissionRule, RuleEffect, Transport};
 use crate::permissions::HostPattern;
 
-/// Checks everything, and resolves the tool groups of each mode on the way.
+/// Runs all checks, and resolves the tool groups of each mode.
 pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {
     let mut checks = Checks { manifests, found, asked_for: HashSet::new(), declared_groups: BTreeSet::new() };
     checks.services();
@@ -28,7 +28,7 @@ struct Checks<'a> {
     manifests: &'a Manifests,
     found: &'a mut Vec<Diagnostic>,
     asked_for: HashSet<&'a ServiceName>,
-    /// Every group that any service declares, to tell a typo from a missing dependency.
+    /// Every group that any service declares, to distinguish a typo from a missing dependency.
     declared_groups: BTreeSet<&'a str>,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Checks<'a> {
         self.found.push(Diagnostic::error(code, at, problem, help));
     }
 
-    /// Help for a service name that no manifest defines.
+    /// Returns help for a service name that no manifest defines.
     fn service_help(&self, wanted: &str) -> String {
         let free = || self.manifests.services.values().filter(|entry| entry.manifest.owner.is_none());
         let names = || free().map(|entry| entry.manifest.name.as_str());
@@ -47,7 +47,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Help for an agent that no manifest defines.
+    /// Returns help for an agent that no manifest defines.
     fn agent_help(&self, wanted: &str) -> String {
         let names = || self.manifests.agents.keys().map(AgentName::as_str);
         match nearest(wanted, names()) {
@@ -56,7 +56,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Help for a mode that its agent does not have, or whose agent does not exist.
+    /// Returns help for a mode that its agent does not have, or whose agent does not exist.
     fn mode_help(&self, wanted: &ModeId) -> String {
         let Some(agent) = self.manifests.agents.get(&wanted.agent) else {
             return self.agent_help(wanted.agent.as_str());
@@ -68,7 +68,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Notes every service that nothing would ever start.
+    /// Reports every service that nothing starts.
     fn check_unused_services(&mut self) {
         let anyone_lists_mcp = self.manifests.agents.values().any(|agent| {
             agent.modes.iter().any(|mode| mode.mode.tool_groups.iter().any(|group| group.group().as_str() == "mcp"))
@@ -79,7 +79,7 @@ impl<'a> Checks<'a> {
                 self.found.push(Diagnostic::note(
                     "N302",
                     entry.name_place(),
-                    format!("nobody asks for the service `{name}`"),
+                    format!("no mode depends on the service `{name}`"),
                     "list it in a mode's dependencies to use it",
                 ));
             }
@@ -91,7 +91,7 @@ impl<'a> Checks<'a> {
         let source = &entry.source;
         self.models(entry);
         self.permissions(entry);
-        // A project may name one of the user's profiles, too.
+        // A project may also name one of the user's profiles.
         let users =
             self.manifests.configs.iter().filter(|other| other.layer == Layer::User && entry.layer > Layer::User);
         let names = || users.clone().flat_map(|other| other.config.profiles.keys()).chain(config.profiles.keys());
@@ -127,7 +127,7 @@ impl<'a> Checks<'a> {
                 self.check_mode_reference(&id, || source.place(&at.key("mode")));
             } else if let (None, Some(mode)) = (agent, &profile.mode) {
                 let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
-                self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` beside it");
+                self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` next to it");
             }
             for (key, model) in [("processor", &profile.processor), ("accelerator", &profile.accelerator)] {
                 if let Some((problem, help)) = model.as_deref().and_then(|model| self.model_problem(model)) {
@@ -137,7 +137,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Whoever writes a project must not decide what runs unasked.
+    /// Checks permission rules. The author of a project must not decide which calls run without asking.
     fn permissions(&mut self, entry: &ConfigEntry) {
         for (index, rule) in entry.config.permissions.iter().enumerate() {
             self.host_rule(entry, index, rule);
@@ -165,7 +165,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Reports a host pattern that cannot be read, and arguments that a host rule does not have.
+    /// Reports an invalid host pattern, and a host rule with arguments.
     fn host_rule(&mut self, entry: &ConfigEntry, index: usize, rule: &PermissionRule) {
         let Some(host) = &rule.host else { return };
         let at = DocumentPath::root().key("permissions").index(index);
@@ -184,8 +184,8 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// What to write instead of the tool of a rule, if no service that is known can have it. Of services that are not built
-    /// in nobody knows the tools before they run, and a `*` may mean what is yet to come.
+    /// Returns the likely correct spelling of a rule's tool. `None` if the tool may exist: the tools of a service that
+    /// is not built in are unknown before it runs, and a `*` may match future tools.
     fn misspelt_tool(&self, rule: &str) -> Option<String> {
         let (service, tool) = rule.split_once("__").filter(|_| !rule.contains(['*', '/']))?;
         let Some(entry) = self.manifests.services.values().find(|entry| entry.manifest.name.as_str() == service) else {
@@ -203,7 +203,7 @@ impl<'a> Checks<'a> {
         })
     }
 
-    /// Where keys go, and what is said to cost nothing, is for the user to say.
+    /// Checks models and providers. Only the user may decide where API keys are sent and which models count as free.
     fn models(&mut self, entry: &ConfigEntry) {
         let (config, source) = (&entry.config, &entry.source);
         for (field, used) in [("models", !config.models.is_empty()), ("providers", !config.providers.is_empty())] {
@@ -231,7 +231,8 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// What is wrong with the name of a model, and what to do. Which models a provider has only the provider knows.
+    /// Returns the problem with a model reference, and help. Only the provider knows its models, so they are not
+    /// checked.
     fn model_problem(&self, model: &str) -> Option<(String, String)> {
         if model == "offline" {
             return None;
@@ -260,7 +261,7 @@ impl<'a> Checks<'a> {
         Some((format!("there is no provider `{provider}`"), help))
     }
 
-    /// A mode that someone refers to must exist and must not be internal.
+    /// Reports a referenced mode that does not exist or is internal.
     fn check_mode_reference(&mut self, id: &ModeId, at: impl FnOnce() -> SourceLocation) {
         let agent = self.manifests.agents.get(&id.agent);
         match agent.and_then(|agent| agent.modes.iter().find(|mode| mode.mode.slug == id.mode)) {
@@ -279,7 +280,7 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// Names for a help line: all of a few, the first of many.
+/// Joins names for a help line: all if there are few, otherwise the first ones.
 fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 20;
     let mut names: Vec<_> = names.take(SHOWN + 1).collect();

@@ -1,5 +1,5 @@
-//! Nothing may go round in circles: neither services that require each other nor agents that delegate to
-//! each other. A cycle is reported as the whole chain, with the place of every edge.
+//! Reports cycles of services that require each other or agents that delegate to each other. A report shows the whole
+//! chain with the location of every edge.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -11,18 +11,18 @@ use super::nodes::{EdgeKind, ServiceGraph};
 use crate::diagnostic::Diagnostic;
 
 pub(super) fn check(graph: &ServiceGraph, found: &mut Vec<Diagnostic>) {
-    // Not Tarjan's: petgraph's version recurses, and a long chain of services would end the stack.
+    // Not Tarjan's algorithm: petgraph's version recurses, and a long chain of services would overflow the stack.
     for component in kosaraju_scc(graph.petgraph()) {
         let graph = graph.petgraph();
         let members: HashSet<_> = component.iter().copied().collect();
-        // The same manifests always name the same chain: it starts at the first name.
+        // Starting at the first name makes the report deterministic.
         let Some(start) = component.into_iter().min_by_key(|index| &graph[*index]) else { continue };
         let Some(chain) = shortest_cycle(graph, start, &members) else { continue };
         found.push(describe(graph, &chain));
     }
 }
 
-/// The edges of the shortest way from `start` back to itself, if there is one.
+/// Returns the edges of the shortest path from `start` back to itself. `None` if there is no such path.
 fn shortest_cycle(
     graph: &petgraph::graph::DiGraph<super::Node, super::Edge>,
     start: NodeIndex,
@@ -56,7 +56,7 @@ fn describe(graph: &petgraph::graph::DiGraph<super::Node, super::Edge>, chain: &
     let ends = |edge: EdgeIndex| graph.edge_endpoints(edge).unwrap_or_default();
     let mut names: Vec<_> = chain.iter().map(|edge| graph[ends(*edge).0].to_string()).collect();
     names.push(names[0].clone());
-    // Only services require and only agents delegate, so a cycle is all of one kind.
+    // Only services require and only agents delegate, so all edges of a cycle have one kind.
     let (what, field) = match graph[chain[0]].kind {
         EdgeKind::Delegates { .. } => ("agents delegate", "delegates"),
         EdgeKind::Has | EdgeKind::Needs { .. } | EdgeKind::Requires { .. } => {

@@ -1,4 +1,4 @@
-//! The graph itself: agents, modes and services as nodes, `has`, `needs`, `requires` and `delegates` as edges.
+//! Builds the service graph: agents, modes and services as nodes; `has`, `needs`, `requires` and `delegates` as edges.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,7 +37,7 @@ pub enum EdgeKind {
     Needs { optional: bool },
     /// A service requires another in a role.
     Requires { role: RoleName },
-    /// An agent may hand work to modes of another.
+    /// An agent may delegate to modes of another agent.
     Delegates { pattern: String },
 }
 
@@ -49,7 +49,7 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// Where the edge is written.
+    /// Returns the location that defines the edge.
     pub fn place(&self) -> SourceLocation {
         self.source.place(&self.path)
     }
@@ -62,7 +62,7 @@ pub struct ServiceGraph {
 }
 
 impl ServiceGraph {
-    /// Edges to names that do not exist are left out; `checks` reports them.
+    /// Builds the graph. Skips edges to unknown names, which `checks` reports.
     pub(super) fn build(manifests: &Manifests) -> Self {
         let mut graph = Self::default();
         for name in manifests.services.keys() {
@@ -103,7 +103,7 @@ impl ServiceGraph {
             for (position, pattern) in entry.manifest.delegates.iter().enumerate() {
                 let wanted = pattern.0.split_once('/').map_or("", |(agent, _)| agent);
                 let is_meant = |name: &&AgentName| match wanted {
-                    // All others.
+                    // All agents but this one.
                     "*" => **name != entry.manifest.name,
                     wanted => name.as_str() == wanted,
                 };
@@ -137,10 +137,11 @@ impl ServiceGraph {
         &self.graph
     }
 
-    /// For each service, the length of the longest chain of services it requires. The graph has no cycles.
+    /// Returns, for each service, the length of the longest chain of services it requires. The graph must have no
+    /// cycles.
     pub(super) fn service_heights(&self) -> HashMap<ServiceName, usize> {
         let mut heights = HashMap::new();
-        // Without a cycle every node comes before what it points to; from the end, each finds its targets done.
+        // In topological order every node precedes its targets; in reverse, the targets of each node are done.
         for index in petgraph::algo::toposort(&self.graph, None).unwrap_or_default().into_iter().rev() {
             if let Node::Service(service) = &self.graph[index] {
                 let required = self.graph.neighbors(index).filter_map(|target| match &self.graph[target] {
@@ -154,7 +155,7 @@ impl ServiceGraph {
         heights
     }
 
-    /// The edges that leave a node, in the order they were written.
+    /// Returns the edges that leave a node, in source order.
     pub fn from<'a>(&'a self, node: &Node) -> impl Iterator<Item = (&'a Edge, &'a Node)> + use<'a> {
         let mut edges: Vec<_> = self
             .index
@@ -166,7 +167,7 @@ impl ServiceGraph {
         edges.into_iter().map(|edge| (edge.weight(), &self.graph[edge.target()]))
     }
 
-    /// The edges that lead to a node.
+    /// Returns the edges that lead to a node, in source order.
     pub fn to<'a>(&'a self, node: &Node) -> impl Iterator<Item = (&'a Edge, &'a Node)> + use<'a> {
         let mut edges: Vec<_> = self
             .index

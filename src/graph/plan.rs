@@ -1,4 +1,4 @@
-//! The plan: manifests that were proven right, their graph, and each mode's resolved scope.
+//! Holds the plan: checked manifests, their graph, and the resolved scope of each mode.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,21 +7,21 @@ use super::scope::ToolScope;
 use crate::ids::{AgentName, ModeId, ServiceName};
 use crate::manifest::{AgentEntry, Manifests, ModeEntry, ServiceEntry};
 
-/// Resolved and immutable. Every name in it exists.
+/// A resolved, immutable set of manifests in which every name exists.
 #[derive(Debug)]
 pub struct Plan {
     manifests: Manifests,
     graph: ServiceGraph,
     scopes: HashMap<ModeId, ToolScope>,
-    /// How many levels must stand before a service can start.
+    /// The number of levels that must run before each service can start.
     heights: HashMap<ServiceName, usize>,
 }
 
-/// A service that a mode starts, directly or because another requires it.
+/// A service that a mode starts, directly or because another service requires it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequiredService {
     pub service: ServiceName,
-    /// The mode works without it.
+    /// True if the mode works without it.
     pub optional: bool,
 }
 
@@ -31,7 +31,7 @@ impl Plan {
         Self { manifests, graph, scopes, heights }
     }
 
-    /// A plan in which nothing is.
+    /// Returns a plan without agents and services.
     pub fn empty() -> Self {
         Self::new(Manifests::default(), ServiceGraph::default(), HashMap::new())
     }
@@ -56,7 +56,7 @@ impl Plan {
         self.manifests.agents.get(name)
     }
 
-    /// The modes that a user may choose, by agent.
+    /// Returns the modes that a user may choose, by agent.
     pub fn selectable_modes(&self) -> impl Iterator<Item = (&AgentEntry, Vec<&ModeEntry>)> {
         self.agents().filter_map(|agent| {
             let modes: Vec<_> = agent.modes.iter().filter(|entry| !entry.mode.internal).collect();
@@ -73,8 +73,8 @@ impl Plan {
         Some((entry, self.scopes.get(id)?))
     }
 
-    /// The services a session in this mode needs, in start order: one level starts in parallel, after the
-    /// levels before it.
+    /// Returns the services that a session in this mode needs, in start order. The services of one level start in
+    /// parallel, after all lower levels.
     pub fn start_levels(&self, id: &ModeId) -> Vec<Vec<RequiredService>> {
         let mut reached: BTreeMap<ServiceName, bool> = BTreeMap::new();
         let direct = self.graph.from(&Node::Mode(id.clone())).filter_map(|(edge, node)| match (&edge.kind, node) {
@@ -88,7 +88,7 @@ impl Plan {
         }
         while let Some((service, optional)) = pending.pop() {
             match reached.get_mut(&service) {
-                // Needed by one, optional to another: needed.
+                // A service that is required once and optional elsewhere is required.
                 Some(known) if *known && !optional => *known = false,
                 Some(_) => continue,
                 None => {
@@ -115,7 +115,7 @@ impl Plan {
         })
     }
 
-    /// The modes an agent may hand work to; never an internal one.
+    /// Returns the modes an agent may delegate to; never an internal one.
     pub fn delegates(&self, agent: &AgentName) -> Vec<ModeId> {
         let patterns =
             self.graph.from(&Node::Agent(agent.clone())).filter_map(|(edge, node)| match (&edge.kind, node) {

@@ -1,5 +1,4 @@
-//! A plan as a picture: text for a terminal, Mermaid and DOT for other tools, SVG for a slide, JSON for
-//! programs.
+//! Renders a plan as text for a terminal, Mermaid and DOT for other tools, SVG for a slide, or JSON for programs.
 
 mod svg;
 
@@ -35,7 +34,7 @@ fn id_of(agent: &AgentEntry, mode: &ModeEntry) -> ModeId {
     ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone())
 }
 
-/// An agent's name, with what must be known about it.
+/// Returns the name of an agent, marked `(unfenced)` if it is an external agent.
 fn label(agent: &AgentEntry) -> String {
     let label = if agent.is_unfenced() { " (unfenced)" } else { "" };
     format!("{}{label}", agent.manifest.name)

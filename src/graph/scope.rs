@@ -1,7 +1,7 @@
-//! What a mode may use: its tool groups, resolved. This is the one predicate that the list a model sees, the
-//! MCP view and the dispatch of every call go through.
+//! Decides which tools a mode may use, from its resolved tool groups. The tool list of a model, the MCP view and every
+//! call use this one predicate.
 //!
-//! Invariant: nothing is admitted that no rule names; an empty scope admits nothing.
+//! Invariant: a tool that no rule names is not admitted; an empty scope admits nothing.
 
 use regex::Regex;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::manifest::ServiceEntry;
 #[derive(Debug, Clone, Default)]
 pub struct ToolScope {
     pub(super) rules: Vec<GroupRule>,
-    /// The services the mode names as dependencies.
+    /// The services that the mode depends on.
     pub(super) needs: Vec<ServiceName>,
 }
 
@@ -22,11 +22,11 @@ pub struct ToolScope {
 pub struct GroupRule {
     pub group: GroupName,
     pub kind: GroupRuleKind,
-    /// Every path argument of a call must match.
+    /// A pattern that every path argument of a call must match.
     pub files: Option<Regex>,
 }
 
-/// What a group's name turned out to mean.
+/// The resolved meaning of a group's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupRuleKind {
@@ -34,26 +34,26 @@ pub enum GroupRuleKind {
     Declared,
     /// All tools of the service with that name.
     Service,
-    /// All tools of services that users or editors brought.
+    /// All tools of third-party and client-provided services.
     Mcp,
 }
 
-/// Why a tool is in scope.
+/// The reason why a tool is in scope.
 #[derive(Debug, Clone)]
 pub struct Admission<'a> {
-    /// The rules that admit it. If one of them names no files, paths are free.
+    /// The rules that admit it. If one of them has no `files`, paths are unrestricted.
     pub rules: Vec<&'a GroupRule>,
 }
 
 impl Admission<'_> {
-    /// The patterns one of which the paths of a call must match; none if paths are free.
+    /// Returns the patterns of which each path must match one; empty if paths are unrestricted.
     pub fn files(&self) -> Vec<&Regex> {
         let patterns: Option<Vec<_>> = self.rules.iter().map(|rule| rule.files.as_ref()).collect();
         patterns.unwrap_or_default()
     }
 }
 
-/// Why a tool is out of scope, in words for a person.
+/// The reason why a tool is out of scope, shown to users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScopeRefusal {
     NotBound {
@@ -63,7 +63,7 @@ pub enum ScopeRefusal {
         groups: Vec<GroupName>,
     },
     NoGroups,
-    /// Whoever brought the service for the session named other tools of it.
+    /// The provider of the service for this session selected other tools.
     LeftOut,
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Display for ScopeRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ScopeRefusal::NotBound { service } => write!(f, "the mode does not ask for the service {service}"),
-            ScopeRefusal::LeftOut => f.write_str("whoever brought its service left it out"),
+            ScopeRefusal::LeftOut => f.write_str("the provider of its service excluded it"),
             ScopeRefusal::NoGroups => f.write_str("the mode lists no tool groups"),
             ScopeRefusal::NoGroup { groups } if groups.is_empty() => f.write_str("none of the mode's groups admits it"),
             ScopeRefusal::NoGroup { groups } => {
@@ -87,17 +87,17 @@ impl ToolScope {
         &self.rules
     }
 
-    /// True if the mode asks for every service that users and editors bring.
+    /// Returns true if the mode uses all third-party and client-provided services.
     pub fn lists_mcp(&self) -> bool {
         self.rules.iter().any(|rule| rule.kind == GroupRuleKind::Mcp)
     }
 
-    /// True if a session in this mode is given the service at all.
+    /// Returns true if a session in this mode binds the service.
     pub fn binds(&self, service: &ServiceEntry) -> bool {
         self.needs.contains(&service.manifest.name) || (service.is_in_mcp() && self.lists_mcp())
     }
 
-    /// The predicate: the service is bound, and a group admits the tool.
+    /// Returns the admission if the service is bound and a group admits the tool.
     pub fn admits(&self, service: &ServiceEntry, tool: &str) -> Result<Admission<'_>, ScopeRefusal> {
         let name = &service.manifest.name;
         if !self.binds(service) {

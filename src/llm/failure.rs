@@ -1,4 +1,4 @@
-//! Why a request to a model behind HTTP failed, read from what `genai` says of it.
+//! Classifies the errors of `genai` requests: permanent, transient or too long for the window.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use reqwest::header::HeaderMap;
 
 use super::overflow;
 
-/// The reason, and what may be done about it.
+/// The reason of a failure and its kind, which decides about a retry.
 pub(super) struct RequestFailure {
     pub(super) reason: String,
     pub(super) kind: FailureKind,
@@ -24,7 +24,7 @@ impl From<&genai::Error> for RequestFailure {
     fn from(error: &genai::Error) -> Self {
         use genai::webc::Error as WebError;
         match error {
-            // A refusal that is found while the stream opens comes wrapped.
+            // genai wraps an HTTP error that it finds while it opens the stream.
             genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
                 Some(inner) => Self::from(inner),
                 None => {
@@ -36,7 +36,7 @@ impl From<&genai::Error> for RequestFailure {
             | genai::Error::WebModelCall {
                 webc_error: WebError::ResponseFailedStatus { status, body, headers }, ..
             } => Self::from_status(*status, headers, body),
-            // An error that is told in the middle of the answer.
+            // The provider reported an error in the middle of the answer.
             genai::Error::ChatResponse { body, .. } => {
                 let body = body.to_string();
                 let passing = ["overloaded", "rate_limit", "server_error", "api_error", "unavailable", "timeout"];
@@ -49,7 +49,7 @@ impl From<&genai::Error> for RequestFailure {
                 };
                 Self { reason: format!("it broke off: {}", brief(&body)), kind }
             }
-            // What cannot be read was cut or garbled on its way.
+            // A response that does not parse was cut off or damaged on its way.
             genai::Error::StreamParse { .. } | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. } => {
                 let reason = unreachable_reason(error).unwrap_or_else(|| chain(error));
                 Self { reason, kind: FailureKind::Transient { retry_after: None } }
@@ -66,7 +66,7 @@ impl RequestFailure {
             429 => FailureKind::Transient { retry_after: retry_after(headers) },
             413 => FailureKind::Overflow,
             _ if overflow::is_overflow(body) => FailureKind::Overflow,
-            // 408 and 409 are what providers answer when they were too slow, or had the request twice.
+            // Providers answer 408 if they were too slow, and 409 if they received the request twice.
             408 | 409 | 500.. => FailureKind::Transient { retry_after: retry_after(headers) },
             _ => FailureKind::Lasting,
         };
@@ -84,8 +84,8 @@ fn brief(body: &str) -> String {
     body.chars().take(500).collect()
 }
 
-/// That nobody was there to be asked, with the reason that the system gives. Only the origin of the address is told:
-/// behind it there may be a key.
+/// Describes a failed connection, with the reason from the system. Shows only the origin of the URL, because the rest
+/// may contain a key. `None` if the error is not a failed connection.
 fn unreachable_reason(error: &(dyn Error + 'static)) -> Option<String> {
     let causes: Vec<&(dyn Error + 'static)> =
         std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source()).collect();
@@ -94,7 +94,7 @@ fn unreachable_reason(error: &(dyn Error + 'static)) -> Option<String> {
     Some(format!("it cannot be reached at {origin}: {}", causes.last()?))
 }
 
-/// An error and what caused it, on one line.
+/// Returns an error and its causes on one line.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string().replace('\n', " ");
     let mut source = error.source();

@@ -1,5 +1,5 @@
-//! The embedded default: no language model at all. It understands a few plain requests and can call every tool
-//! in scope by name, through the same loop as any model, and says honestly what it is.
+//! The default provider, which has no language model. It understands a few plain requests and calls every tool in scope
+//! by name, in the same exchange as any model. Its answers say that no model is configured.
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
@@ -9,7 +9,7 @@ use super::{LlmError, ModelRequest, ModelStop, OfferedTool, Provider, StreamEven
 use crate::conversation::{MessagePart, ToolResult, ToolUse, Usage};
 use crate::ids::nearest;
 
-/// See the module.
+/// A provider without a model, which maps plain requests to tool calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OfflineProvider;
 
@@ -41,7 +41,7 @@ fn next_move(request: &ModelRequest) -> OfflineReply {
     }
     match understand(last.text().trim(), &request.tools) {
         Ok((name, arguments)) => {
-            // The loop never repeats an id within a conversation, and this one counts the messages before it.
+            // The number of messages grows with every request. The exchange replaces an id that occurs twice.
             let id = format!("offline-{}", request.messages.len());
             OfflineReply::Call(ToolUse { id, name, arguments: Value::Object(arguments) })
         }
@@ -63,7 +63,7 @@ fn report(result: &ToolResult) -> String {
     if result.is_error { format!("{} failed: {text}", result.name) } else { text }
 }
 
-/// The tool and arguments a request means, or what to answer instead.
+/// Returns the tool and the arguments that a request means. The error is the text to answer instead.
 fn understand(text: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), String> {
     if let Some(command) = text.strip_prefix('/') {
         return slash(command, tools);
@@ -97,8 +97,8 @@ fn understand(text: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, 
     }
 }
 
-/// `/developer.shell {"command": "ls"}`, `/developer__shell {...}`, or `/shell ls` with the tool's first required
-/// argument, or else its first text.
+/// Parses `/developer.shell {"command": "ls"}`, `/developer__shell {...}` or `/shell ls`. Plain text becomes the tool's
+/// first required argument, or else its first text argument.
 fn slash(command: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), String> {
     let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let full = name.replacen('.', "__", 1);
@@ -129,7 +129,7 @@ fn slash(command: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Va
     Ok((tool.name.clone(), arguments))
 }
 
-/// `a; b` and lines make steps.
+/// Splits text at `;` and line breaks into pending steps.
 fn steps(text: &str) -> Vec<Value> {
     let parts = text.split([';', '\n']).map(str::trim).filter(|part| !part.is_empty());
     parts.map(|part| json!({"text": part, "status": "pending"})).collect()

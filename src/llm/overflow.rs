@@ -1,11 +1,11 @@
-//! How providers say that a request is longer than their model can read. There is no common code for it, so the
-//! words are all there is.
+//! Detects error texts that mean that a request is longer than the model's window. Providers have no common error code
+//! for this, so only the text is left to check.
 
-/// Parts of what they say, in lower case.
+/// Parts of the providers' error texts, in lower case.
 const WORDS: [&str; 12] = [
-    // OpenAI and Azure's code; OpenRouter, Groq and DeepSeek pass it on.
+    // The error code of OpenAI and Azure, which OpenRouter, Groq and DeepSeek forward.
     "context_length_exceeded",
-    // OpenAI, vLLM and Mistral's sentence.
+    // OpenAI, vLLM and Mistral.
     "maximum context length",
     // Anthropic.
     "prompt is too long",
@@ -25,7 +25,7 @@ const WORDS: [&str; 12] = [
     "context length of only",
 ];
 
-/// True if an error's text says that the request does not fit into the model's window.
+/// Returns true if an error text means that the request does not fit into the model's window.
 pub(super) fn is_overflow(text: &str) -> bool {
     let text = text.to_lowercase();
     WORDS.iter().any(|words| text.contains(words))

@@ -1,6 +1,6 @@
-//! Language models behind HTTP, through the `genai` crate, which knows the providers' dialects.
+//! Asks language models over HTTP, through the `genai` crate, which implements the providers' dialects.
 //!
-//! Invariant: keys come from the front door and go to their provider alone; they are in no error and no log.
+//! Invariant: keys come from the front end and go only to their provider. No error and no log contains a key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use super::{
 };
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse, Usage};
 
-/// The longest name of a tool that every provider takes.
+/// Maximum length of a tool name that every provider accepts.
 const MAX_NAME: usize = 64;
-/// How much of arguments that are no JSON object the model is shown again.
+/// Characters that the model sees again of arguments that are not a JSON object.
 const MAX_WRONG_ARGUMENTS: usize = 1000;
 
-/// A provider that users can name, and what is known about it.
+/// A built-in provider.
 struct KnownProvider {
     name: &'static str,
     kind: AdapterKind,
     base: &'static str,
-    /// Environment variables, the first that is set counts.
+    /// Environment variable that holds the key; empty if the provider needs none.
     key: &'static str,
     base_variable: Option<&'static str>,
 }
@@ -104,7 +104,7 @@ const KNOWN: [KnownProvider; 9] = [
     },
 ];
 
-/// A provider that only the user's settings know.
+/// Template for a provider that exists only in the user's settings.
 const OWN: KnownProvider =
     KnownProvider { name: "", kind: AdapterKind::OpenAI, base: "", key: "", base_variable: None };
 
@@ -113,18 +113,19 @@ pub(super) fn builtin_providers() -> Vec<ProviderInfo> {
     KNOWN.iter().map(|it| ProviderInfo { name: it.name.to_owned(), base: it.base.to_owned(), key: key(it) }).collect()
 }
 
-/// A model of a provider.
+/// A model behind an HTTP API.
 pub struct HttpProvider {
     name: String,
     client: Client,
-    /// Kept out of everything that is said.
+    /// Kept to remove it from error texts.
     key: Option<String>,
     target: ServiceTarget,
     facts: ModelInfo,
 }
 
 impl HttpProvider {
-    /// `provider:model`, with keys and addresses from `variable`, which looks up the environment, or from `models`.
+    /// Creates the provider for `provider:model`. Keys and addresses come from `variable`, which looks up the
+    /// environment, or from `models`. Fails if the name is malformed, the provider unknown or its key missing.
     pub fn new(
         name: &str,
         models: &ModelRegistry,
@@ -156,7 +157,7 @@ impl HttpProvider {
         let named = configured.and_then(|address| address.key.as_deref());
         let key_name = named.unwrap_or(known.key);
         let key = set(key_name);
-        // A server of one's own may need no key.
+        // A server at a configured address may need no key.
         if key.is_none() && !key_name.is_empty() && (base.is_none() || named.is_some()) {
             return Err(unusable(format!("set {key_name} in the environment")));
         }
@@ -167,7 +168,8 @@ impl HttpProvider {
         };
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(20))
-            // A key and a talk are for the provider that the user named, wherever it would send them.
+            // Only the provider that the user named may receive the key and the conversation, so redirects are not
+            // followed.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| unusable(error.to_string()))?;
@@ -189,7 +191,7 @@ impl HttpProvider {
 
     fn failure(&self, error: &genai::Error) -> LlmError {
         let mut failed = RequestFailure::from(error);
-        // A server may say the key back to us.
+        // A server may repeat the key in its error text.
         if let Some(key) = &self.key {
             failed.reason = failed.reason.replace(key.as_str(), "(the key)");
         }
@@ -238,7 +240,7 @@ impl Provider for HttpProvider {
 }
 
 impl HttpProvider {
-    /// Nothing follows an end or an error.
+    /// Converts the events of the provider. Nothing follows `Done` or an error.
     fn events(&self, events: ChatStream) -> impl Stream<Item = Result<StreamEvent, LlmError>> {
         let begun = (events, false, false, Arguments::default());
         let whole = stream::unfold(begun, async move |(mut events, heard, over, mut arguments)| {
@@ -273,14 +275,14 @@ impl HttpProvider {
         match event {
             Ok(ChatStreamEvent::Chunk(chunk)) => vec![Ok(StreamEvent::Text(chunk.content))],
             Ok(ChatStreamEvent::ReasoningChunk(chunk)) => vec![Ok(StreamEvent::Thought(chunk.content))],
-            // In this dialect an end without a reason is made up where the connection was lost.
+            // For Gemini, genai reports an end without a stop reason when the connection was lost.
             Ok(ChatStreamEvent::End(end))
                 if self.target.model.adapter_kind == AdapterKind::Gemini && end.captured_stop_reason.is_none() =>
             {
                 vec![Err(self.cut("the connection was lost before the answer was complete"))]
             }
             Ok(ChatStreamEvent::End(end)) => end_events(end).into_iter().map(Ok).collect(),
-            // Pieces of calls come together at the end.
+            // genai returns the complete calls with the end event.
             Ok(
                 ChatStreamEvent::ToolCallChunk(_)
                 | ChatStreamEvent::ThoughtSignatureChunk(_)
@@ -292,16 +294,16 @@ impl HttpProvider {
     }
 }
 
-/// The arguments of calls, which genai gathers until the answer ends.
+/// Counts the bytes of call arguments, which genai collects until the answer ends.
 #[derive(Default)]
 struct Arguments {
-    /// Bytes by call; every piece has all that came before it.
+    /// Bytes by call id. Every chunk repeats the earlier arguments of its call.
     sizes: HashMap<String, usize>,
     total: usize,
 }
 
 impl Arguments {
-    /// Returns true once there are more than an answer may have.
+    /// Counts the event. Returns true once the arguments exceed [`MAX_ANSWER`].
     fn exceed(&mut self, event: &genai::Result<ChatStreamEvent>) -> bool {
         if let Ok(ChatStreamEvent::ToolCallChunk(chunk)) = event {
             let call = &chunk.tool_call;
@@ -327,7 +329,7 @@ fn end_events(end: StreamEnd) -> Vec<StreamEvent> {
     let calls = end.captured_content.map(MessageContent::into_tool_calls).unwrap_or_default();
     let calls = calls.into_iter().map(|call| {
         let arguments = match call.fn_arguments {
-            // A tool without arguments may be called with none at all, unless they were still to come.
+            // Empty text means no arguments, unless the answer reached its maximum length before they arrived.
             Value::String(text) if text.trim().is_empty() && stop != ModelStop::Length => Value::Object(Map::new()),
             other => other,
         };
@@ -341,11 +343,11 @@ fn address(known: &KnownProvider, base: Option<String>) -> String {
     if !base.contains("://") {
         base = format!("http://{base}");
     }
-    // The endpoint is joined like a folder; Ollama's variable names the host alone.
+    // `OLLAMA_HOST` names only the host. genai joins paths to the base like to a folder, so it must end with `/`.
     if known.name == "ollama" && !base.trim_end_matches('/').ends_with("/v1") {
         base = format!("{}/v1", base.trim_end_matches('/'));
     }
-    // Anthropic's own programs want the host alone in their variable.
+    // Anthropic's programs expect only the host in `ANTHROPIC_BASE_URL`.
     if known.name == "anthropic" && !base.trim_end_matches('/').ends_with("/v1") {
         base = format!("{}/v1", base.trim_end_matches('/'));
     }
@@ -355,19 +357,20 @@ fn address(known: &KnownProvider, base: Option<String>) -> String {
 fn chat_request(request: &ModelRequest) -> ChatRequest {
     let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len() + 1);
     if !request.system.is_empty() {
-        // Tools and system prompt stay the same for long, whatever becomes of the messages.
+        // Tools and system prompt stay the same while messages change, so the provider caches them separately.
         messages.push(ChatMessage::system(request.system.to_string()).with_options(CacheControl::Ephemeral));
     }
     for message in request.messages.iter().flat_map(|message| chat_messages(message)) {
         match messages.last_mut() {
-            // Some models are taught to expect the roles in turns: a summary and a prompt are said in one.
+            // Some models expect alternating roles, so consecutive user messages are merged, such as a summary and a
+            // prompt.
             Some(last) if last.role == ChatRole::User && message.role == ChatRole::User => {
                 last.content.extend(message.content);
             }
             _ => messages.push(message),
         }
     }
-    // What came before the last message will be sent again and again: let the provider keep it.
+    // Later requests repeat all messages up to this one, so the provider may cache them.
     if let Some(last) = messages.last_mut() {
         last.options = Some(CacheControl::Ephemeral.into());
     }
@@ -383,7 +386,7 @@ fn chat_request(request: &ModelRequest) -> ChatRequest {
     if tools.is_empty() { chat } else { chat.with_tools(tools) }
 }
 
-/// Results of tools are a message of their own; images in them follow as the user's.
+/// Converts a message. Tool results become a separate message; their images follow in a user message.
 fn chat_messages(message: &Message) -> Vec<ChatMessage> {
     let role = match message.role {
         Role::User => ChatRole::User,
@@ -412,14 +415,14 @@ fn chat_messages(message: &Message) -> Vec<ChatMessage> {
             }
         }
     }
-    // The results of one answer's calls stay together: some providers insist on it.
+    // Some providers require the results of one answer's calls in one message.
     let results = (!results.is_empty()).then(|| ChatMessage::tool(results));
     let said = (!parts.is_empty()).then(|| ChatMessage::new(role, parts));
     results.into_iter().chain(said).collect()
 }
 
-/// Providers refuse a talk in which a call's arguments are no object, and with it everything said since. The model
-/// has been told what was wrong with them.
+/// Converts arguments that are not a JSON object into one. Providers reject a conversation with such a call, and with
+/// it every later request. The model has already received an error for the call.
 fn sendable(arguments: &Value) -> Value {
     match arguments {
         Value::Object(_) => arguments.clone(),
@@ -431,7 +434,7 @@ fn sendable(arguments: &Value) -> Value {
     }
 }
 
-/// The same goes for names: what a model made up may hold what no tool's name can.
+/// Replaces characters that providers reject in a tool name. A model may call a made-up name that contains them.
 fn sendable_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let name: String = name.chars().take(MAX_NAME).map(plain).collect();

@@ -1,9 +1,10 @@
-//! `replay:FILE`, a model that says again what a model once said, and the `Recorder` that writes such files.
+//! Answers from a recording (`replay:FILE`), and records answers with `ModelRecorder`.
 //!
-//! One line of JSON for each request, in order. `answer` is what was said, `asked` the beginning of the message that
-//! it answered: a file that is played to other questions is an error, not a wrong answer.
+//! A recording has one line of JSON for each request, in order. `answer` is the recorded answer; `asked` is the
+//! beginning of the message it answered. A recording that is replayed for other questions causes an error, not a wrong
+//! answer.
 //!
-//! Invariant: no key, header or address is in such a file; it holds only what was said.
+//! Invariant: a recording contains no key, header or address, only the conversation.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -19,14 +20,14 @@ use serde::{Deserialize, Serialize};
 use super::{LlmError, ModelRequest, ModelStop, Price, Provider, StreamEvent};
 use crate::conversation::{MessagePart, ToolUse, Usage};
 
-/// Characters of a message that are enough to know it again.
+/// Characters of a message that identify it in a recording.
 const ASKED: usize = 200;
 
-/// One request's answer.
+/// The answer to one request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReplayLine {
-    /// What the last message must hold; anything if left out.
+    /// Text that the gist of the request must contain. `None` accepts any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asked: Option<String>,
     answer: Vec<ReplayPart>,
@@ -55,7 +56,7 @@ enum ReplayStop {
     Cut,
 }
 
-/// A recording that is played. Each request gets the next line.
+/// Replays a recording. Each request gets the next line.
 #[derive(Debug)]
 pub struct ReplayProvider {
     name: String,
@@ -122,8 +123,8 @@ impl Provider for ReplayProvider {
     }
 }
 
-/// What tells a request from others: its last message's text, or the tools whose results it brings. Results
-/// themselves hold times and paths, which differ.
+/// Returns the text that identifies a request: its last message, or the names of the tools whose results it contains.
+/// The results themselves contain times and paths, which differ between runs.
 fn gist(request: &ModelRequest) -> String {
     let Some(last) = request.messages.last() else { return String::new() };
     let results = last.parts.iter().filter_map(|part| match part {
@@ -134,14 +135,15 @@ fn gist(request: &ModelRequest) -> String {
     if results.is_empty() { last.text() } else { format!("results of {}", results.join(", ")) }
 }
 
-/// A model whose answers are written down as they come.
+/// Forwards requests to a model and records its answers.
 pub struct ModelRecorder {
     inner: Arc<dyn Provider>,
     file: Mutex<File>,
     path: PathBuf,
 }
 
-/// The mode of a file that was there before may let others read it; a device or a pipe stays as it is.
+/// Makes a regular file readable by the user only, because an existing file may have a wider mode. Leaves devices and
+/// pipes unchanged.
 fn restrict(file: File) -> std::io::Result<File> {
     if file.metadata()?.is_file() {
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
@@ -151,7 +153,7 @@ fn restrict(file: File) -> std::io::Result<File> {
 
 impl ModelRecorder {
     pub fn new(inner: Arc<dyn Provider>, path: &Path) -> Result<Self, LlmError> {
-        // A talk may be private even where no secret is in it.
+        // A conversation may be private even if it contains no secret.
         let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
         let file = opened.and_then(restrict).map_err(|error| LlmError::Unusable {
             model: inner.name().to_owned(),
@@ -198,7 +200,8 @@ impl Provider for ModelRecorder {
                 Some(Ok(event)) => line.push_event(event),
                 Some(Err(_)) | None => true,
             };
-            // An answer that failed before it began is asked for again in the same words, so it leaves no line.
+            // An answer that failed before its first event is requested again with the same messages, so it gets no
+            // line.
             let worth = line.stop != ReplayStop::Cut || !line.answer.is_empty();
             let event = match if over && worth { self.write(&line) } else { Ok(()) } {
                 Ok(()) => event?,
@@ -217,7 +220,7 @@ impl std::fmt::Debug for ModelRecorder {
 }
 
 impl ReplayLine {
-    /// True if that was the end.
+    /// Adds an event to the line. Returns true if it ends the answer.
     fn push_event(&mut self, event: &StreamEvent) -> bool {
         match (event, self.answer.last_mut()) {
             (StreamEvent::Text(more), Some(ReplayPart::Text(text)))

@@ -1,10 +1,10 @@
-//! When a call needs a person's consent.
+//! Defines the approval levels, which decide when a call needs the user's consent.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `auto` runs every call, `ask` asks for what is not read-only, `smart` asks unless a judge finds the call
-/// read-only, `read-only` refuses the rest, `deny` refuses all.
+/// `auto` runs every call, `ask` asks unless a call is read-only, `smart` asks unless a judge finds it read-only,
+/// `read-only` refuses all other calls, `deny` refuses all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalLevel {
@@ -18,7 +18,7 @@ pub enum ApprovalLevel {
 impl ApprovalLevel {
     pub const ALL: [Self; 5] = [Self::Auto, Self::Ask, Self::Smart, Self::ReadOnly, Self::Deny];
 
-    /// As it is written in files and flags.
+    /// Returns the name used in files and flags.
     pub fn as_str(self) -> &'static str {
         match self {
             ApprovalLevel::Auto => "auto",

@@ -1,4 +1,4 @@
-//! The manifests, prompts and router examples that are compiled into the binary.
+//! Embeds the built-in manifests, prompts and router examples in the binary.
 
 macro_rules! embed {
     ($($file:literal),* $(,)?) => {
@@ -6,7 +6,7 @@ macro_rules! embed {
     };
 }
 
-/// Every file of `manifests/` and `agents/` but the examples; a test fails when one is missing here.
+/// Every file of `manifests/` and `agents/` apart from the example manifests; a test fails if one is missing here.
 pub(super) const FILES: &[(&str, &str)] = &embed![
     "manifests/agents/coding.yaml",
     "manifests/agents/goose.yaml",

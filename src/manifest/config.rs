@@ -1,5 +1,5 @@
-//! The types of `config.yaml`, the user's and a project's: which profile is used, and what may be done
-//! without asking. Which file wins is decided where the layers are read.
+//! Defines the types of `config.yaml` of a user or a project: profiles, approval, permissions, models and providers.
+//! `settings` decides which file wins.
 
 use std::collections::BTreeMap;
 
@@ -17,30 +17,30 @@ use crate::ids::{AgentName, ModeSlug, ServiceName};
 pub struct Config {
     /// Format version of this file: 1.
     pub version: u64,
-    /// When a call needs a person's consent; a project can only make it stricter.
+    /// When a call needs the user's consent; a project can only make it stricter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalLevel>,
     /// Which calls are allowed, asked about or denied; a project's rules can only deny and ask.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<PermissionRule>,
-    /// Which of `profiles` is used.
+    /// The active one of `profiles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub profiles: BTreeMap<String, Profile>,
-    /// What is known about models, by `provider:model`; the user's config only.
+    /// Properties of models, by `provider:model`; only in the user's config.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, ModelFacts>,
-    /// Further providers, and other addresses for known ones; the user's config only.
+    /// Additional providers, and other addresses of known ones; only in the user's config.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub providers: BTreeMap<String, ProviderAddress>,
 }
 
-/// A model's window, and its prices in US dollars for a million tokens.
+/// A model's context window, and its prices in US dollars per million tokens.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFacts {
-    /// How many tokens fit into a request and its answer.
+    /// The number of tokens that fit into a request and its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub window: Option<u64>,
@@ -50,13 +50,13 @@ pub struct ModelFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub output: Option<f64>,
-    /// Input that the provider had in its cache; as `input` if left out.
+    /// The price of cached input; the price of `input` if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub cached: Option<f64>,
 }
 
-/// Where a provider is. One that Skein does not know speaks the OpenAI dialect.
+/// The address of a provider. An unknown provider must use the OpenAI API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderAddress {
@@ -69,7 +69,7 @@ pub struct ProviderAddress {
     pub key: Option<String>,
 }
 
-/// Models, services and the place to start.
+/// Models, services, and the agent and mode to start with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -81,7 +81,7 @@ pub struct Profile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*(:.+)?$"))]
     pub accelerator: Option<String>,
-    /// What happens when the context fills.
+    /// How a full context is handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moderator: Option<Moderator>,
     /// The user's services that are enabled; all of them if left out.

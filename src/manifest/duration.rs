@@ -1,4 +1,4 @@
-//! A length of time as manifests write it: `500ms`, `20s`, `5m`, `1h`.
+//! Parses and formats a duration as in manifests: `500ms`, `20s`, `5m`, `1h`.
 
 use std::borrow::Cow;
 use std::fmt;

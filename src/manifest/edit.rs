@@ -1,14 +1,14 @@
-//! Sets values and adds to lists in a config file that a person wrote, and leaves every other byte of it as it is.
+//! Sets values and adds list items in a config file that a user wrote, and keeps every other byte.
 //!
-//! The text is changed at the place that the marked parse tells, and the result is read again: unless it says exactly
-//! what it said before with the new values in place, the file cannot be edited safely and nothing comes back.
+//! The marked parse provides the position of each edit. The result is parsed again and must equal the old content with
+//! the new values. Otherwise the file cannot be edited safely, and the functions return `None`.
 
 use serde_json::{Map, Value};
 
 use super::marks::{MarkedNode, NodeContent, TextSpan, mark};
 use super::yaml::{SourceFile, parse};
 
-/// `text` with each path set to its value; `None` if that cannot be done without touching anything else.
+/// Sets each path to its value and returns the new text. `None` if that would change anything else.
 pub fn apply_edits(text: &str, changes: &[(Vec<&str>, Value)]) -> Option<String> {
     let mut expected = read(text)?;
     let mut text = text.to_owned();
@@ -22,8 +22,8 @@ pub fn apply_edits(text: &str, changes: &[(Vec<&str>, Value)]) -> Option<String>
     Some(text)
 }
 
-/// `text` with `item` before all others in the list at the path, which is made if it is not there; `None` if that
-/// cannot be done without touching anything else.
+/// Inserts `item` at the start of the list at the path, creating the list if needed. `None` if that would change
+/// anything else.
 pub fn with_first(text: &str, path: &[&str], item: &Value) -> Option<String> {
     let mut expected = read(text)?;
     let pointer: String = path.iter().map(|key| format!("/{key}")).collect();
@@ -48,7 +48,7 @@ fn first(text: &str, path: &[&str], item: &Value) -> Option<String> {
     let NodeContent::Seq(items) = &at.node else { return None };
     let below = items.first().and_then(|first| text[offset(text, first.span.line, 1)?..].split_once("- "));
     if let Some((indent, _)) = below.filter(|(indent, _)| indent.trim_matches(' ').is_empty()) {
-        // Right below the key: a comment that stands above the next item goes on to speak of that one.
+        // Insert right below the key, so that a comment above the next item stays with that item.
         let line = offset(text, key_line + 1, 1)?;
         return Some(format!("{}{indent}- {item}\n{}", &text[..line], &text[line..]));
     }
@@ -91,7 +91,7 @@ fn apply_edit(text: &str, path: &[&str], value: &Value) -> Option<String> {
     Some(format!("{}{value}{}", &text[..start], &text[end..]))
 }
 
-/// How many bytes a scalar takes. The parser counts what follows a closing quote to a quoted one.
+/// Returns the length of a scalar in bytes. For a quoted scalar, the parser's width includes the text after the quote.
 fn scalar_length(text: &str, width: usize) -> Option<usize> {
     let quote = text.chars().next()?;
     if !matches!(quote, '"' | '\'') {
@@ -110,7 +110,7 @@ fn scalar_length(text: &str, width: usize) -> Option<usize> {
     None
 }
 
-/// Puts a new entry into the mapping that begins at `mapping` and whose first key stands at `first`.
+/// Inserts an entry into the mapping that starts at `mapping` and whose first key is at `first`.
 fn insert(
     text: &str,
     mapping: TextSpan,
@@ -148,7 +148,7 @@ fn insert(
     text[line..].starts_with(&" ".repeat(indent)).then(|| format!("{}{lines}{}", &text[..line], &text[line..]))
 }
 
-/// Where a line and column, both counted from 1, stand in the text.
+/// Converts a line and column, both counted from 1, to a byte offset.
 fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
     let mut start = 0;
     for _ in 1..line {

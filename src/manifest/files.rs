@@ -1,7 +1,8 @@
-//! Where manifests lie: compiled in, in a folder, or in the snapshot of a project. Finds them and reads them,
-//! with limits, and reads the prompts and examples they point to.
+//! Finds and reads manifest files under size limits: compiled in, in a folder, or in the snapshot of a project. Also
+//! reads the prompts and examples that they name.
 //!
-//! Invariant: a project is read once, as a snapshot; what was hashed for its trust is what is used.
+//! Invariant: a project is read once, as a snapshot; the files that were hashed for its trust are the files that are
+//! used.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -11,33 +12,33 @@ use std::path::{Component, Path, PathBuf};
 use super::builtin;
 use crate::diagnostic::{Diagnostic, SourceLocation};
 
-/// A manifest is some kilobytes; anything past this was put there by mistake.
+/// The size limit of a manifest, which usually has a few kilobytes.
 const MAX_FILE: u64 = 1024 * 1024;
-/// Limit for a file that a manifest names. A prompt is paid for in every request.
+/// The size limit of a file that a manifest names. A prompt is part of every request.
 const MAX_LINKED: u64 = 256 * 1024;
-/// Deep enough for any folder a person keeps, shallow enough to end.
+/// The maximum depth of folders, enough for any real folder.
 const MAX_DEPTH: usize = 16;
 
-/// One layer's files.
+/// The files of one layer.
 #[derive(Debug, Clone)]
 pub enum Root {
     Builtin,
-    /// A folder, or a single file, on disk. `shown` stands before the names of its files.
+    /// A folder or a single file on disk. `shown` is the prefix of its file names in messages.
     Disk {
         path: PathBuf,
         shown: String,
     },
-    /// A project's `.skein/` and `.mcp.json` as they were when their hash was taken.
+    /// A project's `.skein/` and `.mcp.json` at the time they were hashed.
     Snapshot {
         files: BTreeMap<PathBuf, Vec<u8>>,
         shown: String,
     },
 }
 
-/// A manifest file that was found, and its text or why it could not be read.
+/// A manifest file with its text, or the error from reading it.
 #[derive(Debug)]
 pub struct ManifestFile {
-    /// As it is shown to a person.
+    /// The name shown to users.
     pub file: String,
     /// Relative to the root.
     pub path: PathBuf,
@@ -45,7 +46,7 @@ pub struct ManifestFile {
 }
 
 impl Root {
-    /// Every manifest and config file below the root, in the order of their paths.
+    /// Returns every manifest and config file below the root, sorted by path.
     pub fn manifests(&self) -> Vec<ManifestFile> {
         match self {
             Root::Builtin => builtin::FILES
@@ -73,7 +74,7 @@ impl Root {
             Root::Disk { path, shown } => {
                 let mut found = Vec::new();
                 walk(path, &mut |entry| match entry {
-                    // A file that was named is read, whatever it is called.
+                    // A file that is the root itself is read regardless of its extension.
                     Ok(file) if is_manifest(&file) || file == *path => {
                         let below = file.strip_prefix(path).unwrap_or(&file).to_owned();
                         let name = show(shown, &below);
@@ -165,7 +166,7 @@ pub enum LinkedFileError {
     Io(#[source] std::io::Error),
 }
 
-/// The regular files below a folder, or the file itself. Links are followed; one that leads back is reported.
+/// Visits the regular files below a folder, or the file itself. Follows links and reports cycles.
 fn walk(root: &Path, visit: &mut dyn FnMut(Result<PathBuf, (PathBuf, String)>)) {
     walk_into(root, 0, &mut HashSet::new(), visit);
 }
@@ -187,7 +188,7 @@ fn walk_into(
         return visit(Ok(path.to_owned()));
     }
     if !kind.is_dir() {
-        // Reading a pipe or a device could wait for ever.
+        // Reading a pipe or a device could block forever.
         return visit(Err((path.to_owned(), "is neither a file nor a folder".to_owned())));
     }
     let real = match fs::canonicalize(path) {
@@ -195,7 +196,7 @@ fn walk_into(
         Err(error) => return visit(Err((path.to_owned(), format!("cannot be read: {error}")))),
     };
     if depth > MAX_DEPTH || !above.insert(real.clone()) {
-        return visit(Err((path.to_owned(), "the folder links back to a folder it lies in".to_owned())));
+        return visit(Err((path.to_owned(), "the folder links back to one of its parents".to_owned())));
     }
     match fs::read_dir(path) {
         Ok(entries) => {
@@ -203,7 +204,7 @@ fn walk_into(
             entries.sort();
             for entry in entries {
                 let name = entry.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-                // Beside manifests a user keeps what can be read in, which may hold YAML of any kind.
+                // The folder also contains skills and recipes, which may include any YAML.
                 let knowledge = depth == 0 && ["skills", "recipes"].contains(&&*name);
                 if !name.starts_with('.') && !knowledge {
                     walk_into(&entry, depth + 1, above, visit);
@@ -228,7 +229,7 @@ fn show(shown: &str, path: &Path) -> String {
     Path::new(shown).join(path).display().to_string().trim_end_matches('/').to_owned()
 }
 
-/// `a/../b` without asking the disk; `None` when it would leave the root.
+/// Resolves `.` and `..` without accessing the disk; `None` if the path would leave the root.
 fn normalise(path: &Path) -> Option<PathBuf> {
     let mut clean = PathBuf::new();
     for component in path.components() {
@@ -246,7 +247,7 @@ fn normalise(path: &Path) -> Option<PathBuf> {
     Some(clean)
 }
 
-/// UTF-8, without the mark that some editors put before it.
+/// Decodes UTF-8 and removes a byte order mark. `None` if the bytes are not UTF-8.
 fn text_of(bytes: Vec<u8>) -> Option<String> {
     let text = String::from_utf8(bytes).ok()?;
     Some(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
@@ -275,9 +276,9 @@ fn read_capped(path: &Path, cap: u64) -> Result<String, ReadError> {
     text_of(bytes).ok_or(ReadError::NotText)
 }
 
-/// The text of a file that somebody names.
+/// Reads a file that the user named.
 pub fn read_named(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {
-    // Reading a pipe or a device could wait for ever.
+    // Reading a pipe or a device could block forever.
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         let problem = "it is no regular file";
         return Err(Box::new(Diagnostic::error("E001", SourceLocation::file(shown), problem, "name the file itself")));

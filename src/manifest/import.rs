@@ -1,7 +1,7 @@
-//! Set-ups of other tools, read as services and settings of ours: goose's `config.yaml`, and the JSON files in which
-//! Claude Desktop, Zed, VS Code and others keep their MCP servers; and entries of the registry of the Agent Client Protocol.
+//! Imports the configuration of other tools as services and settings. Reads goose's `config.yaml`, the MCP server files
+//! of Claude Desktop, Zed, VS Code and others, and entries of the Agent Client Protocol registry.
 //!
-//! Invariant: nothing is written here, and no value that may be a secret is in what comes back.
+//! Invariant: nothing is written here, and no value that may be a secret is in the result.
 
 mod goose;
 mod jsonc;
@@ -21,21 +21,21 @@ pub use goose::goose_provider;
 pub use registry::{RegistryAgent, read_registry};
 use secrets::ImportedSecrets;
 
-/// What a file of another tool becomes.
+/// The result of importing a file of another tool.
 #[derive(Debug, Default)]
 pub struct ImportedConfig {
-    /// What the file is, as `a goose config.yaml`.
+    /// The kind of file, such as `a goose config.yaml`.
     pub from: &'static str,
     pub services: Vec<ServiceManifest>,
     /// The model, as `provider:model`.
     pub processor: Option<String>,
     pub approval: Option<ApprovalLevel>,
-    /// The variables that services need, each with the services that do.
+    /// The variables that services need, each with these services.
     pub variables: BTreeMap<String, BTreeSet<String>>,
     pub left_out: Vec<SkippedItem>,
 }
 
-/// Something that could not be carried over.
+/// Something that could not be imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedItem {
     pub what: String,
@@ -48,7 +48,7 @@ impl ImportedConfig {
     }
 }
 
-/// Recognises a file by what it holds. An error says why it is none that is known.
+/// Imports a file, which it recognises by its content. Fails if the format is unknown or the file is invalid.
 pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, String> {
     let text = text.trim_start_matches('\u{feff}');
     let plain = jsonc::without_comments(text);
@@ -81,7 +81,8 @@ pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, String> {
     Ok(moved)
 }
 
-/// Claude Code keeps servers of single projects in the same file. They are not for all projects, so they are only told.
+/// Reports the servers that Claude Code keeps for single projects in the same file. They are not for all projects, so
+/// they are not imported.
 fn skip_project_servers(value: &Value, moved: &mut ImportedConfig) {
     for (project, held) in value.get("projects").and_then(Value::as_object).into_iter().flatten() {
         for name in held.get("mcpServers").and_then(Value::as_object).into_iter().flat_map(|servers| servers.keys()) {
@@ -96,7 +97,7 @@ fn problem_text(found: &Diagnostic) -> String {
     format!("{}{line}", found.problem)
 }
 
-/// A service manifest as a file. Text is written as JSON, which is YAML whatever it holds.
+/// Formats a service manifest as a file. Text is written as JSON strings, which are always valid YAML.
 pub fn service_text(manifest: &ServiceManifest, from: &str) -> String {
     let text = |text: &str| Value::from(text).to_string();
     let mut lines = vec![
@@ -116,7 +117,7 @@ pub fn service_text(manifest: &ServiceManifest, from: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Mappings one key a line, everything else as JSON.
+/// Writes mappings with one key per line, and everything else as JSON.
 fn write_below(value: &Value, depth: usize, lines: &mut Vec<String>) {
     let Some(entries) = value.as_object() else { return };
     let indent = "  ".repeat(depth);

@@ -1,13 +1,13 @@
-//! JSON without a blind spot: serde_json keeps the last of two equal keys without a word, this reader objects.
+//! Parses JSON and rejects duplicate keys, of which serde_json silently keeps the last.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// How this reader and the YAML parser begin their message about a key that stands twice.
+/// The start of the message about a duplicate key, here and in the YAML parser.
 pub(super) const DUPLICATE: &str = "duplicate entry with key ";
 
-/// A JSON value in which no object names a key twice.
+/// A JSON value in which no object has a duplicate key.
 pub(super) struct Strict(pub(super) Value);
 
 impl<'de> serde::Deserialize<'de> for Strict {

@@ -1,7 +1,7 @@
-//! JSON Schemas of services and recipes: compiled under limits, and validated against on a separate thread.
+//! Compiles the JSON Schemas of services and recipes under limits, and validates values on a separate thread.
 //!
-//! Invariant: nothing is fetched for a schema, no schema is compiled that is too large with its references followed, and
-//! neither an async thread nor the end of the process waits for a validation.
+//! Invariant: no schema causes a download, and none is compiled that is too large with its references followed. Neither
+//! an async thread nor the end of the process waits for a validation.
 
 mod size;
 
@@ -16,22 +16,22 @@ use serde_json::{Map, Value};
 
 pub use size::SchemaError;
 
-/// A pattern once it is compiled, in bytes.
+/// The maximum size of a compiled pattern, in bytes.
 const MAX_REGEX: usize = 256 * 1024;
-/// Errors that help; more only cost.
+/// The maximum number of errors reported for a value.
 const MAX_ERRORS: usize = 5;
-/// Of one thing that is wrong with a value, in bytes.
+/// The maximum length of one error, in bytes.
 const MAX_COMPLAINT: usize = 300;
-/// A value that takes longer was made to.
+/// The maximum time of a validation. Only a hostile value takes longer.
 pub const VALIDATION_TIME: Duration = Duration::from_secs(2);
-/// Abandoned threads of the process. They cannot be ended, and each keeps a processor busy.
+/// The maximum number of abandoned threads in the process. They cannot be stopped, and each keeps a CPU busy.
 const MAX_OVERDUE: usize = 4;
-/// A recursive schema takes as much of the stack as the value is deep.
+/// The stack size of a validation thread. A recursive schema needs stack in proportion to the depth of the value.
 const STACK: usize = 32 << 20;
 
 static OVERDUE: AtomicUsize = AtomicUsize::new(0);
 
-/// Fails if a schema is too large when its references are followed, or refers to what it does not hold.
+/// Fails if a schema is too large with its references followed, or refers to something outside itself.
 pub fn check_schema(schema: &Map<String, Value>) -> Result<(), SchemaError> {
     size::check(&Value::Object(schema.clone()))
 }
@@ -40,11 +40,11 @@ pub fn check_schema(schema: &Map<String, Value>) -> Result<(), SchemaError> {
 #[derive(Debug, Clone)]
 pub struct SchemaValidator {
     validator: Arc<Validator>,
-    /// A validation took too long, and may still run.
+    /// True if a validation took too long; it may still run.
     stuck: Arc<AtomicBool>,
 }
 
-/// Why it is not known whether a value fits.
+/// The reason why a validation has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ValidationFailure {
     #[error("a check against its schema takes longer than {} s", VALIDATION_TIME.as_secs())]
@@ -55,7 +55,7 @@ pub enum ValidationFailure {
     NoThread,
 }
 
-/// A validation that runs. The caller that stops waiting calls `abandon`.
+/// A running validation. A caller that stops waiting must call `abandon`.
 #[derive(Debug)]
 pub struct RunningValidation {
     overdue: Arc<AtomicBool>,
@@ -63,7 +63,7 @@ pub struct RunningValidation {
 }
 
 impl RunningValidation {
-    /// Counts the thread as an abandoned one until it ends.
+    /// Counts the thread as abandoned until it ends.
     pub fn abandon(self) -> ValidationFailure {
         self.stuck.store(true, Ordering::Relaxed);
         if !self.overdue.swap(true, Ordering::AcqRel) {
@@ -74,19 +74,19 @@ impl RunningValidation {
 }
 
 impl SchemaValidator {
-    /// Fails if the schema is too large, refers to what it does not hold, or is none.
+    /// Compiles a schema. Fails if it is too large, refers to something outside itself, or is invalid.
     pub fn new(schema: &Map<String, Value>) -> Result<Self, SchemaError> {
         let schema = Value::Object(schema.clone());
         size::check(&schema)?;
         let validator = jsonschema::options()
-            // This engine takes time in proportion to its input, also for hostile patterns.
+            // This engine runs in linear time, also for hostile patterns.
             .with_pattern_options(PatternOptions::regex().size_limit(MAX_REGEX).dfa_size_limit(MAX_REGEX))
             .build(&schema)
             .map_err(|error| SchemaError::Invalid(head(&error.to_string())))?;
         Ok(Self { validator: Arc::new(validator), stuck: Arc::default() })
     }
 
-    /// Starts a validation on its own thread, which calls `done` with what is wrong with the value; empty if it fits.
+    /// Starts a validation on a new thread, which calls `done` with the errors; empty if the value is valid.
     pub fn start(
         &self,
         value: Value,
@@ -112,25 +112,25 @@ impl SchemaValidator {
         Ok(running)
     }
 
-    /// The same on this thread and without a limit, for a schema that is known to be good.
+    /// Validates on this thread and without a time limit, for a trusted schema.
     pub fn validate_here(&self, value: &Value) -> Vec<String> {
         complaints(&self.validator, value)
     }
 
-    /// What is wrong with the value; empty if it fits. Blocks for [`VALIDATION_TIME`] at most.
+    /// Returns the errors of a value; empty if it is valid. Blocks for at most [`VALIDATION_TIME`].
     pub fn validate(&self, value: Value) -> Result<Vec<String>, ValidationFailure> {
         let (done, wait) = mpsc::channel();
         let running = self.start(value, move |complaints| drop(done.send(complaints)))?;
         match wait.recv_timeout(VALIDATION_TIME) {
             Ok(complaints) => Ok(complaints),
             Err(RecvTimeoutError::Timeout) => Err(running.abandon()),
-            // The thread ended without an answer.
+            // The thread ended without a result.
             Err(RecvTimeoutError::Disconnected) => Err(ValidationFailure::NoThread),
         }
     }
 }
 
-/// Errors in words a model can act on.
+/// Returns the errors in a form that a model can act on.
 fn complaints(validator: &Validator, value: &Value) -> Vec<String> {
     let errors = validator.iter_errors(value).take(MAX_ERRORS);
     let complaint = |error: ValidationError<'_>| match error.instance_path().as_str() {
@@ -140,7 +140,7 @@ fn complaints(validator: &Validator, value: &Value) -> Vec<String> {
     errors.map(complaint).collect()
 }
 
-/// An error without the value, if that is long: the caller has it.
+/// Formats an error; omits the value if it is long, because the caller has it.
 fn in_words(error: &ValidationError<'_>) -> String {
     let whole = error.to_string();
     if whole.len() <= MAX_COMPLAINT { whole } else { head(&error.masked().to_string()) }

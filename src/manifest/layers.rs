@@ -1,8 +1,7 @@
-//! Which file wins: later layers override earlier ones by name, within limits that keep what Skein itself
-//! relies on.
+//! Combines layers: later layers override earlier ones by name, within limits that protect what Skein relies on.
 //!
-//! Invariant: the orchestrator, the services it owns and every internal mode are the built-in ones, whatever
-//! other layers say.
+//! Invariant: the orchestrator, its services and all internal modes are the built-in ones; no other layer can change
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,40 +13,40 @@ use super::{Config, Layer, ManifestDocument, ModeFiles, Settings, Transport};
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, GroupName, ModeId, ServiceName, ToolName};
 
-/// The one agent that may not be replaced.
+/// The only agent that cannot be overridden.
 const ORCHESTRATOR: &str = "orchestrator";
 
-/// Everything the layers said, the winner for each name.
+/// The winning manifest for each name.
 #[derive(Debug, Default)]
 pub struct Manifests {
     pub agents: BTreeMap<AgentName, AgentEntry>,
     pub services: BTreeMap<ServiceName, ServiceEntry>,
     pub configs: Vec<ConfigEntry>,
-    /// The groups of built-in services as they are compiled in: what no layer can widen.
+    /// The compiled-in groups of built-in services, which no layer can extend.
     builtin_groups: BTreeMap<ServiceName, BTreeMap<GroupName, Vec<ToolName>>>,
 }
 
 #[derive(Debug)]
 pub struct AgentEntry {
-    /// As it was read, but for its modes, which stand in `modes`.
+    /// The manifest as read, with its modes moved to `modes`.
     pub manifest: AgentManifest,
     pub modes: Vec<ModeEntry>,
     pub layer: Layer,
     pub source: Arc<SourceFile>,
-    /// The files this one took the place of, earliest first.
+    /// The files that this one overrides, earliest first.
     pub overrides: Vec<String>,
 }
 
 impl AgentEntry {
-    /// The mode that is meant when only the agent is named.
+    /// Returns the mode to use when only the agent is named.
     pub fn default_mode(&self) -> Option<ModeId> {
         let first = self.modes.first().map(|entry| &entry.mode.slug);
         let slug = self.manifest.default_mode.as_ref().or(first)?;
         Some(ModeId::new(self.manifest.name.clone(), slug.clone()))
     }
 
-    /// A program of its own. What it asks of Skein is held by its mode, what its process does by itself is not: it is
-    /// `unfenced` wherever it is shown.
+    /// Returns true for an external agent. Its mode limits its requests to Skein, but not what its process does by
+    /// itself. Front ends therefore show it as `unfenced`.
     pub fn is_unfenced(&self) -> bool {
         self.manifest.runtime.is_some()
     }
@@ -57,9 +56,9 @@ impl AgentEntry {
 pub struct ModeEntry {
     pub mode: Mode,
     pub prompt: Option<Prompt>,
-    /// What the router learns from: `examples`, then the lines of `examples_file`.
+    /// The router's training examples: `examples`, then the lines of `examples_file`.
     pub examples: Vec<String>,
-    /// Where the mode is written; an internal mode stays in the built-in file when its agent is overridden.
+    /// The file of the mode; an internal mode stays in the built-in file when its agent is overridden.
     pub source: Arc<SourceFile>,
     pub path: DocumentPath,
     pub layer: Layer,
@@ -70,22 +69,22 @@ pub struct ServiceEntry {
     pub manifest: ServiceManifest,
     pub layer: Layer,
     pub source: Arc<SourceFile>,
-    /// Where in the file it stands; a `.mcp.json` holds several.
+    /// Its position in the file; a `.mcp.json` has several services.
     pub path: DocumentPath,
     pub overrides: Vec<String>,
-    /// False for a service of the user that the profile in use does not list.
+    /// False for a user's service that the active profile does not list.
     pub enabled: bool,
-    /// Only these tools of it are for the session; all if `None`.
+    /// The tools available to the session; `None` means all.
     pub only: Option<Vec<ToolName>>,
 }
 
 impl ServiceEntry {
-    /// Where its name is written: the field, or its key in a `.mcp.json`.
+    /// Returns the location of its name: the field, or the key in a `.mcp.json`.
     pub fn name_place(&self) -> SourceLocation {
         name_place(&self.source, &self.path)
     }
 
-    /// Where its command or address stands: a `.mcp.json` writes them without `transport`.
+    /// Returns the path of its command or URL; a `.mcp.json` has no `transport` key.
     pub fn transport_path(&self) -> DocumentPath {
         if self.path != DocumentPath::root() {
             return self.path.clone();
@@ -98,13 +97,13 @@ impl ServiceEntry {
         self.path.key("transport").key(form)
     }
 
-    /// Brought by a user, a project or an editor: what the group `mcp` speaks of.
+    /// Returns true for a third-party or client-provided service, which the group `mcp` covers.
     pub fn user_installed(&self) -> bool {
         let ours = matches!(self.manifest.transport, Transport::Builtin(_)) && self.layer != Layer::Editor;
         self.layer != Layer::Builtin && !ours
     }
 
-    /// One of those that a mode with the group `mcp` is given.
+    /// Returns true if a mode with the group `mcp` gets this service.
     pub fn is_in_mcp(&self) -> bool {
         self.user_installed() && self.enabled
     }
@@ -118,7 +117,7 @@ pub struct ConfigEntry {
 }
 
 impl Manifests {
-    /// Marks the user's services that the profile in use leaves out.
+    /// Marks the user's services that the active profile leaves out.
     pub(super) fn enable(&mut self) {
         let settings = Settings::of(self);
         for (name, entry) in self.services.iter_mut().filter(|(_, entry)| entry.layer == Layer::User) {
@@ -200,7 +199,7 @@ impl Manifests {
             }
             overrides.append(&mut earlier.overrides);
             overrides.push(earlier.source.file.clone());
-            // Skein itself relies on internal modes, so they outlive the file that held them.
+            // Skein relies on internal modes, so they survive when their file is overridden.
             for inherited in earlier.modes.extract_if(.., |entry| entry.mode.internal) {
                 if let Some(position) = modes.iter().position(|entry| entry.mode.slug == inherited.mode.slug) {
                     let entry = modes.remove(position);
@@ -249,7 +248,7 @@ impl Manifests {
                 ));
             }
             if earlier.layer == Layer::Builtin && path != DocumentPath::root() {
-                // Such a server declares no groups, so every built-in mode that relies on them would break.
+                // Such a server declares no groups, which would break every built-in mode that relies on them.
                 return found.push(Diagnostic::warning(
                     "W204",
                     name_place(source, &path),
@@ -259,7 +258,7 @@ impl Manifests {
             }
             let replaces = !matches!(manifest.transport, Transport::Builtin(_)) || manifest.settings.is_some();
             if layer == Layer::Project && self.builtin_groups.contains_key(&manifest.name) && replaces {
-                // Built-in modes rely on what these services do, and on what they refuse to do.
+                // Built-in modes rely on what these services do and refuse to do.
                 return found.push(Diagnostic::error(
                     "E102",
                     name_place(source, &path),
@@ -280,8 +279,8 @@ impl Manifests {
         self.services.insert(entry.manifest.name.clone(), entry);
     }
 
-    /// A manifest over a built-in service may change its limits and narrow its groups. If it could move
-    /// `shell` into `read`, every mode that reads would run commands.
+    /// Returns true, with a report, if a manifest adds tools to a built-in group. It may change the service's limits
+    /// and narrow its groups. If it could move `shell` into `read`, every mode that reads could run commands.
     fn widens_builtin(
         &self,
         manifest: &ServiceManifest,
@@ -291,7 +290,7 @@ impl Manifests {
     ) -> bool {
         let Transport::Builtin(name) = &manifest.transport else { return false };
         let at = path.key("transport").key("builtin");
-        // Owned services never get here: they cannot be overridden.
+        // Services with an owner never get here, because they cannot be overridden.
         let Some(groups) = self.builtin_groups.get(name).filter(|_| &manifest.name == name) else {
             found.push(Diagnostic::error(
                 "E117",
@@ -320,7 +319,7 @@ impl Manifests {
     }
 }
 
-/// True, with a report, for a mode that calls itself internal without being built in.
+/// Returns true, with a report, for an internal mode that is not built in.
 fn internal_elsewhere(entry: &ModeEntry, found: &mut Vec<Diagnostic>) -> bool {
     if entry.mode.internal {
         found.push(Diagnostic::error(

@@ -1,36 +1,36 @@
-//! The place of every node of a YAML document: a second parse that keeps positions, for those who must tell a
-//! person where something stands.
+//! Records the position of every node of a YAML document in a second parse, for diagnostics and edits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use saphyr_parser::{Event, Parser, Span as YamlSpan};
 
-/// Aliases may make a document larger than its text; past this many nodes it is a bomb, not a manifest.
+/// The maximum number of nodes. Aliases can make a document much larger than its text; a larger one is an attack.
 pub(super) const MAX_NODES: usize = 200_000;
-/// Where `serde_yaml` stops too. What is nested deeper has no marks, so that dropping them cannot end the stack.
+/// The maximum depth, the same as in `serde_yaml`. Deeper documents get no marks, because dropping them could overflow
+/// the stack.
 pub(super) const MAX_DEPTH: usize = 128;
 
-/// A document's shape, and the first key that stands twice in its mapping: where first, and where again.
+/// The structure of a document, and the first duplicate key: its first and its second position.
 pub(super) struct Marks {
     pub(super) root: Arc<MarkedNode>,
     pub(super) repeated: Option<(TextSpan, TextSpan)>,
 }
 
-/// Why a text has no marks.
+/// The reason why a text has no marks.
 pub(super) enum MarkError {
     /// Not YAML, or nested deeper than the other parser reads.
     Unreadable,
-    /// At this alias it grows past every limit.
+    /// The document exceeds the size limit at this alias.
     TooLarge(TextSpan),
 }
 
-/// The shape of a document with the place of every node. An alias shares the node of its anchor, so a
-/// document with aliases takes no more room than its text.
+/// A node of a document with its position. An alias shares the node of its anchor, so a document with aliases needs no
+/// more memory than its text.
 pub(super) struct MarkedNode {
     pub(super) span: TextSpan,
     pub(super) node: NodeContent,
-    /// Nodes below and including this one, aliases followed.
+    /// The number of nodes including this one, with aliases followed.
     size: usize,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum NodeContent {
     Map(Vec<MarkedEntry>),
 }
 
-/// A key of a mapping, where it stands, and its value.
+/// A key of a mapping, its position and its value.
 pub(super) type MarkedEntry = (String, TextSpan, Arc<MarkedNode>);
 
 #[derive(Clone, Copy)]
@@ -58,11 +58,11 @@ impl From<YamlSpan> for TextSpan {
     }
 }
 
-/// A collection whose end has not been read yet.
+/// A collection whose end has not been parsed yet.
 struct OpenCollection {
     span: TextSpan,
     anchor: usize,
-    /// Present for a mapping.
+    /// `Some` for a mapping.
     mapping: Option<OpenMapping>,
     items: Vec<Arc<MarkedNode>>,
     size: usize,

@@ -1,4 +1,5 @@
-//! A project's `.mcp.json`, the file other tools keep their MCP servers in, read as service manifests.
+//! Reads a project's `.mcp.json`, in which other tools keep their MCP servers, as service manifests. Also creates the
+//! services of clients and recipes.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +39,7 @@ pub(super) fn read(
         }
         match service(name, server) {
             Ok(manifest) => services.push((manifest, at)),
-            // The file belongs to other tools: what they can use and Skein cannot must not stop anything.
+            // The file belongs to other tools, so a server that Skein cannot use is only a warning.
             Err(McpServerError(problem, help)) => found.push(Diagnostic::warning(
                 "W204",
                 source.key_place(&at),
@@ -50,7 +51,7 @@ pub(super) fn read(
     services
 }
 
-/// What is wrong with a server, and what to do about it.
+/// The problem with a server, and help.
 pub(super) struct McpServerError(String, &'static str);
 
 impl McpServerError {
@@ -116,9 +117,8 @@ pub(super) fn manifest(
     }
 }
 
-/// A server that an editor hands over for one session. What it gives is meant as it stands: an editor fills in
-/// variables itself, and ours are not for it.
-/// A name that is `taken` is not: the service becomes `editor-NAME`.
+/// Creates a service from a server that a client passes for one session. Its values are literal: clients fill in
+/// variables themselves and may not use Skein's. If the name is `taken`, the service becomes `editor-NAME`.
 pub fn client_service(name: &str, transport: Transport, taken: impl Fn(&str) -> bool) -> Result<ServiceEntry, String> {
     let written = serde_json::to_string(&transport).unwrap_or_default();
     if written.contains("${env:") {
@@ -131,8 +131,8 @@ pub fn client_service(name: &str, transport: Transport, taken: impl Fn(&str) -> 
     Ok(session_entry(manifest(name_of, Some(name.to_owned()), description, transport), "session/new"))
 }
 
-/// An extension of a recipe as a service of the session that runs it; nothing if it is one that Skein itself has. A
-/// name that is `taken` is not: the service becomes `recipe-NAME`.
+/// Converts an extension of a recipe to a service of its session. `None` if the service is built in. If the name is
+/// `taken`, the service becomes `recipe-NAME`.
 pub fn recipe_service(extension: &Extension, taken: impl Fn(&str) -> bool) -> Result<Option<ServiceEntry>, String> {
     let transport = match extension.kind {
         ExtensionKind::Builtin | ExtensionKind::Platform => return Ok(None),
@@ -176,7 +176,8 @@ pub fn recipe_service(extension: &Extension, taken: impl Fn(&str) -> bool) -> Re
     Ok(Some(entry))
 }
 
-/// A service that a front door answers itself, for one session. `settings` tell it from others of its kind.
+/// Creates a built-in service for one session, which a front end provides. `settings` distinguish it from others of its
+/// kind.
 pub fn session_service(
     name: &str,
     description: &str,
@@ -190,7 +191,7 @@ pub fn session_service(
     session_entry(manifest, "skein")
 }
 
-/// The name as a manifest can hold it, or the same with `prefix` before it.
+/// Converts a name to a valid service name, with `prefix` if it is taken. Fails if both are taken.
 fn free_name(name: &str, prefix: &str, taken: impl Fn(&str) -> bool) -> Result<ServiceName, String> {
     let mut free = service_name(name).map_err(McpServerError::message)?;
     if taken(free.as_str()) {
@@ -214,7 +215,7 @@ fn session_entry(manifest: ServiceManifest, origin: &str) -> ServiceEntry {
     }
 }
 
-/// `GitHub Tools` → `github-tools`.
+/// Converts `GitHub Tools` to `github-tools`. Fails if the result is not a valid name.
 pub(super) fn service_name(name: &str) -> Result<ServiceName, McpServerError> {
     let words: Vec<String> = name
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -232,7 +233,7 @@ pub(super) fn service_name(name: &str) -> Result<ServiceName, McpServerError> {
     }
 }
 
-/// These files write `${NAME}` for an environment variable; manifests write `${env:NAME}`.
+/// Converts `${NAME}`, the form of these files, to `${env:NAME}`, the form of manifests.
 fn variables(text: &str) -> String {
     text.replace("${env:", "${").replace("${", "${env:")
 }

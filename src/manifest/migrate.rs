@@ -1,4 +1,4 @@
-//! The `version` of a manifest: older ones are brought up to date with a note, newer ones are refused.
+//! Checks the `version` of a manifest: migrates older ones with a note, and rejects newer ones.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::model::VERSION;
 use super::yaml::{DocumentPath, SourceFile};
 use crate::diagnostic::Diagnostic;
 
-/// The file cannot be read by this build; the reason has been reported.
+/// This build cannot read the file; the reason was reported.
 pub(super) struct UnsupportedVersion;
 
 pub(super) fn migrate(
@@ -29,7 +29,7 @@ pub(super) fn migrate(
     Ok(())
 }
 
-/// False when the version is missing, newer than this build, or no version at all.
+/// Returns false, with a report, if the version is missing, invalid or newer than this build.
 pub(super) fn check_version(value: &Value, source: &SourceFile, found: &mut Vec<Diagnostic>) -> bool {
     let at = DocumentPath::root().key("version");
     let (code, place, problem, help) = match value.get("version") {
@@ -59,7 +59,7 @@ pub(super) fn check_version(value: &Value, source: &SourceFile, found: &mut Vec<
     false
 }
 
-/// Version 0 is the form in which the idea was first written down: no `kind`, and no descriptions.
+/// Migrates from version 0, the first draft of the format, which had no `kind` and no descriptions.
 fn from_version_0(value: &mut Value) {
     let Some(object) = value.as_object_mut() else { return };
     object.insert("version".to_owned(), json!(VERSION));

@@ -1,7 +1,7 @@
-//! The types of an agent and a service file, exactly as they are written. The JSON Schemas in `schemas/` are
-//! generated from these types, so the doc comments here are what an editor shows while one types.
+//! Defines the types of agent and service files, exactly as written. The JSON Schemas in `schemas/` are generated from
+//! these types, so an editor shows these doc comments as help.
 //!
-//! Invariant: names are only text here; what is left out means the narrowest: no groups, no dependencies, no
+//! Invariant: names are plain text here. A missing field means the narrowest choice: no groups, no dependencies, no
 //! delegates.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::duration::ManifestDuration;
 use super::runtime::AgentRuntime;
 use crate::ids::{AgentName, GroupName, ModeSlug, RoleName, ServiceName, ToolName};
 
-/// The format version this build reads and writes.
+/// The format version that this build reads and writes.
 pub const VERSION: u64 = 1;
 
 /// An agent: something that answers prompts, in one or more modes.
@@ -47,7 +47,7 @@ pub struct AgentManifest {
     /// The mode a session starts in; the first one if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_mode: Option<ModeSlug>,
-    /// Modes this agent may hand work to: `agent/mode`, `agent/*` or `*/*`.
+    /// Modes this agent may delegate to: `agent/mode`, `agent/*` or `*/*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delegates: Vec<DelegatePattern>,
     #[schemars(length(min = 1))]
@@ -68,18 +68,18 @@ pub struct DelegatePattern(
     pub  String,
 );
 
-/// What the agent manifest of the Agent Communication Protocol calls metadata. Skein reads `dependencies`
-/// and `capabilities`; the rest is kept and shown.
+/// The metadata of an agent manifest in the Agent Communication Protocol. Skein uses `dependencies` and `capabilities`;
+/// it keeps and shows the rest.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// The agent's own version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Every service that any of the modes may ask for.
+    /// Every service that any of the modes may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<Dependency>,
-    /// What the agent can do, for routing and for people.
+    /// The abilities of the agent, for routing and for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<Capability>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -109,7 +109,7 @@ pub struct Metadata {
     pub created_at: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
-    /// Anything else, kept as it is.
+    /// Anything else, kept unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<BTreeMap<String, Value>>,
 }
@@ -147,7 +147,7 @@ pub struct Link {
     pub url: String,
 }
 
-/// A service that is needed: its name, or a mapping that says more.
+/// A required service: its name, or a mapping with details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Dependency {
@@ -158,11 +158,11 @@ pub enum Dependency {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DetailedDependency {
-    /// Only `tool` (a service) is wired; `agent` and `model` are kept for readers of the manifest.
+    /// Only `tool` (a service) has an effect; `agent` and `model` are kept for readers of the manifest.
     #[serde(rename = "type", default)]
     pub kind: DependencyKind,
     pub name: ServiceName,
-    /// The mode works without it.
+    /// True if the mode works without it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
@@ -199,7 +199,7 @@ impl Dependency {
     }
 }
 
-/// One way of working of an agent.
+/// A mode of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mode {
@@ -210,10 +210,10 @@ pub struct Mode {
     /// One sentence on what the mode does.
     #[schemars(length(min = 1))]
     pub description: String,
-    /// When a request belongs here; the router reads it.
+    /// When a request belongs to this mode; the router uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when_to_use: Option<String>,
-    /// Requests as people type them; the router learns from them.
+    /// Typical requests; the router learns from them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<String>,
     /// A text file with more examples, one per line, relative to this file. Skein ignores blank lines and lines that
@@ -223,24 +223,24 @@ pub struct Mode {
     /// The Markdown file with the mode's prompt, relative to this file. Required unless the agent is external.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// Which tools the mode may use. An empty list, or none at all, means no tools.
+    /// The tools that the mode may use. An empty or missing list means no tools.
     #[serde(default)]
     pub tool_groups: Vec<GroupEntry>,
-    /// The services the mode asks for.
+    /// The services that the mode uses.
     #[serde(default)]
     pub dependencies: Vec<Dependency>,
-    /// When a call needs a person's consent.
+    /// When a call needs the user's consent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalLevel>,
-    /// Whether tools may be called from code the model writes.
+    /// Whether the model may call tools from code it writes.
     #[serde(default, skip_serializing_if = "CodeExecution::is_off")]
     pub code_execution: CodeExecution,
-    /// Used by Skein itself and never offered to a user. Only built-in modes may be internal.
+    /// Used by Skein itself and never offered to users. Only built-in modes may be internal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub internal: bool,
 }
 
-/// A tool group: its name, or a mapping that narrows it to some files.
+/// A tool group: its name, or a mapping that restricts it to some files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum GroupEntry {
@@ -272,7 +272,7 @@ impl GroupEntry {
     }
 }
 
-/// `auto`: on when the schemas of the mode's tools pass 8 kB.
+/// `auto`: on if the schemas of the mode's tools exceed 8 kB.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CodeExecution {
@@ -288,7 +288,7 @@ impl CodeExecution {
     }
 }
 
-/// A service: an MCP server that agents can ask for.
+/// A service: an MCP server that agents can use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Skein service manifest")]
@@ -304,27 +304,27 @@ pub struct ServiceManifest {
     #[schemars(length(min = 1))]
     pub description: String,
     pub transport: Transport,
-    /// The agent this service belongs to; no other may ask for it. Only built-in services have an owner.
+    /// The agent that owns this service; no other agent may use it. Only built-in services have an owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<AgentName>,
-    /// `planned` services are shown and never started.
+    /// `planned` services are listed and never started.
     #[serde(default)]
     pub status: Readiness,
-    /// One instance for all, or one per session.
+    /// One instance for all sessions, or one per session.
     #[serde(default)]
     pub scope: ServiceSharing,
-    /// Services this one needs, by name or by the role they play; the modes that use it see none of them.
+    /// Services that this one requires, by name or by role; they are hidden from the modes that use it.
     #[serde(default, skip_serializing_if = "Requires::is_empty")]
     pub requires: Requires,
-    /// Which of its tools belong to which tool group.
+    /// The tools of each tool group.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<GroupName, Vec<ToolName>>,
     #[serde(default)]
     pub timeouts: Timeouts,
     #[serde(default)]
     pub restart: Restart,
-    /// Read by the service itself. Only built-in services have settings: `fetch` reads `allow_hosts`, a list of
-    /// `host` or `host:port` that it may reach although they are not public.
+    /// Settings of the service. Only built-in services have any: `fetch` reads `allow_hosts`, a list of `host` or
+    /// `host:port` that it may reach although they are not public.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<BTreeMap<String, Value>>,
 }
@@ -335,7 +335,7 @@ pub enum ServiceKind {
     Service,
 }
 
-/// How the service is reached.
+/// How Skein connects to the service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Transport {
@@ -354,15 +354,16 @@ pub struct StdioTransport {
     pub command: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Variables it gets beside the minimal environment; `${env:NAME}` is resolved at start and never logged.
+    /// Variables in addition to the minimal environment; `${env:NAME}` is resolved at start and never logged.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
 }
 
-/// Variables that make a program load code which its manifest does not show; no service and no external agent may be given one.
-/// Those that honest services need as well, as `PATH`, `PYTHONPATH` or `GIT_SSH_COMMAND`, are shown before a project is trusted.
+/// Variables that make a program load code that its manifest does not show. No service or external agent may set one.
+/// Variables that legitimate services also need, such as `PATH`, `PYTHONPATH` or `GIT_SSH_COMMAND`, are shown before a
+/// project is trusted.
 pub const LOADERS: [&str; 9] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -424,7 +425,7 @@ impl Requires {
         }
     }
 
-    /// Each required service with the role it plays; in a plain list a service plays the role of its own name.
+    /// Returns each required service with its role. In a plain list, the role is the name of the service.
     pub fn roles(&self) -> Vec<(RoleName, &ServiceName)> {
         match self {
             Requires::Services(services) => {
@@ -435,7 +436,7 @@ impl Requires {
     }
 }
 
-/// How long to wait: for the service to start, for one call, and after the last use before it is stopped.
+/// How long to wait for the service to start, for a call, and after the last use before it is stopped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
@@ -454,7 +455,7 @@ impl Default for Timeouts {
     }
 }
 
-/// How often a service that died is started again before its circuit opens.
+/// How often a crashed service is restarted within a period before its circuit opens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Restart {

@@ -1,4 +1,4 @@
-//! A rule about calls, as it is written in a config file and on the command line.
+//! Defines a permission rule as written in a config file and on the command line.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::yaml::{self, SourceFile};
 
-/// Which calls it speaks of, and what is to happen to them.
+/// A permission rule: the calls it matches, and its effect on them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("oneOf" = [{"required": ["tool"]}, {"required": ["host"]}]))]
@@ -21,15 +21,15 @@ pub struct PermissionRule {
     /// The host that a call reaches: `HOST`, `HOST:PORT`, `*.HOST` for its subdomains, or an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What the arguments must look like, by name; `*` stands for any characters. An argument that is not named may
-    /// be anything.
+    /// Patterns for the arguments, by name; `*` stands for any characters. An argument without a pattern may have any
+    /// value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub arguments: BTreeMap<String, String>,
     /// Only for sessions in this folder, as an absolute path; a rule that denies or asks also holds below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^/"))]
     pub project: Option<String>,
-    /// What happens. `deny` counts more than `ask`, and `ask` more than `allow`.
+    /// The effect. `deny` beats `ask`, and `ask` beats `allow`.
     pub then: RuleEffect,
 }
 
@@ -43,7 +43,7 @@ pub enum RuleEffect {
 }
 
 impl RuleEffect {
-    /// As it is written in files.
+    /// Returns the name used in files.
     pub fn as_str(self) -> &'static str {
         match self {
             RuleEffect::Allow => "allow",
@@ -55,13 +55,14 @@ impl RuleEffect {
 
 const FORM: &str = "write `TOOL`, `TOOL: {ARGUMENT: \"PATTERN\"}`, or `host: \"HOST\"`";
 
-/// What the text form of a host rule begins with.
+/// The prefix of a host rule in its text form.
 const HOST: &str = "host:";
 
 impl PermissionRule {
-    /// `developer__shell: {command: "git status*"}`, or the tool alone. `Err` says what is wrong and how to write it.
+    /// Parses `developer__shell: {command: "git status*"}`, a tool alone, or a host rule. Fails with the problem and
+    /// the correct form.
     pub fn from_text(text: &str, then: RuleEffect) -> Result<Self, String> {
-        // Not as YAML: `host: *.example.com` would be an alias there.
+        // Not parsed as YAML, where `host: *.example.com` would be an alias.
         if let Some(host) = text.trim().strip_prefix(HOST).map(str::trim).filter(|host| !host.starts_with('{')) {
             let quoted = |mark| host.strip_prefix(mark).and_then(|host: &str| host.strip_suffix(mark));
             let host = quoted('"').or_else(|| quoted('\'')).unwrap_or(host);
@@ -95,7 +96,7 @@ fn patterns(arguments: Value) -> Result<BTreeMap<String, String>, String> {
     arguments.into_iter().map(pattern).collect()
 }
 
-/// As it is written on the command line.
+/// Formats the rule as on the command line.
 impl std::fmt::Display for PermissionRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(host) = &self.host {

@@ -1,6 +1,6 @@
-//! `${env:NAME}` and `${env:NAME:-DEFAULT}`: a variable of the environment that is filled in at a service's start.
+//! Parses `${env:NAME}` and `${env:NAME:-DEFAULT}`, environment variables that are filled in when a service starts.
 
-/// A variable that a text names, and what stands for it where it is not set.
+/// A variable in a text, and its default if it is not set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placeholder<'a> {
     pub name: &'a str,
@@ -8,7 +8,7 @@ pub struct Placeholder<'a> {
 }
 
 impl<'a> Placeholder<'a> {
-    /// What stands between `${env:` and `}`.
+    /// Parses the text between `${env:` and `}`.
     pub fn of(inside: &'a str) -> Self {
         match inside.split_once(":-") {
             Some((name, default)) => Self { name, default: Some(default) },
@@ -16,12 +16,12 @@ impl<'a> Placeholder<'a> {
         }
     }
 
-    /// Those of a text, in order.
+    /// Returns the placeholders of a text, in order.
     pub fn all_in(text: &'a str) -> impl Iterator<Item = Self> {
         text.split("${env:").skip(1).filter_map(|part| part.split_once('}')).map(|(inside, _)| Self::of(inside))
     }
 
-    /// The text with each exchanged for what is found for it.
+    /// Replaces each placeholder with the result of `find`.
     pub fn fill_in<E>(text: &str, find: impl Fn(Placeholder<'_>) -> Result<String, E>) -> Result<String, E> {
         let mut filled = String::new();
         let mut rest = text;

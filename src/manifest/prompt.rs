@@ -1,5 +1,5 @@
-//! A mode's prompt: Markdown with minijinja variables, checked when it is read, so that a session never meets
-//! a template that cannot be filled in.
+//! Checks and renders a mode's prompt, which is Markdown with minijinja variables. The check happens on loading, so
+//! that a session never gets a prompt that cannot be rendered.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::ids::nearest;
 
 use super::template::{Template, TemplateError, TemplateProblem};
 
-/// What a prompt may refer to. A session fills them in at every turn.
+/// The variables of a prompt. A session sets them in every turn.
 pub const VARIABLES: [&str; 6] = ["agent", "mode", "cwd", "date", "os", "delegates"];
 
-/// A prompt file as it was read.
+/// A prompt file as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
     pub file: String,
@@ -26,11 +26,11 @@ pub struct PromptValues<'a> {
     pub cwd: &'a str,
     pub date: &'a str,
     pub os: &'a str,
-    /// Whom the agent may hand work to, a line each; empty if nobody.
+    /// The modes that the agent may delegate to, one per line; empty if there are none.
     pub delegates: &'a str,
 }
 
-/// Text with variables of its own, filled in under the same limits. Whatever it uses must be among the values.
+/// Renders a text with custom variables under the same limits. Fails if it uses a variable without a value.
 pub fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<String, String> {
     let filled = Template::parse("<string>", text).and_then(|it| it.render(values_of(values)));
     filled.map_err(|TemplateError { line, reason, .. }| {
@@ -42,22 +42,23 @@ fn values_of(values: &BTreeMap<String, String>) -> minijinja::Value {
     minijinja::Value::from_pairs(values.iter().map(|(name, value)| (name.clone(), value.clone())))
 }
 
-/// What a text refers to and does not set itself, sorted; or the line at which it is no template, and why.
+/// Returns the variables that a text uses and does not set itself, sorted. Fails with the line and the reason if it is
+/// not a template.
 pub fn variables_of(text: &str) -> Result<Vec<String>, (Option<usize>, String)> {
     let used = Template::parse("<string>", text).and_then(|template| template.variables());
     used.map_err(|error| (error.line, error.reason))
 }
 
-/// Whether a check may fill in a prompt with stand-ins, to find what only shows then.
+/// Whether a check may render a prompt with placeholder values, to find errors that only rendering shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rendering {
     WithStandIns,
-    /// The prompt may come from a project that is not trusted: it is only read.
+    /// The prompt may come from an untrusted project and is only parsed.
     Never,
 }
 
 impl Prompt {
-    /// The text with its variables filled in.
+    /// Renders the prompt with these values.
     pub fn fill_in(&self, values: &PromptValues<'_>) -> Result<String, String> {
         let PromptValues { agent, mode, cwd, date, os, delegates } = *values;
         let values = minijinja::context! { agent, mode, cwd, date, os, delegates };
@@ -68,7 +69,7 @@ impl Prompt {
         })
     }
 
-    /// Every reason why this prompt could not be filled in.
+    /// Returns every reason why this prompt cannot be rendered.
     pub fn check(&self, rendering: Rendering) -> Vec<Diagnostic> {
         if !self.text.contains("{{") && !self.text.contains("{%") && !self.text.contains("{#") {
             return Vec::new();
@@ -86,7 +87,7 @@ impl Prompt {
             return Vec::new();
         }
         if unknown.is_empty() {
-            // What types the values have shows when a template is filled in, so it is, with stand-ins.
+            // Type errors only show when a template is rendered, so it is rendered with placeholder values.
             let stand_ins = VARIABLES.map(|name| (name.to_owned(), name.to_owned())).into();
             let filled = template.render(values_of(&stand_ins));
             return filled.err().map(|error| self.template_error(&error)).into_iter().collect();
@@ -130,7 +131,7 @@ impl Prompt {
     }
 }
 
-/// minijinja tells which variables are unknown but not where: the first use inside a tag is looked up.
+/// Finds the first use of a variable inside a tag. minijinja reports unknown variables without their location.
 pub fn place_in_tags(file: &str, text: &str, name: &str) -> SourceLocation {
     let mut inside = false;
     for (index, line) in text.lines().enumerate() {

@@ -1,7 +1,7 @@
-//! The types of a recipe, in the format that goose made: a task with parameters, and what it takes to run it. The
-//! schema in `schemas/` is generated from these types, so the doc comments here are what an editor shows.
+//! Defines the types of a recipe in goose's format: a task with parameters, and what it needs to run. The schema in
+//! `schemas/` is generated from these types, so an editor shows these doc comments as help.
 //!
-//! Invariant: only text here. What is filled in, looked up or run is the business of `recipe` and of whoever runs it.
+//! Invariant: these types only hold text. `recipe` and its callers fill in, resolve and run it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::ids::ServiceName;
 
-/// A recipe: a task that can be run again with other values.
+/// A recipe: a task that can run again with other values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Recipe")]
@@ -21,47 +21,47 @@ pub struct RecipeFile {
     #[serde(default = "first_version")]
     #[schemars(regex(pattern = r"^\d+\.\d+\.\d+$"))]
     pub version: String,
-    /// What it is called.
+    /// The display name.
     #[schemars(length(min = 1))]
     pub title: String,
     /// One sentence on what it does.
     #[schemars(length(min = 1))]
     pub description: String,
-    /// How the agent is to work, with `{{ key }}` for a parameter.
+    /// Instructions for the agent, with `{{ key }}` for a parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-    /// What the agent is asked to do, with `{{ key }}` for a parameter.
+    /// The task for the agent, with `{{ key }}` for a parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What differs from run to run.
+    /// The values that differ from run to run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub parameters: Vec<RecipeParameter>,
-    /// Services that it needs.
+    /// Services that the recipe needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub extensions: Vec<Extension>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<RecipeSettings>,
-    /// What the answer must look like.
+    /// The required form of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<RecipeResponse>,
     /// Other recipes that the agent may run as parts of this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub sub_recipes: Vec<SubRecipe>,
-    /// How it is found out whether the work is done, and what happens if it is not.
+    /// Checks whether the work is done, and retries if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
-    /// Short requests to start with, for whoever shows the recipe.
+    /// Short requests to start with, for programs that show the recipe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub activities: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
-    /// What else the agent should know, one text each.
+    /// Additional context for the agent, one text each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub context: Vec<String>,
-    /// Kept as it is.
+    /// Kept unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
 }
@@ -70,19 +70,19 @@ fn first_version() -> String {
     "1.0.0".to_owned()
 }
 
-/// One value that whoever runs the recipe gives.
+/// A value that the user gives when the recipe runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeParameter {
     pub key: ParameterKey,
     pub input_type: InputType,
     pub requirement: Requirement,
-    /// What it is, for whoever is asked for it.
+    /// An explanation for the user who enters the value.
     pub description: String,
-    /// Taken if no value is given. A `file` has none.
+    /// The value to use if none is given. A `file` has no default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Scalar>,
-    /// The values that a `select` may have.
+    /// The possible values of a `select`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<Scalar>,
 }
@@ -92,7 +92,8 @@ pub struct RecipeParameter {
 #[serde(transparent)]
 pub struct ParameterKey(#[schemars(regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"))] pub String);
 
-/// A `date` is written as 2026-01-31; of a `file` the path is given and the text filled in; a `select` has `options`.
+/// A `date` is written as 2026-01-31. For a `file`, the user gives the path, and Skein fills in the text. A `select`
+/// has `options`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputType {
@@ -104,7 +105,7 @@ pub enum InputType {
     Select,
 }
 
-/// A `user_prompt` is asked for at a terminal, and otherwise like one that is `required`.
+/// A `user_prompt` is asked for at a terminal, and otherwise acts like `required`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Requirement {
@@ -113,7 +114,7 @@ pub enum Requirement {
     UserPrompt,
 }
 
-/// Text, a number, true or false. It is text wherever it is filled in.
+/// Text, a number, true or false, filled in as text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Scalar(Value);
@@ -137,7 +138,7 @@ impl JsonSchema for Scalar {
     }
 }
 
-/// A service that the recipe needs: one that Skein has (`builtin`, `platform`), a program (`stdio`) or a server
+/// A service that the recipe needs: a built-in one (`builtin`, `platform`), a program (`stdio`) or a server
 /// (`streamable_http`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -150,42 +151,42 @@ pub struct Extension {
     pub description: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
-    /// Of `stdio`: the program.
+    /// The program of `stdio`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cmd: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Variables that the program gets.
+    /// Variables for the program.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub envs: BTreeMap<String, String>,
-    /// Variables of your environment that the program gets.
+    /// Variables that the program inherits from your environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_keys: Vec<String>,
-    /// Of `streamable_http`: the address.
+    /// The address of `streamable_http`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Seconds that a call may take.
+    /// The maximum time of a call in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout: Option<u32>,
-    /// Only these tools of it; all if left out or empty.
+    /// The tools to use; all if left out or empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub available_tools: Vec<String>,
-    /// Of no meaning here.
+    /// Ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundled: Option<bool>,
-    /// Of `frontend` and `inline_python`, which Skein does not run.
+    /// For `frontend` and `inline_python`, which Skein does not support.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-    /// Of `frontend`, which Skein does not run.
+    /// For `frontend`, which Skein does not support.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
-    /// Of `inline_python`, which Skein does not run.
+    /// For `inline_python`, which Skein does not support.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Of `inline_python`, which Skein does not run.
+    /// For `inline_python`, which Skein does not support.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<String>,
 }
@@ -203,7 +204,7 @@ pub enum ExtensionKind {
 }
 
 impl ExtensionKind {
-    /// As it is written.
+    /// Returns the name used in files.
     pub fn as_str(self) -> &'static str {
         match self {
             ExtensionKind::Stdio => "stdio",
@@ -217,7 +218,7 @@ impl ExtensionKind {
     }
 }
 
-/// What runs it, unless the user says otherwise.
+/// The model and limits, unless the user overrides them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeSettings {
@@ -227,21 +228,21 @@ pub struct RecipeSettings {
     pub goose_model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// How often the model may be asked in one turn.
+    /// The maximum number of model requests in one turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_turns: Option<u32>,
 }
 
-/// The answer is JSON, and nothing else.
+/// Requires an answer that is JSON and nothing else.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeResponse {
-    /// A JSON Schema that the answer must fit.
+    /// A JSON Schema that the answer must match.
     pub json_schema: Map<String, Value>,
 }
 
-/// Another recipe that the agent may run, as a tool `subrecipe__NAME`.
+/// Another recipe that the agent may run, as the tool `subrecipe__NAME`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubRecipe {
@@ -249,36 +250,36 @@ pub struct SubRecipe {
     /// Its file, relative to this one.
     #[schemars(length(min = 1))]
     pub path: String,
-    /// Parameters of it that this recipe decides; the agent gives the others.
+    /// Parameters that this recipe sets; the agent sets the others.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, Scalar>,
-    /// One run after the other, if the agent wants several at once.
+    /// Run one after the other if the agent starts several at once.
     #[serde(default)]
     pub sequential_when_repeated: bool,
-    /// What the agent reads about it; the sub-recipe's own description if left out.
+    /// The description for the agent; the sub-recipe's description if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
 
-/// When the work is done, and how often it is begun anew until it is.
+/// Checks that decide whether the work is done, and the limits for retries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
-    /// How often it is begun anew at most.
+    /// The maximum number of retries; each starts from scratch.
     #[schemars(range(min = 1, max = 100))]
     pub max_retries: u32,
-    /// All of them must succeed.
+    /// All of these must succeed.
     #[schemars(length(min = 1))]
     pub checks: Vec<Check>,
-    /// A command that is run before it is begun anew, as one that cleans up.
+    /// A command that runs before each retry, for example to clean up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub on_failure: Option<String>,
-    /// How long a check may take.
+    /// The maximum time of a check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]
     pub timeout_seconds: Option<u64>,
-    /// How long `on_failure` may take.
+    /// The maximum time of `on_failure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]
     pub on_failure_timeout_seconds: Option<u64>,
@@ -289,7 +290,7 @@ pub struct Retry {
 pub struct Check {
     #[serde(rename = "type")]
     pub kind: CheckKind,
-    /// For the shell; it succeeds if it exits with 0.
+    /// A shell command that succeeds if it exits with 0.
     #[schemars(length(min = 1))]
     pub command: String,
 }

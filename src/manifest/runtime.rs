@@ -1,7 +1,7 @@
-//! How an external agent is started: a program that is there, or a package of npm, PyPI or crates.io, as in the
+//! Defines how an external agent is started: an installed program, or a package of npm, PyPI or crates.io, as in the
 //! registry of the Agent Client Protocol.
 //!
-//! Invariant: pure. What is said here is text; looking for the program and starting it is the launcher's work.
+//! Invariant: pure. These types only describe a program; the launcher finds and starts it.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub enum AgentRuntime {
     Acp(AcpRuntime),
 }
 
-/// Exactly one of `command`, `npx`, `uvx` and `cargo` says what is started; the schema holds a file to that.
+/// Exactly one of `command`, `npx`, `uvx` and `cargo` names the program to start; the schema enforces that.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("oneOf" = [
@@ -29,26 +29,26 @@ pub struct AcpRuntime {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1))]
     pub command: Option<String>,
-    /// A package of npm, started with `npx -y`.
+    /// An npm package, started with `npx -y`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Package")]
     pub npx: Option<Package>,
-    /// A package of PyPI, started with `uvx`.
+    /// A PyPI package, started with `uvx`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Package")]
     pub uvx: Option<Package>,
-    /// A program that `cargo install` has put on the PATH.
+    /// A program that `cargo install` put on the PATH.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Crate")]
     pub cargo: Option<Crate>,
-    /// Arguments of the program; after those of a package.
+    /// Arguments of the program, after those of a package.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Variables it gets beside the minimal environment, instead of a package's of that name; `${env:NAME}` is
-    /// resolved at start.
+    /// Variables in addition to the minimal environment; they override a package's variables. `${env:NAME}` is resolved
+    /// at start.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Variables of yours that it gets as they are, if they are set.
+    /// Variables that it inherits from your environment, if they are set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inherit: Vec<VariableName>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub struct AcpRuntime {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Package {
-    /// Its name, with `@VERSION` where it should stay the same.
+    /// Its name, with `@VERSION` to pin a version.
     #[schemars(length(min = 1))]
     pub package: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -76,11 +76,11 @@ pub struct Package {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Crate {
-    /// Its name, with `@VERSION` where it should stay the same.
+    /// Its name, with `@VERSION` to pin a version.
     #[serde(rename = "crate")]
     #[schemars(length(min = 1))]
     pub name: String,
-    /// The program in it; named like the crate if left out.
+    /// The program in the crate; the crate's name if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1))]
     pub bin: Option<String>,
@@ -95,7 +95,7 @@ pub struct Crate {
 #[serde(transparent)]
 pub struct VariableName(#[schemars(regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))] pub String);
 
-/// `stdio`: a child process of the agent's own. `http`: an address on this machine, for an agent that takes one.
+/// `stdio`: a child process of the agent. `http`: a local address, for an agent that supports HTTP.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Handover {
@@ -110,7 +110,7 @@ impl Handover {
     }
 }
 
-/// How long to wait: for the agent to start, and for a sign of life while it works before it counts as degraded.
+/// How long to wait for the agent to start, and for an update while it works before it counts as degraded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcpTimeouts {
@@ -120,12 +120,12 @@ pub struct AcpTimeouts {
 
 impl Default for AcpTimeouts {
     fn default() -> Self {
-        // A package that is not here yet is fetched first.
+        // A package that is not installed is downloaded first.
         Self { start: ManifestDuration::seconds(60), stale: ManifestDuration::seconds(300) }
     }
 }
 
-/// What is to be started, placeholders not yet filled in.
+/// The program to start, with unresolved placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentProgram {
     pub command: String,
@@ -154,7 +154,7 @@ impl AcpRuntime {
         }
     }
 
-    /// What to do if there is no such program on this machine.
+    /// Returns help for the case that the program is not installed.
     pub fn missing_help(&self) -> String {
         match (&self.npx, &self.uvx, &self.cargo) {
             (Some(_), ..) => "install Node.js, which brings npx".to_owned(),
@@ -167,7 +167,7 @@ impl AcpRuntime {
         }
     }
 
-    /// The arguments and variables that stand with the package.
+    /// Returns the arguments and variables of the package.
     fn package_options(&self) -> (&[String], Option<&BTreeMap<String, String>>) {
         match (self.npx.as_ref().or(self.uvx.as_ref()), &self.cargo) {
             (Some(package), _) => (&package.args, Some(&package.env)),

@@ -1,8 +1,7 @@
-//! The JSON Schemas of agent, service, config and recipe files: generated from the types, checked in under
-//! `schemas/`, and used from there to validate, so that Skein and an editor's language server judge by the
-//! same text.
+//! Validates agent, service, config and recipe files against JSON Schemas. These are generated from the types and
+//! checked in under `schemas/`, so that Skein and an editor's language server use the same text.
 //!
-//! Invariant: says what is wrong in the words of someone who writes YAML, never in those of JSON Schema.
+//! Invariant: messages use the terms of YAML authors, never those of JSON Schema.
 
 use std::sync::LazyLock;
 
@@ -19,7 +18,7 @@ use super::yaml::{DocumentPath, SourceFile};
 use crate::diagnostic::Diagnostic;
 use crate::ids::nearest;
 
-/// What a file describes.
+/// The kind of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentKind {
     Agent,
@@ -32,7 +31,7 @@ impl DocumentKind {
     pub const ALL: [DocumentKind; 4] =
         [DocumentKind::Agent, DocumentKind::Service, DocumentKind::Config, DocumentKind::Recipe];
 
-    /// The schema's file under `schemas/`.
+    /// Returns the name of the schema's file under `schemas/`.
     pub fn file_name(self) -> &'static str {
         match self {
             DocumentKind::Agent => "agent.schema.json",
@@ -74,9 +73,9 @@ impl CompiledSchema {
     }
 }
 
-/// The schema as the types say it; `schemas/` must hold the same.
+/// Generates the schema from the types; the file in `schemas/` must be equal.
 pub fn generate(kind: DocumentKind) -> Value {
-    // Draft 7 is what YAML language servers understand best.
+    // YAML language servers support draft 7 best.
     let generator = SchemaSettings::draft07().into_generator();
     match kind {
         DocumentKind::Agent => generator.into_root_schema_for::<AgentManifest>(),
@@ -87,10 +86,10 @@ pub fn generate(kind: DocumentKind) -> Value {
     .into()
 }
 
-/// A file with more mistakes than this is no manifest, and nobody reads on.
+/// The maximum number of errors reported per file.
 const MAX_FOUND: usize = 100;
 
-/// What the schema finds wrong with a document.
+/// Returns the schema violations of a document.
 pub(super) fn validate(kind: DocumentKind, value: &Value, source: &SourceFile) -> Vec<Diagnostic> {
     let checked = kind.schema();
     let mut found = Vec::new();
@@ -112,7 +111,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &SourceFile, fou
             let known = field_names(error, schema);
             for name in unexpected.iter().take(MAX_FOUND) {
                 let at = source.key_place(&path.key(name));
-                // Where no field is known the keys are names that the writer chooses: groups, roles.
+                // If no fields are known, the author chooses the keys: groups, roles.
                 found.push(if known.is_empty() {
                     let problem = format!("`{name}` is not a name that can stand in {field}");
                     Diagnostic::error("E013", at, problem, "write lower-case words joined by - or _")
@@ -192,8 +191,8 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &SourceFile, fou
     }
 }
 
-/// A value that may take several forms fits none. The form that comes closest is the one that was meant: the
-/// one whose complaints lie deepest in the document.
+/// Explains a value that matches none of several forms. Assumes that the author meant the closest form, which is the
+/// one whose errors are deepest in the document.
 fn explain_choice(
     error: &ValidationError<'_>,
     branches: &[Vec<ValidationError<'static>>],
@@ -229,7 +228,7 @@ fn explain_choice(
             branch.iter().for_each(|e| explain(e, schema, source, found));
         }
         _ => {
-            // Several mappings, told apart by the one field each requires: transport, runtime.
+            // Several mappings that differ in the one field that each requires: transport, runtime.
             let mut fields: Vec<_> = branches
                 .iter()
                 .flatten()
@@ -240,7 +239,7 @@ fn explain_choice(
                 })
                 .collect();
             fields.dedup();
-            // A field that may stand beside them is no misspelling of one.
+            // A field that is allowed next to them is not a misspelling.
             let beside = field_names(error, schema);
             let mut keys = error.instance().as_object().into_iter().flat_map(|object| object.keys());
             let given = keys.find(|key| !beside.contains(&key.as_str()));
@@ -285,7 +284,7 @@ fn path_of(error: &ValidationError<'_>) -> DocumentPath {
     })
 }
 
-/// The schema object that holds the keyword which failed.
+/// Returns the schema object that contains the failed keyword.
 fn parent_schema<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Option<&'a Value> {
     let pointer = error.schema_path().as_str();
     schema.pointer(&pointer[..pointer.rfind('/')?])
@@ -297,14 +296,14 @@ fn field_names<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a st
     properties.into_iter().flat_map(|properties| properties.keys().map(String::as_str)).collect()
 }
 
-/// The fields of which a mapping must have exactly one.
+/// Returns the fields of which a mapping must have exactly one.
 fn alternatives<'a>(error: &ValidationError<'_>, schema: &'a Value) -> Vec<&'a str> {
     let branches = schema.pointer(error.schema_path().as_str()).and_then(Value::as_array);
     let required = branches.into_iter().flatten().filter_map(|branch| branch.get("required")?.get(0)?.as_str());
     required.collect()
 }
 
-/// What text of a certain form looks like: the description that stands beside the pattern it must match.
+/// Returns the form that a text must have: the description next to its pattern. `None` if there is no pattern.
 fn form(error: &ValidationError<'_>, schema: &Value) -> Option<String> {
     let object = parent_schema(error, schema)?;
     object.get("pattern")?;
@@ -316,7 +315,7 @@ fn form(error: &ValidationError<'_>, schema: &Value) -> Option<String> {
 
 fn wrong_type(value: &Value, expected: &str, source: &SourceFile, path: &DocumentPath, help: String) -> Diagnostic {
     let field = if *path == DocumentPath::root() { "the document".to_owned() } else { format!("`{path}`") };
-    // There is no text to point at where nothing was written.
+    // A missing value has no text to point at.
     let at = if value.is_null() { source.key_place(path) } else { source.place(path) };
     Diagnostic::error("E010", at, format!("{field} must be {expected}, not {}", value_text(value)), help)
 }
@@ -351,7 +350,7 @@ fn type_text(kind: &TypeKind) -> String {
     };
     match kind {
         TypeKind::Single(json_type) => name(*json_type).to_owned(),
-        // Optional fields are "T or null" in the schema; nobody needs to be told about the null.
+        // Optional fields are "T or null" in the schema; the message omits the null.
         TypeKind::Multiple(types) => {
             types.iter().filter(|t| *t != JsonType::Null).map(name).collect::<Vec<_>>().join(" or ")
         }

@@ -1,27 +1,27 @@
-//! The settings that apply: which profile is in use, and what the user's and the project's config say together.
+//! Computes the effective settings from the active profile and the configs of the user and the project.
 //!
-//! Invariant: base URLs, names of keys, windows and prices are the user's alone. A project chooses models, agent and
-//! mode, and can switch services off, never on.
+//! Invariant: base URLs, key names, context windows and prices come from the user only. A project chooses models, agent
+//! and mode, and can disable services but not enable them.
 
 use std::collections::BTreeMap;
 
 use super::{Config, Layer, Manifests, ModelFacts, Moderator, Profile, ProviderAddress};
 use crate::ids::{AgentName, ModeSlug, ServiceName};
 
-/// The profile that is used when no config names one.
+/// The profile to use when no config names one.
 const DEFAULT: &str = "default";
 
-/// What the configs say, in one.
+/// The combined settings of all configs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub processor: Option<String>,
     pub accelerator: Option<String>,
-    /// The accelerator of the user alone: who judges calls is not up to a project.
+    /// The user's accelerator. A project must not choose the judge of calls.
     pub users_accelerator: Option<String>,
-    /// The processor of the user alone.
+    /// The user's processor.
     pub users_processor: Option<String>,
     pub moderator: Moderator,
-    /// The user's services that are enabled; all of them if `None`.
+    /// The user's enabled services; `None` means all.
     pub services: Option<Vec<ServiceName>>,
     pub agent: Option<AgentName>,
     /// Always a mode of `agent`.
@@ -40,11 +40,12 @@ impl Settings {
             |config: &Option<Config>, name: &str| config.as_ref().and_then(|it| it.profiles.get(name).cloned());
         let asked = named(&project).unwrap_or_else(|| DEFAULT.to_owned());
         let of_project = profile(&project, &asked);
-        // A project may name one of the user's profiles; one of its own stands on the user's choice.
+        // A project may name one of the user's profiles; a profile in the project's config extends the user's active
+        // one.
         let theirs = if of_project.is_none() { named(&project) } else { None };
         let base = theirs.or(named(&user)).unwrap_or_else(|| DEFAULT.to_owned());
         let mut of_user = profile(&user, &base).unwrap_or_default();
-        // Whichever profile a project names, the services that the user has left out stay out.
+        // Services that the user's profile leaves out stay disabled, even if a project names another profile.
         let own = profile(&user, &named(&user).unwrap_or_else(|| DEFAULT.to_owned())).unwrap_or_default();
         of_user.services = intersect(own.services, of_user.services);
         let (models, providers) = user.map(|user| (user.models, user.providers)).unwrap_or_default();
@@ -57,7 +58,7 @@ impl Settings {
         models: BTreeMap<String, ModelFacts>,
         providers: BTreeMap<String, ProviderAddress>,
     ) -> Self {
-        // A mode belongs to its agent, so they come together.
+        // A mode belongs to its agent, so both come from the same profile.
         let (agent, mode) =
             if project.agent.is_some() { (project.agent, project.mode) } else { (user.agent, user.mode) };
         let services = intersect(user.services, project.services);
@@ -76,18 +77,18 @@ impl Settings {
         }
     }
 
-    /// Whether a service of the user is one of those that the group `mcp` speaks of.
+    /// Returns true if a user's service is enabled.
     pub(super) fn enables(&self, service: &ServiceName) -> bool {
         self.services.as_ref().is_none_or(|services| services.contains(service))
     }
 }
 
-/// A recording is a file that trust in a project does not cover, so a project cannot name one.
+/// Returns false for a recording. Trust in a project does not cover that file, so a project cannot name one.
 fn is_model(name: &str) -> bool {
     !name.starts_with("replay:")
 }
 
-/// What is in both lists; no list at all leaves nothing out.
+/// Returns the services in both lists; `None` means all services.
 fn intersect(one: Option<Vec<ServiceName>>, other: Option<Vec<ServiceName>>) -> Option<Vec<ServiceName>> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.into_iter().filter(|name| other.contains(name)).collect()),

@@ -1,8 +1,8 @@
-//! Templates under limits: what they may use, how much they may do, and how long their text may be.
+//! Renders templates under limits on what they may use, how much work they may do, and how long their output may be.
 //!
 //! Invariant: a template is parsed and inspected before it is compiled, because compiling already evaluates constants.
-//! No expression that passes makes a value that grows with the number of steps. Two variables cannot be joined into one
-//! value, and filters that make longer text have a limit on all of it.
+//! No accepted expression makes a value that grows with the number of steps. Two variables cannot be joined into one
+//! value, and filters that produce text share one limit.
 
 use std::borrow::Cow;
 use std::io;
@@ -13,20 +13,20 @@ use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Stmt, UnaryOpKind};
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, functions, machinery};
 
-/// Enough for any prompt with a loop or two; a template that wants more is an accident or an attack.
+/// The maximum number of steps. A prompt with a few loops needs less; more is a mistake or an attack.
 const FUEL: u64 = 50_000;
-/// Bytes of a text that was filled in.
+/// The maximum length of the output in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Bytes that all filters of one template may read and write.
+/// The maximum number of bytes that all filters of one template may read and write.
 const MAX_WORK: usize = 16 << 20;
-/// Numbers that `range` gives.
+/// The maximum number of elements of a `range`.
 const MAX_RANGE: usize = 1_000;
-/// Columns that `indent` adds.
+/// The maximum width of `indent`.
 const MAX_INDENT: usize = 100;
-/// What a part costs that `split` or `lines` makes, with the memory around it.
+/// The cost of a part that `split` or `lines` makes, including its memory overhead.
 const PART_COST: usize = 32;
 
-/// Filters that a template may use. Those that make text are replaced by ones with a limit.
+/// The filters that a template may use. Those that produce text are replaced by limited versions.
 const FILTERS: [&str; 21] = [
     "abs",
     "bool",
@@ -51,7 +51,7 @@ const FILTERS: [&str; 21] = [
     "upper",
 ];
 
-/// Why a text cannot be used as a template.
+/// The reason why a text cannot be used as a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub(super) struct TemplateError {
@@ -60,14 +60,14 @@ pub(super) struct TemplateError {
     pub(super) kind: TemplateProblem,
 }
 
-/// What the author can do about it.
+/// The kind of problem, which determines the help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemplateProblem {
-    /// It is no template, or fails with these values.
+    /// Not a template, or it fails with these values.
     Invalid,
-    /// It uses something that templates do not have here.
+    /// It uses a feature that is not available here.
     Unavailable,
-    /// It takes too long or gets too long.
+    /// It exceeds a limit on time or length.
     OverLimit,
 }
 
@@ -95,14 +95,14 @@ pub(super) struct Template<'a> {
 }
 
 impl<'a> Template<'a> {
-    /// Parses and inspects a text without evaluating any of it.
+    /// Parses and inspects a text without evaluating it.
     pub(super) fn parse(name: &'a str, text: &'a str) -> Result<Self, TemplateError> {
         let parsed = machinery::parse(text, name, minijinja::syntax::SyntaxConfig::default())?;
         inspect_statement(&parsed)?;
         Ok(Self { environment: environment(), name, text })
     }
 
-    /// The variables that the text refers to and does not set itself, sorted.
+    /// Returns the variables that the text uses and does not set itself, sorted.
     pub(super) fn variables(&self) -> Result<Vec<String>, TemplateError> {
         let template = self.environment.template_from_named_str(self.name, self.text)?;
         let mut used: Vec<_> = template.undeclared_variables(false).into_iter().collect();
@@ -111,7 +111,7 @@ impl<'a> Template<'a> {
         Ok(used)
     }
 
-    /// The text with its variables filled in.
+    /// Renders the text with these values.
     pub(super) fn render(&self, values: Value) -> Result<String, TemplateError> {
         let template = self.environment.template_from_named_str(self.name, self.text)?;
         let mut output = LimitedOutput::default();
@@ -143,7 +143,7 @@ impl io::Write for LimitedOutput {
     }
 }
 
-/// The bytes that filters may still read and write.
+/// The number of bytes that filters may still read and write.
 #[derive(Clone)]
 struct WorkBudget(Arc<AtomicUsize>);
 
@@ -351,7 +351,7 @@ fn inspect_arguments(arguments: &[CallArg<'_>]) -> Result<(), TemplateError> {
     })
 }
 
-/// A list of variables is a value that can hold another one twice, and that one another.
+/// Rejects lists and mappings of variables. Such a value can contain another one twice, and so grow exponentially.
 fn inspect_literal(line: u16, items: &[Expr<'_>]) -> Result<(), TemplateError> {
     let constant = |item: &Expr<'_>| match item {
         Expr::Const(_) | Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) => true,

@@ -1,9 +1,9 @@
-//! Text of a YAML or JSON file to a JSON value, and a path in that value back to a line and column.
+//! Parses YAML or JSON text to a JSON value, and maps a path in that value back to a line and column.
 //!
-//! The value comes from `serde_yaml` (or `serde_json`), which keep no positions. Those come from a second,
-//! marked parse (`marks.rs`), which runs only when a diagnostic needs a place or aliases must be weighed.
+//! The value comes from `serde_yaml` or `serde_json`, which keep no positions. A second, marked parse (`marks.rs`)
+//! provides them. It runs only if a diagnostic needs a location or if the document has aliases.
 //!
-//! Invariant: the only user of `serde_yaml`; no file is read here.
+//! Invariant: the only user of `serde_yaml`. No file is read here.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +15,16 @@ use super::json::{DUPLICATE, Strict};
 use super::marks::{MAX_DEPTH, MAX_NODES, MarkError, Marks, NodeContent, TextSpan, mark};
 use crate::diagnostic::{Diagnostic, SourceLocation};
 
-/// A place costs a walk through the text and holds its line. Past this many in one file, which no person made,
-/// the file's name must do.
+/// The maximum number of locations per file. Each takes a pass through the text and stores a line. After that,
+/// diagnostics only name the file.
 const MAX_PLACES: usize = 200;
 
-/// One file as it was read.
+/// A file as read.
 pub struct SourceFile {
     pub file: String,
     pub text: String,
     marks: OnceLock<Result<Marks, MarkError>>,
-    /// How many places have been looked up so far.
+    /// The number of locations looked up so far.
     located: AtomicUsize,
 }
 
@@ -43,12 +43,12 @@ impl SourceFile {
         self.marks.get_or_init(|| mark(&self.text)).as_ref()
     }
 
-    /// The place of the value at `path`, or of the nearest thing around it that exists.
+    /// Returns the location of the value at `path`, or of the nearest existing value around it.
     pub fn place(&self, path: &DocumentPath) -> SourceLocation {
         self.locate(path, EntryPart::Value)
     }
 
-    /// The place of the key that the last step of `path` names.
+    /// Returns the location of the key in the last step of `path`.
     pub fn key_place(&self, path: &DocumentPath) -> SourceLocation {
         self.locate(path, EntryPart::Key)
     }
@@ -139,7 +139,7 @@ impl fmt::Display for DocumentPath {
     }
 }
 
-/// Reads the one document of a file. Syntax is all that can be wrong here.
+/// Parses the single document of a file. Fails only for syntax errors.
 pub fn parse(source: &SourceFile) -> Result<Value, Box<Diagnostic>> {
     if source.text.trim_start_matches('\u{feff}').trim().is_empty() {
         return Err(empty(source));
@@ -164,7 +164,7 @@ fn parse_json(source: &SourceFile) -> Result<Value, Box<Diagnostic>> {
         if message.starts_with(DUPLICATE) {
             return duplicate_key(source, &message);
         }
-        // Its columns count bytes.
+        // serde_json counts columns in bytes.
         let line = source.text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
         let column = line.char_indices().take_while(|(byte, _)| *byte < error.column()).count();
         let (message, help) = if error.is_eof() {
@@ -179,14 +179,14 @@ fn parse_json(source: &SourceFile) -> Result<Value, Box<Diagnostic>> {
     })
 }
 
-/// The parsers only know where the mapping begins or ends; the marked parse knows both keys.
+/// Reports a duplicate key. The parsers only know the start or end of the mapping; the marked parse knows both keys.
 fn duplicate_key(source: &SourceFile, message: &str) -> Box<Diagnostic> {
     let key = message.strip_prefix(DUPLICATE).unwrap_or_default().trim_matches('"');
-    let problem = format!("the key `{key}` stands twice in one mapping");
+    let problem = format!("the key `{key}` appears twice in one mapping");
     let help = "keep one of the two entries";
     Box::new(match source.marks().map(|marks| marks.repeated) {
         Ok(Some((first, second))) => Diagnostic::error("E003", source.at(second), problem, help)
-            .with_related(source.at(first), "it stands here first"),
+            .with_related(source.at(first), "first defined here"),
         Ok(None) | Err(_) => Diagnostic::error("E003", SourceLocation::file(&source.file), problem, help),
     })
 }
@@ -215,7 +215,7 @@ fn parse_yaml(source: &SourceFile) -> Result<Value, Box<Diagnostic>> {
                     "E006",
                     second_document(source).unwrap_or(place),
                     "the file holds more than one document",
-                    "keep one document per file: move what follows `---` to a file of its own",
+                    "keep one document per file: move what follows `---` to its own file",
                 )
             } else if starts_with_tab(&place) {
                 Diagnostic::error("E003", place, "not valid YAML: a tab cannot indent", "indent with spaces")
@@ -238,8 +238,8 @@ fn syntax_help(message: &str) -> &'static str {
     }
 }
 
-/// Where brackets go deeper than any parser reads. Both parsers take quadratic time to find that out, so it is
-/// counted first; brackets in quotes and comments count too, but nobody leaves that many open.
+/// Returns the location where brackets are nested deeper than any parser reads. Both parsers take quadratic time for
+/// that, so this counts first. Brackets in quotes and comments count too, which does not matter in practice.
 fn too_deep(source: &SourceFile) -> Option<SourceLocation> {
     let mut depth = 0_usize;
     for (index, byte) in source.text.bytes().enumerate() {
@@ -267,8 +267,7 @@ fn second_document(source: &SourceFile) -> Option<SourceLocation> {
     Some(SourceLocation::at(&source.file, &source.text, line + 1, 1, 3))
 }
 
-/// Both parsers end their messages with "at line L column C", which the place says already, and then what they
-/// were busy with.
+/// Removes "at line L column C" and everything after it; the diagnostic has the location already.
 fn strip_location(message: &str) -> String {
     match message.find(" at line ") {
         Some(end) => message[..end].to_owned(),
@@ -276,7 +275,7 @@ fn strip_location(message: &str) -> String {
     }
 }
 
-/// Counts the nodes a document has once its aliases are followed, without following them.
+/// Fails if a document has too many nodes with its aliases followed. Counts them without expanding the aliases.
 fn weigh(source: &SourceFile) -> Result<(), Box<Diagnostic>> {
     let too_large = |place| {
         Box::new(Diagnostic::error(
@@ -288,7 +287,7 @@ fn weigh(source: &SourceFile) -> Result<(), Box<Diagnostic>> {
     };
     match source.marks() {
         Err(MarkError::TooLarge(at)) => Err(too_large(source.at(*at))),
-        // A text the marked parser cannot read may still hold a bomb that the other one would build.
+        // A text that the marked parser cannot read may still be a bomb for the other parser.
         Err(MarkError::Unreadable) if source.text.matches('*').count() > 64 => {
             Err(too_large(SourceLocation::file(&source.file)))
         }
@@ -296,11 +295,11 @@ fn weigh(source: &SourceFile) -> Result<(), Box<Diagnostic>> {
     }
 }
 
-/// What YAML can say and JSON cannot.
+/// A YAML construct that JSON cannot express.
 struct Unfit {
     problem: String,
     part: EntryPart,
-    /// The way to it, from the inside out: it is written down only once something is wrong.
+    /// The path to it from the inside out, collected while the error propagates.
     steps: Vec<PathStep>,
 }
 

@@ -1,5 +1,5 @@
-//! Questions of a turn, put to the user of the client as elicitations: a form with one choice for consent, and whatever
-//! a service or an agent outside asks as it is.
+//! Sends the questions of a turn to the client's user as elicitations. A permission request becomes a form with one
+//! choice; elicitations of services are forwarded unchanged.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::broker::{Asker, ExternalPermissionRequest, PermissionRequest, Permiss
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 use crate::tool::{strip_invisible, truncate};
 
-/// The one field of a form about consent.
+/// The only field of a form for a permission request.
 const FIELD: &str = "answer";
 const ALLOW: &str = "allow";
 const ALLOW_ALWAYS: &str = "allow in this session";
@@ -26,10 +26,10 @@ const ALLOW_IN_PROJECT: &str = "allow in this project";
 const REFUSE: &str = "reject";
 const REFUSE_ALWAYS: &str = "reject in this session";
 
-/// The longest that is shown of a call's arguments; whoever cannot see all of them is told so.
+/// Maximum number of bytes shown of a call's arguments; the question gives the number of bytes left out.
 const ARGUMENTS: usize = 16 * 1024;
 
-/// What the client can ask its user.
+/// The kinds of elicitations that the client supports.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ElicitationSupport {
     forms: bool,
@@ -39,19 +39,19 @@ pub(super) struct ElicitationSupport {
 impl ElicitationSupport {
     pub(super) fn of(client: ClientCapabilities) -> Self {
         let Some(can) = client.elicitation else { return Self::default() };
-        // One that names neither is of the time when there were only forms.
+        // A client that names neither predates pages and supports forms.
         Self { forms: can.form.is_some() || can.url.is_none(), pages: can.url.is_some() }
     }
 }
 
-/// A question on its way to the client.
+/// A question that the client has not answered. `answer` goes to the turn that waits in `McpAsker`.
 pub(super) struct PendingQuestion {
     pub(super) params: ElicitRequestParams,
     answer: oneshot::Sender<Option<ElicitResult>>,
 }
 
 impl PendingQuestion {
-    /// As a request of its own.
+    /// Sends the question as a separate request to the client, and its response to the turn.
     pub(super) async fn put(self, client: &Peer<RoleServer>) {
         let request = ServerRequest::ElicitRequest(ElicitRequest::new(self.params));
         let said = match client.send_request(request).await {
@@ -62,7 +62,7 @@ impl PendingQuestion {
                 None
             }
         };
-        // The turn may have been cancelled meanwhile.
+        // Fails only if the turn was cancelled.
         drop(self.answer.send(said));
     }
 
@@ -71,7 +71,8 @@ impl PendingQuestion {
     }
 }
 
-/// Asks whether a session may work in a folder. `None` if the client cannot ask its user. The receiver gets the answer.
+/// Creates the question whether a session may work in a folder, and the receiver of the answer. `None` if the client
+/// does not support forms.
 pub(super) fn about_folder(
     folder: &Path,
     reach: ElicitationSupport,
@@ -86,13 +87,13 @@ pub(super) fn about_folder(
     Some((PendingQuestion { params, answer }, answered))
 }
 
-/// True if the user accepted the form and chose to allow.
+/// Returns true if the user accepted the form and chose to allow.
 pub(super) fn allows(said: Option<ElicitResult>) -> bool {
     matches!(said, Some(ElicitResult { action: ElicitationAction::Accept, content: Some(content), .. })
         if content[FIELD].as_str() == Some(ALLOW))
 }
 
-/// The schema of a form with one choice.
+/// Returns the schema of a form with one choice.
 fn choice(options: &[&str]) -> Value {
     json!({
         "type": "object",
@@ -101,10 +102,10 @@ fn choice(options: &[&str]) -> Value {
     })
 }
 
-/// Asks through whichever request the turn of the moment answers.
+/// An asker that sends questions through the request that the current turn answers.
 pub(super) struct McpAsker {
     to: Mutex<Option<(mpsc::UnboundedSender<PendingQuestion>, ElicitationSupport)>>,
-    /// Somebody should have been asked in this turn, and nobody could be.
+    /// A question of this turn had no answer, because the client cannot ask its user or failed.
     unavailable: AtomicBool,
     rules: Arc<dyn RuleStore>,
 }
@@ -114,7 +115,7 @@ impl McpAsker {
         Self { to: Mutex::default(), unavailable: AtomicBool::new(false), rules }
     }
 
-    /// From the beginning of a turn to that of the next.
+    /// Sets the channel to the client and its abilities, from the start of a turn to the start of the next one.
     pub(super) fn set_client(&self, sender: mpsc::UnboundedSender<PendingQuestion>, reach: ElicitationSupport) {
         *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Some((sender, reach));
         self.unavailable.store(false, Ordering::Relaxed);
@@ -124,7 +125,7 @@ impl McpAsker {
         self.unavailable.load(Ordering::Relaxed)
     }
 
-    /// What the user says; nothing if nobody can be asked in this way.
+    /// Returns the user's response. `None` if the client does not support this kind of question or gave no response.
     async fn put(&self, params: Option<ElicitRequestParams>) -> Option<ElicitResult> {
         let to = self.to.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let can = |(_, reach): &(_, ElicitationSupport)| match &params {
@@ -146,7 +147,7 @@ impl McpAsker {
         said
     }
 
-    /// The value of the one field, if the user accepted the form.
+    /// Sends a form with one choice and returns the chosen option.
     async fn ask_choice(&self, message: &str, options: &[&str]) -> FormChoice {
         match self.put(form(message, choice(options))).await {
             None => FormChoice::Unavailable,
@@ -160,7 +161,7 @@ impl McpAsker {
 }
 
 enum FormChoice {
-    /// By its place among those that were offered.
+    /// The index of the chosen option.
     Option(usize),
     None,
     Unavailable,
@@ -189,7 +190,7 @@ impl Asker for McpAsker {
                     ALLOW => PermissionResponse::Allow,
                     ALLOW_ALWAYS => PermissionResponse::AllowAlways,
                     ALLOW_IN_PROJECT => {
-                        // What was consented to runs, whether or not the rule can be kept.
+                        // The user has allowed the call, so it runs even if the rule cannot be saved.
                         if let Some(Err(problem)) = question.rule.map(|rule| self.rules.keep(&rule)) {
                             tracing::warn!(problem, "a rule was not kept");
                         }
@@ -204,7 +205,7 @@ impl Asker for McpAsker {
 
     fn choose(&self, choosing: ExternalPermissionRequest) -> BoxFuture<'_, Option<String>> {
         Box::pin(async move {
-            // Two may have one name.
+            // Two options may have the same name.
             let names: Vec<_> = choosing.options.iter().map(|option| strip_invisible(&option.name)).collect();
             let twice = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
             let shown: Vec<_> = names
@@ -254,7 +255,7 @@ fn fields(content: Option<Value>) -> Map<String, Value> {
     }
 }
 
-/// A call for a person who cannot see anything else of it.
+/// Describes a call in full, because the user sees nothing else of it.
 fn question_text(question: &PermissionRequest) -> String {
     let who = question.by.as_deref().unwrap_or("The agent");
     let title = question.title.as_deref().map(|title| format!(" ({title})")).unwrap_or_default();

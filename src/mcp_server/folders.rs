@@ -1,24 +1,24 @@
-//! The folders in which sessions may work: those below the start folder and the roots, and those that the client's user
-//! allowed.
+//! Checks the folders in which sessions may work: those below the start folder and the roots, and those that the
+//! client's user has allowed.
 //!
-//! Invariant: folders are compared with links resolved, and a session works in the resolved folder.
+//! Invariant: folders are compared with symbolic links resolved, and a session works in the resolved folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 pub(super) struct WorkFolders {
-    /// Resolved.
+    /// With symbolic links resolved.
     roots: Vec<PathBuf>,
-    /// Allowed by the user of the client, until the program ends.
+    /// Folders that the client's user has allowed, until the program ends.
     allowed: Mutex<Vec<PathBuf>>,
 }
 
-/// Why no session works in a folder.
+/// The reason why a session cannot work in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FolderError {
     #[error("`cwd` must be the absolute path of a folder that exists, unlike `{}`", .0.display())]
     NoFolder(PathBuf),
-    /// Resolved; the user of the client can allow it.
+    /// The resolved folder, which the client's user can allow.
     #[error(
         "`{}` is not below the folder in which `skein mcp --agents` was started, and the user did not allow it; start skein \
          with `--root {}` to allow it",
@@ -29,12 +29,13 @@ pub(super) enum FolderError {
 }
 
 impl WorkFolders {
-    /// Roots that do not exist allow nothing.
+    /// Allows the folders below `roots`. Ignores roots that do not exist.
     pub(super) fn new(roots: &[PathBuf]) -> Self {
         Self { roots: roots.iter().filter_map(|root| root.canonicalize().ok()).collect(), allowed: Mutex::default() }
     }
 
-    /// The folder with links resolved, if a session may work there.
+    /// Returns the folder with symbolic links resolved. Fails if it is not an existing folder with an absolute path, or
+    /// if sessions may not work there.
     pub(super) fn resolve(&self, folder: &Path) -> Result<PathBuf, FolderError> {
         let real = folder.canonicalize().ok().filter(|real| folder.is_absolute() && real.is_dir());
         let real = real.ok_or_else(|| FolderError::NoFolder(folder.to_owned()))?;
@@ -46,7 +47,7 @@ impl WorkFolders {
         }
     }
 
-    /// Allows a resolved folder and what is below it.
+    /// Allows a resolved folder and all folders below it.
     pub(super) fn allow(&self, real: PathBuf) {
         self.allowed.lock().unwrap_or_else(PoisonError::into_inner).push(real);
     }

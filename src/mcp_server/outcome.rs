@@ -1,4 +1,4 @@
-//! The end of a turn as the result of a call.
+//! Converts the end of a turn to the result of a tool call.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::json;
@@ -8,12 +8,12 @@ use super::turn::TurnResult;
 use crate::agents::StopReason;
 use crate::tool::strip_invisible;
 
-/// Nothing was done, and why.
+/// Returns an error result for a call that started no turn.
 pub(super) fn refusal_result(problem: String) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(strip_invisible(&problem))])
 }
 
-/// `None` if the turn went away without a word, which is how it ends with the program.
+/// Returns the result of a turn. `ended` is `None` if the turn was dropped, which happens when the program ends.
 pub(super) async fn of(talk: &OpenSession, ended: Option<TurnResult>) -> CallToolResult {
     let id = talk.session.id();
     let (reason, failed) = match ended {
@@ -26,7 +26,7 @@ pub(super) async fn of(talk: &OpenSession, ended: Option<TurnResult>) -> CallToo
     let mut content = vec![ContentBlock::text(text.clone())];
     content.extend(failed.as_deref().map(|problem| ContentBlock::text(strip_invisible(problem))));
     content.extend(talk.notes().await.into_iter().map(|note| ContentBlock::text(strip_invisible(&note))));
-    content.push(ContentBlock::text(format!("To go on with this, give `session`: {id}")));
+    content.push(ContentBlock::text(format!("To continue, give `session`: {id}")));
     let mut result = if failed.is_some() { CallToolResult::error(content) } else { CallToolResult::success(content) };
     result.structured_content = Some(json!({
         "session": id, "agent": mode.agent, "mode": mode.mode, "stop_reason": reason, "text": text,
@@ -34,16 +34,18 @@ pub(super) async fn of(talk: &OpenSession, ended: Option<TurnResult>) -> CallToo
     result
 }
 
-/// What it is called, and what to do if it is a failure.
+/// Returns the name of a stop reason. For a failure, also returns the error and how to continue.
 fn reason(ending: &StopReason, unheard: bool) -> (&'static str, Option<String>) {
     match ending {
         StopReason::EndTurn => ("end_turn", None),
         StopReason::MaxTokens => ("max_tokens", None),
         StopReason::Refusal => ("refusal", None),
-        StopReason::Exhausted { why } => ("max_turn_requests", Some(format!("{why}; ask for less at once, or go on"))),
+        StopReason::Exhausted { why } => {
+            ("max_turn_requests", Some(format!("{why}; ask for less at once, or continue")))
+        }
         StopReason::Cancelled => ("cancelled", Some("it was cancelled".to_owned())),
         StopReason::CallRefused { tool } => ("end_turn", Some(refusal(tool, unheard))),
-        StopReason::Failed { why } => ("error", Some(format!("{why}; go on with it when that works again"))),
+        StopReason::Failed { why } => ("error", Some(format!("{why}; continue when that works again"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a client hears of a turn while it runs: calls, notices, and how far the answer has got.
+//! Reports the progress of a running turn to the client: tool calls, notices and the answer so far.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use crate::agents::{Event, Notifier, StatusUpdate};
 use crate::conversation::ToolUse;
 use crate::tool::{strip_invisible, strip_to_line, truncate};
 
-/// What a slow client has not taken yet; more is dropped.
+/// Messages that are buffered for a slow client; when the buffer is full, further ones are dropped.
 const BUFFER: usize = 64;
-/// How often it is told how far the answer has got.
+/// How often the answer so far is sent.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// The longest that is told of the arguments of a call.
+/// Maximum length of the arguments of a call in a message.
 const ARGUMENTS: usize = 200;
 
 pub(super) struct ProgressNotifier {
@@ -34,7 +34,7 @@ impl ProgressNotifier {
     }
 
     fn tell(&self, message: String) {
-        // Full means that the client is slow: it misses some, and hears the next.
+        // If the buffer is full, the client is slow and this message is dropped.
         drop(self.sender.try_send(message));
     }
 

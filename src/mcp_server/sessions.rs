@@ -1,4 +1,4 @@
-//! The sessions behind the tools: new ones, and those that an answer named before.
+//! Opens the sessions of tool calls: new ones, and those that an earlier answer named.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use crate::manifest::ApprovalLevel;
 use crate::project::{Project, ProjectLoader};
 use crate::session::{Session, SessionPorts, SessionRoots, SessionSettings, Sessions};
 
-/// So many stay open when nobody works in them, with what was allowed in them. The others are opened again from the
-/// store if somebody comes back.
+/// Maximum number of idle sessions that stay open and keep their consents. A call for another one opens it again from
+/// the store.
 const MAX_IDLE_SESSIONS: usize = 16;
 
 pub(super) struct OpenSessions {
@@ -22,11 +22,11 @@ pub(super) struct OpenSessions {
     cwd: PathBuf,
     folders: WorkFolders,
     approval: Option<ApprovalLevel>,
-    /// Held while one is opened, so that one session is one thing. The one that was used last stands at the end.
+    /// The open sessions, last used at the end. Locked while a session is opened, so that it is open at most once.
     open: tokio::sync::Mutex<Vec<Arc<OpenSession>>>,
 }
 
-/// Why a session was not opened.
+/// The reason why a session was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpenError {
     #[error(transparent)]
@@ -41,19 +41,20 @@ impl From<String> for OpenError {
     }
 }
 
-/// A session that is open.
+/// An open session of a tool.
 pub(super) struct OpenSession {
     pub(super) session: Arc<Session>,
     pub(super) mode: ModeId,
     pub(super) asker: Arc<McpAsker>,
-    /// It was opened again, and an agent outside has to take it up, too.
+    /// The session was opened again and its external agent, if any, has not resumed it yet.
     pub(super) reopened: AtomicBool,
-    /// What the client should know about its folder, until it is told.
+    /// Notices about the folder. `None` once they were taken.
     notes: Mutex<Option<Vec<String>>>,
 }
 
 impl OpenSession {
-    /// What is to be told with the first answer: about the folder, and services that are not there.
+    /// Returns the notices for the first answer: about the folder and about missing services. Empty after the first
+    /// call.
     pub(super) async fn notes(&self) -> Vec<String> {
         let Some(mut notes) = self.notes.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Vec::new();
@@ -61,7 +62,7 @@ impl OpenSession {
         if let Ok(binding) = self.session.binding().await {
             let missed = binding.missing_services().iter().filter(|absent| absent.is_expected());
             notes
-                .extend(missed.map(|absent| format!("the service {} is not there: {}", absent.service, absent.reason)));
+                .extend(missed.map(|absent| format!("service `{}` is unavailable: {}", absent.service, absent.reason)));
         }
         notes
     }
@@ -86,12 +87,13 @@ impl OpenSessions {
         }
     }
 
-    /// Where sessions may work.
+    /// Returns the folders in which sessions may work.
     pub(super) fn folders(&self) -> &WorkFolders {
         &self.folders
     }
 
-    /// The session that is wanted, in this mode.
+    /// Opens the session that the arguments name, or a new one. Fails if its folder is not allowed, or if the named
+    /// session is unknown or has another mode or folder.
     pub(super) async fn open(&self, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
         let mut open = self.open.lock().await;
         let talk = match wanted.session.as_deref() {
@@ -129,9 +131,9 @@ impl OpenSessions {
         let stored = stored.ok_or_else(|| format!("there is no session `{id}`; leave `session` out for a new one"))?;
         let of = format!("{}/{}", stored.agent, stored.mode);
         check(id, &of, &stored.cwd, mode, wanted)?;
-        // A session that another program began may work anywhere.
+        // A session that another program created may be in any folder.
         self.folders.resolve(&stored.cwd)?;
-        // The manifests and the trust of its folder are what counts.
+        // The manifests and the trust of the session's folder apply.
         let project = self.project(&stored.cwd, mode).await?;
         let asker = Arc::new(McpAsker::new(Arc::clone(&project.rules)));
         let fallback = self.choice(mode, &project);
@@ -142,7 +144,7 @@ impl OpenSessions {
         Ok(talk)
     }
 
-    /// What holds in a folder, if it has the mode.
+    /// Loads the project of a folder. Fails if it has errors or does not have the mode.
     async fn project(&self, cwd: &Path, mode: &ModeId) -> Result<Project, String> {
         let (projects, folder) = (Arc::clone(&self.projects), cwd.to_owned());
         let opened = tokio::task::spawn_blocking(move || projects.open(&folder)).await;
@@ -175,7 +177,7 @@ fn host(project: &Project, asker: &Arc<McpAsker>) -> SessionPorts {
     SessionPorts { broker, models, external_agents: outside, asker, editor: None, client_services: Vec::new() }
 }
 
-/// A session that is open, if it is one of this tool's.
+/// Returns an open session if it fits the tool and its arguments. Otherwise returns it with the error.
 fn check_match(
     talk: Arc<OpenSession>,
     mode: &ModeId,

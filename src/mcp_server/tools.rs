@@ -1,4 +1,4 @@
-//! Modes as tools: `ask_agent_mode`, what each is for, and what it takes and gives.
+//! Defines the tools for modes, named `ask_agent_mode`: their descriptions, input and output schemas.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use crate::ids::ModeId;
 use crate::manifest::{AgentEntry, ModeEntry};
 use crate::tool::strip_invisible;
 
-/// What many clients take at most.
+/// Maximum length of a tool name in many clients.
 const MAX_NAME: usize = 64;
 
-/// By name.
+/// The tools and their modes, by tool name.
 #[derive(Debug)]
 pub(super) struct AgentTools(BTreeMap<String, (ModeId, Tool)>);
 
-/// The arguments of each.
+/// The arguments of every tool.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AskArguments {
@@ -59,7 +59,7 @@ impl AgentTools {
     }
 }
 
-/// `a_b/c` and `a/b_c` would have one name: the second gets a number.
+/// Returns a unique tool name. `a_b/c` and `a/b_c` would have the same name, so the second one gets a number.
 fn name(mode: &ModeId, taken: impl Fn(&str) -> bool) -> String {
     let mut plain = format!("ask_{}_{}", mode.agent, mode.mode);
     plain.truncate(MAX_NAME);
@@ -81,7 +81,7 @@ fn tool(name: String, agent: &AgentEntry, entry: &ModeEntry) -> Tool {
     let mut tool = Tool::new(name, description, Arc::new(input()));
     tool.title = Some(strip_invisible(&format!("{agent_title}: {mode_title}")));
     tool.output_schema = Some(Arc::new(output()));
-    // It may do whatever its own tools do.
+    // A mode may do anything that its tools do.
     tool.annotations = Some(ToolAnnotations::from_raw(None, Some(false), None, Some(false), Some(true)));
     tool
 }
@@ -93,7 +93,7 @@ fn input() -> JsonObject {
             "prompt": {"type": "string", "description": "What to do, with all that the agent needs to know"},
             "session": {
                 "type": "string",
-                "description": "The session that an earlier answer of this tool named, to go on with it",
+                "description": "The session to continue, as named by an earlier answer of this tool",
             },
             "cwd": {
                 "type": "string",

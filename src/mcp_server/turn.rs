@@ -1,4 +1,4 @@
-//! A turn that runs by itself: whoever has its ends hears of it, answers its questions, and ends it by letting go.
+//! Runs a turn on its own task. The handle receives progress and questions; dropping it cancels the turn.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,14 +22,14 @@ pub(super) struct BackgroundTurn {
     pub(super) questions: mpsc::UnboundedReceiver<PendingQuestion>,
     pub(super) progress: mpsc::Receiver<String>,
     pub(super) ended: oneshot::Receiver<TurnResult>,
-    /// How often the client was told something.
+    /// Number of progress messages so far.
     pub(super) count: u64,
     cancel: CancellationToken,
     _let_go: DropGuard,
 }
 
 impl BackgroundTurn {
-    /// `Err` if the session is busy.
+    /// Starts a turn on its own task. Fails if the session is busy.
     pub(super) fn begin(
         talk: Arc<OpenSession>,
         prompt: String,
@@ -48,7 +48,7 @@ impl BackgroundTurn {
         let cancel = scope.cancelled().child_token();
         let (running, cancelled, orchestrator) = (Arc::clone(&talk), cancel.clone(), orchestrator.clone());
         scope.spawn(async move {
-            // The words of another program: they do not choose who works.
+            // Another program wrote this prompt, so it cannot select an agent.
             let wish = PromptOptions { plan_only: false, from_user: false };
             let prompt = vec![Content::text(prompt)];
             let seated = if running.reopened.swap(false, Ordering::Relaxed) {
@@ -64,7 +64,7 @@ impl BackgroundTurn {
                 Ok(()) => orchestrator.prompt(begun, prompt, wish, Arc::new(front), &cancelled).await,
                 Err(error) => Err(error.into()),
             };
-            // Whoever let go of the turn does not hear of its end.
+            // Fails only if the handle was dropped.
             drop(over.send(ended));
         });
         Ok(Self {

@@ -1,5 +1,5 @@
-//! What happens in a session that works for another, told in the other one: its calls as calls there, its words as the
-//! progress of the call that handed the work over, its questions as questions of that session.
+//! Forwards the events of a child session to its parent. Tool calls become calls of the parent, text becomes progress
+//! of the delegating call, and permission requests become requests of the parent.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -11,16 +11,16 @@ use crate::conversation::ToolUse;
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
 use crate::tool::{Activity, CallContext, CallProgress};
 
-/// Hears a child and tells its parent.
+/// Receives the events of a child session and forwards them to its parent.
 #[derive(Clone)]
 pub(super) struct ChildNotifier {
-    /// Of the turn in which the work was handed over; gone with it, while work in the background goes on.
+    /// Notifier of the parent turn that delegated the work. Dead after that turn ends, while background work continues.
     pub(super) parent: Option<Weak<dyn Notifier>>,
-    /// Of the call that handed the work over.
+    /// Context of the call that delegated the work.
     pub(super) call: CallContext,
-    /// Who works, as `agent/mode`.
+    /// The mode that works, as `agent/mode`.
     pub(super) who: String,
-    /// Whoever hears of the child apart.
+    /// Notifier that shows the child as a separate session, if the client supports that.
     pub(super) apart: Option<Arc<dyn Notifier>>,
 }
 
@@ -34,7 +34,8 @@ impl ChildNotifier {
     }
 }
 
-/// Calls of several children cannot be mistaken for each other, nor for the parent's own.
+/// Prefixes a call id with the id of the delegating call. This keeps the calls of several children and of the parent
+/// distinct.
 fn inner_id(outer: &CallContext, id: &str) -> String {
     format!("{}.{id}", outer.id.as_deref().unwrap_or_default())
 }
@@ -52,7 +53,7 @@ impl Notifier for ChildNotifier {
         let Some(parent) = self.parent() else { return };
         match event {
             Event::External { means, heard, .. } => {
-                // Whoever hears it apart has heard it as it came.
+                // `apart` has already received the original event.
                 let only_parent = Self { apart: None, ..self.clone() };
                 notify_native(&only_parent, means, heard);
             }
@@ -61,7 +62,7 @@ impl Notifier for ChildNotifier {
                 parent.log(Event::ToolStarted { call: ToolUse { id: self.id(&call.id), ..call }, by });
             }
             Event::ToolEnded { id, name, outcome, activity } => {
-                // The plan that is shown is the parent's.
+                // The visible to-do list is the parent's.
                 let activity = activity.into_iter().filter(|activity| !matches!(activity, Activity::TodoList(_)));
                 parent.log(Event::ToolEnded { id: self.id(&id), name, outcome, activity: activity.collect() });
             }
@@ -102,17 +103,17 @@ impl Notifier for ChildNotifier {
     }
 }
 
-/// Asks whoever is asked in the parent, saying who wants to know.
+/// Forwards requests to the parent's asker and adds who asks.
 pub(super) struct ChildAsker {
     pub(super) asker: Arc<dyn Asker>,
     pub(super) call: CallContext,
     pub(super) who: String,
-    /// The child's own, when it is known.
+    /// Id of the child session. Set after the child has been created.
     pub(super) session: Arc<OnceLock<String>>,
 }
 
 impl ChildAsker {
-    /// A service of the child, in the parent.
+    /// Names a service of the child for the parent's user.
     fn name_in_parent(&self, by: &str) -> String {
         format!("{by} of {}", self.who)
     }

@@ -1,5 +1,5 @@
-//! Who should work on a prompt that does not say it: what the router says, and a model where the router is unsure or there
-//! is more than one thing to do.
+//! Routes a prompt that names no mode. The router decides; a model decides if the router is unsure or the prompt has
+//! several parts.
 
 use super::adviser::advice;
 use super::route::{self, DecisionSource, Route, RoutingDecision};
@@ -10,18 +10,18 @@ use crate::llm::Provider;
 use crate::manifest::{AgentEntry, Settings};
 use crate::router::Router;
 
-/// Who works on what nobody is sure about, unless a profile says otherwise.
+/// Mode for prompts that no mode fits with enough confidence, unless a profile names another one.
 const DEFAULT: &str = "goose/assistant";
 
-/// A decision, and what it took.
+/// A routing decision and the tokens it used.
 pub(super) struct DecisionOutcome {
     pub(super) decision: RoutingDecision,
     pub(super) usage: Usage,
-    /// Why no model was heard that was asked.
+    /// Why the adviser's answer could not be used. `None` if it was used or not requested.
     pub(super) problem: Option<String>,
 }
 
-/// `own` is the mode that decides, and does itself what cannot be handed over.
+/// Routes `text`. `own` is the deciding mode; it also does the work that cannot be delegated.
 pub(super) async fn route_prompt(
     plan: &Plan,
     own: &ModeId,
@@ -31,7 +31,7 @@ pub(super) async fn route_prompt(
 ) -> DecisionOutcome {
     let mut decision = route::route_by_router(text, router, &default_mode(plan, own, router));
     if decision.is_compound() {
-        // Whoever decides cannot be handed a part; the next best does it.
+        // The deciding mode cannot be delegated a part, so the next best mode gets it.
         for route in decision.routes.iter_mut().filter(|route| route.mode == *own) {
             let next = router.rank(&route.task).into_iter().find(|ranked| ranked.mode != *own);
             if let Some(next) = next {
@@ -50,7 +50,7 @@ pub(super) async fn route_prompt(
                 mode: part.mode.clone(),
                 confidence: 1.0,
                 reason: part.why.clone(),
-                // One part is the whole request, in the user's own words.
+                // A single part is the whole request, in the user's own words.
                 task: if parts.len() == 1 { text.to_owned() } else { part.task.clone() },
                 after: part.after.iter().filter_map(place).collect(),
             };
@@ -69,7 +69,7 @@ pub(super) async fn route_prompt(
     }
 }
 
-/// The mode of the profile, if it can be handed work, or goose's own.
+/// Returns the mode of the profile if work can be delegated to it, else [`DEFAULT`], else `own`.
 fn default_mode(plan: &Plan, own: &ModeId, router: &Router) -> ModeId {
     let settings = Settings::of(plan.manifests());
     let chosen = settings.agent.as_ref().and_then(|agent| match &settings.mode {
@@ -80,7 +80,7 @@ fn default_mode(plan: &Plan, own: &ModeId, router: &Router) -> ModeId {
     chosen.filter(known).or_else(|| DEFAULT.parse().ok().filter(known)).unwrap_or_else(|| own.clone())
 }
 
-/// The whole request for whoever decides: its parts cannot be handed over.
+/// Returns a route for the whole request to the deciding mode, because its parts cannot be delegated.
 fn whole_request(own: &ModeId, text: &str) -> Route {
     let reason = "it needs several at once".to_owned();
     Route { mode: own.clone(), confidence: 1.0, reason, task: text.to_owned(), after: Vec::new() }

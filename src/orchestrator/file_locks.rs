@@ -1,7 +1,7 @@
-//! Agents that work side by side write to one file one after the other: whoever writes to it first has it until its
-//! task ends, and others wait.
+//! Serializes writes of parallel tasks to the same file. The first task that writes to a file holds it until the task
+//! ends; other tasks wait.
 //!
-//! Invariant: no two wait for each other. Whoever would close such a circle is told so and can do something else.
+//! Invariant: tasks never deadlock. A task whose wait would close a cycle gets an error and can do other work.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::broker::WriteLock;
 
-/// Who writes to which file, for all tasks of a session.
+/// The file locks of all tasks of a session.
 #[derive(Debug)]
 pub(super) struct FileLocks {
     state: Mutex<State>,
@@ -21,9 +21,9 @@ pub(super) struct FileLocks {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The task that has each file.
+    /// The task that holds each file.
     held: HashMap<PathBuf, String>,
-    /// Whom each task waits for.
+    /// The task that each waiting task waits for.
     waits: HashMap<String, String>,
 }
 
@@ -34,7 +34,8 @@ impl Default for FileLocks {
 }
 
 impl FileLocks {
-    /// The way to its files for one task. `waiting` is told what it waits for.
+    /// Returns the write lock of one task. Calls `waiting` once per acquisition, with a description, if the task has to
+    /// wait.
     pub(super) fn of(
         self: &Arc<Self>,
         task: &str,
@@ -43,7 +44,7 @@ impl FileLocks {
         Arc::new(TaskWriteLock { locks: Arc::clone(self), task: task.to_owned(), waiting: Box::new(waiting) })
     }
 
-    /// The task has ended; its files are free.
+    /// Releases the files of a task that has ended.
     pub(super) fn release(&self, task: &str) {
         let mut state = self.state();
         state.held.retain(|_, holder| holder != task);
@@ -58,7 +59,7 @@ impl FileLocks {
 }
 
 impl State {
-    /// Takes all the files, or none and says which is another's.
+    /// Takes all the files or none. The error is a file that another task holds, and that task.
     fn take(&mut self, task: &str, files: &[PathBuf]) -> Result<(), (PathBuf, String)> {
         let other = files.iter().find_map(|file| {
             self.held.get(file).filter(|holder| *holder != task).map(|holder| (file.clone(), holder.clone()))
@@ -74,7 +75,7 @@ impl State {
 
     fn leads_to(&self, from: &str, task: &str) -> bool {
         let mut at = from;
-        // Nobody waits in a circle, so this ends.
+        // Waits never form a cycle, so this loop ends.
         while let Some(next) = self.waits.get(at) {
             if next == task {
                 return true;
@@ -91,7 +92,7 @@ struct TaskWriteLock {
     waiting: Box<dyn Fn(String) + Send + Sync>,
 }
 
-/// Waits no more, whichever way the waiting ends.
+/// Removes the task from the waiting list when dropped.
 struct WaitGuard<'a>(&'a TaskWriteLock);
 
 impl Drop for WaitGuard<'_> {
@@ -123,7 +124,7 @@ impl WriteLock for TaskWriteLock {
                         (self.waiting)(format!("waits for task `{holder}`, which writes to {file}"));
                     }
                 }
-                // The sender lives as long as the writer.
+                // The sender lives as long as the locks.
                 drop(changed.changed().await);
             }
         })

@@ -1,8 +1,8 @@
-//! What earlier sessions of the project say on the matter of a prompt: a few short pieces, each with its session and
-//! day, or nothing.
+//! Finds excerpts of earlier sessions of the project that relate to a prompt. Each is short and carries its session and
+//! date.
 //!
-//! Invariant: nothing is better than noise. A piece has rare words in common with the prompt, holds no secret, and the
-//! same store and prompt give the same pieces.
+//! Invariant: no excerpt is better than an irrelevant one. An excerpt shares rare words with the prompt and contains no
+//! secret. The same store and prompt give the same excerpts.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,31 +12,32 @@ use crate::secrets;
 use crate::store::{self, COUNTED, RecallMatch, StoredMessage, TermStats, TermWeights, sessions_of_project};
 use crate::tool::strip_to_line;
 
-/// How many pieces there are at most, and how long they are together, in bytes.
+/// Maximum number of excerpts, and their total size in bytes.
 pub(super) const MAX_EXCERPTS: usize = 3;
 pub(super) const MAX_BYTES: usize = 1_500;
-/// Of the words of one message, and of the answer to it, in characters.
+/// Maximum excerpt of a question, and of the answer to it, in characters.
 const MAX_QUESTION_CHARS: usize = 160;
 const MAX_ANSWER_CHARS: usize = 240;
-/// The beginning of a prompt tells what it is about.
+/// Only the beginning of a prompt is searched for words; it usually states the topic.
 const MAX_PROMPT_CHARS: usize = 4_000;
 const MAX_WORDS: usize = 24;
-/// Messages that are looked at more closely.
+/// Maximum number of messages that are examined.
 const MAX_CANDIDATES: usize = 24;
-/// What the words in common must weigh: as two that each stand in some thirty messages, or more that are less rare.
+/// Minimum weight of the shared words: two words that each occur in about thirty messages, or more words that are less
+/// rare.
 const MIN_WEIGHT: f64 = 5.0;
-/// And which share of all the words of the prompt: one that is mostly about something else has nothing to do with it.
+/// Minimum share of the weight of all words of the prompt. A message below it is mostly about another topic.
 const MIN_SHARE: f64 = 0.2;
-/// A word in no more messages than this says enough alone, among at least so many events.
+/// A shared word in at most this many messages is enough alone, if the store has at least [`MIN_EVENTS`] events.
 const MAX_RARE_COUNT: usize = 2;
 const MIN_EVENTS: u64 = 200;
-/// Shorter words are seldom about anything.
+/// Minimum lengths in characters: of any word, and of a number or a word that is enough alone.
 const SHORT: usize = 3;
 const LONG: usize = 5;
-/// How far around the words a secret is looked for: what is cut off must not be its first half.
+/// Characters around an excerpt that are checked for secrets, so that it cannot contain the first half of one.
 const MARGIN: usize = 120;
 
-/// Words that say nothing of the matter. Frequent ones that are not here are found to be frequent.
+/// Words without topic. Frequent words that are missing here get a low weight.
 const STOP_WORDS: &str = "a about after again all already also always an and another any are around as at back be because been \
     before being between both but by can cannot could did do does doing don done down each else even ever every few file \
     files find first for from get gets getting give go goes going good got had has have having he hello help her here hers \
@@ -51,12 +52,12 @@ const STOP_WORDS: &str = "a about after again all already also always an and ano
     einen einer es für hat habe hier ich ihr im ist ja jetzt kann kein keine mal man mehr mein mit nach nicht noch nur oder \
     schon sein sich sie sind und uns von vor war was wenn wer wie wir wird wo zu zum zur";
 
-/// A piece of an earlier session.
+/// An excerpt of an earlier session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RecallExcerpt {
-    /// `[session day, message]`, which no other piece has.
+    /// `[session day, message]`; unique per excerpt.
     pub(super) citation: String,
-    /// One line.
+    /// One line of text.
     pub(super) text: String,
 }
 
@@ -66,8 +67,8 @@ impl RecallExcerpt {
     }
 }
 
-/// The pieces that have to do with `about`, the best first. Sessions in `without` are left out: the one that asks, and
-/// those that belong to it. A store that cannot be read gives nothing, because a turn can do without.
+/// Returns the excerpts that match `about`, best first. Skips the sessions in `without`: the caller's session and its
+/// relatives. Returns nothing if the store cannot be read, because a turn can run without excerpts.
 pub(super) async fn extract(
     store: &store::SessionStore,
     about: &str,
@@ -106,7 +107,7 @@ async fn pieces(
         }
         let Some(text) = quote_match(store, kindred, &words).await? else { continue };
         let piece = RecallExcerpt { citation: citation(kindred), text };
-        // A copy of a session says the same once more.
+        // A copied session contains the same text again.
         if bytes + piece.line().len() < MAX_BYTES && texts.insert(piece.text.clone()) {
             bytes += piece.line().len() + 1;
             found.push(piece);
@@ -115,7 +116,7 @@ async fn pieces(
     Ok(found)
 }
 
-/// The words of a prompt that can be about something, each once, in their order.
+/// Returns the words of a prompt that carry topic, each once, in order.
 fn content_words(about: &str) -> Vec<String> {
     let plain: HashSet<&str> = STOP_WORDS.split_whitespace().collect();
     let about: String = about.chars().take(MAX_PROMPT_CHARS).collect::<String>().to_lowercase();
@@ -129,17 +130,17 @@ fn content_words(about: &str) -> Vec<String> {
     words.map(str::to_owned).take(MAX_WORDS).collect()
 }
 
-/// A rare word alone weighs as much.
+/// The store drops matches below [`MIN_WEIGHT`]. A single rare word weighs at least that much.
 const TERM_WEIGHTS: TermWeights = TermWeights { word: weight, least: MIN_WEIGHT };
 
-/// What a word counts that stands in so many messages: the rarer, the more. One that nobody has used is as rare as can
-/// be, and speaks for another matter.
+/// Returns the weight of a word that occurs in `messages` messages: the rarer, the higher. A word in no message has the
+/// highest weight and counts towards another topic.
 fn weight(messages: usize) -> f64 {
     let (all, with) = (f64::from(COUNTED as u32), f64::from(u32::try_from(messages.max(1)).unwrap_or(u32::MAX)));
     (1.0 + all / with).ln()
 }
 
-/// The bar.
+/// Returns whether a message shares enough words with the prompt.
 fn matters(kindred: &RecallMatch, common: &TermStats, words: &[String]) -> bool {
     let weights =
         |places: &mut dyn Iterator<Item = usize>| places.map(|place| weight(common.frequency[place])).sum::<f64>();
@@ -155,7 +156,7 @@ fn citation(kindred: &RecallMatch) -> String {
     format!("[session {short}, {}, message {}]", clock::date(kindred.said.at), kindred.said.seq)
 }
 
-/// What was said, around the words, and what came of it; nothing if it holds a secret.
+/// Returns the message around the shared words and its answer. `None` if either contains a secret.
 async fn quote_match(
     store: &store::SessionStore,
     kindred: &RecallMatch,
@@ -176,8 +177,8 @@ async fn quote_match(
     })
 }
 
-/// At most so many characters of the text from about where one of the words stands, of whole words; nothing if there is a
-/// secret in or near them.
+/// Returns at most `length` characters of whole words, starting shortly before the first shared word. `None` if there
+/// is a secret in or near them.
 fn excerpt(text: &str, words: &[&str], length: usize) -> Option<String> {
     let line: Vec<char> = strip_to_line(&text.chars().take(100_000).collect::<String>()).chars().collect();
     let from = place(&line, words).saturating_sub(length / 4);
@@ -195,7 +196,7 @@ fn excerpt(text: &str, words: &[&str], length: usize) -> Option<String> {
     Some(format!("{before}{}{after}", line[from..end].iter().collect::<String>()))
 }
 
-/// Where the first of the words begins, or a form of it; the beginning if none is there.
+/// Returns the index of the first of the words or of one of its forms, or 0 if none occurs.
 fn place(line: &[char], words: &[&str]) -> usize {
     let lower: Vec<char> = line.iter().map(|c| c.to_lowercase().next().unwrap_or(*c)).collect();
     let stems: Vec<Vec<char>> = words.iter().map(|word| stem(word)).collect();
@@ -206,7 +207,7 @@ fn place(line: &[char], words: &[&str]) -> usize {
     (0..lower.len()).find(begins).unwrap_or_default()
 }
 
-/// What most forms of a word begin with.
+/// Returns the prefix that most forms of a word share.
 fn stem(word: &str) -> Vec<char> {
     let letters: Vec<char> = word.chars().collect();
     letters[..letters.len().saturating_sub(2).max(4).min(letters.len())].to_vec()

@@ -1,7 +1,6 @@
-//! From a prompt to who takes it on: what the user says first, then the router, and where that is unsure the
-//! default mode, with what else it might have been.
+//! Decides which mode gets a prompt: the user's choice, then the router, then the default mode with alternatives.
 //!
-//! Invariant: pure. Every front door decides here, and shows what was decided.
+//! Invariant: pure functions. Every front end routes through them and shows the decision.
 
 use serde_json::{Value, json};
 
@@ -10,25 +9,25 @@ use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
 use crate::manifest::AgentEntry;
 use crate::router::{RankedMode, Router, THRESHOLD, split};
 
-/// How many other modes are shown.
+/// Number of alternative modes in a decision.
 const ALTERNATIVES: usize = 3;
-/// By so much the best must be before the next.
+/// Minimum lead in confidence of the best mode over the second.
 const MIN_LEAD: f64 = 0.1;
-/// Letters of a word that says something.
+/// Minimum length of a word that counts as content.
 const MIN_WORD_LETTERS: usize = 4;
 
-/// Who decided.
+/// The source of a routing decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecisionSource {
-    /// The user: `@agent/mode`.
+    /// The user, with `@agent/mode`.
     Explicit,
-    /// The router in this program.
+    /// The built-in router.
     Embedded,
-    /// A model that was asked.
+    /// The adviser model.
     Model,
-    /// Whoever worked before goes on.
+    /// The mode of the previous prompt continues.
     Continuing,
-    /// Nobody was sure.
+    /// No mode had enough confidence.
     Default,
 }
 
@@ -44,29 +43,29 @@ impl DecisionSource {
     }
 }
 
-/// One task and the mode it goes to.
+/// One task and the mode it is routed to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     pub mode: ModeId,
     pub confidence: f64,
     pub reason: String,
     pub task: String,
-    /// The routes whose tasks come before this one, by their place.
+    /// Indices of the routes whose tasks must end before this one starts.
     pub after: Vec<usize>,
 }
 
-/// Where a prompt goes, and why.
+/// The routes of a prompt and the reason for them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutingDecision {
     /// At least one; more if the prompt is compound.
     pub routes: Vec<Route>,
     pub by: DecisionSource,
-    /// What else it might have been, the best first.
+    /// Other modes that fit, best first.
     pub alternatives: Vec<RankedMode>,
 }
 
 impl RoutingDecision {
-    /// What the user chose.
+    /// Returns the decision for a mode that the user chose.
     pub(super) fn explicit(mode: ModeId, task: String) -> Self {
         let reason = "you chose it".to_owned();
         let route = Route { mode, confidence: 1.0, reason, task, after: Vec::new() };
@@ -98,12 +97,12 @@ impl RoutingDecision {
     }
 }
 
-/// More digits would promise more than is known.
+/// Rounds to three digits; more would suggest a precision that the router does not have.
 fn round_confidence(confidence: f64) -> f64 {
     (confidence * 1000.0).round() / 1000.0
 }
 
-/// A prompt that names a mode which cannot be had.
+/// A prompt names a mode that does not exist or cannot be selected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; {help}")]
 pub struct UnknownModeError {
@@ -111,7 +110,7 @@ pub struct UnknownModeError {
     pub help: String,
 }
 
-/// What the router says, or the default if it is unsure.
+/// Returns the router's decision, or the default mode if the router is unsure.
 pub(super) fn route_by_router(prompt: &str, router: &Router, default: &ModeId) -> RoutingDecision {
     let ranked = router.rank(prompt);
     let tasks = split(prompt, router);
@@ -140,18 +139,18 @@ pub(super) fn route_by_router(prompt: &str, router: &Router, default: &ModeId) -
     RoutingDecision { routes, by: if sure { DecisionSource::Embedded } else { DecisionSource::Default }, alternatives }
 }
 
-/// Whether one mode stands out. Where two are as good, or the prompt hardly says anything, nobody should pretend.
+/// Returns whether one mode leads clearly. False if two modes are close or the prompt has no content words.
 fn is_sure(prompt: &str, ranked: &[RankedMode]) -> bool {
     let says =
         prompt.split(|c: char| !c.is_alphanumeric()).filter(|word| word.chars().count() >= MIN_WORD_LETTERS).count();
     let second = ranked.get(1).map_or(0.0, |second| second.confidence);
-    // What the user has chosen for this very prompt is certain.
+    // The user chose this mode for this exact prompt before.
     let stands_out = |best: &RankedMode| best.confidence >= 1.0 || best.confidence - second >= MIN_LEAD;
     says > 0 && ranked.first().is_some_and(|best| best.confidence >= THRESHOLD && stands_out(best))
 }
 
-/// The mode that a prompt begins with, as `@coding/backend` or `@coding`, and the rest of it. Other words with an
-/// `@` are files and names, and stay text.
+/// Returns the mode that a prompt starts with, as `@coding/backend` or `@coding`, and the rest of the prompt. Any other
+/// word with an `@` is a file or a name and stays text.
 pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeId, &'a str)>, UnknownModeError> {
     let Some(after) = prompt.trim_start().strip_prefix('@') else { return Ok(None) };
     let end = after.find(char::is_whitespace).unwrap_or(after.len());
@@ -171,7 +170,8 @@ pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeI
     }
 }
 
-/// Lower-case words joined by `-` or `_`; a file name has a dot.
+/// Returns whether `text` consists of lower-case words joined by `-` or `_`. File names have a dot, so they do not
+/// match.
 fn is_name(text: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     text.starts_with(|c: char| c.is_ascii_lowercase()) && text.split(['-', '_']).all(part)
@@ -194,7 +194,8 @@ fn mode_of(agent: &AgentEntry, slug: &str) -> Result<ModeId, UnknownModeError> {
     Err(UnknownModeError { problem: format!("the agent `{name}` has no mode `{slug}`"), help })
 }
 
-/// A name that is nearly one of ours was meant to be; any other may be a folder.
+/// Returns an error if `name` resembles a known name and is probably a typo. `None` for other names, which may be
+/// folders.
 fn nearest_mode_error(name: &str, with_mode: bool, plan: &Plan) -> Option<UnknownModeError> {
     let known: Vec<String> = plan
         .agents()
@@ -209,7 +210,7 @@ fn nearest_mode_error(name: &str, with_mode: bool, plan: &Plan) -> Option<Unknow
     Some(UnknownModeError { problem: format!("there is no {what} `{name}`"), help: format!("did you mean `@{near}`?") })
 }
 
-/// The mode that a label names, for cases and corrections: `agent/mode`, never an internal one.
+/// Parses a label `agent/mode` of a test case or correction. Fails for unknown and internal modes.
 pub fn parse_mode(text: &str, plan: &Plan) -> Result<ModeId, UnknownModeError> {
     let (agent, slug) = text.split_once('/').ok_or_else(|| UnknownModeError {
         problem: format!("`{text}` is not of the form agent/mode"),

@@ -1,4 +1,4 @@
-//! The router of each set of manifests, learned when a prompt first needs it, and what users corrected.
+//! Caches one router per plan, trained when a prompt first needs it, and stores the users' corrections.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use crate::router::{self, Router};
 use crate::secrets;
 use crate::store::{self, CorrectionStore};
 
-/// Below the data folder.
+/// File and folder below the data folder.
 const CORRECTIONS: &str = "routes.db";
 const ROUTERS: &str = "router";
-/// As many folders as an editor has open at once.
+/// Matches the number of folders that an editor typically has open.
 const MAX_CACHED_ROUTERS: usize = 8;
 
 type CachedRouter = (Arc<Plan>, Arc<Router>);
@@ -28,8 +28,8 @@ impl RouterCache {
         Self { data, routers: Mutex::default() }
     }
 
-    /// The router for those whom `own` may hand work to and itself, with what was corrected in this project. Corrections
-    /// that cannot be read are told and left out: a route is better than none.
+    /// Returns the router over `own` and the modes it may delegate to, with the corrections of this project. Logs and
+    /// skips corrections that cannot be read, because a router without them is still useful.
     pub(super) async fn router(self: &Arc<Self>, plan: &Arc<Plan>, own: &ModeId, cwd: &Path) -> Result<Router, String> {
         let (known, plan, own, cwd) = (Arc::clone(self), Arc::clone(plan), own.clone(), cwd.to_owned());
         let made = tokio::task::spawn_blocking(move || {
@@ -72,11 +72,10 @@ impl RouterCache {
         }
         let read = CorrectionStore::open(&file).and_then(|routes| routes.corrections(&store::project_root(cwd)));
         let corrections = read.map_err(|error| error.to_string())?;
-        // A mode that is gone is nobody's any more.
         Ok(corrections.into_iter().filter_map(|kept| Some((kept.prompt, kept.mode.parse().ok()?))).collect())
     }
 
-    /// Remembers for this project whom the user wanted for a prompt. What looks like a secret is not written down.
+    /// Stores, for this project, the mode that the user chose for a prompt. Skips prompts that contain a secret.
     pub(super) async fn correct(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), String> {
         if secrets::find_secret(prompt).is_some() {
             return Ok(());

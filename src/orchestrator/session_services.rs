@@ -1,7 +1,7 @@
-//! Searches, enables and disables services for a session, within what the manifests say.
+//! Searches, enables and disables services for a session, within the limits of the manifests.
 //!
-//! Invariant: what belongs to the orchestrator and what is built in can be neither enabled nor disabled. Enabling gives a
-//! service to modes that list `mcp` or depend on it, and to no other.
+//! Invariant: services that are built in or owned by the orchestrator cannot be enabled or disabled. An enabled service
+//! is available only to modes that list `mcp` or depend on it.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::manifest::{Readiness, ServiceEntry};
 use crate::tool::manage::{ResourceListing, ServiceChange, ServiceManager, ServiceState, ServiceSummary};
 use crate::tool::{CallContext, strip_to_line};
 
-/// The manager of one session and of those that work for it.
+/// The service manager of one session and its child sessions.
 #[derive(Debug)]
 pub struct SessionServices {
     broker: Broker,
-    /// Services that came with the session, from its editor.
+    /// Services that the session's client provides.
     client_services: Vec<Arc<ServiceEntry>>,
 }
 
@@ -40,7 +40,7 @@ impl SessionServices {
         self.entries().find(|entry| entry.manifest.name.as_str() == name).ok_or_else(unknown)
     }
 
-    /// The service, if it is one that can be enabled and disabled at all.
+    /// Returns the service if it can be enabled and disabled. Fails for unknown, owned, built-in and planned services.
     fn changeable(&self, name: &str) -> Result<&ServiceEntry, String> {
         let entry = self.entry(name)?;
         if let Some(owner) = &entry.manifest.owner {
@@ -60,7 +60,7 @@ impl SessionServices {
         Ok(entry)
     }
 
-    /// A service whose resources may be looked at: brought by the user or the editor, and enabled.
+    /// Returns a service whose resources may be read: third-party and enabled.
     fn readable(&self, name: &str, context: &CallContext) -> Result<&ServiceEntry, String> {
         let entry = self.changeable(name)?;
         match self.state(entry, context) {
@@ -83,13 +83,13 @@ impl SessionServices {
         }
     }
 
-    /// The modes that a user can choose and that have the service if it is enabled.
+    /// Returns the selectable modes that have the service when it is enabled.
     fn modes(&self, entry: &ServiceEntry) -> Vec<String> {
         let enabled = ServiceEntry { enabled: true, ..entry.clone() };
         self.each_mode(|id| self.broker.plan().mode(id).is_some_and(|(_, scope)| scope.binds(&enabled)))
     }
 
-    /// The modes that do without nothing of what they depend on, and depend on this.
+    /// Returns the modes that cannot run without the service.
     fn dependent_modes(&self, entry: &ServiceEntry) -> Vec<String> {
         let needs = |id: &ModeId| {
             let levels = self.broker.plan().start_levels(id);

@@ -1,5 +1,5 @@
-//! The desk of a session from which work is handed to other agents: each task in a session of its own, side by side
-//! where nothing keeps them apart, and never with more than the session itself may do.
+//! Runs the tasks that a session delegates to other agents, each in a child session. Independent tasks run in parallel.
+//! A child never has more permissions than its session.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -20,19 +20,19 @@ use crate::task::TaskScope;
 use crate::tool::delegate::{Delegator, TaskReport, TaskRequest, TaskState};
 use crate::tool::{Activity, CallContext, truncate};
 
-/// So many work at once; others wait.
+/// Further tasks wait.
 const MAX_PARALLEL_TASKS: usize = 3;
-/// Bytes of a result that a task which waited for it is given.
+/// Bytes of a task's result that a dependent task receives.
 const MAX_RESULT_BYTES: usize = 8_000;
 
-/// See the module.
+/// Runs and tracks the delegated tasks of one session.
 pub(super) struct TaskRunner {
     orchestrator: Orchestrator,
     session: Weak<Session>,
     tasks: TaskTable,
     file_locks: Arc<FileLocks>,
     places: Semaphore,
-    /// Of tasks in the background.
+    /// Scope of background tasks.
     background: TaskScope,
     me: Weak<TaskRunner>,
 }
@@ -50,7 +50,8 @@ impl TaskRunner {
         })
     }
 
-    /// Who is to do it: one of those that the session's agent may hand work to.
+    /// Returns the mode that gets the task: one that the session's agent may delegate to. Fails if it names another
+    /// one.
     async fn mode_of(&self, live: &Session, task: &TaskRequest) -> Result<ModeId, String> {
         let plan = live.plan();
         let own = live.choice().mode.agent;
@@ -69,7 +70,7 @@ impl TaskRunner {
         })
     }
 
-    /// Enters the task, or says what is wrong with it.
+    /// Adds the task to the table. Fails if its mode or dependencies are invalid.
     async fn enter(
         &self,
         task: TaskRequest,
@@ -83,7 +84,7 @@ impl TaskRunner {
         if let Err(name) = check_acyclic(&together) {
             return Err(format!("the tasks wait for each other in a circle, task `{name}` in the end for itself"));
         }
-        // A name means the task of the same answer, or else the last one before it; never one that comes later.
+        // A name means the task of the same message, else the latest earlier one, never a later one.
         let before = |name: &String| {
             let announced = together.iter().find(|task| task.name.as_ref() == Some(name));
             let announced = announced.map(|task| TaskDependency::Call(task.call.clone()));
@@ -109,13 +110,13 @@ impl TaskRunner {
         self.session.upgrade().ok_or_else(|| "the session is over".to_owned())
     }
 
-    /// Does the task, from waiting to its end.
+    /// Runs the task: waits for its dependencies, runs it and records the result.
     async fn work(&self, errand: &DelegatedTask) -> TaskReport {
         let DelegatedTask { id, cancel, .. } = errand;
         let (state, result) = tokio::select! {
             biased;
             outcome = self.outcome(errand) => outcome,
-            // A task that works ends by itself, in order; one that waits has nothing to end.
+            // A working task ends its turn in order by itself; a waiting task can be dropped.
             () = async { cancel.cancelled().await; self.is_waiting(id).await } => {
                 (TaskState::Cancelled, "it had not begun".to_owned())
             }
@@ -123,11 +124,11 @@ impl TaskRunner {
         self.file_locks.release(id);
         let ended = self.tasks.change(id, |report| (report.state, report.result) = (state, result));
         self.show_plan(errand);
-        // It was entered before, and nothing takes it out.
+        // The task was added before and is never removed.
         ended.unwrap_or_else(|| errand.report.clone())
     }
 
-    /// Returns if the task waits, never if it works.
+    /// Returns if the task waits; never completes if it works.
     async fn is_waiting(&self, id: &str) {
         if self.tasks.all().iter().any(|report| report.id == id && report.state == TaskState::Working) {
             std::future::pending::<()>().await;
@@ -147,7 +148,7 @@ impl TaskRunner {
             };
             return (TaskState::Failed, format!("it was not begun: {problem}"));
         }
-        // The places are never closed.
+        // The semaphore is never closed.
         let Ok(_place) = self.places.acquire().await else {
             return (TaskState::Failed, "it found no place".to_owned());
         };
@@ -162,10 +163,10 @@ impl TaskRunner {
         }
     }
 
-    /// One turn of another agent, in a session of its own.
+    /// Runs one turn of another agent in a child session.
     async fn child_turn(&self, errand: &DelegatedTask, prompt: String) -> Result<(TaskState, String), String> {
         let (who, context) = (errand.mode.to_string(), &errand.context);
-        // The session must not be kept by those who work for it: they end with it.
+        // Release the parent session before the turn: a child must not keep it alive.
         let (child, parent) = {
             let live = self.session()?;
             let parent = live.notifier().map(|notifier| Arc::downgrade(&notifier));
@@ -183,12 +184,12 @@ impl TaskRunner {
             let (session, task) = (child.id().to_owned(), errand.task.text.clone());
             parent.child(&ChildSession { session, mode: who.clone(), task })
         });
-        // What goes on when the turn is over cannot be told in it to its end.
+        // A background task outlasts the turn, so it does not report to the turn's notifier.
         let parent = parent.filter(|_| !errand.background);
         let relay = Arc::new(ChildNotifier { parent, call: context.clone(), who, apart });
         let begun = child.begin().map_err(|error| error.to_string())?;
         let prompt = vec![Content::text(prompt)];
-        // The task is text of the model: it does not choose the mode.
+        // The model wrote the task, so `@agent/mode` in it does not choose the mode.
         let end = self.orchestrator.prompt(begun, prompt, PromptOptions::default(), relay, &errand.cancel).await;
         let end = end.map_err(|error| error.to_string())?;
         if let Ok(live) = self.session() {
@@ -211,7 +212,7 @@ impl TaskRunner {
         })
     }
 
-    /// Tasks that were handed over together are the steps of a plan.
+    /// Reports tasks that were delegated together as the steps of a to-do list.
     fn show_plan(&self, errand: &DelegatedTask) {
         if errand.together.len() > 1 {
             errand.context.report(Activity::TodoList(self.tasks.plan(&errand.together)));
@@ -219,22 +220,22 @@ impl TaskRunner {
     }
 }
 
-/// A task on its way.
+/// A delegated task and its state.
 struct DelegatedTask {
     id: String,
-    /// As it was entered.
+    /// The report as first added.
     report: TaskReport,
     mode: ModeId,
     task: TaskRequest,
     dependencies: Vec<TaskDependency>,
-    /// All that were handed over in the same answer.
+    /// All tasks of the same message.
     together: Vec<AnnouncedTask>,
     context: CallContext,
     cancel: CancellationToken,
     background: bool,
 }
 
-/// Tells the user what somebody waits for.
+/// Returns a callback that sends the parent a notice about what `who` waits for.
 fn waiting(who: String, parent: Option<Weak<dyn Notifier>>) -> impl Fn(String) + Send + Sync + 'static {
     move |what| {
         if let Some(parent) = parent.as_ref().and_then(Weak::upgrade) {
@@ -243,7 +244,7 @@ fn waiting(who: String, parent: Option<Weak<dyn Notifier>>) -> impl Fn(String) +
     }
 }
 
-/// What the agent is told: the task, what it must know, and what came of the tasks before. It sees nothing else.
+/// Builds the child's whole prompt: the task, its context and the results of its dependencies.
 fn prompt(task: &TaskRequest, before: &[TaskReport]) -> String {
     let mut text = task.text.trim().to_owned();
     if let Some(context) = task.context.as_deref().map(str::trim).filter(|context| !context.is_empty()) {

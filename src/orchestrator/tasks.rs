@@ -1,4 +1,4 @@
-//! The tasks that a session has handed to others: which there are, which wait for which, and how far each is.
+//! Keeps the table of tasks that a session has delegated, with their dependencies and states.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,16 +15,16 @@ use crate::ids::ModeId;
 use crate::tool::delegate::{TaskReport, TaskState};
 use crate::tool::{StepStatus, TodoStep};
 
-/// The tool by which a model hands over a task.
+/// The tool with which a model delegates a task.
 pub(super) const DELEGATE: &str = "summon__delegate";
-/// How long a task that was announced may take to begin; whoever waits for it does not wait longer.
+/// Time an announced task has to start. A task that depends on it fails after that.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The delegated tasks of a session.
 #[derive(Debug)]
 pub(super) struct TaskTable {
     list: Mutex<Vec<TaskRecord>>,
-    /// The calls whose tasks were not even entered.
+    /// Ids of calls whose tasks were rejected before they were added.
     refused: Mutex<Vec<String>>,
     changed: watch::Sender<()>,
 }
@@ -33,17 +33,17 @@ pub(super) struct TaskTable {
 struct TaskRecord {
     report: TaskReport,
     name: Option<String>,
-    /// The call that handed it over.
+    /// Id of the call that delegated the task.
     call: Option<Arc<str>>,
     cancel: CancellationToken,
 }
 
-/// A task that another one waits for.
+/// A reference to a task that another one waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TaskDependency {
-    /// It is there already.
+    /// A task in the table.
     Id(String),
-    /// It is handed over by this call, in the same answer.
+    /// A task that this call of the same message delegates; it may not be in the table yet.
     Call(String),
 }
 
@@ -54,7 +54,7 @@ impl Default for TaskTable {
 }
 
 impl TaskTable {
-    /// Enters a task and returns its id: its name if no other task has it, else with a number.
+    /// Adds a task. Its id is its name if no other task has it, else the name with a number.
     pub(super) fn add(
         &self,
         name: Option<String>,
@@ -83,7 +83,7 @@ impl TaskTable {
         report
     }
 
-    /// Changes what is known of a task, and returns it.
+    /// Changes the report of a task and returns it. `None` if there is no such task.
     pub(super) fn change(&self, id: &str, change: impl FnOnce(&mut TaskReport)) -> Option<TaskReport> {
         let report = {
             let mut list = self.list();
@@ -99,7 +99,7 @@ impl TaskTable {
         self.list().iter().map(|record| record.report.clone()).collect()
     }
 
-    /// A task by its id, or the last one of that name.
+    /// Returns the latest task with this name, else the task with this id.
     pub(super) fn find(&self, wanted: &str) -> Option<TaskReport> {
         let list = self.list();
         let by_name = || list.iter().rev().find(|record| record.name.as_deref() == Some(wanted));
@@ -107,7 +107,7 @@ impl TaskTable {
         found.map(|record| record.report.clone())
     }
 
-    /// Tells a task to end.
+    /// Cancels a task.
     pub(super) fn cancel(&self, id: &str) {
         if let Some(record) = self.list().iter().find(|record| record.report.id == id) {
             record.cancel.cancel();
@@ -118,7 +118,7 @@ impl TaskTable {
         self.list().iter().for_each(|record| record.cancel.cancel());
     }
 
-    /// There was something wrong with the task of this call.
+    /// Records that the task of this call was rejected.
     pub(super) fn refuse(&self, call: Option<&str>) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.extend(call.map(str::to_owned));
@@ -132,7 +132,7 @@ impl TaskTable {
         self.list().iter().rev().find(is).map(|record| record.report.clone())
     }
 
-    /// The task when it has ended. `Err` if it never begins.
+    /// Waits until the task has ended. Fails if it does not start within [`START_TIMEOUT`].
     pub(super) async fn wait_for_end(&self, wanted: &TaskDependency) -> Result<TaskReport, String> {
         let mut changed = self.changed.subscribe();
         let missing = tokio::time::sleep(START_TIMEOUT);
@@ -144,7 +144,7 @@ impl TaskTable {
             }
             tokio::select! {
                 biased;
-                // The sender is this table, which is still there.
+                // `self` owns the sender, so this never fails.
                 _ = changed.changed() => {}
                 () = &mut missing, if found.is_none() => {
                     return Err("a task that it waits for did not begin".to_owned());
@@ -153,7 +153,7 @@ impl TaskTable {
         }
     }
 
-    /// The tasks of these calls as the steps of a plan; those that are not entered yet wait.
+    /// Returns the tasks of these calls as to-do steps. Tasks that are not in the table yet are pending.
     pub(super) fn plan(&self, together: &[AnnouncedTask]) -> Vec<TodoStep> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let step_of = |task: &AnnouncedTask| {
@@ -174,7 +174,7 @@ fn step(report: &TaskReport) -> TodoStep {
         TaskState::Working => StepStatus::InProgress,
         TaskState::Done | TaskState::Failed | TaskState::Cancelled => StepStatus::Completed,
     };
-    // A plan has no sign for what came to nothing, so the words tell it.
+    // A to-do step has no status for failure, so its text shows it.
     let ended = match report.state {
         TaskState::Failed => " (failed)",
         TaskState::Cancelled => " (cancelled)",
@@ -183,7 +183,7 @@ fn step(report: &TaskReport) -> TodoStep {
     TodoStep { text: format!("{}: {}{ended}", report.mode, report.task), status, priority: None }
 }
 
-/// A task that is handed over in the same answer.
+/// A task that the current message delegates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AnnouncedTask {
     pub(super) call: String,
@@ -200,7 +200,7 @@ impl AnnouncedTask {
     }
 }
 
-/// All tasks that are handed over in this answer.
+/// Returns all tasks that this message delegates.
 pub(super) fn tasks_in_message(message: Option<&Message>) -> Vec<AnnouncedTask> {
     let parts = message.map(|message| message.parts.as_slice()).unwrap_or_default();
     let tasks = parts.iter().filter_map(|part| match part {
@@ -223,13 +223,13 @@ pub(super) fn tasks_in_message(message: Option<&Message>) -> Vec<AnnouncedTask> 
     tasks.collect()
 }
 
-/// `Err` names a task that waits for itself in the end.
+/// Fails with the name of a task that depends on itself, directly or not.
 pub(super) fn check_acyclic(tasks: &[AnnouncedTask]) -> Result<(), String> {
     let named = tasks.iter().filter_map(|task| Some((task.name.clone()?, task.after.clone())));
     sort_by_dependency(&named.collect()).map(drop)
 }
 
-/// The tasks in an order in which each comes after those it waits for; `Err` names one that waits for itself in the end.
+/// Sorts the tasks so that each follows its dependencies. Fails with the name of a task that depends on itself.
 pub(super) fn sort_by_dependency(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<String>, String> {
     let mut graph = DiGraph::<&str, ()>::new();
     let nodes: BTreeMap<&str, _> = tasks.keys().map(|name| (name.as_str(), graph.add_node(name))).collect();

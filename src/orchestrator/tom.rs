@@ -1,6 +1,6 @@
-//! Top of mind: a text and a file that the user wants kept in mind in every turn.
+//! Reads the top-of-mind text and file, which the user wants included in every turn.
 //!
-//! Invariant: nothing here fails or holds up a turn. What cannot be read is told, once for as long as it stays so.
+//! Invariant: never fails or blocks a turn. Reports a read problem once, until it changes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -8,29 +8,29 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Text and file together, in bytes.
+/// Limit in bytes for text and file together.
 pub const MAX: usize = 64 * 1024;
 
-/// Where it comes from. The file is read anew for each turn.
+/// The sources of the top-of-mind text. The file is read again for each turn.
 #[derive(Debug, Default)]
 pub struct TopOfMind {
     text: Option<String>,
     file: Option<PathBuf>,
-    /// The problem that was told last.
+    /// The problem that was reported last.
     told: Mutex<Option<String>>,
 }
 
-/// What is on top of the user's mind now.
+/// The current top-of-mind text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopOfMindText {
-    /// Nothing if there is nothing to be kept in mind.
+    /// `None` if both sources are empty.
     pub text: Option<String>,
-    /// What the user has to be told, and was not told before.
+    /// A problem that the user has not been notified of yet.
     pub problem: Option<String>,
 }
 
 impl TopOfMind {
-    /// `file` is from the root on: nobody knows here what it could be relative to.
+    /// `file` must be absolute: there is no folder here to resolve it against.
     pub fn new(text: Option<String>, file: Option<PathBuf>) -> Self {
         Self { text, file, told: Mutex::default() }
     }
@@ -49,7 +49,7 @@ impl TopOfMind {
         }
     }
 
-    /// The problem, if it is another one than before.
+    /// Returns the problem if it differs from the last one.
     fn news(&self, problem: Option<String>) -> Option<String> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if *told == problem {
@@ -60,19 +60,19 @@ impl TopOfMind {
     }
 }
 
-/// What the file says, as much as can be used of it.
+/// Reads the beginning of the file. Fails if it is not UTF-8 text.
 fn contents(file: &Path) -> Result<String, String> {
     let problem = |what: &str| {
         let shown = file.display();
         format!("the top of mind file {shown} cannot be used: {what}; correct the file, or SKEIN_TOM_FILE")
     };
     let mut bytes = Vec::new();
-    // One character more than can be used, so that it shows that there is more.
+    // Read more than the limit, so that `truncate_text` notices that there is more.
     let read = open(file).and_then(|file| file.take(MAX as u64 + 4).read_to_end(&mut bytes));
     read.map_err(|error| problem(&error.to_string()))?;
     let text = match std::str::from_utf8(&bytes) {
         Ok(text) => text,
-        // The last character was cut in two by the cap.
+        // The read limit cut the last character.
         Err(error) if error.error_len().is_none() && bytes.len() > MAX => {
             std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
         }
@@ -81,8 +81,8 @@ fn contents(file: &Path) -> Result<String, String> {
     if text.contains('\0') { Err(problem("it is not text")) } else { Ok(text.to_owned()) }
 }
 
-/// A pipe or a device may have no end, and opening one may wait for somebody: neither is opened, also not if the file
-/// became one just now.
+/// Opens a regular file. Rejects pipes and devices, which may be endless or block on open. Checks again after opening,
+/// in case the file was replaced.
 fn open(file: &Path) -> io::Result<File> {
     let regular = |metadata: fs::Metadata| match metadata.is_file() {
         true => Ok(()),

@@ -1,5 +1,5 @@
-//! From a prompt to a turn: who works on it is decided, told and recorded, and the turn is handed to them. What needs
-//! several is split, shown as a plan, and handed over part by part.
+//! Prepares a turn: routes its prompt, records the decision and hands the turn to the chosen mode. Splits a compound
+//! prompt, shows it as a to-do list and delegates each part.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,32 +17,32 @@ use crate::router::{Router, THRESHOLD, split};
 use crate::session::{PendingTurn, PromptError};
 use crate::tool::{Activity, StepStatus, TodoStep, ToolOutcome, truncate};
 
-/// A prompt of so few words says too little to begin something else with.
+/// A prompt with at most this many words is too short to start a new topic.
 const MAX_FRAGMENT_WORDS: usize = 2;
-/// Words with which one goes on with what was said before.
+/// First words that suggest a follow-up to the previous prompt.
 const CONTINUATION_WORDS: [&str; 22] = [
     "and", "also", "now", "then", "but", "again", "yes", "no", "ok", "okay", "thanks", "it", "that", "this", "they",
     "those", "these", "instead", "why", "continue", "same", "better",
 ];
-/// Words for what was spoken of before.
+/// Words that refer to something in the previous prompt.
 const REFERENCE_WORDS: [&str; 14] =
     ["it", "its", "that", "this", "them", "they", "those", "these", "same", "again", "too", "one", "ones", "instead"];
-/// So sure the router must be that what begins like that is still about something else.
+/// Confidence that the router needs to treat a prompt that starts like a follow-up as a new topic.
 const MIN_CONFIDENCE: f64 = 0.8;
-/// Bytes of attached text that the parts of a split prompt are given.
+/// Bytes of attached text that each part of a split prompt receives.
 const MAX_ATTACHED: usize = 20_000;
 
-/// What a user wants of a turn, beside its prompt.
+/// Options of a turn, in addition to its prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptOptions {
-    /// Only to see who would do what.
+    /// Only show the routing decision.
     pub plan_only: bool,
-    /// The user has typed it: only then `@agent/mode` at its beginning is their choice. What comes from a file, a pipe or a
-    /// service must not choose who works.
+    /// The user typed the prompt. Only then does a leading `@agent/mode` choose the mode; text from a file, a pipe or a
+    /// service must not.
     pub from_user: bool,
 }
 
-/// Who worked last in a session that routes, and on what.
+/// The mode that worked last in an orchestrated session, and its prompt.
 #[derive(Debug, Default)]
 pub(super) struct LastRoute {
     last: Mutex<Option<PreviousRoute>>,
@@ -52,7 +52,7 @@ pub(super) struct LastRoute {
 struct PreviousRoute {
     mode: ModeId,
     prompt: Vec<Content>,
-    /// It was a new request, and the user has not said who should work on it.
+    /// True if the router chose the mode for a new request, not the user.
     guessed: bool,
 }
 
@@ -67,7 +67,7 @@ impl LastRoute {
 }
 
 impl Orchestrator {
-    /// Decides what becomes of the prompt.
+    /// Decides how the prompt is processed and returns the input of the turn.
     pub(super) async fn open(
         &self,
         begun: &mut PendingTurn,
@@ -96,7 +96,7 @@ impl Orchestrator {
         if let Some((mode, task)) = named {
             let (task, prompt) = match (task, last.get()) {
                 ("", None) => return Err(nothing_to_do(&mode)),
-                // The name alone means that the prompt before was for somebody else.
+                // A mode name alone redirects the previous prompt to that mode.
                 ("", Some(before)) => {
                     self.correct(&cwd, &before, &mode, front).await;
                     (words(&before.prompt), before.prompt)
@@ -106,7 +106,7 @@ impl Orchestrator {
             last.set(Some(PreviousRoute { mode: mode.clone(), prompt: prompt.clone(), guessed: false }));
             return Ok(hand_over(begun, &RoutingDecision::explicit(mode, task), prompt));
         }
-        // A command names a tool or a prompt of this very mode.
+        // A slash command names a tool or a prompt of the current mode.
         if text.starts_with('/') {
             return Ok(prompt.into());
         }
@@ -124,7 +124,7 @@ impl Orchestrator {
             }
         };
         if !wish.plan_only {
-            // After several the orchestrator goes on itself: it has heard what they reported.
+            // After several routes the orchestrator continues itself, because it received all their reports.
             let mode = if let [only] = decision.routes.as_slice() { only.mode.clone() } else { own };
             let guessed = decision.by != DecisionSource::Continuing;
             last.set(Some(PreviousRoute { mode, prompt: prompt.clone(), guessed }));
@@ -140,7 +140,7 @@ impl Orchestrator {
         })
     }
 
-    /// The same prompt again, in a mode that was chosen for it, says that the guess was wrong.
+    /// Records a correction if the user repeats the same prompt in a mode they chose.
     async fn note_choice(&self, last: &LastRoute, chosen: &ModeId, text: &str, cwd: &Path, front: &Arc<dyn Notifier>) {
         if let Some(before) = last.get() {
             last.set(None);
@@ -170,12 +170,12 @@ fn nothing_to_do(mode: &ModeId) -> PromptError {
     PromptError::Misdirected(format!("say what {mode} should do: @{mode} and the words for it"))
 }
 
-/// What the user said, without what is attached.
+/// Returns the user's text without attachments.
 pub(super) fn words(prompt: &[Content]) -> String {
     prompt.iter().find_map(Content::as_text).unwrap_or_default().trim().to_owned()
 }
 
-/// The prompt with these words in the place of its first ones.
+/// Returns the prompt with its first text replaced by `task`.
 fn replace_text(mut prompt: Vec<Content>, task: &str) -> Vec<Content> {
     if let Some(first) = prompt.iter_mut().find(|content| content.as_text().is_some()) {
         *first = Content::text(task);
@@ -184,13 +184,13 @@ fn replace_text(mut prompt: Vec<Content>, task: &str) -> Vec<Content> {
 }
 
 fn continuation(mode: ModeId, text: &str) -> RoutingDecision {
-    let reason = "the talk with it goes on".to_owned();
+    let reason = "the session with it continues".to_owned();
     let route = Route { mode, confidence: 1.0, reason, task: text.to_owned(), after: Vec::new() };
     RoutingDecision { routes: vec![route], by: DecisionSource::Continuing, alternatives: Vec::new() }
 }
 
-/// Whether a prompt goes on with what was done last: it says so, says too little for anything else, or nothing else
-/// fits it for sure.
+/// Returns whether a prompt continues the previous one. True if its words refer back, it is very short, or no other
+/// mode fits with enough confidence.
 fn is_continuation(text: &str, last: &PreviousRoute, router: &Router) -> bool {
     let lower = text.to_lowercase();
     let words: Vec<_> = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
@@ -201,11 +201,11 @@ fn is_continuation(text: &str, last: &PreviousRoute, router: &Router) -> bool {
     let best = router.rank(text).into_iter().next();
     let bar = if goes_on { MIN_CONFIDENCE } else { THRESHOLD };
     let other = best.is_some_and(|best| best.confidence >= bar && best.mode != last.mode);
-    // Two requests in one are about something of their own, though no mode fits both.
+    // Two requests in one prompt are a new topic, even if no single mode fits both.
     !(other || split(text, router).len() > 1)
 }
 
-/// Who worked last according to the session's record.
+/// Finds the last routing decision in the session's events.
 async fn last_route_from_events(begun: &PendingTurn) -> Option<PreviousRoute> {
     let live = begun.session();
     let events = live.sessions().events(live.id()).await.ok()?;
@@ -221,7 +221,7 @@ async fn last_route_from_events(begun: &PendingTurn) -> Option<PreviousRoute> {
                     Some([route]) => {
                         let text = |key: &str| route[key].as_str().unwrap_or_default().to_owned();
                         let named = format!("{}/{}", text("agent"), text("mode")).parse::<ModeId>().ok();
-                        // It may be gone since.
+                        // The mode may have been removed since.
                         named.filter(|mode| live.plan().mode(mode).is_some()).unwrap_or_else(own)
                     }
                     _ => own(),
@@ -243,7 +243,7 @@ fn hand_over(begun: &mut PendingTurn, decision: &RoutingDecision, prompt: Vec<Co
     TurnInput { prompt, decided, first: Vec::new() }
 }
 
-/// The decision as a call that everybody can see, with the plan if there are several parts.
+/// Returns the decision as a tool call that every front end shows, with a to-do list if there are several parts.
 fn decision_events(decision: &RoutingDecision) -> Vec<Event> {
     let id = random_id("route");
     let to: Vec<_> = decision.routes.iter().map(|route| route.mode.to_string()).collect();
@@ -260,7 +260,7 @@ fn decision_events(decision: &RoutingDecision) -> Vec<Event> {
     vec![Event::ToolStarted { call, by: None }, Event::ToolEnded { id, name: ROUTE.to_owned(), outcome, activity }]
 }
 
-/// `coding/backend (83 %): it speaks of endpoints`, and what else it could be.
+/// Formats the decision, for example `coding/backend (83 %): it speaks of endpoints`, and its alternatives.
 fn decision_text(decision: &RoutingDecision) -> String {
     let percent = |confidence: f64| format!("{:.0} %", confidence * 100.0);
     let sure = |route: &Route| match decision.by {
@@ -290,11 +290,11 @@ fn decision_text(decision: &RoutingDecision) -> String {
     }
 }
 
-/// The parts as calls that hand them over, as a model would make them.
+/// Returns the parts as delegation calls, as a model would make them.
 fn calls(decision: &RoutingDecision, prompt: &[Content], text: &str) -> Vec<MessagePart> {
     let name = |place: usize| format!("part{}", place + 1);
     let mut context = match decision.by {
-        // A model has written each part so that it stands alone; a grammar only cuts.
+        // A model writes self-contained parts; the grammar only splits the text.
         DecisionSource::Model => String::new(),
         DecisionSource::Embedded | DecisionSource::Explicit | DecisionSource::Continuing | DecisionSource::Default => {
             format!("This is one part of a request, of which others do the rest. The whole of it: {text}")

@@ -1,4 +1,4 @@
-//! Whether what was done together is what was asked for: goose/judge reads the request, the results and the answer.
+//! Asks goose/judge whether the combined results of a turn answer its prompt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::session::Session;
 use crate::tool::truncate;
 
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of each result that the judge is shown, and of its verdict.
+/// Maximum bytes of each result sent to the judge, and of its answer.
 const MAX_RESULT: usize = 8_000;
 const MAX_ANSWER: usize = 8_000;
 
-/// What the judge says of an answer.
+/// The judge's assessment of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verification {
     pub verdict: VerificationResult,
     #[serde(default)]
     pub reason: String,
-    /// What is open, or where results disagree.
+    /// Open points, or points on which results disagree.
     #[serde(default)]
     pub missing: Vec<String>,
 }
@@ -40,8 +40,8 @@ pub enum VerificationResult {
 }
 
 impl Orchestrator {
-    /// What goose/judge says of the last turn: whether its results, together, are what was asked for. `Err` says why
-    /// nobody could tell.
+    /// Asks goose/judge to assess the last turn. Fails if there is no judge model, it does not answer in time or its
+    /// answer is invalid.
     pub async fn verify(&self, live: &Session) -> Result<Verification, String> {
         let (provider, system) = live.judge().ok_or("there is no model of your own that could judge it")?;
         let exchange = live.last_exchange();
@@ -60,7 +60,7 @@ impl Orchestrator {
     }
 }
 
-/// What came of each part that was handed over, by whom.
+/// Returns the result of each delegated part.
 fn results(exchange: &[Arc<Message>]) -> Vec<serde_json::Value> {
     let parts = exchange.iter().flat_map(|message| &message.parts);
     let results = parts.filter_map(|part| match part {

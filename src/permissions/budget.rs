@@ -1,18 +1,18 @@
-//! The limit on the work of judging one call.
+//! Limits the work of evaluating one call.
 //!
-//! Invariant: when the steps are used up, a pattern matches nothing, so nothing more is allowed; rules that deny or ask
-//! then count as ones that may apply.
+//! Invariant: once the budget is spent, a pattern matches nothing, so nothing more is allowed. Rules that deny or ask
+//! then count as possible matches.
 
 use std::cell::Cell;
 
-/// Steps for one call and all rules: characters read, and characters compared with a place in a pattern. An everyday
-/// command takes some thousands.
+/// The steps for one call and all rules: characters read, and characters compared with a pattern position. A typical
+/// command takes a few thousand.
 const MAX_STEPS: usize = 5_000_000;
 
-/// Steps that are left.
+/// The remaining steps.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// `None` if more were needed than there were.
+    /// `None` once more steps were needed than remained.
     left: Cell<Option<usize>>,
 }
 
@@ -23,7 +23,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes steps before the work is done. False if there are not enough, and from then on always.
+    /// Takes steps before the work is done. Returns false if too few remain, and always after that.
     pub(super) fn spend(&self, steps: usize) -> bool {
         self.left.set(self.left.get().and_then(|left| left.checked_sub(steps)));
         !self.is_spent()
@@ -33,7 +33,7 @@ impl Budget {
         self.left.get().is_none()
     }
 
-    /// The steps taken so far; all of them if there were not enough.
+    /// Returns the steps taken so far; all of them if the budget is spent.
     #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         MAX_STEPS - self.left.get().unwrap_or(0)

@@ -1,15 +1,15 @@
-//! A pattern for a command line, held against one of its parts.
+//! Matches a command pattern against the parts of a command line.
 //!
-//! Invariant: a pattern that allows names the program and speaks of the part as it stands. One that denies speaks of
-//! whatever the part may run: for certain where that is known, and otherwise so that it is asked about.
+//! Invariant: an `allow` pattern must name the program and match the part literally. A `deny` or `ask` pattern matches
+//! everything the part may run: with certainty where that is known, and otherwise so that the user is asked.
 
 use super::ArgumentMatch;
 use super::budget::Budget;
 use super::glob::{self, UNKNOWN};
 use super::shell::{self, ShellWord, SimpleCommand, text};
 
-/// Builtins of bash that assign, evaluate, or change what later commands mean. A `*` allows none of them, and nothing
-/// allows one beside other parts.
+/// Bash builtins that assign, evaluate, or change the meaning of later commands. A `*` allows none of them, and no
+/// pattern allows one next to other parts.
 const CHANGING: [&str; 29] = [
     ".",
     "alias",
@@ -42,7 +42,7 @@ const CHANGING: [&str; 29] = [
     "wait",
 ];
 
-/// Programs and builtins that are known to run what their arguments name, or to take them for a script.
+/// Programs and builtins known to run what their arguments name, or to interpret them as a script.
 const WRAPPERS: [&str; 60] = [
     ".",
     "ash",
@@ -105,22 +105,23 @@ const WRAPPERS: [&str; 60] = [
     "yash",
     "zsh",
 ];
-/// Those that read what they run from a pipe.
+/// Wrappers that read the commands they run from a pipe.
 const READING: [&str; 17] = [
     ".", "ash", "at", "bash", "batch", "csh", "dash", "fish", "ksh", "mksh", "parallel", "rbash", "sh", "source",
     "tcsh", "yash", "zsh",
 ];
-/// Those that make one script of all their arguments.
+/// Wrappers that join all their arguments into one script.
 const JOINING: [&str; 4] = ["eval", "parallel", "ssh", "watch"];
-/// Those after which a name may stand for another program.
+/// Builtins after which a name may mean another program.
 const RENAMING: [&str; 3] = ["alias", "enable", "hash"];
 
-/// Words behind a wrapper that are looked at as a command each. Nobody types more, and each takes time.
+/// The number of words after a wrapper that are each examined as a command. This bounds the time; real commands have
+/// fewer.
 const MAX_WRAPPED: usize = 200;
-/// How deep scripts within words are followed.
+/// The nesting depth up to which scripts within words are examined.
 const MAX_DEPTH: usize = 4;
 
-/// Where the value begins, if the word is `X=1`, `X+=1` or `X[1]=1`, quoted or not.
+/// Returns the start of the value if the word is an assignment such as `X=1`, `X+=1` or `X[1]=1`, quoted or not.
 fn assigns(word: &ShellWord) -> Option<usize> {
     let (name, _) = word.text.split_once('=')?;
     let end = name.len() + 1;
@@ -131,7 +132,7 @@ fn assigns(word: &ShellWord) -> Option<usize> {
     sound.then_some(end)
 }
 
-/// Whether a pattern that allows covers a part of a command line that could be read. `alone`: there is no other part.
+/// Returns true if an `allow` pattern covers a readable part of a command line. `alone` means there is no other part.
 pub(super) fn covers(part: &SimpleCommand, pattern: &str, alone: bool, budget: &Budget) -> bool {
     if !budget.spend(length(&part.words)) {
         return false;
@@ -151,8 +152,8 @@ pub(super) fn covers(part: &SimpleCommand, pattern: &str, alone: bool, budget: &
     named && !head.contains('*') && glob::matches(pattern, &part.text(), budget)
 }
 
-/// What comes after the assignments: whether a later command may mean something else after it, or an argument of it
-/// be run. `a[$(rm x)]` is run by whoever looks up a variable of that name, and `a[x]` if `x` holds such a thing.
+/// Returns true if these words, without assignments, may change the meaning of a later command or evaluate an argument.
+/// Looking up a variable named `a[$(rm x)]` runs the command; so does `a[x]` if `x` contains such an expression.
 fn changes_the_shell(words: &[ShellWord]) -> bool {
     let Some((program, arguments)) = words.split_first() else { return true };
     match program.text.as_str() {
@@ -172,7 +173,7 @@ fn is_evaluated(word: &ShellWord) -> bool {
     word.text != "[" && word.text.contains(['$', '`', '[', UNKNOWN])
 }
 
-/// `%n` of printf assigns the number of characters so far.
+/// Returns true if a printf format contains `%n`, which assigns the number of characters so far.
 fn counts_into_a_variable(format: &str) -> bool {
     format.split('%').skip(1).any(|conversion| {
         conversion.trim_start_matches(|c: char| c.is_ascii_digit() || "#'-+ .*hjlLqtzZ".contains(c)).starts_with('n')
@@ -183,18 +184,18 @@ fn is_one_of(names: &[&str], word: &ShellWord) -> bool {
     names.contains(&base(&word.text))
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 fn base(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// What a pattern that denies or asks finds in a command line.
+/// How certainly a `deny` or `ask` pattern matches a command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CommandMatch {
     No,
-    /// Something that nobody can read, or whose value nobody knows.
+    /// Part of the command line is unreadable or has an unknown value.
     Unclear,
-    /// What it speaks of, or a program that takes commands from elsewhere, where it may or may not be run.
+    /// A match that may or may not run, or a program that takes its commands from elsewhere.
     Hidden,
     Yes,
 }
@@ -205,7 +206,7 @@ impl CommandMatch {
     }
 }
 
-/// Whether a pattern that denies or asks speaks of a command line: of the whole, of a part, or of what a part runs.
+/// Matches a `deny` or `ask` pattern against the whole command line, its parts, and the commands the parts run.
 pub(super) fn match_restricting(pattern: &str, command: &str, budget: &Budget) -> ArgumentMatch {
     if glob::matches(pattern, command, budget) || glob::matches(pattern, command.trim(), budget) {
         return ArgumentMatch::Yes;
@@ -224,7 +225,7 @@ fn match_script(pattern: &str, command: &str, depth: usize, budget: &Budget) -> 
     let script = shell::read_at(command, depth);
     let least = CommandMatch::Unclear.only_if(script.unreadable.is_some());
     let parts = script.parts.iter().map(|part| {
-        // Each looks through the names of programs above.
+        // Each part is compared with the program names above.
         if !budget.spend(WRAPPERS.len() + length(&part.words)) {
             return CommandMatch::Unclear;
         }
@@ -233,12 +234,12 @@ fn match_script(pattern: &str, command: &str, depth: usize, budget: &Budget) -> 
     parts.max().unwrap_or(CommandMatch::No).max(least)
 }
 
-/// The words after the assignments.
+/// Returns the words after the assignments.
 fn command_of(words: &[ShellWord]) -> &[ShellWord] {
     &words[words.iter().take_while(|word| assigns(word).is_some()).count()..]
 }
 
-/// Programs that a pipe may tell what to run, and builtins that give a name another meaning.
+/// Matches programs that may run commands from a pipe, and builtins that change the meaning of a name.
 fn match_pipe(part: &SimpleCommand) -> CommandMatch {
     let Some((program, arguments)) = command_of(&part.words).split_first() else { return CommandMatch::No };
     let shell = is_one_of(&WRAPPERS, program) && part.words.iter().any(|word| is_one_of(&READING, word));
@@ -247,14 +248,14 @@ fn match_pipe(part: &SimpleCommand) -> CommandMatch {
     CommandMatch::Hidden.only_if(part.piped && told).max(CommandMatch::Unclear.only_if(renames))
 }
 
-/// Of the arguments of `xargs`: whether a program, and not only arguments for one, may come out of the pipe.
+/// Takes the arguments of `xargs`. Returns true if the pipe may supply a program, and not only arguments for one.
 fn runs_what_it_reads(arguments: &[ShellWord]) -> bool {
     let replaces = |word: &ShellWord| ["-I", "-i", "-J", "--replace"].iter().any(|flag| word.text.starts_with(flag));
     arguments.iter().all(|word| word.text.starts_with('-'))
         || arguments.iter().any(|word| replaces(word) || is_one_of(&WRAPPERS, word))
 }
 
-/// The bytes of all words, and one for each.
+/// Returns the bytes of all words, plus one per word.
 fn length(words: &[ShellWord]) -> usize {
     words.iter().map(|word| word.text.len() + 1).sum()
 }
@@ -272,18 +273,17 @@ fn match_part(pattern: &str, script: &str, words: &[ShellWord], depth: usize, bu
     found.max(wrapped).max(match_words(pattern, script, words, depth, budget))
 }
 
-/// Words of a script, and values within words, that would be scripts if the program took them for such.
+/// Matches words, and values after `=`, as scripts, in case the program interprets them as such.
 fn match_words(pattern: &str, script: &str, words: &[ShellWord], depth: usize, budget: &Budget) -> CommandMatch {
     let texts = words.iter().map(|word| word.text.as_str()).filter(|text| text.contains(is_special));
     let scripts = texts.flat_map(|text| [Some(text), text.split_once('=').map(|(_, value)| value)]).flatten();
-    // A script of one word was just looked at.
+    // A script of one word was already examined.
     let scripts = scripts.filter(|inner| *inner != script);
     let found = scripts.map(|script| match_script(pattern, script, depth + 1, budget)).max();
     CommandMatch::Hidden.only_if(found >= Some(CommandMatch::Hidden))
 }
 
-/// Behind a program that runs what its arguments name: from each word on there may be a command, and each word may
-/// be a script.
+/// Matches the arguments of a wrapper: a command may start at each word, and each word may be a script.
 fn match_wrapped(pattern: &str, words: &[ShellWord], depth: usize, budget: &Budget) -> CommandMatch {
     let joining = words.iter().position(|word| is_one_of(&JOINING, word));
     let joined = joining.map(|at| match_script(pattern, &plain(&words[at + 1..]), depth + 1, budget));
@@ -298,12 +298,12 @@ fn match_wrapped(pattern: &str, words: &[ShellWord], depth: usize, budget: &Budg
     further.chain(joined).max().unwrap_or(CommandMatch::No)
 }
 
-/// What may mean something in a script, of a shell or of another language.
+/// Returns true for a character that may have a meaning in a shell script or another language.
 fn is_special(c: char) -> bool {
     c.is_ascii() && !c.is_ascii_alphanumeric() && !"_-./:+@%~".contains(c)
 }
 
-/// Whether the pattern matches behind other words, or within one: `find . -exec rm x`, `awk '{system("rm x")}'`.
+/// Matches the pattern after other words or within one: `find . -exec rm x`, `awk '{system("rm x")}'`.
 fn match_within(pattern: &str, words: &[ShellWord], budget: &Budget) -> CommandMatch {
     if !budget.spend(length(words)) {
         return CommandMatch::Unclear;
@@ -319,7 +319,7 @@ fn plain(words: &[ShellWord]) -> String {
     words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ")
 }
 
-/// Words as one command, with its program's path and without.
+/// Matches words as one command, with and without the path of the program.
 fn match_verbatim(pattern: &str, words: &[ShellWord], budget: &Budget) -> CommandMatch {
     if !budget.spend(length(words)) {
         return CommandMatch::Unclear;
@@ -331,7 +331,7 @@ fn match_verbatim(pattern: &str, words: &[ShellWord], budget: &Budget) -> Comman
     if [&quoted, &plain, &short].iter().any(|text| glob::matches(pattern, text, budget)) {
         return CommandMatch::Yes;
     }
-    // An expansion may turn out to be nothing, and the blanks around it vanish with it.
+    // An expansion may be empty, and the blanks around it then disappear.
     let vanishing = |text: &str| {
         let parts: Vec<_> = text.split(UNKNOWN).map(str::trim).collect();
         parts.join(&UNKNOWN.to_string())
@@ -341,8 +341,8 @@ fn match_verbatim(pattern: &str, words: &[ShellWord], budget: &Budget) -> Comman
     CommandMatch::Unclear.only_if(unknown && texts.iter().any(|text| glob::may_match(pattern, text, budget)))
 }
 
-/// The narrowest pattern that still covers this command line, for a rule that is kept: the command itself, if it is a
-/// single one that can be read and holds no `*`. Nothing if there is none.
+/// Returns the narrowest pattern that covers this command line, for a rule to be stored: the command itself. `None`
+/// unless it is a single readable command without `*`.
 pub fn narrowest(command: &str) -> Option<String> {
     let script = shell::read(command);
     let [part] = script.parts.as_slice() else { return None };

@@ -1,19 +1,19 @@
-//! Patterns with `*`, over a whole text. In the text some characters may be unknown.
+//! Matches patterns with `*` against a whole text in which some characters may be unknown.
 
 use super::budget::Budget;
 
-/// Stands in a text for any characters, or none: what an expansion will make of it nobody knows yet. Real text holds
-/// no NUL where this is used.
+/// A placeholder for any number of unknown characters, such as the result of an expansion. Real text contains no NUL
+/// where this is used.
 pub(super) const UNKNOWN: char = '\0';
 
-/// True if the pattern matches whatever the unknown characters turn out to be: only a `*` takes them.
+/// Returns true if the pattern matches for every value of the unknown characters; only `*` matches them.
 pub(super) fn matches(pattern: &str, text: &str, budget: &Budget) -> bool {
-    // However long the text is.
+    // `*` matches without spending the budget.
     pattern == "*" || matches_from(pattern, text, budget, |_, at| at == 0)
 }
 
-/// True if the pattern matches what is left of the text from the beginning of one of its words on, or from that of a
-/// program's name within a word: `rm` of `/bin/rm` and of `-crm`.
+/// Returns true if the pattern matches the rest of the text from the start of a word. A match may also start at a
+/// program's name within a word: `rm` in `/bin/rm` and `-crm`.
 pub(super) fn matches_within(pattern: &str, text: &str, budget: &Budget) -> bool {
     let mut word = 0;
     matches_from(pattern, text, budget, |text, at| {
@@ -30,17 +30,17 @@ pub(super) fn matches_within(pattern: &str, text: &str, budget: &Budget) -> bool
     })
 }
 
-/// `starts` says where a match may begin.
+/// `starts` returns true where a match may begin.
 fn matches_from(pattern: &str, text: &str, budget: &Budget, mut starts: impl FnMut(&[char], usize) -> bool) -> bool {
     if !budget.spend(pattern.len() + text.len()) {
         return false;
     }
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
-    // Which beginnings of the pattern match the text so far.
+    // `reached[n]`: the first n characters of the pattern match the text so far.
     let mut reached = vec![false; pattern.len() + 1];
     let mut next = reached.clone();
-    // Whether any of them does.
+    // Whether any prefix is reached.
     let mut active = false;
     for at in 0..=text.len() {
         if starts(&text, at) {
@@ -71,7 +71,7 @@ fn matches_from(pattern: &str, text: &str, budget: &Budget, mut starts: impl FnM
     reached[pattern.len()]
 }
 
-/// True if the pattern matches for some value of the unknown characters.
+/// Returns true if the pattern matches for some value of the unknown characters.
 pub(super) fn may_match(pattern: &str, text: &str, budget: &Budget) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut reached = vec![false; pattern.len() + 1];
@@ -82,7 +82,7 @@ pub(super) fn may_match(pattern: &str, text: &str, budget: &Budget) -> bool {
             return false;
         }
         if c == UNKNOWN {
-            // It may be whatever the pattern wants next.
+            // The unknown characters may match any rest of the pattern.
             let first = reached.iter().position(|reached| *reached).unwrap_or(reached.len());
             reached.iter_mut().skip(first).for_each(|reached| *reached = true);
             continue;
@@ -104,7 +104,7 @@ pub(super) fn may_match(pattern: &str, text: &str, budget: &Budget) -> bool {
     reached[pattern.len()]
 }
 
-/// A `*` may also stand for nothing.
+/// Lets each `*` match nothing.
 fn skip_stars(pattern: &[char], reached: &mut [bool]) {
     for (at, wanted) in pattern.iter().enumerate() {
         if reached[at] && *wanted == '*' {

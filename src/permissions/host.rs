@@ -1,14 +1,14 @@
-//! Host rules: the host of a URL, the patterns that match it, and what the rules say about it.
+//! Evaluates host rules: extracts the host of a URL, matches patterns against it, and returns the decision.
 //!
-//! Invariant: a host and a pattern are compared after the same normalisation (lower case, IDNA, no trailing dot), so that
-//! no spelling of a URL escapes a rule.
+//! Invariant: hosts and patterns are normalised in the same way before they are compared (lower case, IDNA, no trailing
+//! dot), so that no spelling of a URL escapes a rule.
 
 use url::{Host as UrlHost, Url};
 
 use super::{RuleDecision, SourcedRule};
 use crate::manifest::RuleEffect;
 
-/// A host that a call reaches, normalised.
+/// A normalised host that a call reaches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RemoteHost {
     name: String,
@@ -16,19 +16,19 @@ pub struct RemoteHost {
 }
 
 impl RemoteHost {
-    /// The host of a URL as a tool reads it. `None` if the text is no URL or the URL has no host.
+    /// Parses the host of a URL as a tool would. `None` if the text is not a URL or the URL has no host.
     pub fn of_url(url: &str) -> Option<Self> {
         let url = Url::parse(url.trim()).ok()?;
         Some(Self { name: canonical_name(&url.host()?), port: url.port_or_known_default()? })
     }
 
-    /// A host as people write it, `HOST` or `HOST:PORT`; without a port it is the host at 443.
+    /// Parses `HOST` or `HOST:PORT`. The port defaults to 443. `None` if the text is not a host.
     pub fn of_text(text: &str) -> Option<Self> {
         let (name, port) = parts(text).ok()?;
         Some(Self { name: canonical_name(&name), port: port.unwrap_or(HTTPS) })
     }
 
-    /// True if both are one host; 80 and 443 count as one port.
+    /// Returns true if both are the same host; 80 and 443 count as one port.
     pub fn is_same(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
     }
@@ -48,7 +48,7 @@ impl std::fmt::Display for RemoteHost {
 const HTTP: u16 = 80;
 const HTTPS: u16 = 443;
 
-/// Why a text is no host pattern.
+/// The reason why a text is not a host pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostPatternError {
     #[error("`{0}` is no host; write `HOST`, `HOST:PORT` or `*.HOST`, without scheme and path")]
@@ -59,7 +59,7 @@ pub enum HostPatternError {
     Port(String),
 }
 
-/// The `host` of a rule: `HOST[:PORT]`, `*.HOST[:PORT]` for all subdomains and not the host itself, or an address.
+/// The `host` of a rule: `HOST[:PORT]`, `*.HOST[:PORT]` for all subdomains without the host itself, or an IP address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPattern {
     name: String,
@@ -86,7 +86,8 @@ impl HostPattern {
         Ok(Self { name: canonical_name(&host), subdomains, port })
     }
 
-    /// Without a port, a pattern that allows means 80 and 443, and one that denies or asks means every port.
+    /// Matches a host. Without a port, an `allow` pattern matches ports 80 and 443; `deny` and `ask` patterns match
+    /// every port.
     pub fn matches(&self, host: &RemoteHost, then: RuleEffect) -> bool {
         let port = match (self.port, then) {
             (Some(port), _) => port == host.port,
@@ -102,7 +103,7 @@ impl HostPattern {
     }
 }
 
-/// What the host rules say about a host. Tool rules are left out.
+/// Evaluates the host rules for a host. Ignores tool rules.
 pub fn judge_host<'a>(rules: &'a [SourcedRule], host: &RemoteHost) -> RuleDecision<'a> {
     let first = |then: RuleEffect| rules.iter().find(move |rule| rule.rule.then == then && rule.names_host(host));
     if let Some(rule) = first(RuleEffect::Deny) {
@@ -115,8 +116,8 @@ pub fn judge_host<'a>(rules: &'a [SourcedRule], host: &RemoteHost) -> RuleDecisi
 }
 
 impl SourcedRule {
-    /// True if it is a host rule about this host. A pattern that cannot be read is reported before; here it matches
-    /// everything if the rule tightens, and nothing if it allows.
+    /// Returns true if this is a host rule that matches. An invalid pattern was reported before; here it matches every
+    /// host for `deny` and `ask`, and none for `allow`.
     fn names_host(&self, host: &RemoteHost) -> bool {
         let Some(pattern) = &self.rule.host else { return false };
         match HostPattern::parse(pattern) {
@@ -127,7 +128,7 @@ impl SourcedRule {
 }
 
 impl<'a> RuleDecision<'a> {
-    /// What two rulings about one call say together: `deny` before `ask` before `allow`.
+    /// Combines two decisions about one call: `deny` beats `ask`, and `ask` beats `allow`.
     #[must_use]
     pub fn and(self, other: RuleDecision<'a>) -> RuleDecision<'a> {
         let rank = |ruling: &RuleDecision<'_>| match ruling {
@@ -141,14 +142,14 @@ impl<'a> RuleDecision<'a> {
     }
 }
 
-/// A host and its port, of a text without scheme, path, user or wildcard.
+/// Parses a host and an optional port from a text without scheme, path, user or wildcard.
 fn parts(text: &str) -> Result<(UrlHost<String>, Option<u16>), HostPatternError> {
     let no_host = || HostPatternError::NoHost(text.to_owned());
     let stray = |c: char| "/\\?#@*%".contains(c) || c.is_whitespace() || c.is_control();
     if text.is_empty() || text.contains(stray) {
         return Err(no_host());
     }
-    // A colon inside the brackets of an IPv6 address begins no port.
+    // A colon inside the brackets of an IPv6 address does not start a port.
     let (name, port) =
         match text.rsplit_once(':').filter(|(before, _)| !before.starts_with('[') || before.ends_with(']')) {
             Some((name, port)) => {
@@ -166,7 +167,7 @@ fn canonical_name<S: AsRef<str>>(host: &UrlHost<S>) -> String {
     match host {
         UrlHost::Domain(name) => name.as_ref().trim_end_matches('.').to_ascii_lowercase(),
         UrlHost::Ipv4(address) => address.to_string(),
-        // `::ffff:10.0.0.1` is the IPv4 address that it carries.
+        // `::ffff:10.0.0.1` becomes the IPv4 address it contains.
         UrlHost::Ipv6(address) => match address.to_ipv4_mapped() {
             Some(address) => address.to_string(),
             None => format!("[{address}]"),

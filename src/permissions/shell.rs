@@ -1,27 +1,27 @@
-//! A command line for bash, split into its simple commands: every program it can start is a part of its own.
+//! Splits a bash command line into its simple commands, so that every program it can start is a separate part.
 //!
-//! Invariant: what is not certainly understood makes the whole unreadable. Going on after that only finds more parts,
-//! for rules that deny.
+//! Invariant: anything not understood with certainty makes the whole command line unreadable. Reading on after that
+//! only finds more parts for `deny` and `ask` rules.
 
 use super::glob::UNKNOWN;
 
-/// Bytes of a command line that is read. A longer one is unreadable and has no parts.
+/// The maximum length of a command line in bytes. A longer one is unreadable and has no parts.
 const MAX_COMMAND: usize = 16 << 10;
-/// How deep substitutions are followed.
+/// The nesting depth up to which substitutions are read.
 const MAX_DEPTH: usize = 16;
 
-/// Words after which another command follows: `then rm x`.
+/// Reserved words that a command follows: `then rm x`.
 const BEFORE_A_COMMAND: [&str; 8] = ["if", "then", "else", "elif", "while", "until", "do", "!"];
-/// Words that end or begin a list and are no command themselves.
+/// Reserved words that begin or end a list and are not commands themselves.
 const BRACKETS: [&str; 5] = ["{", "}", "fi", "done", "esac"];
-/// Words that begin what has a syntax of its own.
+/// Reserved words that start a syntax that this parser does not support.
 const OTHER_SYNTAX: [&str; 9] = ["for", "case", "select", "function", "coproc", "[[", "]]", "time", "in"];
 
-/// A command line, split.
+/// A command line, split into parts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Script {
     pub parts: Vec<SimpleCommand>,
-    /// Why the parts may not be all that there is.
+    /// The reason why `parts` may be incomplete.
     pub unreadable: Option<&'static str>,
 }
 
@@ -29,23 +29,23 @@ pub struct Script {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SimpleCommand {
     pub(super) words: Vec<ShellWord>,
-    /// A pipe stands before it, so it may read what another part writes.
+    /// True if a pipe precedes it, so it may read the output of another part.
     pub(super) piped: bool,
 }
 
 /// A word without its quotes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ShellWord {
-    /// With [`UNKNOWN`] for every expansion.
+    /// The text, with [`UNKNOWN`] for every expansion.
     pub(super) text: String,
-    /// As it was typed, if nothing in it was quoted or expanded.
+    /// The word as typed, if nothing in it was quoted or expanded.
     bare: Option<String>,
-    /// How much of the text stands before the first quote or expansion.
+    /// The length of the text before the first quote or expansion.
     plain: usize,
 }
 
 impl ShellWord {
-    /// One of which nothing is known.
+    /// Returns a word of which nothing is known.
     pub(super) fn new_unknown() -> Self {
         Self { text: UNKNOWN.to_string(), bare: None, plain: 0 }
     }
@@ -54,18 +54,19 @@ impl ShellWord {
         !self.text.contains(UNKNOWN)
     }
 
-    /// Bash takes `X=1` for an assignment only if nothing up to the `=` is quoted.
+    /// Returns true if the text before `end` is unquoted. Bash treats `X=1` as an assignment only if the part up to `=`
+    /// is.
     pub(super) fn is_typed_up_to(&self, end: usize) -> bool {
         end <= self.plain
     }
 
-    /// `2` of `2>x`. What does not fit into a C int bash takes for an argument.
+    /// Returns true for a file descriptor such as `2` in `2>x`. Bash treats a number beyond a C int as an argument.
     fn numbers_a_file(&self) -> bool {
         let digits = self.bare.as_ref().filter(|bare| bare.chars().all(|c| c.is_ascii_digit()));
         digits.is_some_and(|digits| digits.parse::<i32>().is_ok())
     }
 
-    /// Quoted if it would otherwise look like several words.
+    /// Returns the word, quoted if it would otherwise look like several words.
     fn quote(&self) -> String {
         let plain = |c: char| !c.is_whitespace() && c != '\'' && c != '"';
         if !self.text.is_empty() && self.text.chars().all(plain) {
@@ -76,7 +77,7 @@ impl ShellWord {
 }
 
 impl SimpleCommand {
-    /// One space between words; a word with blanks or quotes in it stands in single quotes.
+    /// Joins the words with single spaces. Words with blanks or quotes are put in single quotes.
     pub(super) fn text(&self) -> String {
         text(&self.words)
     }
@@ -86,14 +87,14 @@ pub(super) fn text(words: &[ShellWord]) -> String {
     words.iter().map(ShellWord::quote).collect::<Vec<_>>().join(" ")
 }
 
-/// With `…` for what an expansion will make of it.
+/// Shows `…` for each expansion.
 impl std::fmt::Display for SimpleCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text().replace(UNKNOWN, "…"))
     }
 }
 
-/// Splits a command line.
+/// Splits a command line into its parts.
 pub fn read(command: &str) -> Script {
     read_at(command, 0)
 }
@@ -111,7 +112,7 @@ pub(super) fn read_at(command: &str, depth: usize) -> Script {
     reader.script
 }
 
-/// Control characters, and blanks and marks beyond ASCII, which may look like something else.
+/// Returns true for control characters and non-ASCII blanks and invisible characters, which may hide something.
 fn odd(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace()) || crate::text::is_invisible(c)
 }
@@ -121,7 +122,7 @@ struct ShellReader {
     at: usize,
     script: Script,
     depth: usize,
-    /// Whether there was a pipe: whatever follows may read from it, also within a group.
+    /// Whether there was a pipe. Everything after it may read from it, also within a group.
     piped: bool,
 }
 
@@ -140,7 +141,7 @@ impl ShellReader {
         Some(c)
     }
 
-    /// Commands up to the end, or up to the `)` of a substitution.
+    /// Reads commands up to the end, or up to the `)` of a substitution.
     fn list(&mut self, nested: bool) {
         let mut part = SimpleCommand::default();
         let mut open = 0usize;
@@ -215,14 +216,14 @@ impl ShellReader {
 
     fn comment(&mut self, nested: bool) {
         if nested {
-            self.unreadable("a comment stands in a substitution");
+            self.unreadable("a substitution contains a comment");
         }
         while self.peek().is_some_and(|c| c != '\n') {
             self.at += 1;
         }
     }
 
-    /// A simple command has come to its end.
+    /// Ends the current simple command and adds it to the parts.
     fn end(&mut self, part: &mut SimpleCommand) {
         let mut words = std::mem::take(&mut part.words);
         let is_one_of =
@@ -240,7 +241,7 @@ impl ShellReader {
         }
     }
 
-    /// At `<` or `>`. Only what reads or writes nothing is understood.
+    /// Reads a redirection, starting at `<` or `>`. Only harmless ones, such as to `/dev/null`, are readable.
     fn redirection(&mut self, part: &mut SimpleCommand) {
         let mut operator = String::new();
         while let Some(c) = self.peek().filter(|c| matches!(c, '<' | '>' | '&' | '|')) {
@@ -254,9 +255,9 @@ impl ShellReader {
         while self.peek().is_some_and(|c| c == ' ' || c == '\t') {
             self.at += 1;
         }
-        // A reserved word after a redirection is none.
+        // Bash does not treat a reserved word after a redirection as reserved.
         if part.words.is_empty() {
-            self.unreadable("a redirection stands before its command");
+            self.unreadable("a redirection precedes its command");
         }
         let starts_a_word = self.peek().is_some_and(|c| !matches!(c, '\n' | ';' | '&' | '|' | '(' | ')' | '<' | '>'));
         let target = if starts_a_word { self.word().bare } else { None };
@@ -269,7 +270,7 @@ impl ShellReader {
         }
     }
 
-    /// Up to a blank or an operator, without quotes.
+    /// Reads a word up to a blank or an operator, and removes its quotes.
     fn word(&mut self) -> ShellWord {
         let mut text = String::new();
         let mut bare = Some(String::new());
@@ -299,7 +300,7 @@ impl ShellReader {
                 }
             }
         }
-        // Alone, these are names.
+        // Alone, these are names and not patterns.
         if let Some(name) = bare.as_deref().filter(|bare| matches!(*bare, "{" | "}" | "[" | "[[")) {
             name.clone_into(&mut text);
         }
@@ -307,7 +308,7 @@ impl ShellReader {
         ShellWord { bare: bare.filter(|_| !text.contains(UNKNOWN)), text, plain }
     }
 
-    /// After a character that quotes or expands.
+    /// Reads on after the quoting or expanding character `c`.
     fn read_quoted(&mut self, c: char, text: &mut String) {
         match c {
             '\'' => loop {
@@ -345,7 +346,7 @@ impl ShellReader {
         }
     }
 
-    /// After `$`.
+    /// Reads on after `$`.
     fn expansion(&mut self, text: &mut String, in_quotes: bool) {
         let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         match self.peek() {
@@ -399,7 +400,7 @@ impl ShellReader {
         self.depth -= 1;
     }
 
-    /// After a backtick: the old way to write a substitution, with escapes of its own.
+    /// Reads on after a backtick, the old syntax of a substitution, which has different escapes.
     fn backticks(&mut self, text: &mut String) {
         text.push(UNKNOWN);
         self.unreadable("it holds backticks");

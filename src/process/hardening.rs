@@ -1,19 +1,23 @@
-//! What this process does to itself before it does anything else: other processes of the user cannot read its memory,
-//! and it and all its children have limits.
+//! Hardens this process before it does anything else. Other processes of the user cannot read its memory, and it and
+//! all its children have limits.
 //!
-//! Not covered: root, and processes that may trace every process (CAP_SYS_PTRACE). The environment of the
-//! program that started this one is as readable as before.
+//! Not covered: root, and processes with CAP_SYS_PTRACE. The environment of the program that started this one stays as
+//! readable as before.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The largest file that this process and its children can write. A write beyond it fails, or ends the process with
-/// SIGXFSZ. It is set here and inherited, not set for each child: without `unsafe` there is no code between fork and
-/// exec, and a limit set from outside comes after the child has begun to run. It also holds for the log, which rotates
-/// long before, and for the databases.
+/// The largest file that this process and its children can write. A write beyond it fails or ends the process with
+/// SIGXFSZ.
+///
+/// It is set here and inherited. Without `unsafe` no code runs between fork and exec, and a limit set from outside
+/// takes effect after the child has started. It also applies to the log, which rotates long before, and to the
+/// databases.
 pub const MAX_FILE_BYTES: u64 = 8 << 30;
 
-/// Closes the memory and the environment of this process, which may hold keys, to other processes of the user. They
-/// cannot open `/proc/PID/environ` and `/proc/PID/mem` or attach to it, and it leaves no core file. Its children are readable again, as `execve` resets that; the limits are inherited.
+/// Closes the memory and environment of this process, which may contain keys, to other processes of the user. They
+/// cannot open `/proc/PID/environ` and `/proc/PID/mem` or attach to it, and it leaves no core file.
+///
+/// Its children are readable again, because `execve` resets that; they inherit the limits.
 pub fn harden() -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
@@ -22,7 +26,7 @@ pub fn harden() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sets the soft and the hard limit, so that a child cannot raise it again. A limit that is lower already stays.
+/// Lowers the soft and the hard limit, so that a child cannot raise it again. Keeps a limit that is already lower.
 fn lower(resource: Resource, max: u64) -> std::io::Result<()> {
     let now = getrlimit(resource);
     let at_most = |limit: Option<u64>| Some(limit.map_or(max, |limit| limit.min(max)));

@@ -1,16 +1,16 @@
-//! How much of what a child writes is kept in a time: what is beyond that is counted and left out.
+//! Limits the output of a child that is kept per time window. Counts and drops the rest.
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One writer's share of the log, in windows of time that begin with the first line after the last one.
+/// Limits per writer and time window. A window starts with the first line after the previous window.
 const WINDOW: Duration = Duration::from_secs(10);
 const MAX_LINES: u64 = 1000;
 const MAX_BYTES: u64 = 256 * 1024;
 
-/// Counts the lines of one writer.
+/// Counts the output of one writer.
 #[derive(Debug, Default)]
 pub struct OutputLimit {
     window: Option<Window>,
@@ -24,7 +24,7 @@ struct Window {
     dropped: DroppedOutput,
 }
 
-/// What was left out.
+/// The amount of dropped output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DroppedOutput {
     pub lines: u64,
@@ -37,7 +37,7 @@ impl fmt::Display for DroppedOutput {
     }
 }
 
-/// What becomes of a line.
+/// Whether a line is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputVerdict {
     Keep,
@@ -45,7 +45,8 @@ pub enum OutputVerdict {
 }
 
 impl OutputLimit {
-    /// Counts a line of this many bytes. Call [`Self::take_dropped`] first: a new window forgets the last one.
+    /// Counts a line of this many bytes. Call [`Self::take_dropped`] first: a new window discards the counts of the
+    /// last one.
     pub fn admit(&mut self, bytes: usize) -> OutputVerdict {
         let now = Instant::now();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -64,18 +65,18 @@ impl OutputLimit {
         OutputVerdict::Drop
     }
 
-    /// What was left out of a window that is over; reported once.
+    /// Returns the output dropped in a window that has ended. Returns it once.
     pub fn take_dropped(&mut self) -> Option<DroppedOutput> {
         self.window.as_ref().filter(|window| window.end <= Instant::now())?;
         self.finish()
     }
 
-    /// What was left out and not reported yet, at the end of the output.
+    /// Returns the dropped output that was not reported yet, at the end of the output.
     pub fn finish(&mut self) -> Option<DroppedOutput> {
         self.window.take().map(|window| window.dropped).filter(|dropped| dropped.lines > 0)
     }
 
-    /// Waits until the end of a window with dropped lines; for ever if no line was dropped.
+    /// Waits until the end of a window with dropped lines. Never completes if no line was dropped.
     pub async fn window_with_drops_ends(&self) {
         match &self.window {
             Some(window) if window.dropped.lines > 0 => tokio::time::sleep_until(window.end).await,

@@ -1,6 +1,6 @@
-//! The reaper: a second process that outlives Skein by a moment. A pipe gives it every process group and scope. The
-//! pipe closes when Skein ends, in any way. The reaper then kills the groups that are left, and the processes that left
-//! their groups, which it knows by their environment.
+//! Runs the reaper, a second process that briefly outlives Skein. It receives every process group and scope through a
+//! pipe, which closes when Skein ends in any way. It then kills the remaining groups, and the processes that left their
+//! groups, which it finds by their environment.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -14,13 +14,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::scope::{Children, ProcessScope, end_marked};
 
-/// A handle on the reaper process, which is started before the first group that it is to watch.
+/// A handle on the reaper process, which starts before the first group that it watches.
 #[derive(Debug, Clone)]
 pub struct Reaper {
     shared: Arc<Shared>,
 }
 
-/// Shared by all handles; the last one ends the process.
+/// Shared by all handles. Dropping the last one ends the process.
 #[derive(Debug)]
 struct Shared {
     program: PathBuf,
@@ -35,7 +35,7 @@ impl Reaper {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Starts the process if it does not run yet. No group may be started before.
+    /// Starts the process if it does not run yet. Must precede the start of any group.
     #[expect(clippy::disallowed_methods, reason = "the reaper is started here, and must not be a tokio child")]
     pub(super) fn ready(&self) -> std::io::Result<()> {
         let mut process = self.process();
@@ -49,9 +49,9 @@ impl Reaper {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Its own group: a Ctrl-C in the terminal must not reach it before its work is done.
+            // Its own group: a Ctrl-C in the terminal must not end it before its work is done.
             .process_group(0)
-            // It has no business in the folder we happen to be in, and nothing to keep anywhere.
+            // It needs neither the current folder nor a home folder.
             .current_dir("/")
             .env("HOME", "/dev/null")
             .spawn();
@@ -90,7 +90,7 @@ impl Reaper {
 impl Drop for Shared {
     fn drop(&mut self) {
         let process = self.process.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // The pipe closes, the reaper ends, and its exit is collected.
+        // Closing the pipe ends the reaper; wait for it to avoid a zombie.
         if let Some(mut process) = process.take() {
             drop(process.stdin.take());
             drop(process.wait());
@@ -105,8 +105,8 @@ fn pid_of(child: &Child) -> Option<Pid> {
     Pid::from_raw(child.id().cast_signed())
 }
 
-/// What the reaper process does: reads `+group` and `-group` lines until the pipe closes, then kills what is
-/// left, and all processes of the scopes that were named with `=marker`.
+/// The main loop of the reaper process. Reads `+group` and `-group` lines until the pipe closes. Then kills the
+/// remaining groups and all processes of the scopes named with `=marker`.
 pub fn run(input: impl std::io::Read) {
     let mut groups = HashSet::new();
     let mut markers = HashSet::new();

@@ -1,16 +1,15 @@
-//! Processes that end together, also those that have left their process group with `setsid`.
+//! Ends processes together, including those that left their process group with `setsid`.
 //!
-//! [`adopt_orphans`] makes this process the one to which the kernel gives every descendant whose parent has ended. So
-//! none of them gets out of sight while this process lives: when a scope ends, the orphans that belong to it are killed
-//! with all their descendants. Which scope an orphan belongs to is in its environment, which it inherited.
+//! [`adopt_orphans`] makes the kernel reparent every orphaned descendant to this process, so none of them escapes while
+//! it lives. When a scope ends, its orphans are killed with all their descendants. An orphan's scope is in its
+//! inherited environment.
 //!
-//! An orphan without that variable, or whose environment cannot be read, is killed when no scope is left that is older
-//! than it. Its scope must be one of the older ones. Such an orphan may therefore outlive its scope, but never this
-//! process.
+//! An orphan without that variable, or with an unreadable environment, is killed when no older scope is left. Its scope
+//! must be one of the older ones. Such an orphan may therefore outlive its scope, but never this process.
 //!
-//! Limits: a process can put another scope's value into the environment of its children, which then end with that scope.
-//! If this process is killed, the kernel gives its orphans to another one, and the reaper finds only those that still
-//! have the variable. Processes that the user's service manager, cron or a container engine starts on request are not
+//! Limits: a process can put another scope's value into the environment of its children, which then end with that
+//! scope. If this process is killed, its orphans get another parent, and the reaper finds only those that still have
+//! the variable. Processes that the user's service manager, cron or a container engine starts on request are not
 //! descendants.
 
 use std::collections::{HashMap, HashSet};
@@ -22,18 +21,18 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, getpid, waitid, w
 
 use super::table::{Process, ProcessTable};
 
-/// How often the exits of ended orphans are collected.
+/// How often ended orphans are collected.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(5);
-/// Processes may start others until they are gone; so the search is repeated, up to this number of times.
+/// Maximum number of searches. Processes may start others until they are gone, so the search is repeated.
 const MAX_ROUNDS: usize = 50;
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
-/// Processes that end together: when the last clone of this is dropped.
+/// A set of processes that end when the last clone of this is dropped.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessScope(Arc<ScopeEnd>);
 
 impl ProcessScope {
-    /// The value of the variable that its processes have.
+    /// Returns the value of the environment variable that marks its processes.
     pub(super) fn marker(&self) -> &str {
         &self.0.marker
     }
@@ -54,14 +53,15 @@ impl Default for ScopeEnd {
 impl Drop for ScopeEnd {
     fn drop(&mut self) {
         let mut children = Children::lock();
-        // A scope without processes has none to end.
+        // A scope that is not listed started no process.
         if children.scopes.remove(&self.marker).is_some() {
             children.end_orphans();
         }
     }
 }
 
-/// How the markers of this process begin. The start time distinguishes it from an earlier one with its id.
+/// Returns the prefix of this process's markers. The start time distinguishes it from an earlier process with the same
+/// id.
 fn marker_prefix() -> &'static str {
     static PREFIX: LazyLock<String> = LazyLock::new(|| {
         let start = Process::read(getpid()).map_or(0, |process| process.start);
@@ -70,13 +70,13 @@ fn marker_prefix() -> &'static str {
     &PREFIX
 }
 
-/// The children of this process. There is one set of them, as there is one process.
+/// The children of this process. There is one instance, because there is one process.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     adoption: Adoption,
-    /// Those that it started itself. Their exits belong to the code that started them.
+    /// Children that this process started. The code that started them collects their exits.
     own: HashSet<Pid>,
-    /// The scopes that have processes, and when the first of those was started.
+    /// The scopes that have processes, and the start time of the first process.
     scopes: HashMap<String, u64>,
 }
 
@@ -86,13 +86,13 @@ enum Adoption {
     Off,
     /// Every orphan descends from a process of a scope.
     On,
-    /// There were children before this program began: it took the place of a program that had started them. An orphan
-    /// without a scope may be theirs, and is left alone.
+    /// The process had children before this program started, because `exec` replaced the program that started them. An
+    /// orphan without a scope may be theirs and is left alone.
     OnWithOlderChildren,
 }
 
 impl Children {
-    /// To be held while a child is started: until it is in the list, it looks like an orphan.
+    /// Locks the list. Hold the lock while starting a child: until the child is listed, it looks like an orphan.
     pub(super) fn lock() -> MutexGuard<'static, Self> {
         static CHILDREN: LazyLock<Mutex<Children>> = LazyLock::new(Mutex::default);
         CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,7 +112,7 @@ impl Children {
         self.own.remove(&pid);
     }
 
-    /// Kills the orphans that belong to no scope any more, and collects those that have ended.
+    /// Kills the orphans whose scope has ended, and collects those that have exited.
     fn end_orphans(&self) {
         if self.adoption == Adoption::Off {
             return;
@@ -133,7 +133,7 @@ impl Children {
         tracing::warn!("processes that were killed are still there");
     }
 
-    /// Collects the exits of adopted orphans, and returns those that live.
+    /// Collects the exits of adopted orphans, and returns those that still live.
     fn collect(&self, table: &ProcessTable) -> Vec<Process> {
         let orphans = table.children(getpid()).iter().filter(|child| !self.own.contains(&child.pid));
         let (ended, living): (Vec<Process>, Vec<Process>) = orphans.copied().partition(|orphan| orphan.is_zombie);
@@ -154,8 +154,8 @@ impl Children {
     }
 }
 
-/// From now on this process gets the orphans among its descendants, so that they end with their scope. To be called
-/// before the first child is started.
+/// Makes this process adopt its orphaned descendants, so that they end with their scope. Call it before the first child
+/// is started.
 pub fn adopt_orphans() -> std::io::Result<()> {
     let mut children = Children::lock();
     if children.adoption != Adoption::Off {
@@ -171,15 +171,15 @@ pub fn adopt_orphans() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Ends every process that is left of any scope. For the end of this process.
+/// Ends every remaining process of any scope. Call it when this process ends.
 pub fn end_all_scopes() {
     let mut children = Children::lock();
     children.scopes.clear();
     children.end_orphans();
 }
 
-/// Orphans that end by themselves would stay as zombies. The children that were started here are not touched: their
-/// exits are waited for one by one elsewhere.
+/// Collects orphans that end by themselves and would stay as zombies. Does not touch children that this process
+/// started; the code that started them waits for them.
 fn collect_orphans() {
     loop {
         std::thread::sleep(COLLECT_INTERVAL);
@@ -190,12 +190,12 @@ fn collect_orphans() {
     }
 }
 
-/// Whether any child has ended; its exit is not collected. An error if there is no child at all.
+/// Returns whether any child has ended, without collecting its exit. Fails if there is no child at all.
 fn peek() -> rustix::io::Result<Option<rustix::process::WaitIdStatus>> {
     waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
 }
 
-/// Kills every process that has one of these markers, until there is none; for the reaper, which has no descendants.
+/// Kills every process with one of these markers, until none is left. For the reaper, which has no descendants.
 pub(super) fn end_marked(markers: &HashSet<String>) {
     for _ in 0..MAX_ROUNDS {
         let table = ProcessTable::read();

@@ -1,19 +1,19 @@
-//! The processes of this machine, as `/proc` shows them. Where there is no `/proc`, there are none.
+//! Reads the processes of this machine from `/proc`. Empty on systems without `/proc`.
 
 use std::collections::HashMap;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The variable that names the scope of a process. Children inherit it.
+/// The environment variable that names the scope of a process. Children inherit it.
 pub(super) const MARKER: &str = "SKEIN_PROCESS_SCOPE";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: Pid,
     parent: i32,
-    /// It has ended, and its parent has not asked how.
+    /// It has ended, but its parent has not collected its exit.
     pub(super) is_zombie: bool,
-    /// In clock ticks since the machine was started.
+    /// In clock ticks since boot.
     pub(super) start: u64,
 }
 
@@ -22,19 +22,20 @@ impl Process {
         Self::parse(pid, &std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
     }
 
-    /// The name of the program comes first, in brackets, and may hold anything.
+    /// Parses a `stat` line. The program name is in parentheses and may contain any character, so parsing starts after
+    /// the last one.
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
-        // The 22nd field; the state is the 3rd.
+        // The start time is field 22; the state is field 3.
         let start = fields.nth(17)?.parse().ok()?;
         Some(Self { pid, parent, is_zombie: matches!(state, "Z" | "X"), start })
     }
 
-    /// The scope in its environment. None if there is none, or if it cannot be read: the process has another user, or
-    /// has closed its memory to others.
+    /// Returns the scope in the process's environment. `None` if there is none or it cannot be read: another user owns
+    /// the process, or its memory is closed.
     pub(super) fn marker(&self) -> Option<String> {
         let environment = std::fs::read(format!("/proc/{}/environ", self.pid.as_raw_nonzero())).ok()?;
         let mut variables = environment.split(|byte| *byte == 0);
@@ -43,12 +44,12 @@ impl Process {
     }
 
     pub(super) fn kill(&self) {
-        // ESRCH means that it has ended meanwhile, which is what was wanted.
+        // ESRCH means that it has already ended, which is the goal.
         _ = kill_process(self.pid, Signal::KILL);
     }
 }
 
-/// All processes at one moment.
+/// All processes at one point in time.
 #[derive(Debug)]
 pub(super) struct ProcessTable {
     children: HashMap<i32, Vec<Process>>,
@@ -69,7 +70,7 @@ impl ProcessTable {
         self.children.get(&parent.as_raw_nonzero().get()).map_or(&[], Vec::as_slice)
     }
 
-    /// The children of a process, their children, and so on; without those that have ended.
+    /// Returns all living descendants of a process.
     pub(super) fn descendants(&self, ancestor: Pid) -> Vec<Process> {
         let mut found: Vec<Process> = Vec::new();
         let mut pending = vec![ancestor];

@@ -1,4 +1,4 @@
-//! What is wrong with a recipe that its schema cannot say.
+//! Checks a recipe for errors that its schema cannot express.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ fn parameter(recipe: &Recipe, index: usize, found: &mut Vec<Diagnostic>) {
         let problem = format!("two parameters are called `{key}`");
         found.push(
             Diagnostic::error("E101", place("key"), problem, "keep one of the two")
-                .with_related(first, "it stands here first"),
+                .with_related(first, "first defined here"),
         );
     }
     if key == FOLDER {
@@ -93,12 +93,12 @@ fn parameter(recipe: &Recipe, index: usize, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What is optional may be left empty.
+/// Checks a default; an optional parameter may be empty.
 fn fits_or_empty(parameter: &RecipeParameter, text: &str) -> Result<(), String> {
     if text.is_empty() && parameter.requirement == Requirement::Optional { Ok(()) } else { fits(parameter, text) }
 }
 
-/// Every parameter that is used is declared, and the other way round.
+/// Checks that every used parameter is declared, and every declared one is used.
 fn templates(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let mut used = BTreeSet::new();
     let mut unread = false;
@@ -123,11 +123,11 @@ fn templates(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         let at = manifest::place_in_tags(&recipe.text.file, &recipe.text.text, name);
         found.push(Diagnostic::error("E112", at, format!("`{name}` is used and is no parameter of the recipe"), help));
     }
-    // What cannot be read may use any of them.
+    // An unreadable template may use any parameter.
     let unused = keys.iter().enumerate().filter(|(_, key)| !unread && **key != FOLDER && !used.contains(**key));
     for (index, key) in unused {
         let at = recipe.text.place(&DocumentPath::root().key("parameters").index(index).key("key"));
-        let help = "use it as `{{ key }}`, or remove it: whoever runs the recipe is asked for it";
+        let help = "use it as `{{ key }}`, or remove it: Skein asks the user for it";
         found.push(Diagnostic::warning("W207", at, format!("the parameter `{key}` is used nowhere"), help));
     }
 }
@@ -146,7 +146,7 @@ fn extensions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         };
         let usable = matches!(extension.kind, ExtensionKind::Stdio | ExtensionKind::StreamableHttp);
         let help = if usable {
-            "give it a name of its own, and a `cmd` with `args`, or a `uri`"
+            "give it a unique name, and a `cmd` with `args`, or a `uri`"
         } else {
             "use `stdio` with a `cmd`, `streamable_http` with a `uri`, or `builtin`"
         };
@@ -161,11 +161,12 @@ fn sub_names(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         let place = |index| recipe.text.place(&DocumentPath::root().key("sub_recipes").index(index).key("name"));
         let problem = format!("two sub-recipes are called `{}`", sub.name);
         let twice = Diagnostic::error("E101", place(index), problem, "rename one of the two");
-        found.push(twice.with_related(place(first), "it stands here first"));
+        found.push(twice.with_related(place(first), "first defined here"));
     }
 }
 
-/// Whoever runs a recipe consents to its programs before an agent chooses any value.
+/// Reports parameters in the extensions of a sub-recipe. The user consents to its programs before an agent chooses any
+/// value.
 pub(super) fn is_plain(sub: &Recipe, found: &mut Vec<Diagnostic>) {
     let in_extensions = |at: &DocumentPath| at.to_string().starts_with("extensions[");
     for (at, text) in sub.templates().into_iter().filter(|(at, _)| in_extensions(at)) {
@@ -177,7 +178,7 @@ pub(super) fn is_plain(sub: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What a recipe decides for its sub-recipe must be something the sub-recipe has.
+/// Checks that the values a recipe sets for a sub-recipe match the sub-recipe's parameters.
 pub(super) fn values_of(recipe: &Recipe, index: usize, sub: &Recipe, found: &mut Vec<Diagnostic>) {
     let given = &recipe.file.sub_recipes[index];
     let at = DocumentPath::root().key("sub_recipes").index(index).key("values");

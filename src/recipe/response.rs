@@ -1,10 +1,10 @@
-//! The form that an answer must have: JSON that fits a schema.
+//! Checks that an answer is JSON that matches a schema.
 
 use serde_json::{Map, Value};
 
 use crate::manifest::SchemaValidator;
 
-/// What an answer is held against.
+/// The schema that an answer must match.
 #[derive(Debug, Clone)]
 pub struct ResponseSchema {
     schema: Value,
@@ -18,7 +18,7 @@ impl ResponseSchema {
         Ok(Self { schema, validator })
     }
 
-    /// What the model is told.
+    /// Returns the instructions for the model.
     pub fn instructions(&self) -> String {
         format!(
             "When the work is done, answer with JSON that fits the schema below, and with nothing else: no sentence \
@@ -27,7 +27,7 @@ impl ResponseSchema {
         )
     }
 
-    /// The answer as JSON, or what is wrong with it. Blocks, but not for long.
+    /// Parses an answer, or returns its problems. Blocks briefly.
     pub fn read(&self, answer: &str) -> Result<Value, String> {
         let value: Value = serde_json::from_str(bare(answer)).map_err(|error| format!("it is no JSON: {error}"))?;
         let wrong = self.validator.validate(value.clone()).map_err(|failure| failure.to_string())?;
@@ -35,7 +35,7 @@ impl ResponseSchema {
     }
 }
 
-/// Models like to put JSON between fences, whatever they are told.
+/// Removes a code fence. Models often add one despite the instructions.
 fn bare(answer: &str) -> &str {
     let answer = answer.trim();
     let fenced = answer.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));

@@ -1,4 +1,4 @@
-//! The values of a recipe's parameters: which are missing, whether they fit, and what is filled in for each.
+//! Checks the values of a recipe's parameters: finds missing ones, validates types and reads files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,14 +9,16 @@ use super::Recipe;
 use crate::ids::nearest;
 use crate::manifest::{InputType, RecipeParameter, Requirement, Scalar};
 
-/// What every recipe can refer to: the folder it lies in.
+/// The parameter that every recipe can use: its folder.
 pub const FOLDER: &str = "recipe_dir";
 
-/// The text of a file goes into a prompt; more is better read by the agent itself, in parts.
+/// The maximum size of a file parameter. Its text becomes part of a prompt; an agent should read a larger file in
+/// parts.
 const MAX_FILE: u64 = 256 * 1024;
 
 impl Recipe {
-    /// Parameters that need a value and have none. Those to be asked for count, too, if `asking`.
+    /// Returns the parameters that need a value and have none. If `asking`, includes those that prompt the user despite
+    /// a default.
     pub fn missing(&self, given: &BTreeMap<String, String>, asking: bool) -> Vec<&RecipeParameter> {
         let needs = |parameter: &&RecipeParameter| match parameter.requirement {
             _ if given.contains_key(&parameter.key.0) => false,
@@ -27,8 +29,8 @@ impl Recipe {
         self.file.parameters.iter().filter(needs).collect()
     }
 
-    /// What is filled in, or everything that is wrong with what was given. `read` gives the text of a file that a value
-    /// names.
+    /// Returns all values to fill in, or all problems with the given ones. `read` returns the text of a file that a
+    /// value names.
     pub fn values(
         &self,
         given: &BTreeMap<String, String>,
@@ -63,7 +65,7 @@ impl Recipe {
     }
 }
 
-/// Whether a value is one that the parameter can have.
+/// Checks that a value matches the type of the parameter.
 pub(super) fn fits(parameter: &RecipeParameter, text: &str) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("\"{}\" is {what}", text.chars().take(60).collect::<String>()));
     match parameter.input_type {
@@ -103,11 +105,11 @@ fn is_date(text: &str) -> bool {
             .is_some_and(|month| number(day, 2).is_some_and(|day| (1..=long(month)).contains(&day)))
 }
 
-/// The text of a file that the user names, relative to `cwd`.
+/// Reads a file that the user named, relative to `cwd`. Fails if it is not a regular file, too large or not UTF-8.
 pub fn file_named(name: &str, cwd: &Path) -> Result<String, String> {
     let path = cwd.join(name);
     let cannot = |error: &std::io::Error| format!("{name} cannot be read: {error}");
-    // Reading a pipe or a device could wait for ever.
+    // Reading a pipe or a device could block forever.
     if !fs::metadata(&path).map_err(|error| cannot(&error))?.is_file() {
         return Err(format!("{name} is no regular file"));
     }
@@ -120,11 +122,11 @@ pub fn file_named(name: &str, cwd: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("{name} is no text"))
 }
 
-/// The same for a name that somebody else chose: it must lie below `cwd`, wherever links lead.
+/// Reads a file that the user did not choose; it must be below `cwd`, with links resolved.
 pub fn file_below(name: &str, cwd: &Path) -> Result<String, String> {
     let real = fs::canonicalize(cwd.join(name)).map_err(|error| format!("{name} cannot be read: {error}"))?;
     if !fs::canonicalize(cwd).is_ok_and(|cwd| real.starts_with(cwd)) {
-        return Err(format!("{name} lies outside the working directory"));
+        return Err(format!("{name} is outside the working directory"));
     }
     file_named(&real.to_string_lossy(), cwd)
 }

@@ -1,14 +1,14 @@
-//! Resolves a path component by component: every link is followed, also where the rest of the path does not exist yet.
+//! Resolves a path component by component. Follows every link, even if the rest of the path does not exist yet.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// As many links in one path as Linux follows.
+/// The limit that Linux uses.
 const MAX_LINKS: usize = 40;
 
-/// Where a path leads: no link and no `..` is left in it.
+/// A path without links and `..`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedPath {
     pub path: PathBuf,
@@ -30,18 +30,18 @@ pub enum ResolveError {
     Io(#[from] io::Error),
 }
 
-/// Resolves an absolute path. Parts that do not exist are kept as they are named. Fails for `..` after such a part:
-/// programs disagree about what that means.
+/// Resolves an absolute path. Parts that do not exist stay as named. Fails for `..` after such a part, because programs
+/// disagree about its meaning.
 pub fn resolve(path: &Path) -> Result<ResolvedPath, ResolveError> {
     resolve_checked(path, |_| true)
 }
 
-/// The same; fails with [`ResolveError::Excluded`] if `admits` is false for a prefix of the path.
+/// Like [`resolve`], but fails with [`ResolveError::Excluded`] if `admits` is false for a prefix of the path.
 pub fn resolve_checked(path: &Path, admits: impl Fn(&Path) -> bool) -> Result<ResolvedPath, ResolveError> {
     let mut left: VecDeque<OsString> = parts(path).collect();
     let mut resolved = ResolvedPath { path: PathBuf::from("/"), dangling: false };
     let mut links = 0;
-    // How many of the parts that are left come from the target of a link.
+    // Number of remaining parts that come from the target of a link.
     let mut of_link = 0_usize;
     let (mut missing, mut is_folder) = (false, true);
     while let Some(part) = left.pop_front() {

@@ -1,4 +1,4 @@
-//! A complete temporary file in a folder, which then gets its name in one step.
+//! Writes a complete temporary file in a folder, then gives it its final name atomically.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -9,10 +9,10 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Names that are tried before it is given up.
+/// Temporary names to try before giving up.
 const MAX_TRIES: usize = 16;
 
-/// Removed when it is dropped before it got its name.
+/// A temporary file. Dropping it before it has its final name removes it.
 #[derive(Debug)]
 pub(super) struct StagedFile<'a> {
     folder: BorrowedFd<'a>,
@@ -20,13 +20,13 @@ pub(super) struct StagedFile<'a> {
     is_named: bool,
 }
 
-/// Writes `bytes` to a new file in `folder`. Without `permissions` it has those of any new file.
+/// Writes `bytes` to a new file in `folder`. Without `permissions` the file gets the default ones.
 pub(super) fn write<'a>(
     folder: BorrowedFd<'a>,
     bytes: &[u8],
     permissions: Option<&Permissions>,
 ) -> io::Result<StagedFile<'a>> {
-    // Not readable by others before it has the permissions that are meant.
+    // Private until it has its final permissions.
     let mode = if permissions.is_some() { 0o600 } else { 0o666 };
     let (mut file, staged) = open(folder, Mode::from_raw_mode(mode))?;
     file.write_all(bytes)?;
@@ -53,20 +53,20 @@ fn open(folder: BorrowedFd<'_>, mode: Mode) -> io::Result<(File, StagedFile<'_>)
 }
 
 impl StagedFile<'_> {
-    /// Replaces what has the name now.
+    /// Gives the file its final name, replacing an existing file.
     pub(super) fn replace(mut self, name: &OsStr) -> io::Result<()> {
         renameat(self.folder, &self.name, self.folder, name)?;
         self.is_named = true;
         Ok(())
     }
 
-    /// Fails if something has the name already, also if that came in between.
+    /// Gives the file its final name. Fails if the name is taken, even if another process took it meanwhile.
     pub(super) fn create(mut self, name: &OsStr) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         {
             use rustix::fs::{RenameFlags, renameat_with};
             match renameat_with(self.folder, &self.name, self.folder, name, RenameFlags::NOREPLACE) {
-                // Not every file system can do it.
+                // Not every file system supports it.
                 Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => {}
                 renamed => {
                     renamed?;

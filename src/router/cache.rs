@@ -1,5 +1,5 @@
-//! What was learned, kept in files named after the hash of what it was learned from. A file that is not exactly
-//! what was written is learned again.
+//! Caches trained routers in files named after the hash of their training data. A file that is not intact is ignored,
+//! and the router is trained again.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use super::vocabulary::{FeatureWeights, Vocabulary};
 use super::{Candidate, Router, sorted};
 
 const MAGIC: &[u8; 4] = b"SKRT";
-/// Raised with every change of the method, of the words or of this format, so that no old file is taken.
+/// Must be increased with every change of the method, the word vectors or this format, so that old files are ignored.
 const METHOD: u32 = 1;
 const HASH: usize = 32;
-/// Models that are kept, the newest ones: projects have agents of their own.
+/// The number of newest models kept. Each project may define different agents.
 const KEPT: usize = 8;
 
 impl Router {
-    /// The router of these candidates: from a file below `folder` if there is one, or else learned and kept there.
-    /// A folder that cannot be written to costs time, not the route.
+    /// Returns the router for these candidates. Loads it from `folder`, or trains and saves it there. If saving fails,
+    /// the router still works.
     pub fn load_or_learn(folder: &Path, candidates: &[Candidate]) -> Self {
         let file = folder.join(format!("{}.bin", key(candidates)));
         let known = std::fs::read(&file).ok().and_then(|bytes| decode(&bytes, candidates));
@@ -34,7 +34,7 @@ impl Router {
     }
 }
 
-/// The hash of everything that is learned from.
+/// Returns the hash of all training data.
 fn key(candidates: &[Candidate]) -> String {
     let mut hasher = Sha256::new();
     hasher.update(METHOD.to_le_bytes());
@@ -59,7 +59,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Written beside and renamed: nobody ever reads half a file.
+/// Saves a file through a temporary one and a rename, so that no process reads half a file.
 fn keep(folder: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let mut new = tempfile::Builder::new().prefix(".router").tempfile_in(folder)?;
@@ -72,7 +72,7 @@ fn prune(folder: &Path) -> std::io::Result<()> {
     let mut models: Vec<(std::time::SystemTime, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        // Another process may be tidying up, too.
+        // Another process may be pruning as well.
         let Ok(written) = std::fs::metadata(&path).and_then(|metadata| metadata.modified()) else { continue };
         if path.extension().is_some_and(|extension| extension == "bin") {
             models.push((written, path));

@@ -1,20 +1,20 @@
-//! Scores to confidences: how often a route with such a score was right on examples the model had not seen.
-//! An example whose own mode is left out stands for a request that belongs nowhere.
+//! Converts scores to confidences: how often a route with such a score is right on examples the model has not seen. An
+//! example whose own mode is left out represents a request that fits no mode.
 
 use super::train::{Example, train};
 
-/// Parts the examples are divided into; each is judged by a model of the others.
+/// The number of folds for cross-validation.
 const FOLDS: usize = 4;
-/// Fewer rounds than for the model itself: the scores settle before the weights do.
+/// Fewer rounds than for the model itself, because the scores converge before the weights.
 const ROUNDS: usize = 8;
-/// So many examples say enough: with many, not every part has to be judged.
+/// The number of examples that suffice; with many examples, not every fold is evaluated.
 const JUDGED: usize = 600;
-/// What comes out on many sets of examples; where there are few of one's own, this counts.
+/// The result on many sets of examples, which is the prior where there are few.
 const TYPICAL: [f64; 3] = [-4.5, 7.0, 2.5];
-/// How many examples the typical values weigh as much as, roughly.
+/// The approximate number of examples that the prior weighs as much as.
 const PRIOR: f64 = 1.0;
 
-/// A logistic curve over a mode's score and its lead over the best of the others.
+/// A logistic curve over a mode's score and its lead over the best other mode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Curve(pub(super) [f64; 3]);
 
@@ -24,7 +24,7 @@ impl Curve {
         logistic(base + by_score * f64::from(score) + by_lead * f64::from(lead))
     }
 
-    /// `seen` are the examples that people wrote; the rest only helps to train.
+    /// Fits a curve. The first `seen` examples were written by people; the rest are only used for training.
     pub(super) fn learn(examples: &[Example], seen: usize, features: usize, modes: usize) -> Self {
         let mut counted = vec![0; modes];
         let folds: Vec<usize> = examples.iter().map(|example| fold(example.mode, &mut counted)).collect();
@@ -56,7 +56,7 @@ fn logistic(value: f64) -> f64 {
     1.0 / (1.0 + (-value).exp())
 }
 
-/// The best mode, its score, and its lead over the next.
+/// Returns the best mode, its score, and its lead over the next.
 fn best(scores: &[f32], without: Option<usize>) -> Option<(usize, f32, f32)> {
     let mut order: Vec<_> = scores.iter().copied().enumerate().filter(|(mode, _)| Some(*mode) != without).collect();
     order.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -64,7 +64,7 @@ fn best(scores: &[f32], without: Option<usize>) -> Option<(usize, f32, f32)> {
     Some((mode, score, order.get(1).map_or(0.0, |(_, next)| score - next)))
 }
 
-/// The most likely curve, by Newton's method.
+/// Fits the most likely curve with Newton's method.
 fn fit(points: &[(f32, f32, bool)]) -> Curve {
     let mut curve = TYPICAL;
     for _ in 0..25 {
@@ -90,11 +90,11 @@ fn fit(points: &[(f32, f32, bool)]) -> Curve {
             *weight += change.clamp(-5.0, 5.0);
         }
     }
-    // More score never means less trust, whatever a small set of examples says.
+    // A higher score must not lower the confidence, even if a small set of examples suggests it.
     Curve([curve[0], curve[1].max(0.1), curve[2].max(0.0)])
 }
 
-/// Elimination; the matrix is positive by its prior.
+/// Solves by Gaussian elimination; the prior makes the matrix positive definite.
 fn solve(mut matrix: [[f64; 3]; 3], mut right: [f64; 3]) -> [f64; 3] {
     for pivot in 0..3 {
         for row in pivot + 1..3 {

@@ -1,15 +1,15 @@
-//! Text to what is counted in it: words, neighbours, pairs of words that say something, and the letters inside
-//! words. Everything is a hash, so that no table of texts has to be kept.
+//! Extracts features from text: words, neighbouring words, pairs of content words, and the letters inside words. Each
+//! feature is a hash, so that no table of texts is needed.
 
 use std::collections::BTreeMap;
 
-/// Words that join others and say little alone; pairs are made of the rest.
+/// Words that mean little alone; pairs use only the other words.
 const JOINING: &str = "a an the of to in on at for with and or is are was were be been am do does did can could would will should shall \
     may might i me my mine we us our you your it its this that these those there please";
 
 const ENDINGS: &[&str] = &["ing", "ed", "es", "ly", "s"];
 
-/// What is counted, and how often: one family for whole words, one for letters.
+/// The number of occurrences of each feature: one map for words, one for letters.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) words: BTreeMap<u64, f32>,
@@ -18,7 +18,7 @@ pub(super) struct Counts {
     pub(super) plain: Vec<String>,
 }
 
-/// Lower-case words, contractions written out, every number as `0`.
+/// Splits text into lower-case words, expands contractions and replaces every number with `0`.
 pub(super) fn words(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     let lower = text.to_lowercase().replace('’', "'");
@@ -55,7 +55,7 @@ fn without_digits(word: &str) -> String {
     out
 }
 
-/// A word without its most common ending.
+/// Removes the most common ending of a word.
 pub(super) fn stem(word: &str) -> &str {
     if word.chars().count() <= 4 {
         return word;
@@ -64,7 +64,7 @@ pub(super) fn stem(word: &str) -> &str {
     stemmed.filter(|stem| stem.chars().count() >= 3).unwrap_or(word)
 }
 
-/// Whether a word says little alone.
+/// Returns true if a word says little alone.
 pub(super) fn is_joining(word: &str) -> bool {
     JOINING.split(' ').any(|joining| joining == word)
 }
@@ -93,7 +93,7 @@ pub(super) fn count(text: &str) -> Counts {
     counts
 }
 
-/// Two to four letters in a row, with the edges of the word.
+/// Counts the sequences of two to four letters, including the edges of the word.
 fn letters(word: &str, into: &mut BTreeMap<u64, f32>) {
     let framed = format!(" {word} ");
     let at = framed.char_indices().map(|(at, _)| at).chain([framed.len()]).collect::<Vec<_>>();
@@ -108,7 +108,7 @@ fn add(counts: &mut BTreeMap<u64, f32>, feature: u64) {
     *counts.entry(feature).or_default() += 1.0;
 }
 
-/// FNV-1a over a family and texts.
+/// Computes FNV-1a over a family and texts.
 fn hash(family: u8, texts: &[&str]) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let begin = step(0xcbf2_9ce4_8422_2325, family);

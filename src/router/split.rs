@@ -1,6 +1,7 @@
-//! One prompt, or several tasks: a small grammar of conjunctions. It would rather leave two tasks together than
-//! tear one apart: a joint counts only if a request begins after it, and if both sides belong to different modes
-//! for sure or are clearly in order.
+//! Splits a prompt into tasks with a small grammar of conjunctions.
+//!
+//! It prefers to keep two tasks together over splitting one. A conjunction counts only if a request follows it, and if
+//! the two sides clearly belong to different modes or are clearly ordered.
 
 mod clauses;
 
@@ -8,23 +9,24 @@ use super::{RankedMode, Router, THRESHOLD};
 use crate::ids::ModeId;
 use clauses::{Clause, ClauseJoin, clauses, refers_back};
 
-/// More would be a plan, and somebody should make one.
+/// The maximum number of tasks. A prompt with more needs a plan by a model.
 pub const MAX_TASKS: usize = 5;
-/// Both sides of an `and` must be surer than a prompt of its own: they are short, and may be halves of one thing.
+/// The minimum confidence for both sides of an `and`. It is above `THRESHOLD` because the sides are short and may be
+/// halves of one task.
 const SURE: f64 = 0.6;
 
-/// A piece of work for one mode.
+/// A task for one mode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutedTask {
     pub text: String,
     pub mode: ModeId,
     pub confidence: f64,
     pub reason: String,
-    /// The tasks that must be done before, by their place.
+    /// Indices of the tasks that must be done before.
     pub after: Vec<usize>,
 }
 
-/// The tasks of a prompt, in the order they are written. One: it is not compound. None: there is no mode at all.
+/// Returns the tasks of a prompt in order. Returns one if the prompt is not compound, and none if there are no modes.
 pub fn split(prompt: &str, router: &Router) -> Vec<RoutedTask> {
     let Some(whole) = router.rank(prompt).into_iter().next() else { return Vec::new() };
     let single = RoutedClause { text: prompt.trim().to_owned(), join: ClauseJoin::Beside, ranked: whole };
@@ -35,7 +37,7 @@ pub fn split(prompt: &str, router: &Router) -> Vec<RoutedTask> {
     if parts.len() < 2 || parts.len() > MAX_TASKS { tasks(vec![single]) } else { tasks(parts) }
 }
 
-/// A clause with the mode it belongs to.
+/// A clause and its mode.
 #[derive(Debug, Clone)]
 struct RoutedClause {
     text: String,
@@ -43,7 +45,7 @@ struct RoutedClause {
     ranked: RankedMode,
 }
 
-/// Takes clauses together that are not two tasks.
+/// Joins clauses that are not separate tasks.
 fn join_clauses(prompt: &str, clauses: &[Clause], router: &Router, whole: &RankedMode) -> Vec<RoutedClause> {
     let route = |clause: &Clause| -> Option<RoutedClause> {
         let text = clause.text(prompt);
@@ -77,8 +79,8 @@ fn join_clauses(prompt: &str, clauses: &[Clause], router: &Router, whole: &Ranke
     kept.into_iter().map(|(_, routed)| routed).collect()
 }
 
-/// What is clearly in order may be short, as in `then test it`: where it says too little alone, the whole prompt
-/// decides.
+/// Returns true if the clause has a confident mode. An ordered clause such as `then test it` may be too short to route;
+/// it then takes the mode of the whole prompt.
 fn settle(routed: &mut RoutedClause, whole: &RankedMode) -> bool {
     if routed.ranked.confidence < THRESHOLD {
         routed.ranked = RankedMode { reason: "the prompt as a whole".to_owned(), ..whole.clone() };
@@ -86,7 +88,7 @@ fn settle(routed: &mut RoutedClause, whole: &RankedMode) -> bool {
     routed.ranked.confidence >= THRESHOLD
 }
 
-/// Too many steps become fewer where neighbours have the same mode.
+/// Joins neighbours with the same mode if there are too many tasks.
 fn with_same_modes_joined(parts: Vec<RoutedClause>) -> Vec<RoutedClause> {
     if parts.len() <= MAX_TASKS {
         return parts;
@@ -103,7 +105,7 @@ fn with_same_modes_joined(parts: Vec<RoutedClause>) -> Vec<RoutedClause> {
     kept
 }
 
-/// Puts the tasks in order: `then` waits for everything since the last `then`, `and test it` for the one before.
+/// Orders the tasks: `then` waits for everything since the last `then`, `and test it` for the task before it.
 fn tasks(parts: Vec<RoutedClause>) -> Vec<RoutedTask> {
     let (mut stage, mut waits): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut tasks = Vec::with_capacity(parts.len());

@@ -1,23 +1,23 @@
-//! A linear model for many modes at once: Crammer and Singer's machine, trained by going through the dual, one
-//! example at a time. Every step is in a fixed order, so that the same examples give the same bytes.
+//! Trains a linear multi-class model: the support vector machine of Crammer and Singer, by dual coordinate descent, one
+//! example at a time. The order of all steps is fixed, so that the same examples give the same bytes.
 
-/// A text as (feature, value), and the mode it belongs to.
+/// The features of a text as (feature, value), and its mode.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Example {
     pub(super) features: Vec<(u32, f32)>,
     pub(super) mode: usize,
-    /// How much an example may pull; 1 is a whole one.
+    /// The influence of the example; 1 is a full one.
     pub(super) weight: f32,
 }
 
-/// How far an example may be from its place, summed up; more fits the examples closer.
+/// The penalty for misplaced examples; a higher value fits the examples more closely.
 const COST: f32 = 0.5;
-/// It is good enough when no example is further from its best place than this.
+/// Training stops when every example is closer than this to its optimum.
 const ENOUGH: f32 = 0.3;
-/// An example in its place is not looked at for so many rounds.
+/// The number of rounds for which a well-placed example is skipped.
 const REST: u8 = 3;
 
-/// Weights in rows: one row for each feature, one column for each mode.
+/// Weights with one row per feature and one column per mode.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Weights {
     pub(super) modes: usize,
@@ -29,7 +29,7 @@ impl Weights {
         Self { modes, rows: vec![0.0; features * modes] }
     }
 
-    /// The row of a feature.
+    /// Returns the row of a feature.
     pub(super) fn of(&self, feature: u32) -> &[f32] {
         let start = feature as usize * self.modes;
         self.rows.get(start..start + self.modes).unwrap_or_default()
@@ -54,7 +54,7 @@ impl Weights {
     }
 }
 
-/// Goes through the examples `rounds` times at most.
+/// Trains the model in at most `rounds` passes over the examples.
 pub(super) fn train(examples: &[&Example], features: usize, modes: usize, rounds: usize) -> Weights {
     let mut weights = Weights::zero(features, modes);
     let mut pulls = vec![0.0; examples.len() * modes];
@@ -82,8 +82,8 @@ pub(super) fn train(examples: &[&Example], features: usize, modes: usize, rounds
     weights
 }
 
-/// Puts one example where it belongs, given all others; tells how far off it was. `pulls` is how much it draws
-/// each mode towards itself: its own at most `COST`, no other above zero, all together nothing.
+/// Optimises one example while all others are fixed, and returns how far off it was. `pulls` are its dual variables:
+/// for its own mode at most `COST`, for the others at most zero, with sum zero.
 fn step(example: &Example, weights: &mut Weights, pulls: &mut [f32]) -> f32 {
     let size: f32 = example.features.iter().map(|(_, value)| value * value).sum();
     let own = example.mode;
@@ -102,7 +102,7 @@ fn step(example: &Example, weights: &mut Weights, pulls: &mut [f32]) -> f32 {
     if off <= ENOUGH / 10.0 {
         return off.max(0.0);
     }
-    // What the loss would be without this example, and the level at which the best pulls cancel out.
+    // Computes the loss without this example, and the level at which the optimal pulls sum to zero.
     for (loss, pull) in loss.iter_mut().zip(pulls.iter()) {
         *loss -= size * pull;
     }
@@ -133,7 +133,7 @@ fn level(loss: &[f32], own: usize, bound: f32) -> f32 {
     sum / count
 }
 
-/// The same sequence every time.
+/// A random number generator with a fixed sequence.
 struct ShuffleRng(u64);
 
 impl ShuffleRng {

@@ -1,17 +1,17 @@
-//! Which features count, and how much: what was seen in the examples, weighed by how few examples and how few
-//! modes have it. A text becomes three parts of fixed length: meaning, words, letters.
+//! Weighs the features seen in the examples by how few examples and how few modes have them. A text becomes three parts
+//! of fixed length: meaning, words, letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::features::{self, Counts};
 use super::words::WordVectors;
 
-/// The length of each part. They were chosen on public sets of requests (docs/routing.md).
+/// The length of each part, tuned on public sets of requests (docs/routing.md).
 const MEANING: f32 = 1.3;
 const WORDS: f32 = 1.0;
 const LETTERS: f32 = 1.3;
 
-/// A feature's hash and its weight, sorted by hash.
+/// The hash and the weight of each feature, sorted by hash.
 pub(super) type FeatureWeights = Vec<(u64, f32)>;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -21,7 +21,7 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// `texts` with the mode of each.
+    /// Learns the weights from texts and the mode of each.
     pub(super) fn learn(texts: &[(Counts, usize)], modes: usize) -> Self {
         Self {
             words: weigh_features(texts, modes, |counts| &counts.words),
@@ -29,12 +29,12 @@ impl Vocabulary {
         }
     }
 
-    /// How many features there are, those of meaning first.
+    /// Returns the number of features, including those of meaning, which come first.
     pub(super) fn size(&self) -> usize {
         WordVectors::builtin().dims() + self.words.len() + self.letters.len()
     }
 
-    /// A text as (feature, value), sorted by feature.
+    /// Converts a text to (feature, value) pairs, sorted by feature.
     pub(super) fn vector(&self, counts: &Counts) -> Vec<(u32, f32)> {
         let words = WordVectors::builtin();
         let meaning = words.mean(&counts.plain).into_iter().zip(0..);
@@ -45,7 +45,7 @@ impl Vocabulary {
         vector
     }
 
-    /// The features of one word alone.
+    /// Returns the features of a single word.
     pub(super) fn word_features(&self, word: &str) -> Vec<u32> {
         let counts = features::count(word);
         let base = WordVectors::builtin().dims();

@@ -1,15 +1,14 @@
-//! What words mean, roughly: a vector for each common English word or piece of a word, compiled in.
-//! `README.md` next to this file says where they come from. They let `invoice` and `bill` be near each other although they
-//! share no letters.
+//! Provides a vector for each common English word or word piece, compiled in. `README.md` next to this file states
+//! their source. With them, `invoice` and `bill` are close although they share few letters.
 
 static TABLE: &[u8] = include_bytes!("words.bin");
 
 const HEADER: usize = 16;
 
-/// The longest piece that is looked up; there is none longer.
+/// The length of the longest piece in the table, in characters.
 const LONGEST: usize = 18;
 
-/// The table read in place: sorted hashes, a scale for each, then the vectors.
+/// The table, read in place: sorted hashes, a scale for each, then the vectors.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WordVectors {
     count: usize,
@@ -22,7 +21,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl WordVectors {
-    /// Its header and its size are held by a test.
+    /// Returns the built-in table. A test checks its header and size.
     pub(super) fn builtin() -> Self {
         Self { count: number(TABLE, 8) as usize, dims: number(TABLE, 12) as usize, table: TABLE }
     }
@@ -31,7 +30,7 @@ impl WordVectors {
         self.dims
     }
 
-    /// The mean of the vectors of all pieces, of length one; all zero if no piece is known.
+    /// Returns the mean of the vectors of all pieces, scaled to length one; all zero if no piece is known.
     pub(super) fn mean(&self, words: &[String]) -> Vec<f32> {
         let mut sum = vec![0.0; self.dims];
         for word in words {
@@ -55,7 +54,7 @@ impl WordVectors {
         }
     }
 
-    /// The longest known pieces from the left, as the model took words apart; none if a part is unknown.
+    /// Splits a word greedily into the longest known pieces, as the source model does. Empty if a part is unknown.
     fn pieces(&self, word: &str) -> Vec<usize> {
         let mut rows = Vec::new();
         let mut rest = word;
@@ -85,7 +84,7 @@ impl WordVectors {
     }
 }
 
-/// FNV-1a, as `scripts/words.py` has it.
+/// Computes FNV-1a, like `scripts/words.py`.
 fn hash(prefix: &str, piece: &str) -> u32 {
     prefix
         .bytes()

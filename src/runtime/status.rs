@@ -1,4 +1,5 @@
-//! How a running Skein is, told on a socket that only its user can open: `skein services` asks every one.
+//! Reports the status of a running Skein process on a socket that only its user can open. `skein services` queries the
+//! sockets of all processes.
 
 use std::fs;
 use std::io::Read as _;
@@ -13,7 +14,7 @@ use crate::services::Pool;
 use crate::socket;
 use crate::task::TaskScope;
 
-/// What one running Skein said.
+/// The report of one running Skein process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatusReport {
     pub pid: u32,
@@ -23,8 +24,8 @@ pub struct StatusReport {
     pub agents: Vec<Value>,
 }
 
-/// Answers on a socket of this process until the scope stops. Without it everything else works, so a failure
-/// is only logged.
+/// Serves the status socket of this process until the scope stops. Everything else works without it, so a failure is
+/// only logged.
 pub(super) fn serve(folder: &Path, pool: Pool, agents: ExternalAgentPool, scope: &TaskScope) {
     let path = folder.join(format!("{}.sock", std::process::id()));
     let listener = match socket::listen(&path) {
@@ -51,14 +52,14 @@ pub(super) fn serve(folder: &Path, pool: Pool, agents: ExternalAgentPool, scope:
                 .collect();
             let agents = agents.status();
             let report = json!({"pid": std::process::id(), "services": services, "agents": agents}).to_string();
-            // A client that hangs must not hold up the next one.
+            // A client that hangs must not block the next one.
             drop(tokio::time::timeout(Duration::from_secs(1), stream.write_all(report.as_bytes())).await);
         }
         drop(fs::remove_file(&path));
     });
 }
 
-/// Asks every Skein that runs. Sockets that nobody answers on are removed.
+/// Queries every running Skein process. Removes sockets whose process has ended.
 pub fn reports(folder: &Path) -> Vec<StatusReport> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -1,6 +1,6 @@
-//! Protected paths, which are written only with consent, and hidden paths, which are neither read nor written.
+//! Lists protected paths, which need consent to be written, and hidden paths, which are neither read nor written.
 //!
-//! Names are compared without regard to case, because some file systems do the same.
+//! Names are compared case-insensitively, because some file systems do the same.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,7 +13,7 @@ const STARTS_SERVERS: &str = "it names programs that are started as MCP servers"
 const INSTRUCTS_AGENTS: &str = "agents follow the instructions in it";
 const RUNS_IN_CI: &str = "it runs programs when the project is pushed";
 
-/// Names that are protected wherever they are below a root, with all that is in them, and why.
+/// Names that are protected anywhere below a root, with all their contents, and the reason.
 pub const PROTECTED: [(&str, &str); 12] = [
     (".skein", READ_BY_SKEIN),
     (".mcp.json", STARTS_SERVERS),
@@ -29,7 +29,7 @@ pub const PROTECTED: [(&str, &str); 12] = [
     (GIT, RUNS_PROGRAMS_OF_GIT),
 ];
 
-/// Paths that are protected, the most powerful first, for checks of patterns.
+/// Examples of protected paths, the most powerful first, for checking patterns.
 pub const PROTECTED_EXAMPLES: [&str; 16] = [
     ".git/config",
     ".git/hooks/pre-commit",
@@ -49,23 +49,23 @@ pub const PROTECTED_EXAMPLES: [&str; 16] = [
     "CLAUDE.md",
 ];
 
-/// Names that only file tools ask about.
+/// Names that are protected from file tools only.
 const ASKED_BY_FILE_TOOLS: [(&str, &str); 2] = [("AGENTS.md", INSTRUCTS_AGENTS), ("CLAUDE.md", INSTRUCTS_AGENTS)];
 
 const GIT: &str = ".git";
-/// The parts of a git folder that make git run programs. The rest of it changes with every commit.
+/// The parts of a git folder that make git run programs. The rest changes with every commit.
 const OF_GIT: [&str; 4] = ["hooks", "config", "config.worktree", "commondir"];
-/// Folders in a git folder that hold further git folders.
+/// Folders in a git folder that contain further git folders.
 const INNER_GIT: [&str; 2] = ["modules", "worktrees"];
 const GITHUB: &str = ".github";
 const WORKFLOWS: &str = "workflows";
 
-/// A path that is not written without consent.
+/// A path that needs consent to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtectedPath {
-    /// The path, as it is shown.
+    /// The path as shown to the user.
     pub shown: String,
-    /// The name in it that is on the list.
+    /// The listed name that the path contains.
     pub name: &'static str,
     pub reason: &'static str,
 }
@@ -76,8 +76,8 @@ impl std::fmt::Display for ProtectedPath {
     }
 }
 
-/// The name on the list that protects `path`, and why. `path` is resolved; `root` is the root that it is below. The
-/// folders above the root do not count, except for the root's own name and for what belongs to a git folder.
+/// Returns the listed name that protects `path`, and the reason. `path` must be resolved; `root` is the root that
+/// contains it. Ignores folders above the root, except the root's own name and git folders.
 pub fn find_protected(path: &Path, root: Option<&Path>) -> Option<(&'static str, &'static str)> {
     let from = root.and_then(Path::parent).unwrap_or(Path::new("/"));
     let below: Vec<_> = names(path.strip_prefix(from).unwrap_or(path)).collect();
@@ -85,7 +85,7 @@ pub fn find_protected(path: &Path, root: Option<&Path>) -> Option<(&'static str,
     match_protected(&below).or_else(|| match_protected(&all).filter(|(name, _)| *name == GIT))
 }
 
-/// The same for a path that cannot be resolved, such as one that is relative to an unknown folder.
+/// Does the same for a path that cannot be resolved, such as one relative to an unknown folder.
 pub fn find_protected_name(path: &str) -> Option<(&'static str, &'static str)> {
     match_protected(&names(Path::new(path)).collect::<Vec<_>>())
 }
@@ -104,7 +104,7 @@ fn match_protected(names: &[&str]) -> Option<(&'static str, &'static str)> {
         match listed {
             Some((listed, _)) if *listed == GIT && !runs_programs(rest) => None,
             Some(listed) => Some(*listed),
-            // The folder itself can be moved or replaced with all that is in it.
+            // The folder itself can be moved or replaced with all its contents.
             None if same(GITHUB, name) && rest.first().is_none_or(|inner| same(WORKFLOWS, inner)) => {
                 Some((GITHUB, RUNS_IN_CI))
             }
@@ -113,7 +113,8 @@ fn match_protected(names: &[&str]) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// `rest`: the names below `.git`. The folder itself counts, because a file of this name leads to another git folder.
+/// Returns whether git runs programs from this path. `rest` has the names below `.git`. `.git` itself counts, because a
+/// file of this name points to another git folder.
 fn runs_programs(rest: &[&str]) -> bool {
     let is_listed = |name: &&str| OF_GIT.iter().any(|listed| same(listed, name));
     match rest {
@@ -127,7 +128,7 @@ fn same(listed: &str, name: &str) -> bool {
     listed.eq_ignore_ascii_case(name)
 }
 
-/// Below the user's home. A `*` at the end stands for any characters.
+/// Hidden paths below the user's home. A `*` at the end matches any characters.
 const HIDDEN: [&str; 58] = [
     ".ssh",
     ".gnupg",
@@ -161,7 +162,7 @@ const HIDDEN: [&str; 58] = [
     ".local/share/opencode",
     ".m2/settings.xml",
     ".gradle/gradle.properties",
-    // These hold credentials among other settings.
+    // These contain credentials among other settings.
     ".npmrc",
     ".docker/config.json",
     // Browser profiles.
@@ -194,27 +195,27 @@ const HIDDEN: [&str; 58] = [
 
 const HIDDEN_OF_SYSTEM: [&str; 4] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
 
-/// Says which servers were reached, and no secret.
+/// Lists the servers that were contacted, but contains no secret.
 const SHOWN: &str = ".ssh/known_hosts";
 
 /// Paths that file tools neither read nor write. The default hides nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HiddenPaths {
-    /// As it is named and as it resolves.
+    /// The home folder as named and as resolved.
     homes: Vec<PathBuf>,
-    /// Whole folders and files, resolved.
+    /// Hidden folders and files, as named and as resolved.
     paths: Vec<PathBuf>,
 }
 
 impl HiddenPaths {
-    /// `home` is the user's; `folders` are those in which Skein keeps its config, data, state and cache.
+    /// `home` is the user's home; Skein keeps its config, data, state and cache in `folders`.
     pub fn new(home: &Path, folders: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut hidden = Self::default();
         if home.is_absolute() {
             hidden.homes.push(home.to_owned());
             hidden.homes.extend(home.canonicalize().ok().filter(|real| real != home));
         }
-        // A hidden folder may be a link to where it is kept.
+        // A hidden folder may be a link to its real location.
         let listed = HIDDEN.iter().filter(|name| !name.ends_with('*')).map(|name| home.join(name));
         hidden.paths.extend(listed.filter(|path| path.is_symlink()).filter_map(|path| path.canonicalize().ok()));
         for folder in folders.into_iter().chain(HIDDEN_OF_SYSTEM.map(PathBuf::from)) {
@@ -224,7 +225,8 @@ impl HiddenPaths {
         hidden
     }
 
-    /// The hidden folder or file that `path`, which is resolved, is or is in. `None` if it is not hidden.
+    /// Returns the hidden folder or file that equals or contains `path`, which must be resolved. `None` if it is not
+    /// hidden.
     pub fn covering(&self, path: &Path) -> Option<PathBuf> {
         let in_home = self.homes.iter().find_map(|home| {
             let below = path.strip_prefix(home).ok()?;

@@ -1,5 +1,5 @@
-//! The services compiled into Skein: real MCP servers, called directly. No text is made and no task is
-//! entered for a call; a handler that panics is caught and answered for.
+//! Registers the services compiled into Skein and calls them directly as MCP servers. A call is not serialised and
+//! spawns no task. A panic in a handler becomes an error of the call.
 
 mod answer;
 pub mod apps;
@@ -40,22 +40,22 @@ use crate::ids::RoleName;
 use crate::process::Reaper;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome, ToolService};
 
-/// What a built-in service is given when it starts.
+/// Everything that a built-in service receives when it starts.
 #[derive(Clone)]
 pub struct BuiltinContext {
-    /// The services it requires, by the role they play.
+    /// The services it requires, by role.
     pub roles: BTreeMap<RoleName, Arc<dyn ToolService>>,
-    /// Ends its child processes with Skein.
+    /// Ends its child processes when Skein ends.
     pub reaper: Option<Reaper>,
-    /// What its child processes may inherit.
+    /// Variables that its child processes may inherit.
     pub environment: BTreeMap<std::ffi::OsString, std::ffi::OsString>,
-    /// Where it keeps what lasts.
+    /// Folder for its persistent data.
     pub data: std::path::PathBuf,
-    /// What the user keeps for all projects.
+    /// Folders with the user's files for all projects.
     pub user: UserFolders,
-    /// Where the session works that it is for; nothing if it is for all sessions.
+    /// Working directory of the session that owns the service; `None` if all sessions share it.
     pub cwd: Option<std::path::PathBuf>,
-    /// What its manifest says to it alone.
+    /// The `settings` of its manifest.
     pub settings: Map<String, Value>,
 }
 
@@ -74,7 +74,7 @@ pub struct BuiltinRegistry {
 }
 
 impl BuiltinRegistry {
-    /// Those that ship with Skein.
+    /// Returns the services that ship with Skein.
     pub fn builtin() -> Self {
         Self::empty()
             .with("apps", |surroundings| apps::AppsService::new(&surroundings.data))
@@ -99,7 +99,7 @@ impl BuiltinRegistry {
         Self { factories: HashMap::new() }
     }
 
-    /// Adds a service: whatever is an MCP server to rmcp. It has no settings.
+    /// Adds a service without settings. Any rmcp server handler can be a service.
     #[must_use]
     pub fn with<H: ServerHandler>(
         self,
@@ -112,7 +112,7 @@ impl BuiltinRegistry {
         })
     }
 
-    /// Adds a service that reads its settings itself, and says what is wrong with them.
+    /// Adds a service that parses its settings. `make` returns an error that describes what is wrong with them.
     #[must_use]
     pub fn with_settings<H: ServerHandler>(
         mut self,
@@ -159,19 +159,20 @@ impl std::fmt::Debug for BuiltinRegistry {
     }
 }
 
-/// What came with the call; without it a tool does not know whose it is.
+/// Returns the call context that Skein attaches to a request. Fails if there is none, because the tool then has no
+/// session.
 fn call_context(context: &RequestContext<RoleServer>) -> Result<&CallContext, answer::ToolRefusal> {
     context.extensions.get().ok_or_else(|| answer::ToolRefusal::new("the call carries no session; call through Skein"))
 }
 
-/// A server in this process, and the client side it sees: nobody.
+/// An MCP server in this process. The client side that it sees is not connected.
 struct BuiltinConnection<H> {
     handler: H,
     peer: Peer<RoleServer>,
-    /// Of the session it is for, which it is asked about when it lists what it offers.
+    /// Working directory of the session that owns the service. Listing requests use it.
     cwd: std::path::PathBuf,
     next_id: AtomicI64,
-    /// A handler's peer can only be had from a service that runs, so one runs, with nobody at the other end.
+    /// rmcp hands out a `Peer` only for a running service, so a service without a client runs here.
     _nobody: RunningService<RoleServer, NoClient>,
 }
 
@@ -182,8 +183,8 @@ impl ServerHandler for NoClient {}
 
 impl<H: ServerHandler> BuiltinConnection<H> {
     fn new(handler: H, cwd: Option<std::path::PathBuf>) -> Self {
-        // What is said to nobody fails at once. Nobody says anything, and never ends: the service and its peer
-        // stay until they are dropped.
+        // The receiver is dropped, so sending to this client fails at once. The stream never yields and never ends,
+        // so the service and its peer live until they are dropped.
         let (outgoing, _) = futures::channel::mpsc::channel(1);
         let nobody = serve_directly(NoClient, (outgoing, futures::stream::pending()), None);
         let cwd = cwd.unwrap_or_else(|| "/".into());
@@ -222,7 +223,7 @@ impl<H: ServerHandler> BuiltinConnection<H> {
     }
 }
 
-/// Runs a handler until it answers, is cancelled, runs out of time, or panics.
+/// Runs a handler until it answers, panics or times out, or for two seconds after cancellation.
 async fn run_guarded<T>(
     context: &CallContext,
     limit: Option<Duration>,
@@ -238,7 +239,7 @@ async fn run_guarded<T>(
     let answer = tokio::select! {
         biased;
         answer = answer => answer?,
-        // A handler that watches the token ends by itself; this is for the others.
+        // A handler that watches the token ends by itself; this branch ends the others.
         () = async { context.cancel.cancelled().await; tokio::time::sleep(Duration::from_secs(2)).await } => {
             return Err(CallError::Cancelled);
         }

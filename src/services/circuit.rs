@@ -1,7 +1,7 @@
-//! When a service that failed may be started again: a few times within a while, each time after a longer
-//! pause; then not at all for a while; then once, to see.
+//! Decides when a failed service may be restarted. It allows a limited number of restarts within a period, each
+//! after a longer pause. Then it blocks restarts for the period and allows one attempt.
 //!
-//! Invariant: pure. Time comes in as an argument, so that tests need no clock.
+//! Invariant: pure. Time is an argument, so that tests need no clock.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub struct Circuit {
     max: usize,
     within: Duration,
-    /// Failures that still count, oldest first.
+    /// Failures within the period, oldest first.
     failures: VecDeque<Instant>,
     state: State,
 }
@@ -25,20 +25,20 @@ pub struct Circuit {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     Closed,
-    /// Calls fail at once until then.
+    /// Starts are refused until then.
     Open {
         until: Instant,
     },
-    /// One attempt is under way.
+    /// One attempt is in progress.
     Trying,
 }
 
 /// Whether a start may be attempted.
 #[derive(Debug, PartialEq)]
 pub enum StartPermit {
-    /// After this pause.
+    /// Allowed after this pause.
     After(Duration),
-    /// Not before this much time has passed.
+    /// Refused for this long.
     NotFor(Duration),
 }
 
@@ -63,7 +63,7 @@ impl Circuit {
         }
     }
 
-    /// It died, or could not be started.
+    /// Records that the service died or failed to start.
     pub fn record_failure(&mut self, now: Instant) {
         self.forget_old(now);
         self.failures.push_back(now);
@@ -72,8 +72,8 @@ impl Circuit {
         }
     }
 
-    /// It started. Failures before this still count until they are old, so that a service which starts and
-    /// dies again and again is found out.
+    /// Records a successful start. Earlier failures count until they expire, so that a service that starts and dies
+    /// repeatedly is detected.
     pub fn record_start(&mut self) {
         self.state = State::Closed;
     }

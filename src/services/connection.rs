@@ -1,4 +1,4 @@
-//! One live instance of a service, whatever it is reached by.
+//! The connection to one running instance of a service, for all transports.
 
 use std::time::Duration;
 
@@ -9,24 +9,25 @@ use tokio::sync::watch;
 
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 
-/// What the pool holds while a service runs. Once [`Connection::closed`] gives a reason, it stays closed.
+/// A connection that the pool holds while a service runs. Once [`ServiceConnection::closed`] returns a reason, the
+/// connection stays closed.
 pub(super) trait ServiceConnection: Send + Sync {
     fn instructions(&self) -> Option<String>;
 
-    /// Goes up when the service says that what it offers has changed.
+    /// Increases when the service reports that its lists have changed.
     fn generation(&self) -> u64 {
         0
     }
 
-    /// Where [`Connection::generation`] can be watched, if it can change.
+    /// Returns a receiver for [`ServiceConnection::generation`]; `None` if it never changes.
     fn changes(&self) -> Option<watch::Receiver<u64>> {
         None
     }
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>>;
 
-    /// `limit` is the time without any sign of life, which for a built-in service is all the time there is. While the
-    /// user is asked something it does not pass.
+    /// Calls a tool. `limit` is the time without activity; for a built-in service it is the total time. It does not
+    /// run while the user is asked.
     fn call(&self, call: ToolCall, limit: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>>;
 
     fn read_resource(
@@ -44,7 +45,8 @@ pub(super) trait ServiceConnection: Send + Sync {
         limit: Duration,
     ) -> BoxFuture<'_, Result<Value, CallError>>;
 
-    /// Why it can no longer be used. What is no process and no wire does not close.
+    /// Returns why the connection can no longer be used. Always `None` for a connection without a process or a
+    /// transport.
     fn closed(&self) -> Option<String> {
         None
     }
@@ -58,13 +60,13 @@ pub(super) trait ServiceConnection: Send + Sync {
     }
 }
 
-/// Why a request got no answer.
+/// The reason why a request got no answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum CallError {
-    /// The connection broke after the request was handed over.
+    /// The connection broke after the request was sent.
     Died(String),
     TimedOut,
     Cancelled,
-    /// The service answered that it will not.
+    /// The service answered with an error.
     Refused(String),
 }

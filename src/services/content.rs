@@ -1,4 +1,4 @@
-//! MCP's types to ours. The way back is in `adapter/export.rs`.
+//! Converts MCP types to Skein's types. `adapter` converts in the other direction.
 
 use rmcp::model::{CallToolResult, ContentBlock, Tool};
 use serde::Serialize;
@@ -32,7 +32,7 @@ pub(super) fn outcome(result: CallToolResult) -> ToolOutcome {
             ContentBlock::Text(text) => text.annotations.as_ref(),
             ContentBlock::Image(image) => image.annotations.as_ref(),
             ContentBlock::Audio(audio) => audio.annotations.as_ref(),
-            // These keep what they say about themselves.
+            // Links and resources keep their annotations in their JSON.
             _ => None,
         };
         annotations.map(|annotations| (at, json(annotations)))
@@ -54,12 +54,12 @@ fn content(block: ContentBlock) -> Content {
         ContentBlock::Audio(audio) => Content::Audio { mime: audio.mime_type, data: audio.data },
         ContentBlock::ResourceLink(link) => Content::Link(json(&link)),
         ContentBlock::Resource(resource) => Content::Resource(json(&resource)),
-        // The enum may grow; what is not known is passed on as the text it is.
+        // The enum is non-exhaustive; unknown content is passed on as JSON text.
         other => Content::Text(json(&other).to_string()),
     }
 }
 
-/// MCP's own values are plain data; one that cannot be written as JSON does not exist.
+/// Converts an MCP value to JSON. MCP values are plain data, so this cannot fail.
 pub(super) fn json(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Our environment variables, as far as services are given any: `${env:NAME}` is filled in when a service
-//! starts, and what it holds is never logged.
+//! Holds the environment variables for services. Fills in `${env:NAME}` when a service starts, and keeps the values
+//! out of logs.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use crate::manifest::{Placeholder, Transport};
 
 const MIN_SECRET: usize = 4;
 
-/// A copy handed in by the front door; the library itself never reads the environment.
+/// A copy of the environment that the front end passes in; the library never reads the environment.
 #[derive(Clone, Default)]
 pub struct Environment(BTreeMap<OsString, OsString>);
 
@@ -21,11 +21,11 @@ impl Environment {
         self.0.clone().into_iter()
     }
 
-    /// `text` with every `${env:NAME}` replaced; a variable that is not set is an error that names it.
+    /// Replaces every `${env:NAME}` in `text`. Fails with the variable's name if it is not set.
     pub fn fill_in(&self, text: &str) -> Result<String, String> {
         Placeholder::fill_in(text, |Placeholder { name, default }| {
             let value = self.0.get(OsStr::new(name)).and_then(|value| value.to_str());
-            // As a shell does it: a variable that is set to nothing has its default, too.
+            // As in a shell, an empty variable takes its default, too.
             let value = value.filter(|value| default.is_none() || !value.is_empty()).or(default);
             value.map(str::to_owned).ok_or_else(|| format!("the environment variable {name} is not set"))
         })
@@ -33,7 +33,7 @@ impl Environment {
 }
 
 impl Environment {
-    /// What `fill_in` puts into this text.
+    /// Returns the values that `fill_in` inserts into this text.
     pub fn secrets_in(&self, text: &str) -> SecretValues {
         let names = Placeholder::all_in(text).map(|placeholder| placeholder.name);
         let known =
@@ -42,8 +42,8 @@ impl Environment {
     }
 }
 
-/// What a transport holds itself: editors and other tools write tokens where a manifest would name a variable. A
-/// path or a word may be hidden along with them, which harms nobody.
+/// Returns the values written in a transport itself, because editors and other tools write tokens there instead of
+/// variables. Harmless paths and words may be redacted with them.
 pub fn literal_secrets(transport: &Transport) -> SecretValues {
     let values = |map: &BTreeMap<String, String>| map.clone().into_iter().filter(|(_, value)| value.len() >= 8);
     match transport {
@@ -57,16 +57,16 @@ pub fn literal_secrets(transport: &Transport) -> SecretValues {
 }
 
 impl SecretValues {
-    /// By the name that stands in their place.
+    /// Collects values with the names that replace them.
     fn of(known: impl Iterator<Item = (String, String)>) -> Self {
-        // Text is logged line by line, so each line of a value is a secret of its own. Shorter ones are none, and
-        // hiding them would make text unreadable.
+        // Text is logged line by line, so each line of a value is a secret. Shorter lines are not, and hiding them
+        // would make text unreadable.
         let pieces = known.flat_map(|(name, value)| {
             let lines: Vec<_> = value.lines().map(|line| line.trim().to_owned()).chain([value.clone()]).collect();
             lines.into_iter().map(move |line| (name.clone(), line))
         });
         let mut secrets: Vec<_> = pieces.filter(|(_, value)| value.len() >= MIN_SECRET).collect();
-        // One value may begin another: the longest goes first, or its tail would be left.
+        // A value may be a prefix of another. The longest is replaced first, or its tail would remain.
         secrets.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
         secrets.dedup();
         SecretValues(secrets)
@@ -80,11 +80,11 @@ impl SecretValues {
     }
 }
 
-/// The values that a service was given, to keep them out of what is said about it.
+/// The secret values of a service, to be redacted in logs and errors.
 #[derive(Clone, Default)]
 pub struct SecretValues(Vec<(String, String)>);
 
-/// What it hides is hidden here, too.
+/// Does not print the values.
 impl std::fmt::Debug for SecretValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Secrets({})", self.0.len())
@@ -98,7 +98,7 @@ impl SecretValues {
     }
 }
 
-/// Values are secrets until proven otherwise.
+/// Does not print the values, because any of them may be secret.
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Environment({} variables)", self.0.len())

@@ -1,4 +1,4 @@
-//! A server that speaks MCP over streamable HTTP, of either era.
+//! Connects to an MCP server over streamable HTTP, of either protocol era.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::environment::Environment;
 use super::replies::{error_for, requests_of};
 use crate::manifest::HttpTransport;
 
-/// Redirects that are followed for one request.
+/// Maximum number of redirects for one request.
 const MAX_REDIRECTS: usize = 10;
 
-/// Why a connection over HTTP cannot be set up.
+/// The reason why an HTTP connection cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct HttpSetupError(String);
@@ -44,10 +44,11 @@ pub(super) fn start(
     }
     let config = StreamableHttpClientTransportConfig::with_uri(url)
         .custom_headers(headers)
-        // It would send a call again that was answered with 404. That the server did not run it is only a promise.
+        // With reinit, rmcp resends a call that was answered with 404. Only the server claims that it did not run
+        // the call.
         .reinit_on_expired_session(false);
     let client = reqwest::Client::builder()
-        // As in rmcp's own client: a connection that is reused can stall for 40 ms.
+        // As in rmcp's client: a reused connection can stall for 40 ms.
         .pool_max_idle_per_host(0)
         .redirect(same_origin())
         .build()
@@ -55,7 +56,8 @@ pub(super) fn start(
     Ok(StreamableHttpClientTransport::with_client(CheckedClient(client), config))
 }
 
-/// Follows only redirects that keep the message and stay on the same origin, so headers never reach another.
+/// Follows only redirects that keep the message and stay on the same origin, so that no other origin receives
+/// headers.
 fn same_origin() -> Policy {
     Policy::custom(|attempt| {
         let keeps_message = matches!(attempt.status().as_u16(), 307 | 308);
@@ -70,7 +72,8 @@ fn same_origin() -> Policy {
     })
 }
 
-/// rmcp's client, which skips an answer in a stream that it cannot read. Here such an answer is an error.
+/// rmcp's HTTP client, which skips an unreadable answer in a stream. This wrapper turns such an answer into an
+/// error.
 #[derive(Debug, Clone)]
 pub(super) struct CheckedClient(reqwest::Client);
 
@@ -152,7 +155,7 @@ fn request_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
     }
 }
 
-/// The answer to a request, with an error in place of what cannot be read.
+/// Replaces unreadable answers to the request `asked` with errors.
 fn check_events(posted: StreamableHttpPostResponse, asked: Option<RequestId>) -> StreamableHttpPostResponse {
     let (events, session, asked) = match (posted, asked) {
         (StreamableHttpPostResponse::Sse(events, session), Some(asked)) => (events, session, asked),

@@ -1,7 +1,7 @@
-//! A cassette: everything services were asked and said, one JSON object a line. Recorded in passing, or
-//! played back with no service behind it.
+//! Records all requests to services and their answers in a cassette, one JSON object per line, or replays a
+//! cassette without services.
 //!
-//! Invariant: no value that a manifest hands to a service in a variable or a header is written down.
+//! Invariant: no value that a manifest passes to a service in a variable or a header is written.
 
 mod redact;
 
@@ -81,7 +81,7 @@ pub enum RecordError {
     Line { file: String, line: usize, problem: String },
 }
 
-/// A recording under way, or one to play.
+/// A cassette that is being recorded or replayed.
 #[derive(Debug, Clone)]
 pub struct Cassette(Arc<CassetteMode>);
 
@@ -91,7 +91,7 @@ enum CassetteMode {
     Playing(HashMap<ServiceName, Vec<Interaction>>),
 }
 
-/// The mode of a file that was there before may let others read it; a device or a pipe stays as it is.
+/// Removes the access of other users to an existing file. A device or a pipe is left unchanged.
 fn restrict(file: &File) -> std::io::Result<()> {
     if file.metadata()?.is_file() {
         file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
@@ -101,7 +101,7 @@ fn restrict(file: &File) -> std::io::Result<()> {
 
 impl Cassette {
     pub fn to_file(path: &Path) -> Result<Self, RecordError> {
-        // What services say may be private even where no secret is in it.
+        // Answers of services may be private even without secrets.
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let file = options.open(path).map_err(|error| unusable(path, &error))?;
@@ -119,7 +119,7 @@ impl Cassette {
             if text.trim().is_empty() {
                 continue;
             }
-            // The parser counts lines from the start of what it was given, which is always the first.
+            // The parser sees one line at a time, so its line number is always 1.
             let line: CassetteLine = serde_json::from_str(&text)
                 .map_err(|error| broken(error.to_string().replace(" at line 1 column ", " at column ")))?;
             interactions.entry(line.service).or_default().push(line.interaction);
@@ -131,7 +131,7 @@ impl Cassette {
         matches!(*self.0, CassetteMode::Playing(_))
     }
 
-    /// The service as it was recorded.
+    /// Returns a connection that replays the recorded service. Fails if the cassette does not contain it.
     pub(super) fn play(&self, service: &ServiceName) -> Result<Arc<dyn ServiceConnection>, String> {
         let CassetteMode::Playing(interactions) = &*self.0 else {
             return Err("the cassette is being recorded".to_owned());
@@ -145,7 +145,7 @@ impl Cassette {
         Ok(Arc::new(CassettePlayer { lines: lines.clone(), played: Mutex::default() }))
     }
 
-    /// The same service, with everything written down.
+    /// Wraps a connection so that everything is recorded.
     pub(super) fn record(
         &self,
         manifest: &ServiceManifest,
@@ -161,7 +161,7 @@ impl Cassette {
         let CassetteMode::Recording(file) = &*self.0 else { return };
         let text = serde_json::to_value(line).map(|value| redaction.apply(value).to_string());
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-        // In one piece, so that a skein that is killed leaves whole lines.
+        // Written in one call, so that a killed Skein leaves complete lines.
         let written =
             text.map_err(std::io::Error::from).and_then(|text| file.write_all(format!("{text}\n").as_bytes()));
         if let Err(error) = written {
@@ -179,7 +179,7 @@ struct CassetteRecorder {
     connection: Arc<dyn ServiceConnection>,
     cassette: Cassette,
     redaction: Redaction,
-    /// What was last written about what it offers; said again, it is not written again.
+    /// The catalog written last; an equal one is not written again.
     offered: Mutex<Option<Catalog>>,
 }
 
@@ -264,12 +264,12 @@ impl ServiceConnection for CassetteRecorder {
 
 struct CassettePlayer {
     lines: Vec<Interaction>,
-    /// How often each line was the answer. The same question may have had several answers, in order.
+    /// How often each line was replayed. Equal requests may have different answers, in order.
     played: Mutex<HashMap<usize, usize>>,
 }
 
 impl CassettePlayer {
-    /// The recorded answer to a question: the first that was not given yet, or else the last one.
+    /// Returns the recorded answer to a request: the first that was not replayed yet, or else the last.
     fn find<T: Clone>(
         &self,
         matches: impl Fn(&Interaction) -> Option<&RecordedAnswer<T>>,
@@ -308,7 +308,7 @@ impl ServiceConnection for CassettePlayer {
     }
 
     fn catalog(&self) -> BoxFuture<'_, Result<Catalog, CallError>> {
-        // The last one: a server may go on announcing tools after its first list.
+        // The last one: a server may announce more tools after its first list.
         let recorded = self.lines.iter().rev().find_map(|line| match line {
             Interaction::Catalog { catalog, .. } => Some(catalog.clone()),
             _ => None,

@@ -1,5 +1,5 @@
-//! An MCP server on the other side of a wire: the rmcp client with what it lacks, namely limits, a reason when
-//! it ends, and cancellation that reaches the server.
+//! Connects to an MCP server with rmcp's client, and adds limits, a reason when the connection ends, and
+//! cancellation that reaches the server.
 
 mod client;
 mod lists;
@@ -32,28 +32,28 @@ use crate::task::TaskScope;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 pub(super) use client::{McpClient, Owner};
 
-/// A server that asks for ever must not be answered for ever.
+/// Maximum number of times that a server may ask for input before it answers a request.
 const MAX_ROUNDS: usize = 10;
-/// The error of a call that needs a page visited first.
+/// Error code of a call for which the user must visit a page first.
 const PAGE_FIRST: i32 = -32042;
-/// How long a server has to end by itself once its input is closed, and again after SIGTERM.
+/// Time for a server to exit after its input is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a server has to take a notification off the wire.
+/// Time to deliver a notification to a server.
 const TELLING: Duration = Duration::from_millis(500);
 
-/// How a server wants to be greeted.
+/// How the connection to a server is initialised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Era {
-    /// It is asked, and greeted as it answers.
+    /// Asks the server for its versions and chooses accordingly.
     Unknown,
-    /// With the older handshake.
+    /// Uses the older `initialize` handshake.
     Handshake,
 }
 
-/// Why there is no connection.
+/// The reason why a connection failed.
 #[derive(Debug)]
 pub(super) enum ConnectError {
-    /// The server knows the newer question but speaks only older versions: it must be greeted anew.
+    /// The server supports discovery but only older versions: the caller must connect again with the handshake.
     OlderEra,
     Failed(String),
 }
@@ -63,17 +63,17 @@ pub(super) struct McpConnection {
     client: McpClient,
     instructions: Option<String>,
     pid: Option<u32>,
-    /// Ends the client; the supervisor then ends the process.
+    /// Ends the client; the supervisor task then ends the process.
     stop: Mutex<Option<RunningServiceCancellationToken>>,
-    /// Why it was given up, if it was.
+    /// The reason why the wire broke, if it is known.
     failure: WireFailure,
-    /// Written by the supervisor, once, when everything is gone.
+    /// The supervisor task sends the reason once, when client and process have ended.
     closed: watch::Receiver<Option<String>>,
 }
 
 impl McpConnection {
-    /// Performs the handshake, in whichever era the server speaks, and watches over the connection until it
-    /// ends. A `group` dies with the connection, and the connection with it.
+    /// Performs the handshake in the server's era and supervises the connection until it ends. `group` and the
+    /// connection end together.
     pub(super) async fn connect<T, E, A>(
         client: McpClient,
         transport: T,
@@ -117,7 +117,7 @@ impl McpConnection {
         }
     }
 
-    /// The wire broke: waits until it is known why.
+    /// Waits after the wire broke until the reason is known, for a limited time.
     async fn death(&self) -> CallError {
         let mut closed = self.closed.clone();
         let reason = tokio::time::timeout(GRACE * 4, closed.wait_for(Option::is_some)).await;
@@ -131,8 +131,8 @@ impl McpConnection {
             RmcpError::Timeout { .. } => CallError::TimedOut,
             RmcpError::Cancelled { .. } => CallError::Cancelled,
             RmcpError::TransportSend(error) => {
-                // A process that takes no more input will soon be known to have ended, and how. A server behind
-                // HTTP is connected to anew.
+                // A process that no longer reads its input is about to exit, and its status gives the reason. For
+                // an HTTP server there is no process; the service reconnects.
                 if self.pid.is_none() {
                     self.failure.set(with_causes(error.error.as_ref()));
                 }
@@ -144,8 +144,9 @@ impl McpConnection {
         }
     }
 
-    /// Sends a request and waits for its answer. What the server wants to know before it answers is asked for, and the
-    /// request sent again with it: that is how servers of the newer era ask, and the only way anything is sent twice.
+    /// Sends a request and waits for its answer. If the server asks for input first, asks the user and sends the
+    /// request again with the input, which is how servers of the newer era ask. A request is sent again only after
+    /// the server asked for input or for the visit of a page.
     async fn request(
         &self,
         make: impl Fn(Option<InputResponses>, Option<String>) -> ClientRequest,
@@ -156,7 +157,8 @@ impl McpConnection {
         for _ in 0..MAX_ROUNDS {
             let required = match self.round(make(responses.take(), state.take()), context, limit).await? {
                 Ok(ServerResult::InputRequiredResult(required)) => required,
-                // So a server of the older era says that it has done nothing, because a page is to be visited first.
+                // A server of the older era reports with this error that it has done nothing, because the user must
+                // visit a page first.
                 Err(RmcpError::McpError(error)) if error.code.0 == PAGE_FIRST => {
                     let visited = questions::visit_pages(&self.client, error.data.as_ref(), context).await;
                     if visited.is_empty() {
@@ -175,24 +177,24 @@ impl McpConnection {
             (responses, state) = (Some(said), required.request_state);
             pages.extend(visited);
         }
-        Err(CallError::Refused(format!("it asked for input {MAX_ROUNDS} times without an answer of its own")))
+        Err(CallError::Refused(format!("it asked for input {MAX_ROUNDS} times without an answer")))
     }
 
-    /// One request and its answer.
+    /// Sends one request and waits for its answer.
     async fn round(
         &self,
         request: ClientRequest,
         context: &CallContext,
         limit: Duration,
     ) -> Result<Result<ServerResult, RmcpError>, CallError> {
-        // rmcp has a time limit of its own, but past it waits until the server has heard that it is over.
+        // rmcp's own time limit is not used: after it rmcp waits until the server has received the cancellation.
         let sending = self.peer.send_request_with_option(request, self.options(context));
         let sending = tokio::time::timeout(limit, sending);
         let handle = tokio::select! {
             biased;
             () = context.cancel.cancelled() => return Err(CallError::Cancelled),
             sent = sending => match sent {
-                // It does not read its input; whether it has seen the request cannot be known.
+                // The server does not read its input; whether it has seen the request is unknown.
                 Err(_) => return Err(CallError::TimedOut),
                 Ok(Err(error)) => return Err(self.explain(error).await),
                 Ok(Ok(handle)) => handle,
@@ -207,7 +209,7 @@ impl McpConnection {
                 biased;
                 () = context.cancel.cancelled() => ("the user cancelled", CallError::Cancelled),
                 answer = &mut answer => return Ok(answer),
-                // The time begins again.
+                // Activity restarts the time limit.
                 () = listening.wait_for_activity() => continue,
                 () = tokio::time::sleep(limit) => {
                     if listening.is_asking() {
@@ -217,13 +219,13 @@ impl McpConnection {
                 }
             };
             let cancelled = CancelledNotificationParam::new(Some(id), Some(reason.to_owned()));
-            // The server may be gone, or deaf; it was told if it is neither.
+            // Best effort: the server may be gone or may not read its input.
             drop(tokio::time::timeout(TELLING, self.peer.notify_cancelled(cancelled)).await);
             return Err(error);
         }
     }
 
-    /// What a request of the newer era says beside itself: what may be asked because of it, and that logs are welcome.
+    /// Returns the metadata of a request in the newer era: the client capabilities for it, and the log level.
     #[expect(deprecated, reason = "servers still log")]
     fn options(&self, context: &CallContext) -> PeerRequestOptions {
         let options = PeerRequestOptions::no_options();
@@ -330,25 +332,25 @@ impl ServiceConnection for McpConnection {
         Box::pin(async move {
             self.give_up();
             let mut closed = self.closed.clone();
-            // The supervisor always ends: each of its steps has a limit.
+            // The supervisor always ends: each of its steps has a time limit.
             drop(closed.wait_for(Option::is_some).await);
         })
     }
 }
 
-/// A connection that nobody holds any more ends, and its process with it.
+/// Dropping the connection ends it and its process.
 impl Drop for McpConnection {
     fn drop(&mut self) {
         self.give_up();
     }
 }
 
-/// True if the server needs no handshake, and is told with every request what it may ask.
+/// Returns whether the server needs no handshake. Each request then carries the client capabilities.
 fn is_newer(peer: &Peer<RoleClient>) -> bool {
     peer.peer_info().is_some_and(|info| !info.protocol_version.has_initialize())
 }
 
-/// A server of the newer era says only to those who listen that its lists have changed.
+/// Subscribes to list changes. A server of the newer era reports them only to subscribers.
 async fn subscribe(peer: Peer<RoleClient>, client: McpClient, ending: CancellationToken) {
     let Some(info) = peer.peer_info().filter(|_| is_newer(&peer)) else { return };
     let capabilities = &info.capabilities;
@@ -367,7 +369,7 @@ async fn subscribe(peer: Peer<RoleClient>, client: McpClient, ending: Cancellati
                     client.mark_changed();
                 }
             }
-            Err(error) => tracing::info!(service = %client.service, %error, "changes of its lists will not be heard"),
+            Err(error) => tracing::info!(service = %client.service, %error, "changes of its lists are not received"),
         }
     };
     tokio::select! {
@@ -376,7 +378,7 @@ async fn subscribe(peer: Peer<RoleClient>, client: McpClient, ending: Cancellati
     }
 }
 
-/// Waits for the end of the connection, sees that the process is gone, and says why.
+/// Waits for the end of the connection, makes sure that the process has ended, and sends the reason.
 async fn supervise(
     running: RunningService<RoleClient, McpClient>,
     mut group: Option<ProcessGroup>,
@@ -398,7 +400,8 @@ async fn supervise(
         _ = &mut closed => true,
         () = ending.cancelled() => false,
         () = exited => {
-            // Others of its group may hold its output open. What it said last is still in the pipe, and is read.
+            // Other processes of the group may hold its output open. The last output is still in the pipe and is
+            // read.
             if let Some(group) = &group {
                 group.kill();
             }
@@ -413,7 +416,7 @@ async fn supervise(
         None => failure.take().unwrap_or_else(|| "the connection was closed".to_owned()),
         Some(group) => end(group, &failure).await,
     };
-    // Nobody listens any more if the pool has let go of it.
+    // Fails if the pool has dropped the connection, which is fine.
     drop(closing.send(Some(reason)));
 }
 
@@ -427,7 +430,7 @@ async fn end(mut group: ProcessGroup, failure: &WireFailure) -> String {
     }
 }
 
-/// Without rmcp's names for its own parts.
+/// Formats the error without rmcp's type names.
 fn plainly(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::TransportError { error, .. } => with_causes(error.error.as_ref()),

@@ -1,7 +1,7 @@
-//! Answers of an MCP server that cannot be read: finds the request that each belongs to, so that the request fails at
-//! once instead of after its time limit.
+//! Matches unreadable answers of an MCP server to their requests, so that each request fails at once instead of
+//! after its time limit.
 //!
-//! Invariant: a line that does not look like a JSON-RPC answer, such as a banner, fails nothing.
+//! Invariant: a line that does not look like a JSON-RPC answer, such as a banner, fails no request.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub(super) struct PendingRequests(HashSet<RequestId>);
 
 impl PendingRequests {
-    /// Notes a message to the server.
+    /// Tracks a message to the server.
     pub(super) fn note_request(&mut self, message: &TxJsonRpcMessage<RoleClient>) {
         match message {
             JsonRpcMessage::Request(request) => {
@@ -32,7 +32,7 @@ impl PendingRequests {
         }
     }
 
-    /// Notes a message of the server.
+    /// Tracks a message from the server.
     pub(super) fn note_answer(&mut self, message: &RxJsonRpcMessage<RoleClient>) {
         match message {
             JsonRpcMessage::Response(response) => {
@@ -47,7 +47,7 @@ impl PendingRequests {
         }
     }
 
-    /// Errors in place of the answers that a line which is no message was meant to be.
+    /// Returns errors for the requests that an unreadable line was meant to answer.
     pub(super) fn fail_requests(&mut self, line: &[u8], reason: &str) -> VecDeque<RxJsonRpcMessage<RoleClient>> {
         let failed = requests_of(line, &self.0);
         self.0.retain(|id| !failed.contains(id));
@@ -55,13 +55,13 @@ impl PendingRequests {
     }
 }
 
-/// A JSON-RPC error that says that the answer cannot be read.
+/// Returns a JSON-RPC error for an unreadable answer.
 pub(super) fn error_for(id: &RequestId, reason: &str) -> Value {
     let message = format!("the answer of the server cannot be read: {reason}");
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": message}})
 }
 
-/// Which of the pending requests an unreadable line was meant to answer.
+/// Returns the pending requests that an unreadable line may have been meant to answer.
 pub(super) fn requests_of(line: &[u8], pending: &HashSet<RequestId>) -> Vec<RequestId> {
     let all = || pending.iter().cloned().collect();
     match serde_json::from_slice::<Value>(line) {
@@ -69,7 +69,7 @@ pub(super) fn requests_of(line: &[u8], pending: &HashSet<RequestId>) -> Vec<Requ
         Ok(Value::Object(message)) => match message.get("id").map(|id| serde_json::from_value::<RequestId>(id.clone()))
         {
             Some(Ok(id)) => pending.get(&id).cloned().into_iter().collect(),
-            // Some request was answered, and the server does not say which.
+            // The line answers some request without a usable id.
             _ if message.contains_key("result") || message.contains_key("error") => all(),
             _ => Vec::new(),
         },
@@ -88,7 +88,7 @@ pub(super) fn requests_of(line: &[u8], pending: &HashSet<RequestId>) -> Vec<Requ
     }
 }
 
-/// What follows each `"id":` in a text that is no JSON.
+/// Returns the value after each `"id":` in a text that is not valid JSON.
 fn ids_in(text: &str) -> impl Iterator<Item = RequestId> {
     text.match_indices("\"id\"").filter_map(|(at, name)| {
         let rest = text[at + name.len()..].trim_start().strip_prefix(':')?.trim_start();

@@ -1,7 +1,7 @@
-//! One service of the pool: started when it is first used, started again when it died and its budget allows,
-//! left alone when it fails too often.
+//! Runs one service of the pool: starts it on first use, restarts it after a failure while its circuit allows, and
+//! stops trying when it fails too often.
 //!
-//! Invariant: a call is handed over at most once. What may have run is never sent again.
+//! Invariant: a call is sent at most once. A call that may have run is never sent again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -26,19 +26,19 @@ const STOPPED: &str = "skein has stopped its services";
 
 pub(super) struct Service {
     pub(super) manifest: ServiceManifest,
-    /// Leases on what it requires: held as long as it is in the pool.
+    /// Leases on the services it requires, held while it is in the pool.
     pub(super) required: Vec<(RoleName, Lease)>,
-    /// The session that it is for; nothing if it is for all.
+    /// The session that owns it; `None` if all sessions share it.
     owner: Option<Arc<Owner>>,
-    /// Held while starting, so that many callers make one start.
+    /// Locked during a start, so that concurrent callers cause only one start.
     live: tokio::sync::Mutex<Option<RunningInstance>>,
     state: Mutex<State>,
-    /// Kept out of errors.
+    /// Values to redact in errors.
     secrets: SecretValues,
     pool: Weak<Inner>,
 }
 
-/// A running instance and what it was seen to offer.
+/// A running instance and its last known catalog.
 #[derive(Clone)]
 struct RunningInstance {
     connection: Arc<dyn ServiceConnection>,
@@ -49,14 +49,14 @@ struct RunningInstance {
 struct State {
     circuit: Circuit,
     leases: usize,
-    /// Goes up with every lease, so that an idle timer can tell whether it is still about the same lull.
+    /// Increases with every lease, so that an idle timer can tell whether the service was used since.
     uses: u64,
     starting: bool,
     starts: u32,
     last_error: Option<String>,
     tools: Option<usize>,
     started_at: Option<SystemTime>,
-    /// What is running, for those who only look.
+    /// The running connection, readable without the lock on `live`.
     watched: Option<Arc<dyn ServiceConnection>>,
 }
 
@@ -95,7 +95,7 @@ impl Service {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it warns of is shown there from now on.
+    /// Shows the service's warnings in this session from now on.
     pub(super) fn show_warnings_in(&self, session: &SessionContext) {
         if let Some(owner) = &self.owner {
             *owner.warnings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&session.warnings);
@@ -108,7 +108,7 @@ impl Service {
         state.uses += 1;
     }
 
-    /// `Some` with the number of uses so far if this was the last lease.
+    /// Removes a lease. Returns the number of uses so far if it was the last one.
     pub(super) fn remove_lease(&self) -> Option<u64> {
         let mut state = self.state();
         state.leases -= 1;
@@ -120,7 +120,7 @@ impl Service {
         state.leases == 0 && state.uses == uses
     }
 
-    /// Starts it if it does not run.
+    /// Starts the service if it is not running.
     pub(super) async fn start(&self) -> Result<(), ServiceError> {
         self.live().await.map(drop)
     }
@@ -138,7 +138,7 @@ impl Service {
         }
     }
 
-    /// The running instance, after a start if need be and if the circuit allows.
+    /// Returns the running instance. Starts the service if necessary; fails if the circuit refuses.
     async fn live(&self) -> Result<RunningInstance, ServiceError> {
         let mut live = self.live.lock().await;
         if let Some(running) = live.as_ref() {
@@ -210,19 +210,21 @@ impl Service {
                 }
             }
         };
-        // Dropping what was begun kills the process.
+        // On a timeout, dropping the future kills the process.
         match tokio::time::timeout(limit, starting).await {
             Ok(started) => started,
             Err(_) => Err(format!("it was not ready after {}", self.manifest.timeouts.start)),
         }
     }
 
-    /// The running instance, its lists read again if it said that they changed or may have.
+    /// Returns the running instance. Reloads its catalog if the service reported a change or the catalog is
+    /// volatile.
     async fn current(&self, live: &mut Option<RunningInstance>) -> Result<RunningInstance, ServiceError> {
         let Some(running) = live.as_mut() else { return Err(self.died_error("it was stopped")) };
         let generation = running.connection.generation();
         if running.generation != generation || running.catalog.volatile {
-            // Once per change: a server that announces one and does not list it would hold up every call.
+            // Reloaded once per change: a server that announces a change and does not list it would delay every
+            // call.
             running.generation = generation;
             let limit = self.manifest.timeouts.start.duration();
             match tokio::time::timeout(limit, running.connection.catalog()).await {
@@ -230,14 +232,14 @@ impl Service {
                     running.catalog = Arc::new(catalog);
                     self.state().tools = Some(running.catalog.tools.len());
                 }
-                // The old lists stay.
+                // The old catalog stays.
                 Ok(Err(_)) | Err(_) => tracing::warn!(service = %self.manifest.name, "changed lists could not be read"),
             }
         }
         Ok(running.clone())
     }
 
-    /// Counts a failure; returns its reason without secrets.
+    /// Records a failure. Returns its reason without secrets.
     fn record_failure(&self, reason: &str) -> String {
         let reason = self.secrets.hide(reason);
         let mut state = self.state();
@@ -266,7 +268,7 @@ impl Service {
     }
 }
 
-/// Shown while a service is being started, even if whoever starts it goes away in the middle.
+/// Marks the service as starting until dropped, also if the starting task is cancelled.
 struct StartGuard<'a>(&'a Service);
 
 impl<'a> StartGuard<'a> {
@@ -310,7 +312,7 @@ impl ToolService for Service {
         let pid = running.and_then(|connection| connection.pid());
         let health = match state.circuit.health(Instant::now(), running.is_some()) {
             ServiceHealth::Stopped | ServiceHealth::Healthy if state.starting => ServiceHealth::Starting,
-            // It died and nobody has used it since.
+            // It died and has not been used since.
             ServiceHealth::Stopped if state.watched.is_some() => ServiceHealth::Degraded,
             health => health,
         };
@@ -335,7 +337,7 @@ impl ToolService for Service {
 
     fn running_catalog(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
         Box::pin(async move {
-            // Whoever holds it starts the service, and what it offers then is asked for by whoever needs it.
+            // The lock is held during a start; a caller that needs the catalog then waits in `catalog`.
             let mut live = self.live.try_lock().ok()?;
             let running = live.as_ref().filter(|running| running.connection.closed().is_none())?;
             if running.connection.generation() == running.generation {

@@ -1,7 +1,7 @@
-//! A child process that speaks MCP on its standard input and output.
+//! Starts a child process that speaks MCP on its standard input and output.
 //!
-//! rmcp's own framing drops a line that is too long without a word, and its caller waits for ever. Here such a
-//! line, like a stream of garbage, ends the connection with a reason.
+//! rmcp's framing silently drops a line that is too long, and the caller waits forever. Here such a line, or a
+//! stream of garbage, ends the connection with a reason.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -22,9 +22,9 @@ use crate::process::{
     DroppedOutput, Launch, OutputLimit, OutputVerdict, Pipes, ProcessGroup, Reaper, Stdin, minimal_environment,
 };
 
-/// Longer than any answer that is worth having.
+/// Maximum bytes of a line; no useful answer is longer.
 const MAX_LINE: usize = 16 * 1024 * 1024;
-/// Some servers greet on stdout, or print a line now and then; one that goes on is not speaking MCP.
+/// Maximum consecutive lines that are not JSON-RPC. Some servers print a greeting or an occasional line on stdout.
 const MAX_GARBAGE: usize = 100;
 
 /// Starts the program of a service.
@@ -40,7 +40,7 @@ pub(super) fn start(
     Ok((StdioWire::new(stdin, stdout), stderr, group))
 }
 
-/// Starts a program with the minimal environment and what its manifest adds to that.
+/// Starts a program with the minimal environment and the variables of its manifest.
 pub fn spawn(
     transport: &StdioTransport,
     environment: &Environment,
@@ -65,7 +65,7 @@ pub fn spawn(
     })
 }
 
-/// Variables that make a program load code which its manifest does not show.
+/// Fails if a variable makes the program load code that its manifest does not show.
 fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
     match LOADERS.iter().find(|loader| env.keys().any(|name| name == *loader)) {
         Some(loader) => {
@@ -75,7 +75,7 @@ fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
     }
 }
 
-/// What it says on stderr goes to the log, without the secrets it was given, and not faster than the log can bear.
+/// Logs the service's stderr without its secrets, at a limited rate.
 pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: SecretValues) {
     let mut lines = LineReader::new(BufReader::new(stderr), 64 * 1024);
     let mut limit = OutputLimit::default();
@@ -94,7 +94,7 @@ pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secr
             line = lines.next() => match line {
                 Ok(Some(line)) => line,
                 Ok(None) => return report(limit.finish()),
-                // A line without end is logged in pieces: a server whose stderr is closed would die of it.
+                // A line without end is logged in pieces: closing stderr could kill the server.
                 Err(_) => lines.take_partial(),
             },
         };
@@ -104,20 +104,21 @@ pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secr
     }
 }
 
-/// MCP messages, one a line.
+/// A wire that carries one MCP message per line.
 pub(super) struct StdioWire {
-    /// Shared with the sends under way.
+    /// Shared with sends in progress.
     stdin: Arc<tokio::sync::Mutex<Option<ChildStdin>>>,
     lines: LineReader<BufReader<ChildStdout>>,
     garbage: usize,
     failure: WireFailure,
-    /// Shared with the sends under way.
+    /// Shared with sends in progress.
     pending: Arc<Mutex<PendingRequests>>,
     /// Errors for requests whose answer could not be read.
     failed: VecDeque<RxJsonRpcMessage<RoleClient>>,
 }
 
-/// Why the wire broke, if it was not simply closed. The connection reads it once the wire is gone.
+/// The reason why the wire broke; empty if it was closed normally. The connection reads it after the wire has
+/// ended.
 #[derive(Clone, Default)]
 pub(super) struct WireFailure(Arc<Mutex<Option<String>>>);
 
@@ -204,7 +205,7 @@ impl Transport<RoleClient> for StdioWire {
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
-        // A server ends when its input does. A send that is stuck must not keep the pipe open.
+        // A server exits when its input closes. A blocked send must not keep `close` waiting.
         if let Ok(mut stdin) = tokio::time::timeout(Duration::from_millis(200), self.stdin.lock()).await {
             drop(stdin.take());
         }
@@ -212,7 +213,7 @@ impl Transport<RoleClient> for StdioWire {
     }
 }
 
-/// Lines with a limit, read so that giving up in the middle loses nothing.
+/// Reads lines of limited length. Cancel-safe: dropping a read loses nothing.
 #[derive(Debug)]
 pub struct LineReader<R> {
     reader: R,
@@ -225,12 +226,12 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
         Self { reader, partial: Vec::new(), max }
     }
 
-    /// Takes what came of a line that [`Lines::next`] found too long. The next piece of it begins a new line.
+    /// Takes the part of a line that [`LineReader::next`] rejected as too long. The rest of it starts a new line.
     pub fn take_partial(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.partial)
     }
 
-    /// The next line without its end, `None` at the end of the stream.
+    /// Returns the next line without its end; `None` at the end of the stream. Fails if the line is too long.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
         loop {
             let available = self.reader.fill_buf().await.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Resources of bound services as a user meets them: listed as links, and read where a prompt holds such a link.
+//! Lists resources of bound services as links, and attaches the resources that a prompt links to.
 
 use std::sync::Arc;
 
@@ -10,10 +10,11 @@ use crate::broker::{Binding, Requester, sanitize_text};
 use crate::conversation::Content;
 use crate::tool::{CallContext, SessionContext};
 
-/// More text than this is no attachment: the model would be shown little else.
+/// Maximum bytes of attached text; more would leave the model little room for the rest.
 const MAX_ATTACHED: usize = 256 << 10;
 
-/// The resources of the mode as links, to be put into a prompt. Our own services have commands and tools for theirs.
+/// Returns the resources of the mode as links for a prompt. Leaves out built-in services, which have commands and tools
+/// for theirs.
 pub async fn links(binding: &Binding) -> Vec<Content> {
     let resources = binding.resources().await;
     let listed = resources.into_iter().filter(|of| !of.template && !binding.has_built_in(&of.service));
@@ -32,7 +33,8 @@ pub async fn links(binding: &Binding) -> Vec<Content> {
     listed.filter_map(link).collect()
 }
 
-/// The prompt with the resources that its links name. Links to anything else stay what they are.
+/// Replaces links to resources of bound services by their content. Other links stay. Fails if a resource cannot be read
+/// or is too long.
 pub async fn attach_resources(
     binding: &Binding,
     session: &Arc<SessionContext>,

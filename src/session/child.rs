@@ -1,4 +1,4 @@
-//! Sessions that work for another: in the same place, with the same editor and servers, and never with more.
+//! Creates child sessions, which share the folders, editor and servers of their parent and never exceed its limits.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use crate::ids::ModeId;
 use crate::manifest::ServiceEntry;
 
 impl Session {
-    /// A session in `mode` that works for this one. It has the same folders, editor, servers, rules and model; consent
-    /// is never easier to have. `brought` takes the place of the servers that came with this one. `asker` is given whoever is asked here and says who is asked there.
+    /// Creates a child session in `mode` with the same folders, editor, servers, rules and model. Its calls never need
+    /// less consent than in this session. `brought` replaces the MCP servers that the client passed. `asker` maps this
+    /// session's asker to the child's.
     pub async fn child(
         &self,
         mode: ModeId,
@@ -25,7 +26,7 @@ impl Session {
         let host =
             SessionPorts { broker: host.broker.with_limits(bounds), asker, client_services: brought, ..host.clone() };
         let session = self.context();
-        // The first two are its own working directory and scratch folder.
+        // The first two roots are the session's working directory and its scratch folder.
         let place = SessionRoots { cwd: session.cwd.clone(), roots: session.roots.iter().skip(2).cloned().collect() };
         let choice = SessionSettings { mode, ..setup.choice.clone() };
         let child = self.sessions().create_for(Some(self.id()), place, choice, |_| host).await?;

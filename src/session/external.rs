@@ -1,5 +1,5 @@
-//! The places that a session has at agents outside: one for each mode such an agent works in, and for each mode of ours
-//! in which one is the model. An agent that does not know what was said meanwhile is told it with the next prompt.
+//! Keeps the external sessions of a session: one for each mode and external agent. An agent that missed messages
+//! receives them with its next prompt.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,43 +15,43 @@ use crate::conversation::{Content, Message, Role};
 use crate::ids::{AgentName, ModeId};
 use crate::tool::truncate;
 
-/// Bytes of what was said without it that an agent is told.
+/// Maximum bytes of missed messages that an agent receives.
 const MAX_CATCH_UP_BYTES: usize = 40_000;
 
-/// The mode, and the agent that works in it.
+/// A mode, and the external agent that runs its turns.
 pub(super) type ExternalSessionKey = (ModeId, AgentName);
 
 #[derive(Default)]
 pub(super) struct ExternalSessions {
     states: Mutex<HashMap<ExternalSessionKey, ExternalSessionState>>,
-    /// Held while one is taken, so that none is taken twice.
+    /// Locked while an external session is opened, so that none is opened twice.
     opening: tokio::sync::Mutex<()>,
 }
 
-/// What was chosen at an agent: option and value.
+/// Options set at an agent, each with its value.
 type ChosenOptions = Vec<(String, Value)>;
 
 #[derive(Clone)]
 struct ExternalSessionState {
-    /// By the user, to be chosen again if the agent is started again.
+    /// Set by the user, and set again when the agent is restarted.
     chosen: ChosenOptions,
-    /// What the agent calls the session.
+    /// The agent's id for the session.
     id: String,
     session: Option<Arc<dyn ExternalSession>>,
-    /// It knew the session once, and does not any more; nobody was told yet.
+    /// The agent has lost the session, and the user has not been notified yet.
     forgot: bool,
-    /// It does not know anything yet, not even what the mode says about itself.
+    /// The agent has not received anything yet, not even the mode prompt.
     fresh: bool,
-    /// How many messages of the session it knows.
+    /// Number of messages in the history that the agent knows.
     knows: usize,
 }
 
 impl ExternalSessions {
-    /// What the record of a session tells about them.
+    /// Restores the ids of the external sessions from the events of `session`.
     pub(super) fn restore(&self, session: &str, events: &[Event], history: &History) {
         let mut taken = self.states();
         for event in events {
-            // What was taken back is still known to the agents, so they begin anew.
+            // The agents still know the undone turn, so they must open new sessions.
             if matches!(event, Event::Undone { .. }) {
                 taken.clear();
             }
@@ -79,12 +79,13 @@ impl ExternalSessions {
         self.states().get(key).map(|taken| taken.id.clone())
     }
 
-    /// The one in use, if its agent still runs.
+    /// Returns the external session in use. `None` if there is none or its agent has ended.
     pub(super) fn current(&self, key: &ExternalSessionKey) -> Option<Arc<dyn ExternalSession>> {
         self.states().get(key)?.session.clone().filter(|seat| seat.is_alive())
     }
 
-    /// The one in use, or a new one; with what is to be recorded about it.
+    /// Returns the external session in use, or opens one. The event reports an opened one, and the caller must store
+    /// it.
     pub(super) async fn ensure_open(
         &self,
         key: &ExternalSessionKey,
@@ -101,7 +102,7 @@ impl ExternalSessions {
         let chosen = self.states().get(key).map(|taken| taken.chosen.clone()).unwrap_or_default();
         for (option, value) in &chosen {
             if let Err(problem) = seat.choose(option.clone(), value.clone()).await {
-                tracing::warn!(problem, option, "what was chosen at an agent outside is not what it has now");
+                tracing::warn!(problem, option, "the options of the external agent differ from the chosen ones");
             }
         }
         let id = seat.id();
@@ -117,7 +118,7 @@ impl ExternalSessions {
         Ok((seat, Some(event)))
     }
 
-    /// Chooses at the agent, for as long as the session lasts.
+    /// Sets an option at the agent, and keeps it for later restarts. Fails if the agent does not run or refuses.
     pub(super) async fn choose(&self, key: &ExternalSessionKey, option: &str, value: Value) -> Result<(), String> {
         let seat = self.current(key).ok_or("the agent does not run; it is started with the next prompt")?;
         seat.choose(option.to_owned(), value.clone()).await?;
@@ -128,7 +129,7 @@ impl ExternalSessions {
         Ok(())
     }
 
-    /// What was said is no longer what the agents know: each begins anew.
+    /// Forgets all external sessions, because the agents know messages that are no longer in the history.
     pub(super) fn forget(&self) {
         self.states().clear();
     }
@@ -138,13 +139,13 @@ impl ExternalSessions {
     }
 }
 
-/// A turn that an agent outside works on.
+/// A turn that an external agent runs.
 pub(super) struct ExternalTurn {
     pub(super) sessions: Arc<ExternalSessions>,
     pub(super) key: ExternalSessionKey,
     pub(super) session: Arc<dyn ExternalSession>,
     pub(super) notifier: Arc<dyn Notifier>,
-    /// What the mode says about itself, for one who has not heard it.
+    /// The mode prompt, for an agent that has not received it.
     pub(super) system: Option<Arc<str>>,
 }
 
@@ -160,13 +161,14 @@ impl ExternalTurn {
         }
         if self.sessions.states().get_mut(&self.key).is_some_and(|taken| std::mem::take(&mut taken.forgot)) {
             let who = &self.key.1;
-            let text =
-                format!("`{who}` was started again and does not remember this session; it is told what was said");
+            let text = format!(
+                "`{who}` was restarted and lost this session; the conversation is resent with your next prompt"
+            );
             self.notifier.status(StatusUpdate::Notice(text));
         }
         let heard = Arc::new(HistoryTap { inner: Arc::clone(&self.notifier), messages: Mutex::default() });
         let front = Arc::clone(&heard) as Arc<dyn Notifier>;
-        // A command must come first, and is for the agent itself.
+        // A command must come first in the prompt, and is for the agent alone.
         let command = self.is_command(&opening.prompt);
         let prompt = if command {
             opening.prompt.into_iter().filter(|content| !matches!(content, Content::Injected(_))).collect()
@@ -176,7 +178,7 @@ impl ExternalTurn {
         let end = self.session.turn(prompt, front, cancel).await;
         let said = std::mem::take(&mut *heard.messages.lock().unwrap_or_else(PoisonError::into_inner));
         said.into_iter().for_each(|message| history.push(message));
-        // After a command the agent still has to hear what it has missed.
+        // With a command, the agent has not received the messages that it missed.
         if let Some(taken) = self.sessions.states().get_mut(&self.key).filter(|_| !(command && missed)) {
             (taken.fresh, taken.knows) = (false, history.messages().len());
         }
@@ -184,7 +186,7 @@ impl ExternalTurn {
         end
     }
 
-    /// Whether the prompt is one of the agent's own commands.
+    /// Returns true if the prompt is one of the agent's own commands.
     fn is_command(&self, prompt: &[Content]) -> bool {
         let Some(line) = prompt.iter().find_map(Content::as_text).and_then(|text| text.trim_start().strip_prefix('/'))
         else {
@@ -194,7 +196,7 @@ impl ExternalTurn {
         self.session.commands().iter().any(|command| command["name"] == name)
     }
 
-    /// What the agent should know before it hears the prompt.
+    /// Returns what the agent must receive before the prompt: the mode prompt and the missed messages.
     fn catch_up_content(&self, history: &History) -> Vec<Content> {
         let (fresh, knows) =
             self.sessions.states().get(&self.key).map_or((true, 0), |taken| (taken.fresh, taken.knows));
@@ -204,7 +206,7 @@ impl ExternalTurn {
     }
 }
 
-/// What was said without the agent, the last of it if it is long.
+/// Renders the messages that the agent missed, or the last of them if they are long. `None` if there are none.
 fn catch_up_text(messages: &[Arc<Message>]) -> Option<String> {
     let line = |message: &Arc<Message>| {
         let text = message.text();
@@ -224,10 +226,10 @@ fn catch_up_text(messages: &[Arc<Message>]) -> Option<String> {
     let kept = kept.count().max(1).min(all);
     lines.drain(..all - kept);
     let said = truncate(&lines.join("\n\n"), MAX_CATCH_UP_BYTES).to_owned();
-    (!said.is_empty()).then(|| format!("What was said in this session so far, without you:\n\n{said}"))
+    (!said.is_empty()).then(|| format!("The conversation of this session so far, without you:\n\n{said}"))
 }
 
-/// Keeps what was said for the history on its way.
+/// Collects messages for the history, and forwards all events to `inner`.
 struct HistoryTap {
     inner: Arc<dyn Notifier>,
     messages: Mutex<Vec<Arc<Message>>>,
@@ -252,7 +254,7 @@ impl Notifier for HistoryTap {
     }
 }
 
-/// What a session has that opens it again.
+/// Returns the policy to resume the external session `id`. If `must`, failing to resume is an error.
 pub(super) fn resume_policy(id: Option<String>, must: bool) -> ResumePolicy {
     match id {
         None => ResumePolicy::Never,

@@ -1,4 +1,4 @@
-//! A session that is open: it takes prompts, one at a time, and can be switched meanwhile.
+//! Implements an open session. It runs one turn at a time, and its settings can change while a turn runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,26 +24,26 @@ use crate::tool::{SessionContext, is_hidden};
 pub struct Session {
     pub(super) sessions: Sessions,
     context: Arc<SessionContext>,
-    /// Held while a turn runs.
+    /// Locked while a turn runs.
     pub(super) history: Arc<tokio::sync::Mutex<History>>,
-    /// How many events the history was made of. Another skein may have gone on with the session meanwhile.
+    /// Number of stored events that the history reflects. Another Skein process may have added more.
     pub(super) events: Arc<AtomicU64>,
     setup: Mutex<Arc<SessionSetup>>,
-    /// Held while a switch is prepared, so that of two the later one wins.
+    /// Locked while a switch is prepared, so that the later of two wins.
     switch: tokio::sync::Mutex<()>,
     title: Mutex<Option<String>>,
     usage: Mutex<UsageTotals>,
-    /// Of the turn that runs.
+    /// Notifier of the running turn.
     notifier: Mutex<Option<Arc<dyn Notifier>>>,
-    /// What the turn that runs thinks with; a switch is for the next one.
+    /// Setup of the running turn. A switch applies to the next one.
     turn: Mutex<Option<Arc<SessionSetup>>>,
-    /// What was spent for the turn that runs outside of its own requests.
+    /// Tokens spent for the running turn outside its own requests.
     extra_usage: Mutex<Usage>,
-    /// It works for nobody, and nobody for it.
+    /// True if the store has shown that the session has no parent and no children.
     alone: AtomicBool,
 }
 
-/// Why a prompt was not even tried.
+/// The reason why a turn, a compaction or an undo could not run or could not be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     #[error("the session is still busy with the prompt before; wait for its end, or cancel it")]
@@ -56,7 +56,7 @@ pub enum PromptError {
     Model(#[from] LlmError),
     #[error("the prompt of the mode cannot be filled in: {0}")]
     Prompt(String),
-    #[error("the talk was not shortened: {0}")]
+    #[error("the history was not compacted: {0}")]
     NotCompacted(String),
     #[error("what happened could not be stored: {0}")]
     Store(#[from] StoreError),
@@ -127,15 +127,15 @@ impl Session {
         *lock(&self.usage)
     }
 
-    /// What the model said last; empty if it said nothing, and while a turn runs.
+    /// Returns the model's last answer. Empty if it gave none, and while a turn runs.
     pub fn last_answer(&self) -> String {
         let Ok(history) = self.history.try_lock() else { return String::new() };
-        // A model that said nothing leaves the prompt as the last message.
+        // Without an answer, the prompt is the last message.
         let last = history.messages().last().filter(|message| message.role == Role::Assistant);
         last.map(|message| message.text()).unwrap_or_default()
     }
 
-    /// What was said since the last prompt, with it; nothing while a turn runs.
+    /// Returns the last prompt and the messages after it. Empty while a turn runs.
     pub fn last_exchange(&self) -> Vec<Arc<Message>> {
         let Ok(history) = self.history.try_lock() else { return Vec::new() };
         let messages = history.messages();
@@ -143,28 +143,28 @@ impl Session {
         messages[from..].to_vec()
     }
 
-    /// The model and the prompt of goose/judge, if the user has a model that can be one.
+    /// Returns the model and the prompt of `goose/judge`. `None` if the user has no suitable model.
     pub fn judge(&self) -> Option<(Arc<dyn Provider>, Arc<str>)> {
         self.setup().judge()
     }
 
-    /// How large the model's window is, if that is known.
+    /// Returns the size of the model's context window. `None` if it is unknown.
     pub fn window(&self) -> Option<u64> {
         self.setup().provider().ok()?.window()
     }
 
-    /// What so many tokens cost; nothing if that is not known.
+    /// Returns the cost of `usage`. `None` if the price is unknown.
     pub fn cost_of(&self, usage: &Usage) -> Option<f64> {
         Some(self.setup().provider().ok()?.price()?.of(usage))
     }
 
-    /// What the session has cost if the turn that runs has used `usage` so far; nothing if that is not known.
+    /// Returns the cost of the session if the running turn has used `usage` so far. `None` if the price is unknown.
     pub fn cost_with(&self, usage: &Usage) -> Option<f64> {
         Some(self.usage_totals().cost.unwrap_or_default() + self.cost_of(usage)?)
     }
 
-    /// What the session may use in its mode; its services are started if they do not run. If one of them has other tools
-    /// than it had, the next turn has those.
+    /// Returns the binding of the session's mode, and starts services that do not run. If the tools of a service have
+    /// changed, the new ones apply from the next turn.
     pub async fn binding(&self) -> Result<Arc<Binding>, BindError> {
         let setup = self.setup();
         let binding = setup.binding().await?;
@@ -175,7 +175,7 @@ impl Session {
         if !Arc::ptr_eq(&setup, &self.setup()) {
             return self.setup().binding().await;
         }
-        // A turn that runs keeps what it began with.
+        // A running turn keeps its binding.
         let next = setup.with(setup.choice.clone());
         match next.binding().await {
             Ok(fresh) => {
@@ -189,7 +189,8 @@ impl Session {
         }
     }
 
-    /// Goes on in another mode, from the next turn. If a service that it needs cannot start, nothing changes.
+    /// Switches to another mode from the next turn on. If a required service cannot start, it fails and changes
+    /// nothing.
     pub async fn set_mode(&self, mode: ModeId) -> Result<(), SessionError> {
         self.change(|choice| choice.mode = mode).await
     }
@@ -199,7 +200,7 @@ impl Session {
         self.change(|choice| choice.model = model).await
     }
 
-    /// A stricter level holds at once, also for the turn that runs.
+    /// Sets the approval level. A stricter level applies at once, also to the running turn.
     pub async fn set_approval(&self, approval: ApprovalLevel) -> Result<(), SessionError> {
         self.setup().tighten(approval);
         self.change(|choice| choice.approval = Some(approval)).await
@@ -213,7 +214,7 @@ impl Session {
         if choice == now.choice {
             return Ok(());
         }
-        // A level that came with the launch is for the launch: it is kept only if it was chosen just now.
+        // A level from the launch applies to this launch only; the store keeps a level chosen just now.
         let approval = choice.approval.filter(|_| choice.approval != now.choice.approval);
         let change = SessionChange {
             agent: Some(choice.mode.agent.to_string()),
@@ -243,12 +244,13 @@ impl Session {
         lock(&self.turn).is_some()
     }
 
-    /// Who hears of the turn that runs, and records it.
+    /// Returns the notifier of the running turn, which also stores its events.
     pub fn notifier(&self) -> Option<Arc<dyn Notifier>> {
         lock(&self.notifier).clone()
     }
 
-    /// Shows the model the older part of the talk as a summary from now on, because the user asks for it.
+    /// Replaces the older messages for the model by a summary, at the user's request. Returns the number of messages
+    /// replaced. Fails if a turn runs, or if an external agent manages the context window.
     pub async fn compact(&self, front: Arc<dyn Notifier>, cancel: &CancellationToken) -> Result<usize, PromptError> {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
         self.catch_up(&mut history).await?;
@@ -263,8 +265,8 @@ impl Session {
         shortened.map_err(PromptError::NotCompacted)
     }
 
-    /// Takes back the last prompt and everything that followed it, for the model and in the record. Nothing if there
-    /// is no prompt left.
+    /// Undoes the last prompt and everything after it, in the history and in the event log. Returns `None` if there is
+    /// no prompt left. Fails if a turn runs.
     pub async fn undo(&self) -> Result<Option<UndoneTurn>, PromptError> {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
         let mut events = self.sessions.events(self.id()).await?;
@@ -279,7 +281,7 @@ impl Session {
         Ok(Some(undone))
     }
 
-    /// Everything a turn needs, ready to begin.
+    /// Prepares the exchange of a turn.
     pub(super) async fn prepare(
         &self,
         setup: &SessionSetup,
@@ -308,7 +310,7 @@ impl Session {
         recorder
     }
 
-    /// Reads the history anew if somebody else has gone on with the session.
+    /// Reloads the history if another process has continued the session.
     pub(super) async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
         let stored = self.sessions.store.find(self.id()).await?;
         let stored = stored.ok_or_else(|| StoreError::Gone { id: self.id().to_owned() })?;
@@ -331,7 +333,8 @@ impl Session {
         title.clone()
     }
 
-    /// Counts tokens that were spent for the session beside its own requests: with the turn that runs, if one does.
+    /// Counts tokens that were spent outside the session's own requests. They count for the running turn, if there is
+    /// one.
     pub fn spend(&self, usage: Usage) {
         if lock(&self.turn).is_some() {
             *lock(&self.extra_usage) += usage;
@@ -340,7 +343,7 @@ impl Session {
         }
     }
 
-    /// What was spent beside the turn, which is counted with it.
+    /// Takes the tokens spent outside the running turn's own requests, to count them with the turn.
     pub(super) fn take_extra_usage(&self) -> Usage {
         std::mem::take(&mut *lock(&self.extra_usage))
     }
@@ -354,7 +357,7 @@ impl Session {
         *lock(&self.turn) = None;
     }
 
-    /// What the turn that runs began with, or else what the session is set to.
+    /// Returns the setup of the running turn, or the current one if no turn runs.
     pub(super) fn turn_setup(&self) -> Arc<SessionSetup> {
         lock(&self.turn).clone().unwrap_or_else(|| self.setup())
     }
@@ -370,7 +373,7 @@ impl Session {
         self.sessions.store.change(self.id(), SessionChange { spent: Some(more), ..SessionChange::default() });
     }
 
-    /// Nobody hears of the turn any more; returns when the store has it.
+    /// Clears the running turn, and waits until the store has its events.
     pub(super) async fn finish_turn(&self) -> Result<(), StoreError> {
         self.clear_turn();
         self.sessions.store.flush(self.id()).await
@@ -384,12 +387,12 @@ impl Session {
         self.setup().host().broker.clone()
     }
 
-    /// MCP servers that came with the session.
+    /// Returns the MCP servers that the client passed with the session.
     pub fn client_services(&self) -> Vec<Arc<ServiceEntry>> {
         self.setup().host().client_services.clone()
     }
 
-    /// This session, the one it works for, and those that work for either.
+    /// Returns the ids of the session's family: its parent, or itself if it has none, and all children of that one.
     pub async fn family(&self) -> Vec<String> {
         let own = || vec![self.id().to_owned()];
         if self.alone.load(Ordering::Relaxed) {
@@ -403,7 +406,7 @@ impl Session {
         family
     }
 
-    /// From now on others work for it.
+    /// Notes that the session has a child.
     pub(super) fn not_alone(&self) {
         self.alone.store(false, Ordering::Relaxed);
     }
@@ -419,7 +422,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // What others do for it ends with it.
+        // Delegated tasks end with the session.
         if let Some(delegator) = self.context.delegator.get() {
             delegator.stop();
         }
@@ -436,7 +439,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The beginning of the first line that says something.
+/// Returns the beginning of the first line that is not empty.
 fn title_of(prompt: &str) -> Option<String> {
     const MAX: usize = 60;
     let line = prompt.lines().map(str::trim).find(|line| !line.is_empty())?;

@@ -1,4 +1,4 @@
-//! A session that an agent outside works on: its place there, and what is chosen there.
+//! Opens and uses the external session of a session that an external agent works on.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use super::{PromptError, Session, SessionError};
 use crate::agents::{Event, ExternalSession, ExternalSessionRequest, Notifier};
 
 impl Session {
-    /// Everything for a turn that an agent outside works on; nothing if none does.
+    /// Prepares a turn of an external agent. `None` if no external agent works on the session.
     pub(super) async fn prepare_external_turn(
         &self,
         setup: &SessionSetup,
@@ -30,8 +30,8 @@ impl Session {
         Ok(Some(ExternalTurn { sessions: seats, key, session: seat, notifier, system }))
     }
 
-    /// The session's place at the agent outside that works on it in its mode, if one does. It is taken if it is not
-    /// yet; if the agent knew the session before and `must` be asked to go on with it, it does or this fails.
+    /// Returns the external session for the mode of `setup`, and opens it if necessary. `None` if no external agent
+    /// works on the session. If `must`, fails if the agent cannot resume its earlier session.
     pub(super) async fn ensure_external_session(
         &self,
         setup: &SessionSetup,
@@ -42,7 +42,7 @@ impl Session {
         let entering = ExternalSessionRequest {
             agent: who,
             session: Arc::clone(self.context()),
-            // What the mode needs is there before the program is started.
+            // The services of the mode start before the agent process.
             binding: setup.binding().await?,
             asker: Arc::clone(&host.asker),
             resume: resume_policy(setup.external_sessions().external_id(&key), must),
@@ -56,36 +56,36 @@ impl Session {
         Ok(Some(seat))
     }
 
-    /// Takes the session's place at the agent outside that works on it, if one does.
+    /// Opens the external session, if an external agent works on this session.
     pub async fn open_external_session(&self) -> Result<(), SessionError> {
         self.ensure_external_session(&self.setup(), false).await.map(drop)
     }
 
-    /// The same for a session that was opened again: an agent that cannot go on with it is an error.
+    /// Resumes the external session of a reopened session. Fails if the agent cannot resume it.
     pub async fn reopen_external_session(&self) -> Result<(), SessionError> {
         self.ensure_external_session(&self.setup(), true).await.map(drop)
     }
 
-    /// Whether an agent outside works on it in its mode.
+    /// Returns true if an external agent works on the session in its mode.
     pub fn is_external(&self) -> bool {
         self.setup().external_agent().is_some()
     }
 
-    /// The place that it has at the moment.
+    /// Returns the external session in use. `None` if there is none.
     pub fn external_session(&self) -> Option<Arc<dyn ExternalSession>> {
         let setup = self.setup();
         let (_, key) = setup.external_agent()?;
         setup.external_sessions().current(&key)
     }
 
-    /// Chooses something at the agent outside itself.
+    /// Sets an option of the external agent. Fails if no agent works on the session, or if it does not run or refuses.
     pub async fn set_external_option(&self, option: &str, value: Value) -> Result<(), String> {
         let setup = self.setup();
-        let (_, key) = setup.external_agent().ok_or("no agent outside works on the session")?;
+        let (_, key) = setup.external_agent().ok_or("no external agent works on the session")?;
         setup.external_sessions().choose(&key, option, value).await
     }
 
-    /// What the record says about agents outside.
+    /// Restores the external sessions from the stored events.
     pub(super) fn restore_external_sessions(&self, events: &[Event]) {
         if let Ok(history) = self.history.try_lock() {
             self.setup().external_sessions().restore(self.id(), events, &history);

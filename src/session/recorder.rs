@@ -1,4 +1,4 @@
-//! Puts every event of a turn into the store on its way to whoever shows it.
+//! Appends every event of a turn to the store, and forwards it to the front end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use crate::agents::{ChildSession, Event, Notifier, StatusUpdate};
 use crate::store::{self, NewEvent, SessionChange};
 use crate::tool::strip_to_line;
 
-/// A notifier that remembers.
+/// A notifier that stores the events it forwards.
 pub(super) struct SessionRecorder {
     pub(super) store: store::SessionStore,
     pub(super) session: String,
-    /// How many events the session has had.
+    /// Number of events in the session's event log.
     pub(super) events: Arc<AtomicU64>,
     pub(super) notifier: Arc<dyn Notifier>,
 }
@@ -23,7 +23,7 @@ impl Notifier for SessionRecorder {
         if let Some(title) = title_of(&event) {
             self.store.change(&self.session, SessionChange { title: Some(title), ..SessionChange::default() });
         }
-        // Nobody hears of the end before it is stored; the session tells it then.
+        // The session sends the end of the turn itself, once it is stored.
         if !matches!(event, Event::TurnEnded { .. }) {
             self.notifier.log(event);
         }
@@ -53,12 +53,12 @@ pub(super) fn row(event: &Event) -> NewEvent {
         Event::ExternalSessionOpened { .. } => ("seated", None),
         Event::Undone { .. } => ("undone", None),
     };
-    // Events hold values that JSON can hold.
+    // Serialization does not fail: events contain only values that JSON can represent.
     let body = serde_json::to_string(event).unwrap_or_default();
     NewEvent { kind: kind.into(), body, text }
 }
 
-/// What an agent outside calls the session from now on.
+/// Returns the title that an external agent gives the session. `None` if the event sets no title.
 fn title_of(event: &Event) -> Option<String> {
     let Event::External { told, .. } = event else { return None };
     let update = told.get("update").filter(|update| update["sessionUpdate"] == "session_info_update")?;

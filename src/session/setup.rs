@@ -1,5 +1,5 @@
-//! What a session thinks with at the moment: a choice, and what follows from it. A switch makes another one, so a
-//! turn that runs keeps what it began with.
+//! Derives model, binding and system prompt from the settings of a session. A switch makes a new setup, so a running
+//! turn keeps the one it started with.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -17,22 +17,22 @@ use crate::llm::{LlmError, Provider};
 use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptValues};
 use crate::tool::SessionContext;
 
-/// A model that begins like this is an agent outside.
+/// Prefix of a model name that refers to an external agent.
 const ACP_PREFIX: &str = "acp:";
 
-/// One choice and its binding, which is made when it is first needed.
+/// The settings of a session and their binding, which is made when it is first needed.
 pub(super) struct SessionSetup {
     pub(super) choice: SessionSettings,
     host: SessionPorts,
     session: Arc<SessionContext>,
     binding: OnceCell<Arc<Binding>>,
-    /// Shared by all setups of one mode in a row: the bytes must not change while the mode does not.
+    /// Shared by consecutive setups of one mode: the prompt must stay byte-identical while the mode does not change.
     system: Arc<OnceCell<Arc<str>>>,
-    /// All bindings that this session ever had and that somebody still uses: a stricter level must reach them.
+    /// All bindings of this session that are still in use: a stricter level must reach them.
     bindings: Bindings,
-    /// The session's places at agents outside.
+    /// The external sessions of this session.
     external_sessions: Arc<ExternalSessions>,
-    /// For turns that are handed to other modes, with what was enabled when each was made.
+    /// Setups for turns that are routed to other modes, each with the service overrides it was made with.
     routed: Mutex<HashMap<ModeId, RoutedSetup>>,
 }
 
@@ -50,7 +50,8 @@ impl SessionSetup {
         Self { choice, host, session, binding, system, bindings, external_sessions, routed }
     }
 
-    /// The same session in another mode for a turn, never with more than its own mode may do without being asked.
+    /// Returns a setup of the same session in another mode, for one turn. A call never needs less consent than in the
+    /// session's own mode.
     pub(super) async fn for_mode(&self, mode: ModeId) -> Result<Arc<Self>, BindError> {
         let bounds = ParentLimits { parent: Some(self.binding().await?), write_lock: None };
         let mut handed = self.routed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +72,7 @@ impl SessionSetup {
         &self.host
     }
 
-    /// The same session with another choice.
+    /// Returns a setup of the same session with other settings.
     pub(super) fn with(&self, choice: SessionSettings) -> Self {
         let same_mode = choice.mode == self.choice.mode;
         let system = if same_mode { Arc::clone(&self.system) } else { Arc::default() };
@@ -88,12 +89,12 @@ impl SessionSetup {
         self.host.models.as_ref()
     }
 
-    /// The model of the choice; an agent outside, where one was chosen, is asked single questions by it.
+    /// Returns the model of the settings. If it is an external agent, each request is a single question to it.
     pub(super) fn provider(&self) -> Result<Arc<dyn Provider>, LlmError> {
         self.provider_named(&self.choice.model)
     }
 
-    /// The model a user names.
+    /// Returns the model that the user names. Fails if it is unknown or unusable.
     pub(super) fn provider_named(&self, model: &str) -> Result<Arc<dyn Provider>, LlmError> {
         let Some(agent) = model.strip_prefix(ACP_PREFIX) else { return self.host.models.provider(model) };
         let who = self.external_agent_named(agent).ok_or_else(|| LlmError::Unusable {
@@ -103,7 +104,8 @@ impl SessionSetup {
         Ok(self.host.external_agents.model(who))
     }
 
-    /// The agent outside that works here: the mode's own, or the one that was chosen as the model.
+    /// Returns the external agent that runs turns here: the mode's own, or the one chosen as the model. `None` if
+    /// neither is external.
     pub(super) fn external_agent(&self) -> Option<(ExternalAgentSpec, ExternalSessionKey)> {
         let of_mode = self.external_agent_named(self.choice.mode.agent.as_str());
         let who = of_mode.or_else(|| self.external_agent_named(self.choice.model.strip_prefix(ACP_PREFIX)?))?;
@@ -139,14 +141,14 @@ impl SessionSetup {
         self.binding.get_or_try_init(bind).await.cloned()
     }
 
-    /// From now on no call of the session needs less than this level, whichever binding it is made through.
+    /// Requires at least this level for every further call of the session, through any of its bindings.
     pub(super) fn tighten(&self, level: ApprovalLevel) {
         let bindings = self.bindings.lock().unwrap_or_else(PoisonError::into_inner);
         bindings.iter().filter_map(Weak::upgrade).for_each(|binding| binding.tighten(level));
     }
 
-    /// With a judge for `smart`, if there is a model that can be one. Neither a project's own `goose/judge` nor a model
-    /// of its choice is heard: that would loosen what the user decides.
+    /// Returns the broker, with a judge for the level `smart` if there is a suitable model. A project's own
+    /// `goose/judge` and its choice of model are ignored: they would weaken the user's decisions.
     fn broker(&self) -> Broker {
         let broker = &self.host.broker;
         match self.judge() {
@@ -155,7 +157,8 @@ impl SessionSetup {
         }
     }
 
-    /// The model and the prompt of goose/judge, if there is a model that can be one.
+    /// Returns the model and the prompt of `goose/judge`. `None` if there is no suitable model, or if a project defines
+    /// `goose/judge`.
     pub(super) fn judge(&self) -> Option<(Arc<dyn Provider>, Arc<str>)> {
         let (entry, _) = self.host.broker.plan().mode(&ModeId::new(AgentName::new("goose"), ModeSlug::new("judge")))?;
         if entry.layer == Layer::Project {
@@ -168,7 +171,8 @@ impl SessionSetup {
         Some((provider, system.into()))
     }
 
-    /// What an agent outside is told about the mode it works in; nothing if the mode says nothing about itself.
+    /// Returns the system prompt for an external agent. `None` if the mode has no prompt. Fails if the prompt cannot be
+    /// filled in.
     pub(super) async fn external_system_prompt(
         &self,
         binding: &Binding,
@@ -182,7 +186,8 @@ impl SessionSetup {
         self.system(binding, prompt, os).await.map(Some)
     }
 
-    /// Made once for a mode, with the memories that matter for the prompt it begins with.
+    /// Returns the system prompt. It is made once for a mode, with the memories that match the first prompt. Fails if
+    /// the mode's prompt cannot be filled in.
     pub(super) async fn system(&self, binding: &Binding, prompt: &str, os: &str) -> Result<Arc<str>, String> {
         let make = async || {
             let plan = self.host.broker.plan();
@@ -197,7 +202,7 @@ impl SessionSetup {
     }
 }
 
-/// Whom an agent may hand work to, a line each.
+/// Lists the modes that an agent may delegate to, one per line.
 fn delegates(plan: &Plan, agent: &AgentName) -> String {
     let line = |id: &ModeId| plan.mode(id).map(|(entry, _)| format!("  - `{id}`: {}", entry.mode.description));
     plan.delegates(agent).iter().filter_map(line).collect::<Vec<_>>().join("\n")

@@ -1,4 +1,5 @@
-//! Commands that every front door has: `/tools`, and the prompts of bound MCP services as `/name one two three`.
+//! Implements the commands of every front end: `/tools`, and the prompts of bound MCP services as `/name one two
+//! three`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +13,16 @@ use crate::conversation::Content;
 use crate::ids::ServiceName;
 use crate::tool::{CallContext, SessionContext};
 
-/// Why a command came to nothing.
+/// The reason why a command failed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SlashCommandError {
-    /// It was not written as it is meant.
+    /// The arguments are wrong.
     Arguments(String),
-    /// Its service did not answer it.
+    /// The service of the command failed.
     Service(String),
 }
 
-/// A prompt of a service, and what the binding calls it.
+/// A prompt of a service, with its name in the binding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServicePrompt {
     listed: String,
@@ -29,8 +30,8 @@ pub struct ServicePrompt {
     pub prompt: Value,
 }
 
-/// The prompts by the name a user types. Those of a built-in service go by their own name unless it is `taken`; a
-/// foreign server could take a name that means something else, so its own begin with the service's.
+/// Returns the prompts by the name that a user types. A prompt of a built-in service has its own name unless that is
+/// `taken`. Other servers could use a misleading name, so their prompts start with the service's name.
 pub async fn prompts(binding: &Binding, taken: &[&str]) -> BTreeMap<String, ServicePrompt> {
     let all = binding.prompts().await;
     let mut named = BTreeMap::new();
@@ -44,7 +45,8 @@ pub async fn prompts(binding: &Binding, taken: &[&str]) -> BTreeMap<String, Serv
     named
 }
 
-/// What the command says to the model; nothing if no service has a prompt of that name.
+/// Returns the content that the command sends to the model. `None` if no service has a prompt of that name. Fails if an
+/// argument is missing or the service fails.
 pub async fn prompt(
     binding: &Binding,
     session: &Arc<SessionContext>,
@@ -61,7 +63,7 @@ pub async fn prompt(
     said.map(|said| Some(contents(&said))).map_err(|error| SlashCommandError::Service(error.to_string()))
 }
 
-/// What is to be written behind the command.
+/// Returns the argument names to show after the command, optional ones in brackets. `None` if it takes no arguments.
 pub fn hint(prompt: &Value) -> Option<String> {
     let names: Vec<_> =
         arguments(prompt).map(|(name, needed)| if needed { name } else { format!("[{name}]") }).collect();
@@ -73,7 +75,8 @@ fn arguments(prompt: &Value) -> impl Iterator<Item = (String, bool)> {
     arguments.iter().filter_map(|argument| Some((argument["name"].as_str()?.to_owned(), argument["required"] == true)))
 }
 
-/// Each argument a word, the last one all the rest. A JSON object names them.
+/// Assigns one word to each argument, and the rest to the last one. A JSON object names the arguments instead. Fails if
+/// a required argument is missing.
 fn fill_in(prompt: &Value, rest: &str) -> Result<Map<String, Value>, String> {
     if let Ok(Value::Object(named)) = serde_json::from_str(rest) {
         return Ok(named);
@@ -99,7 +102,7 @@ fn fill_in(prompt: &Value, rest: &str) -> Result<Map<String, Value>, String> {
     Ok(filled)
 }
 
-/// What an MCP prompt says, as one prompt of the user.
+/// Converts the messages of an MCP prompt to one user prompt.
 fn contents(said: &Value) -> Vec<Content> {
     let messages = said["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
     let content = messages.iter().map(|message| {
@@ -117,7 +120,7 @@ fn contents(said: &Value) -> Vec<Content> {
     content.collect()
 }
 
-/// The tools of the mode, and what it does without, in Markdown.
+/// Lists the tools of the mode and its missing services, in Markdown.
 pub fn tools(binding: &Binding) -> String {
     let mut text = format!("**{}**, approval `{}`\n\n", binding.mode(), binding.approval().as_str());
     if binding.tools().is_empty() {
@@ -131,7 +134,7 @@ pub fn tools(binding: &Binding) -> String {
         text.push_str("\nA model calls these from code that it writes (`code_execution`).\n");
     }
     for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
-        text.push_str(&format!("\nThe service {} is not there: {}\n", absent.service, absent.reason));
+        text.push_str(&format!("\nService `{}` is unavailable: {}\n", absent.service, absent.reason));
     }
     text
 }

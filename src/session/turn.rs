@@ -1,4 +1,4 @@
-//! A turn that has begun: the session is held for it, and what it is done with can still be decided.
+//! Runs turns. A pending turn reserves the session, and its mode can still be changed.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct PendingTurn {
     session: Arc<Session>,
     history: OwnedMutexGuard<History>,
     setup: Arc<SessionSetup>,
-    /// Another mode than the session's own, for this turn.
+    /// The mode of this turn, if it differs from the session's.
     mode: Option<ModeId>,
     cleanup: TurnCleanup,
 }
@@ -32,7 +32,7 @@ impl PendingTurn {
         &self.session
     }
 
-    /// What the session was set to when the turn began.
+    /// Returns the settings of the session when the turn started.
     pub fn choice(&self) -> &SessionSettings {
         &self.setup.choice
     }
@@ -41,16 +41,17 @@ impl PendingTurn {
         &self.history
     }
 
-    /// Reads the history anew if another program has gone on with the session.
+    /// Reloads the history if another process has continued the session.
     pub async fn catch_up(&mut self) -> Result<(), PromptError> {
         self.session.catch_up(&mut self.history).await
     }
 
-    /// The model for decisions, if there is one: the accelerator, or else the model of the session.
+    /// Returns the model for decisions: the accelerator, or else the model of the session. `None` if that is offline or
+    /// an external agent.
     pub fn adviser(&self) -> Result<Option<Arc<dyn Provider>>, LlmError> {
         let accelerator = self.setup.models().recovery_policy()?.accelerator;
         let provider = accelerator.map_or_else(|| self.setup.provider(), Ok)?;
-        // An agent outside is too slow for small decisions.
+        // An external agent is too slow for small decisions.
         let decides =
             |provider: &Arc<dyn Provider>| provider.name() != "offline" && !provider.name().starts_with("acp:");
         Ok(Some(provider).filter(decides))
@@ -61,13 +62,13 @@ impl PendingTurn {
         self.session.name_after(&words(prompt))
     }
 
-    /// Hands the turn to another mode, under the consent that the session's own mode needs.
+    /// Routes the turn to another mode. Its calls still need the consent that the session's own mode requires.
     pub fn hand_to(&mut self, mode: ModeId) {
         self.mode = Some(mode).filter(|mode| *mode != self.setup.choice.mode);
     }
 
-    /// Runs the turn on a history that is current (`catch_up`). `front` receives its events; the last one, its end, is
-    /// sent after the store has all of them.
+    /// Runs the turn. The history must be current ([`Self::catch_up`]). `front` receives the events; the last one, the
+    /// end of the turn, follows after the store has all of them.
     pub async fn run(
         self,
         opening: TurnInput,
@@ -76,7 +77,7 @@ impl PendingTurn {
     ) -> Result<TurnEnd, PromptError> {
         let Self { session: live, mut history, setup, mode, cleanup: _over } = self;
         let text = words(&opening.prompt);
-        // A first answer that is known is followed up by whoever is asked for the next.
+        // Only an exchange can continue a given first answer; an external agent takes whole turns.
         let whole = opening.first.is_empty();
         let prepare = async {
             let setup = match mode {
@@ -106,14 +107,14 @@ impl PendingTurn {
         end.usage += live.take_extra_usage();
         live.count(end.usage);
         live.finish_turn().await?;
-        // The next prompt may follow at once.
+        // Unlocks the history first, so that the next prompt can follow at once.
         drop(history);
         front.log(Event::TurnEnded { end: end.clone() });
         Ok(end)
     }
 }
 
-/// Who works on a turn.
+/// Runs a turn: an exchange or an external agent.
 enum Worker {
     Exchange(Box<Exchange>),
     External(ExternalTurn),

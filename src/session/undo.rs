@@ -1,4 +1,4 @@
-//! Taking back the last prompt and everything that followed it. The record keeps it, marked as taken back.
+//! Undoes the last prompt and everything after it. The event log keeps the events, marked as undone.
 
 use std::path::PathBuf;
 
@@ -6,26 +6,26 @@ use crate::agents::{Event, active_events, is_own};
 use crate::conversation::ToolUse;
 use crate::tool::Activity;
 
-/// What was taken back, and what of it is still there.
+/// An undone turn, and its effects that remain.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UndoneTurn {
-    /// The words of the prompt.
+    /// The text of the prompt.
     pub prompt: String,
-    /// The files that the turn changed, each once: what was in it before, and what the turn left in it.
+    /// The files that the turn changed, each once, with the content before and after the turn.
     pub files: Vec<ChangedFile>,
-    /// The other calls that the turn made, of which it is not known what they did. It stays done.
+    /// The other calls of the turn. Their effects are unknown and remain.
     pub calls: Vec<ToolUse>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChangedFile {
     pub path: PathBuf,
-    /// Missing if there was no such file.
+    /// `None` if the file did not exist.
     pub before: Option<String>,
     pub after: String,
 }
 
-/// Where the last prompt stands in the record, and what taking it back means; nothing if there is none left.
+/// Returns the index of the last prompt in `events`, and the turn to undo. `None` if there is no prompt left.
 pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
     let standing = active_events(events);
     let is_prompt = |event: &Event| matches!(event, Event::Message { message } if message.is_prompt());
@@ -40,7 +40,7 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
             Event::Message { message } if undone.prompt.is_empty() => undone.prompt = message.text(),
             Event::ToolStarted { call, .. } => begun.push(call),
             Event::ToolEnded { id, outcome, activity, .. } => {
-                // What an agent outside says that it has changed nobody has seen.
+                // Skein has not observed the changes that an external agent reports.
                 activity.iter().filter(|_| !theirs).for_each(|activity| undone.note(activity));
                 let call = begun.iter().find(|call| call.id == *id);
                 undone
@@ -53,8 +53,8 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
     Some((place, undone))
 }
 
-/// The developer tells each change to a file, whatever becomes of the call; only its commands do what nobody tells.
-/// What code did is told by the calls that it made.
+/// Returns true if a call reports all its changes. The `developer` service reports every change to a file, even if the
+/// call fails; only its commands do not. Code reports through the calls that it makes.
 fn reports_changes(call: &ToolUse) -> bool {
     is_own(&call.name) || call.name.starts_with("developer__") && call.arguments.get("command").is_none()
 }

@@ -1,4 +1,4 @@
-//! What should be known next time: short texts with tags, for one project or for the user, found by full-text
+//! Stores memories, which are short texts with tags for one project or for the user, and finds them by full-text
 //! search.
 
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(super) const SCHEMA: Schema = Schema {
 "],
 };
 
-/// Something that was remembered.
+/// A stored memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Memory {
     pub id: i64,
@@ -45,11 +45,11 @@ pub struct Memory {
     pub tags: Vec<String>,
     pub scope: MemoryOwner,
     pub created: String,
-    /// Who said so.
+    /// The id of the session that stored it, or `goose` for an imported memory.
     pub source: String,
 }
 
-/// Where a memory counts.
+/// The owner of a memory: one project, or the user in all projects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline, description = "")]
@@ -66,26 +66,26 @@ pub struct NewMemory<'a> {
     pub source: &'a str,
 }
 
-/// Which memories. What is left out does not narrow.
+/// Selects memories. A field that is `None` or empty does not restrict the selection.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryFilter<'a> {
     pub words: Option<&'a str>,
-    /// All of them must be there.
+    /// A memory must have all of these tags.
     pub tags: &'a [String],
     pub scope: Option<MemoryOwner>,
     pub limit: Option<usize>,
 }
 
-/// How the words of a query are taken.
+/// How the words of a query match.
 #[derive(Clone, Copy)]
 enum MatchMode {
-    /// Any word, the beginnings of words too, the best first.
+    /// At least one word matches as a prefix; best match first.
     Any,
-    /// Every word, as a whole.
+    /// Every word matches as a whole.
     All,
 }
 
-/// The store of memories as one project sees it: its own, and the user's.
+/// The memory store. Each project sees its own memories and the user's.
 #[derive(Debug)]
 pub struct MemoryStore {
     connection: Mutex<Connection>,
@@ -100,7 +100,7 @@ impl MemoryStore {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a text. One that is kept already gains the tags.
+    /// Stores a memory. If the text is stored already, adds the tags to it.
     pub fn remember(&self, project: &Path, new: &NewMemory<'_>) -> Result<Memory, StoreError> {
         let project = owner(project, new.scope);
         let mut connection = self.connection();
@@ -128,13 +128,13 @@ impl MemoryStore {
         Ok(kept)
     }
 
-    /// The memories that fit, the best first; without words the newest first.
+    /// Returns the matching memories, best first; without words, newest first.
     pub fn recall(&self, project: &Path, filter: &MemoryFilter<'_>) -> Result<Vec<Memory>, StoreError> {
         let Some(words) = filter.words.map(str::trim).filter(|words| !words.is_empty()) else {
             return self.select(project, &MemoryFilter { words: None, ..filter.clone() }, MatchMode::Any);
         };
         let mut found = self.select(project, &MemoryFilter { limit: None, ..filter.clone() }, MatchMode::Any)?;
-        // Languages without spaces, and parts of words: what stands in a text as it was asked for is found too.
+        // A verbatim search covers languages without spaces and parts of words.
         let asked = words.to_lowercase();
         for memory in
             self.select(project, &MemoryFilter { words: None, limit: None, ..filter.clone() }, MatchMode::Any)?
@@ -143,13 +143,13 @@ impl MemoryStore {
                 found.push(memory);
             }
         }
-        // A text that is asked for as a whole comes before those that only have much in common with it.
+        // A memory whose whole text is the query comes first.
         found.sort_by_key(|memory| memory.text.to_lowercase() != asked);
         found.truncate(filter.limit.unwrap_or(usize::MAX));
         Ok(found)
     }
 
-    /// The memories in which every word of the query stands: what forgetting them would remove.
+    /// Returns the memories that contain every word of the query; forgetting by query removes exactly these.
     pub fn exactly(&self, project: &Path, words: &str) -> Result<Vec<Memory>, StoreError> {
         self.select(project, &MemoryFilter { words: Some(words), ..MemoryFilter::default() }, MatchMode::All)
     }
@@ -158,7 +158,7 @@ impl MemoryStore {
         Ok(self.select(project, &MemoryFilter::default(), MatchMode::Any)?.into_iter().find(|memory| memory.id == id))
     }
 
-    /// Removes exactly these.
+    /// Deletes the memories with these ids.
     pub fn forget(&self, ids: &[i64]) -> Result<(), StoreError> {
         let mut connection = self.connection();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -219,14 +219,14 @@ fn owner(project: &Path, scope: MemoryOwner) -> Option<String> {
     (scope == MemoryOwner::Project).then(|| project.to_string_lossy().into_owned())
 }
 
-/// A full-text query in which every word is only a word; `None` if there is none.
+/// Builds a full-text query without operators. `None` if there are no words.
 fn full_text(words: &str, matching: MatchMode) -> Option<String> {
     let terms: Vec<_> = match matching {
         MatchMode::Any => {
             let words = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
             words.map(|word| format!("\"{word}\"*")).collect()
         }
-        // Signs inside a word are left to the store, which takes them as it did when the text was kept.
+        // SQLite splits punctuation inside a word as it did when it indexed the text.
         MatchMode::All => {
             let words = words.split(|c: char| c.is_whitespace() || c.is_control());
             let words = words.filter(|word| word.contains(char::is_alphanumeric));

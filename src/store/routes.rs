@@ -1,4 +1,4 @@
-//! What a user chose where the router had chosen otherwise, for each project.
+//! Stores the modes that a user chose instead of the router's choice, per project.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +7,12 @@ use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::{Schema, StoreError, open};
 
-/// `skro`: a file with another mark is somebody else's.
+/// The bytes `skro` in ASCII. A file with a different `application_id` is not Skein's.
 const MARK: i32 = 0x736b_726f;
 
-/// What is kept of a prompt, in bytes: enough to know it again.
+/// The number of bytes kept of a prompt, enough to recognise it.
 const MAX_PROMPT: usize = 2_000;
-/// What is kept for a project; the oldest go.
+/// The number of corrections kept per project; the oldest are deleted.
 const MAX_ROUTES: i64 = 500;
 
 pub(super) const SCHEMA: Schema = Schema {
@@ -29,14 +29,14 @@ pub(super) const SCHEMA: Schema = Schema {
 "],
 };
 
-/// A prompt, and the mode the user chose for it: `agent/mode`.
+/// A prompt and the mode that the user chose for it, as `agent/mode`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Correction {
     pub prompt: String,
     pub mode: String,
 }
 
-/// The corrections of all projects, each of which sees its own.
+/// Stores the corrections of all projects. Each project sees only its own.
 #[derive(Debug)]
 pub struct CorrectionStore {
     connection: Mutex<Connection>,
@@ -47,8 +47,8 @@ impl CorrectionStore {
         Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?) })
     }
 
-    /// Keeps what was chosen; a later choice for the same prompt takes the place of an earlier one. Whoever calls
-    /// has made sure that the prompt holds no secret.
+    /// Stores a correction; it replaces an earlier one for the same prompt. The caller must make sure that the prompt
+    /// contains no secret.
     pub fn remember(&self, project: &Path, prompt: &str, mode: &str) -> Result<(), StoreError> {
         let project = project.to_string_lossy();
         let end = (0..=MAX_PROMPT.min(prompt.len())).rev().find(|at| prompt.is_char_boundary(*at));
@@ -65,7 +65,7 @@ impl CorrectionStore {
         Ok(())
     }
 
-    /// The choices of a project, the oldest first.
+    /// Returns the corrections of a project, oldest first.
     pub fn corrections(&self, project: &Path) -> Result<Vec<Correction>, StoreError> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let mut query = connection.prepare("SELECT prompt, mode FROM route WHERE project = ?1 ORDER BY id")?;

@@ -1,20 +1,20 @@
-//! Sessions: what was said and done in each, event by event, in one file that several processes may use at once.
+//! Stores sessions as events, in one file that several processes may use at once.
 //!
-//! An event is a JSON text that only its writer understands, a kind, and the words by which it can be found. Only looking
-//! back (`recall`) reads in one: who said a message, and from where on a user took something back.
+//! An event has a kind, a JSON body that only its writer understands, and the text by which a search finds it. Only
+//! `recall` reads bodies: for the author of a message, and for the point up to which a user undid the session.
 //!
-//! **One writer.** A thread of its own takes what was queued, as much as there is, into one transaction. Whoever
-//! appends waits for nothing. What could not be written for a passing reason (a full disk, another process that
-//! holds the file) stays queued and is tried again with the next write.
+//! **One writer.** A separate thread writes the queued jobs in as few transactions as possible, so appending never
+//! blocks. Events that cannot be written for a transient reason (a full disk, a file locked by another process) stay
+//! queued until the next write.
 //!
-//! **NORMAL and FULL.** With a write-ahead log, a commit at `synchronous=NORMAL` survives the death of the process,
-//! `kill -9` too, because the system has the bytes already; only the loss of power can take it back. At `FULL` the
-//! log is synced, which costs milliseconds on a disk. So the many commits while a turn runs are NORMAL, and the one
-//! that `flush` waits for, at the end of the turn, is FULL. It counts itself in the session's row and so writes even
-//! if nothing else is queued: syncing the log once makes every commit before it durable as well.
+//! **NORMAL and FULL.** With a write-ahead log, a commit at `synchronous=NORMAL` survives the end of the process, even
+//! `kill -9`, because the kernel already has the bytes. Only a power failure can lose it. At `FULL`, SQLite syncs the
+//! log, which takes milliseconds on a disk. So the many commits during a turn are NORMAL, and the one that `flush`
+//! waits for at the end of the turn is FULL. `flush` increments a counter in the session's row, so it writes even if
+//! nothing else is queued. Syncing the log once makes every earlier commit durable as well.
 //!
-//! **Reading** has a connection of its own, so that a long search keeps no turn from ending. A read first passes
-//! through the queue and then sees what this process has queued before it; it does not wait for a sync.
+//! **Reading** uses a separate connection, so that a long search delays no turn. A read first passes through the queue,
+//! so it sees everything this process queued before it. It does not wait for a sync.
 
 mod id;
 mod read;
@@ -35,7 +35,7 @@ pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage
 use super::{PATIENCE, Schema, StoreError, failure, open};
 use writer::{Job, SessionWriter, Work};
 
-/// `skei`.
+/// The bytes `skei` in ASCII.
 const MARK: i32 = 0x736b_6569;
 
 pub(super) const SCHEMA: Schema = Schema {
@@ -92,33 +92,33 @@ pub(super) const SCHEMA: Schema = Schema {
     ],
 };
 
-/// A session in which nothing was said is kept this long.
+/// The age in milliseconds after which a session without events is deleted.
 const EMPTY_FOR: u64 = 7 * 24 * 60 * 60 * 1_000;
 
-/// Folders are kept as text; what is not UTF-8 in them is kept as `�`.
+/// A session to create. Folders are stored as text; bytes that are not UTF-8 become `�`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSession {
     pub cwd: PathBuf,
-    /// Further folders that belong to it.
+    /// Additional folders of the session.
     pub roots: Vec<PathBuf>,
     pub agent: String,
     pub mode: String,
     pub model: String,
     pub approval: Option<String>,
-    /// The session that it works for, if it was begun by one.
+    /// The id of the parent session, if this is a child session.
     pub parent: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent {
     pub kind: Cow<'static, str>,
-    /// JSON, which comes back as it is.
+    /// JSON, stored and returned unchanged.
     pub body: String,
-    /// The words by which it is found; without them it is not.
+    /// The text by which a search finds the event. `None` excludes it from searches.
     pub text: Option<String>,
 }
 
-/// What is different from now on. What is left out stays.
+/// A change to a session. A field that is `None` keeps its value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SessionChange {
     pub title: Option<String>,
@@ -126,18 +126,18 @@ pub struct SessionChange {
     pub mode: Option<String>,
     pub model: Option<String>,
     pub approval: Option<String>,
-    /// Added to what was spent before.
+    /// Added to the stored totals.
     pub spent: Option<UsageTotals>,
 }
 
-/// Tokens and money.
+/// Tokens and cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct UsageTotals {
     pub input: u64,
     pub output: u64,
-    /// Of the input.
+    /// The part of the input that was cached.
     pub cached: u64,
-    /// `None` if nobody knows.
+    /// `None` if the cost is unknown.
     pub cost: Option<f64>,
 }
 
@@ -151,50 +151,50 @@ pub struct StoredSession {
     pub mode: String,
     pub model: String,
     pub approval: Option<String>,
-    /// The session that it works for.
+    /// The id of the parent session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// Milliseconds since 1970, as all times here.
+    /// Milliseconds since 1970, like all times here.
     pub created_at: u64,
     pub updated_at: u64,
     #[serde(flatten)]
     pub spent: UsageTotals,
-    /// How many there are.
+    /// The number of events.
     pub events: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// From 1, without gaps.
+    /// Starts at 1, without gaps.
     pub seq: u64,
     pub at: u64,
     pub kind: String,
     pub body: String,
 }
 
-/// Which folders' sessions.
+/// Selects sessions by their working folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FolderFilter {
     #[default]
     Anywhere,
-    /// Those that work in exactly this one.
+    /// Exactly this folder.
     Folder(PathBuf),
-    /// Those that work in this one or below it.
+    /// This folder and everything below it.
     Below(PathBuf),
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListFilter {
     pub within: FolderFilter,
-    /// Those that work for this session; those that work for none if left out.
+    /// Lists the child sessions of this session; `None` lists the sessions without a parent.
     pub parent: Option<String>,
-    /// Where the page before ended.
+    /// The end of the previous page.
     pub after: Option<Cursor>,
     pub limit: Option<usize>,
 }
 
-/// A place in the list, which stays where it is when sessions come and go. A session that is changed moves to the
-/// top, and so out of the pages that are still to come.
+/// A position in the list that stays valid when sessions are added or deleted. A changed session moves to the top, and
+/// so out of the pages still to come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     pub updated_at: u64,
@@ -207,7 +207,7 @@ impl From<&StoredSession> for Cursor {
     }
 }
 
-/// An event in which the words stand.
+/// An event that matches a search.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SearchHit {
     pub session: String,
@@ -216,11 +216,11 @@ pub struct SearchHit {
     pub seq: u64,
     pub at: u64,
     pub kind: String,
-    /// The words, with what stands around them.
+    /// The matched words with the text around them.
     pub snippet: String,
 }
 
-/// The store of sessions. Copies of it are the same; the last one to go waits until everything is written.
+/// A handle to the session store. Clones share one store; dropping the last one waits until everything is written.
 #[derive(Debug, Clone)]
 pub struct SessionStore {
     shared: Arc<Shared>,
@@ -229,10 +229,10 @@ pub struct SessionStore {
 #[derive(Debug)]
 struct Shared {
     file: PathBuf,
-    // In the order in which they must go: the writer is the last to close the file, and tidies it.
+    // The drop order matters: the writer closes the file last and checkpoints it.
     reader: Option<Arc<Mutex<Connection>>>,
     queue: Option<mpsc::Sender<Job>>,
-    /// Bytes of events in the queue; the writer takes off what it has written.
+    /// Bytes of queued events. The writer subtracts what it has written.
     unwritten: Arc<AtomicUsize>,
     writer: Option<std::thread::JoinHandle<()>>,
 }
@@ -248,7 +248,7 @@ impl Drop for Shared {
 }
 
 impl SessionStore {
-    /// The store in the data folder, made if it is not there.
+    /// Opens the store in the data folder, creating it if it does not exist.
     pub fn open(data: &Path) -> Result<Self, StoreError> {
         let file = data.join("sessions.db");
         let connection = open(&file, &SCHEMA)?;
@@ -269,29 +269,29 @@ impl SessionStore {
         Ok(Self { shared: Arc::new(Shared { file, reader, queue: Some(queue), unwritten, writer: Some(writer) }) })
     }
 
-    /// Makes a session and returns its id, which is never given again.
+    /// Creates a session and returns its id. Ids are never reused.
     pub async fn create(&self, new: NewSession) -> Result<String, StoreError> {
         let id = id::new(id::now())?;
         self.ask(&id, Work::Create(Box::new(new))).await?;
         Ok(id)
     }
 
-    /// Queues an event behind all others; `flush` tells what became of it.
+    /// Queues an event after all others. `flush` reports whether it was written.
     pub fn append(&self, id: &str, event: NewEvent) {
         self.queue(id, Work::Append(event), None);
     }
 
-    /// Bytes of events that wait to be written.
+    /// Returns the bytes of queued events.
     pub fn backlog(&self) -> usize {
         self.shared.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Queues a change, in order with events.
+    /// Queues a change, in order with the events.
     pub fn change(&self, id: &str, change: SessionChange) {
         self.queue(id, Work::Change(Box::new(change)), None);
     }
 
-    /// Returns when everything queued before for this session is on disk, and says what of it is not.
+    /// Waits until everything queued for this session is on disk. Fails if some of it could not be written.
     pub async fn flush(&self, id: &str) -> Result<(), StoreError> {
         self.ask(id, Work::Flush).await.map(drop)
     }
@@ -301,46 +301,48 @@ impl SessionStore {
         self.read(move |connection| read::find(connection, &id)).await
     }
 
-    /// In the order in which they happened.
+    /// Returns the events of a session in order.
     pub async fn events(&self, id: &str) -> Result<Vec<StoredEvent>, StoreError> {
         let id = id.to_owned();
         self.read(move |connection| read::events(connection, &id)).await
     }
 
-    /// The newest first.
+    /// Lists sessions, newest first.
     pub async fn list(&self, filter: ListFilter) -> Result<Vec<StoredSession>, StoreError> {
         self.read(move |connection| read::list(connection, &filter)).await
     }
 
-    /// A session, the one it works for, and those that work for it or for the same one.
+    /// Returns a session, its parent, and the child sessions of either.
     pub async fn family(&self, id: &str) -> Result<Vec<String>, StoreError> {
         let id = id.to_owned();
         self.read(move |connection| read::family(connection, &id)).await
     }
 
-    /// Whether there was one.
+    /// Deletes a session; returns false if it does not exist.
     pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
         self.ask(id, Work::Delete).await
     }
 
-    /// The events in which all these words stand, the best first. No sign in them has a meaning of its own.
+    /// Finds the events that contain all these words, best match first. The query has no special characters.
     pub async fn search(&self, words: &str, within: FolderFilter, limit: usize) -> Result<Vec<SearchHit>, StoreError> {
         let words = words.to_owned();
         self.read(move |connection| read::search(connection, &words, &within, limit)).await
     }
 
-    /// What was said in earlier sessions, the best first and of equals the newest. Without words, the newest of each.
+    /// Finds messages of earlier sessions, best match first, then newest. Without words, returns the newest message of
+    /// each session.
     pub async fn recall(&self, recall: RecallQuery) -> Result<RecallResults, StoreError> {
         self.read(move |connection| recall::recall(connection, &recall, id::now())).await
     }
 
-    /// What was said in a session and stands, in order, from an event on.
+    /// Returns the messages of a session that are not undone, in order, starting at event `from`.
     pub async fn messages(&self, id: &str, from: u64, limit: usize) -> Result<Vec<StoredMessage>, StoreError> {
         let id = id.to_owned();
         self.read(move |connection| recall::read_messages(connection, &id, from, limit)).await
     }
 
-    /// At most `limit` messages that have the most in common with these words. A bounded number of messages is looked at.
+    /// Returns at most `limit` messages that share the most terms with `words`. It examines a bounded number of
+    /// messages.
     pub async fn common_terms(
         &self,
         words: Vec<String>,
@@ -353,14 +355,15 @@ impl SessionStore {
             .await
     }
 
-    /// A new session with the same events, which has spent nothing yet; `None` if there is no such session.
+    /// Copies a session with its events and returns the new id. The copy's usage is zero. `None` if the session does
+    /// not exist.
     pub async fn copy(&self, id: &str) -> Result<Option<String>, StoreError> {
         let new = id::new(id::now())?;
         let found = self.ask(id, Work::Copy { new: new.clone() }).await?;
         Ok(found.then_some(new))
     }
 
-    /// The session whose id this is, or is the beginning of.
+    /// Finds the session with this id or id prefix. Fails if several ids start with the prefix.
     pub async fn resolve(&self, prefix: &str) -> Result<Option<String>, StoreError> {
         let prefix = prefix.trim().to_ascii_lowercase();
         let candidates = {
@@ -387,7 +390,7 @@ impl SessionStore {
     async fn ask(&self, id: &str, work: Work) -> Result<bool, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.queue(id, work, Some(reply));
-        // Without a writer the question was dropped, and the reply with it.
+        // Without a writer thread, the job was dropped, and its reply channel with it.
         answer.await.unwrap_or_else(|_| Err(self.unusable("its writer broke off; the log may tell why")))
     }
 
@@ -399,7 +402,7 @@ impl SessionStore {
         self.read_as_it_is(query).await
     }
 
-    /// The same for what need not know what was queued just now: nobody is waited for.
+    /// Reads without waiting for the queue, so the query may miss the latest jobs.
     async fn read_as_it_is<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -417,10 +420,10 @@ impl SessionStore {
     }
 }
 
-/// Removes sessions that were begun long ago and in which nothing was ever said.
+/// Deletes old sessions without events.
 fn sweep(connection: &Connection) -> rusqlite::Result<()> {
     let before = i64::try_from(id::now().saturating_sub(EMPTY_FOR)).unwrap_or(i64::MAX);
-    // Looking takes no lock; most of the time there is nothing to remove.
+    // The query takes no write lock; usually there is nothing to delete.
     let any = "SELECT EXISTS (SELECT 1 FROM session WHERE updated_at < ?1 AND events = 0)";
     if connection.query_row(any, [before], |row| row.get(0))? {
         connection.execute("DELETE FROM session WHERE updated_at < ?1 AND events = 0", [before])?;

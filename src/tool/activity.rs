@@ -1,48 +1,48 @@
-//! What a call tells while it runs: how far it is, which files it touches, what it plans.
+//! Describes what a call does while it runs: progress, touched files and to-do steps.
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Something a call does that others may want to see.
+/// An action of a call that front ends may show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
-    /// Whoever had to consent has: it runs.
+    /// All required consent was given, and the call runs.
     Running,
     Progress(CallProgress),
-    /// It works on this place.
+    /// The call works on this location.
     #[serde(rename = "place")]
     Location {
         path: PathBuf,
-        /// From 1.
+        /// Starts at 1.
         line: Option<u32>,
     },
-    /// It has changed a file.
+    /// The call has changed a file.
     Changed {
         path: PathBuf,
-        /// `None` if there was no such file.
+        /// `None` if the file did not exist.
         before: Option<String>,
         after: String,
     },
-    /// The steps of the work, all of them; they replace those told before.
+    /// All steps of the work; replaces the previous list.
     #[serde(rename = "plan")]
     TodoList(Vec<TodoStep>),
-    /// It runs in this terminal of the editor.
+    /// The call runs in this terminal of the editor.
     Terminal {
         id: String,
     },
 }
 
 impl Activity {
-    /// True if it belongs to the session's record, and not only to the moment.
+    /// Returns whether the activity is stored with the session instead of only shown.
     pub fn lasts(&self) -> bool {
         !matches!(self, Activity::Running | Activity::Progress(_))
     }
 }
 
-/// How far a call has come.
+/// The progress of a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallProgress {
     pub progress: f64,

@@ -1,31 +1,31 @@
-//! The way by which a tool hands work to another agent. Who gets it and what comes of it is the business of whoever
-//! holds the session.
+//! Defines the port through which a tool delegates work to another agent. The orchestrator implements it for its
+//! sessions.
 
 use futures::future::BoxFuture;
 use serde::Serialize;
 
 use super::CallContext;
 
-/// Work to be handed over.
+/// A task to delegate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskRequest {
-    /// What to do, in words that need nothing else to be understood.
+    /// The task, in text that is complete on its own.
     pub text: String,
-    /// Who is to do it, as `agent/mode`, or an agent's name; whoever fits best if left out.
+    /// The target, as `agent/mode` or an agent name. `None` for the mode that fits best.
     pub to: Option<String>,
-    /// What it is called when another task waits for it.
+    /// The name by which other tasks refer to it.
     pub name: Option<String>,
-    /// The tasks whose results it needs.
+    /// Names of the tasks whose results it needs.
     pub after: Vec<String>,
-    /// What else whoever does it must know.
+    /// Further information for the agent that does it.
     pub context: Option<String>,
 }
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// For others, or for a place.
+    /// Waits for other tasks or for a free slot.
     Waiting,
     Working,
     Done,
@@ -39,35 +39,35 @@ impl TaskState {
     }
 }
 
-/// What is known of a task.
+/// The state and result of a task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskReport {
     /// Its name, or a number.
     pub id: String,
-    /// Who does it, as `agent/mode`.
+    /// The working mode, as `agent/mode`.
     pub mode: String,
     pub state: TaskState,
     pub task: String,
-    /// The session in which it is done.
+    /// Id of the child session, once it exists.
     pub session: Option<String>,
-    /// What whoever did it said last, or why it came to nothing.
+    /// The last answer of the agent, or the reason for the failure.
     pub result: String,
 }
 
-/// Whoever can hand work over. An `Err` says what is wrong with the request.
+/// Delegates tasks. Methods fail if the request is invalid.
 pub trait Delegator: Send + Sync {
-    /// Returns when the task has ended, whichever way.
+    /// Runs a task and returns when it has ended, successfully or not.
     fn delegate(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>>;
 
-    /// Returns when the task has begun; it goes on until its end, or that of the session.
+    /// Starts a task in the background and returns. The task runs until it ends or the session ends.
     fn begin(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>>;
 
-    /// The tasks of this session, or one of them.
+    /// Returns the tasks of this session, or only the one with this id.
     fn tasks(&self, id: Option<&str>) -> Result<Vec<TaskReport>, String>;
 
-    /// Returns when the task has ended.
+    /// Cancels a task and returns when it has ended.
     fn cancel<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<TaskReport, String>>;
 
-    /// The session is over: tells every task to end.
+    /// Cancels every task because the session has ended.
     fn stop(&self);
 }

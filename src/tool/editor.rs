@@ -1,29 +1,29 @@
-//! The editor a session is shown in, as far as it lends its files and terminals to tools.
+//! Defines the port to the editor that shows a session and may lend files and terminals to tools.
 //!
-//! Invariant: a port only. Who decides which files a call may touch is the tool; the editor is a way to reach them.
+//! Invariant: a port only. The tool decides which files a call may touch; the editor only gives access to them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-/// What the editor can do for a tool. An error means that the tool has to help itself.
+/// The services of an editor for tools. On an error the tool falls back to its own implementation.
 pub trait Editor: Send + Sync {
     fn abilities(&self) -> EditorCapabilities;
 
-    /// How long a tool waits for an answer before it helps itself; the end of a command takes as long as it takes.
+    /// Returns how long a tool waits for an answer before it falls back. Does not limit the runtime of a command.
     fn patience(&self) -> Duration {
         Duration::from_secs(5)
     }
 
-    /// The text of a file as the user sees it, unsaved changes included.
+    /// Returns the text of a file as the user sees it, unsaved changes included.
     fn read(&self, path: &Path) -> BoxFuture<'_, Result<String, EditorError>>;
 
-    /// Puts `text` in the place of the file, which is made if it is missing.
+    /// Replaces the content of the file, and creates the file if it is missing.
     fn write(&self, path: &Path, text: String) -> BoxFuture<'_, Result<(), EditorError>>;
 
-    /// Starts a command in a terminal that the user sees. Whoever drops the future before it is done gets no
-    /// terminal: one that comes after that is released by the implementation.
+    /// Starts a command in a terminal that the user sees. If the caller drops the future, the implementation releases a
+    /// terminal that arrives later.
     fn run(&self, command: TerminalCommand) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>>;
 }
 
@@ -45,7 +45,7 @@ pub struct TerminalCommand {
     pub output_limit: u64,
 }
 
-/// A command in the editor's terminal. Dropping it releases the terminal, which ends what still runs in it.
+/// A command in the editor's terminal. Dropping it releases the terminal, which ends processes that still run in it.
 pub trait Terminal: Send + Sync {
     fn id(&self) -> &str;
 
@@ -56,15 +56,14 @@ pub trait Terminal: Send + Sync {
     /// Ends the command; its output can still be read.
     fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>>;
 
-    /// Gives the terminal back, and returns when the editor has heard so. It hears so also if the future is
-    /// dropped before it is done.
+    /// Releases the terminal and returns when the editor has confirmed it. Dropping the future early releases it too.
     fn release(self: Box<Self>) -> BoxFuture<'static, ()>;
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct TerminalOutput {
     pub text: String,
-    /// Its beginning is missing.
+    /// True if the beginning is missing.
     pub truncated: bool,
     /// Present once the command has ended.
     pub exit: Option<TerminalExit>,

@@ -1,26 +1,26 @@
-//! Questions that a service, or an agent outside, has for the user: some fields to fill in, or a page to open.
+//! Defines elicitations: input that a service or an external agent requests from the user, as a form or a page to open.
 //!
-//! Invariant: a port only. Whoever asks is named in the question, and no answer is ever made up.
+//! Invariant: a port only. The request names its source, and Skein never invents an answer.
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
-/// Whoever brings a question to the user of a session.
+/// Passes elicitations to the user of a session.
 pub trait Elicitor: Send + Sync {
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse>;
 
-    /// What the user was to do on a page is done, says whoever asked.
+    /// Reports that, according to the requesting service, the user's action on the page is complete.
     fn page_done(&self, _by: &str, _id: &str) {}
 }
 
-/// A question for the user.
+/// A request for input from the user.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Elicitation {
-    /// The service or the agent that asks.
+    /// The service or agent that asks.
     pub by: String,
-    /// The call in which it asks, if it is known.
+    /// Id of the call during which it asks, if known.
     pub call: Option<Arc<str>>,
     pub message: String,
     pub kind: ElicitationKind,
@@ -28,13 +28,13 @@ pub struct Elicitation {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ElicitationKind {
-    /// Fields, as a flat JSON Schema of type `object`.
+    /// Form fields, as a flat JSON Schema of type `object`.
     Fields(Map<String, Value>),
-    /// Something the user does on a page.
+    /// A page on which the user does something.
     Page { id: String, url: String },
 }
 
-/// Words that stand for what nobody should type into a form.
+/// Words that mark a field as a secret, which a form must not request.
 const SECRET_WORDS: [&str; 12] = [
     "password",
     "passwd",
@@ -49,13 +49,13 @@ const SECRET_WORDS: [&str; 12] = [
     "cvv",
     "otp",
 ];
-/// The same as two words.
+/// Pairs of words that mark a secret.
 const SECRET_PAIRS: [(&str, &str); 6] =
     [("api", "key"), ("private", "key"), ("access", "key"), ("secret", "key"), ("credit", "card"), ("card", "number")];
 
 impl Elicitation {
-    /// Why nobody may be asked this, if so: a form must not ask for secrets, and a page must be one that a browser
-    /// reaches by a safe way.
+    /// Returns why the request must not be shown. A form must not ask for secrets, and a page needs a safe URL. `None`
+    /// if it may be shown.
     pub fn refusal(&self) -> Option<String> {
         match &self.kind {
             ElicitationKind::Fields(schema) => {
@@ -70,7 +70,7 @@ impl Elicitation {
     }
 }
 
-/// The host of a page that may be offered: `https`, or `http` on this machine. Nothing if it is no such page.
+/// Returns the host of a page that may be offered: `https`, or `http` on this machine. `None` for any other URL.
 pub fn host(url: &str) -> Option<&str> {
     let odd = |c: char| c.is_whitespace() || c.is_control() || super::is_hidden(c) || c == '\\';
     if url.contains(odd) {
@@ -78,7 +78,7 @@ pub fn host(url: &str) -> Option<&str> {
     }
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next().filter(|authority| !authority.is_empty())?;
-    // What stands before an `@` looks like the host and is not.
+    // Text before an `@` looks like the host but is not.
     if authority.contains('@') {
         return None;
     }
@@ -113,12 +113,12 @@ fn speaks_of_secrets(text: &str) -> bool {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ElicitationResponse {
-    /// What the user filled in; empty for a page.
+    /// The values that the user entered; empty for a page.
     Accepted(Map<String, Value>),
     Declined,
-    /// The user closed the question without an answer.
+    /// The user closed the request without an answer.
     Dismissed,
-    /// There is no one to ask.
+    /// There is no user to ask.
     Unavailable,
 }
 

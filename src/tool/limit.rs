@@ -1,26 +1,26 @@
-//! One limit for all that a tool answers: text, resources, links, images and structured content together.
+//! Limits the total size of a tool's result: text, resources, links, images and structured content.
 //!
-//! Invariant: a note stands for each part that is left out, and small parts stay whole if others are large.
+//! Invariant: a note replaces each omitted part, and small parts stay complete even if others are large.
 
 use serde_json::Value;
 
 use super::ToolOutcome;
 use crate::conversation::Content;
 
-/// Bytes of text in all parts, without the notes about what is left out.
+/// Bytes of text in all parts, without the notes about omitted parts.
 const MAX_TEXT: usize = 400_000;
 /// Bytes of images, audio and files in all parts, as base64.
 const MAX_BINARY: usize = 5_000_000;
-/// Structured content as JSON; it often says the same as the text.
+/// Bytes of structured content as JSON. It often repeats the text.
 const MAX_STRUCTURED: usize = 400_000;
 const MAX_PARTS: usize = 500;
-/// Of a link, and of a resource without its text, as JSON.
+/// Bytes of a link, and of a resource without its text, as JSON.
 const MAX_AROUND: usize = 16_000;
-/// `_meta` and annotations as JSON.
+/// Bytes of `_meta` and of annotations, as JSON.
 const MAX_META: usize = 64_000;
 
 impl ToolOutcome {
-    /// The outcome without what is over the limits, and with notes about it.
+    /// Removes everything above the limits and adds notes about it.
     #[must_use]
     pub fn limit(mut self) -> Self {
         let parts = self.content.len();
@@ -59,7 +59,7 @@ impl ToolOutcome {
     }
 }
 
-/// The bytes that each text may have so that all together have [`MAX_TEXT`] and the short ones stay whole.
+/// Returns the maximum bytes per text such that all fit into [`MAX_TEXT`] and short texts stay complete.
 fn fair_share(sizes: &mut [usize]) -> usize {
     sizes.sort_unstable();
     let mut left = MAX_TEXT;
@@ -73,7 +73,7 @@ fn fair_share(sizes: &mut [usize]) -> usize {
     MAX_TEXT
 }
 
-/// Leaves out the middle of a text.
+/// Removes the middle of a text.
 fn cut(text: &mut String, limit: usize) {
     if text.len() <= limit {
         return;
@@ -84,7 +84,7 @@ fn cut(text: &mut String, limit: usize) {
     *text = format!("{}\n[… {left_out} bytes left out: the result is too long …]\n{}", &text[..head], &text[tail..]);
 }
 
-/// The text of a part, if it has one.
+/// Returns the text of a part, if it has one.
 fn text_of(content: &mut Content) -> Option<&mut String> {
     match content {
         Content::Text(text) | Content::Injected(text) => Some(text),
@@ -120,7 +120,7 @@ fn limit_binary(content: &mut Content, left: &mut usize) {
     }
 }
 
-/// Replaces a link or a resource with too much around its text.
+/// Replaces a link or resource whose metadata is too large.
 fn limit_around(content: &mut Content) {
     let around = match content {
         Content::Link(value) => json_size(value),

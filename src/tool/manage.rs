@@ -1,6 +1,7 @@
-//! Which services a session has beside those that its configuration enables, and the port to whoever changes that.
+//! Keeps the services that a session enabled or disabled beyond its configuration, and defines the port that changes
+//! them.
 //!
-//! Invariant: a port only. What a mode may use is decided by its manifest; nothing here can add to that.
+//! Invariant: a port only. The manifest of a mode decides what it may use; nothing here adds to that.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +13,15 @@ use serde_json::Value;
 use super::CallContext;
 use crate::ids::ServiceName;
 
-/// What was enabled and disabled since the session began. Copies are the same one: a session that works for another
-/// has the other's.
+/// The services enabled or disabled since the session started. Clones share state, so a child session uses its
+/// parent's.
 #[derive(Debug, Clone, Default)]
 pub struct EnabledServices {
     services: Arc<Mutex<BTreeMap<ServiceName, bool>>>,
 }
 
 impl EnabledServices {
-    /// Nothing if nobody said anything about it, and the configuration counts.
+    /// Returns whether the service is enabled. `None` if the session did not change it, so the configuration applies.
     pub fn of(&self, service: &ServiceName) -> Option<bool> {
         self.lock().get(service).copied()
     }
@@ -29,7 +30,7 @@ impl EnabledServices {
         self.lock().insert(service, enabled);
     }
 
-    /// As of now.
+    /// Returns a snapshot of all changes.
     pub fn all(&self) -> BTreeMap<ServiceName, bool> {
         self.lock().clone()
     }
@@ -39,25 +40,25 @@ impl EnabledServices {
     }
 }
 
-/// Whoever manages the services of a session. An `Err` says what is wrong and what to do, for the model.
+/// Manages the services of a session. Errors are text for the model, with a remedy.
 pub trait ServiceManager: Send + Sync {
-    /// The services that fit the words, the best first; all of them without words.
+    /// Returns the services that match the words, best first. Returns all services if there are no words.
     fn search(&self, words: &str, context: &CallContext) -> Vec<ServiceSummary>;
 
-    /// Starts the service once to see that it works, and then enables it.
+    /// Starts the service once to check that it works, then enables it.
     fn enable<'a>(&'a self, service: &'a str, context: &'a CallContext)
     -> BoxFuture<'a, Result<ServiceChange, String>>;
 
     fn disable(&self, service: &str, context: &CallContext) -> Result<ServiceChange, String>;
 
-    /// What enabled services offer to be read; of one, or of all.
+    /// Lists the resources of one enabled service, or of all.
     fn resources<'a>(
         &'a self,
         service: Option<&'a str>,
         context: &'a CallContext,
     ) -> BoxFuture<'a, Result<Vec<ResourceListing>, String>>;
 
-    /// The contents of a resource, in MCP's JSON.
+    /// Reads the contents of a resource, in MCP's JSON.
     fn read<'a>(
         &'a self,
         service: &'a str,
@@ -66,7 +67,7 @@ pub trait ServiceManager: Send + Sync {
     ) -> BoxFuture<'a, Result<Value, String>>;
 }
 
-/// A service that there is.
+/// A known service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServiceSummary {
     pub service: ServiceName,
@@ -81,22 +82,22 @@ pub struct ServiceSummary {
 pub enum ServiceState {
     Enabled,
     Disabled,
-    /// Part of Skein: a mode has it by its manifest and in no other way.
+    /// Part of Skein; a mode has it only through its manifest.
     BuiltIn,
-    /// The orchestrator's own.
+    /// Owned by the orchestrator.
     Owned,
-    /// Not there yet.
+    /// Not implemented yet.
     Planned,
 }
 
-/// What enabling or disabling a service did.
+/// The effect of enabling or disabling a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServiceChange {
     pub service: ServiceName,
     pub enabled: bool,
-    /// Of a service that was enabled.
+    /// The tools of a service that was enabled.
     pub tools: Vec<String>,
-    /// The modes that have it from now on, or have it no longer.
+    /// The modes that gained or lost the service.
     pub modes: Vec<String>,
     /// The modes that cannot be entered without it.
     pub stopped: Vec<String>,
@@ -108,6 +109,6 @@ pub struct ResourceListing {
     pub service: ServiceName,
     /// In MCP's JSON; those with `uriTemplate` are templates.
     pub resources: Vec<Value>,
-    /// Why they are not known.
+    /// Why the service could not be inspected.
     pub problem: Option<String>,
 }

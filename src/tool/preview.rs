@@ -1,4 +1,4 @@
-//! What a call would do, as far as its arguments show it to a person who is asked for consent.
+//! Derives a preview of a call from its arguments, for the permission request.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use serde_json::Value;
 use super::FileTarget;
 use crate::root_files::RootedPath;
 
-/// A larger file is not read to show what would become of it.
+/// Files larger than this are not read for a preview.
 const MAX_PREVIEW: u64 = 256 << 10;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Preview {
-    /// This command line, whole.
+    /// The whole command line.
     Command(String),
-    /// This file, or the part of it that changes.
+    /// The file, or the part of it that changes.
     Change { path: PathBuf, before: Option<String>, after: String },
 }
 
-/// `target` is the file that the call is about.
+/// Returns the previews of a call. `target` is the file it works on.
 pub fn preview(tool: &str, arguments: &Value, target: Option<&FileTarget>) -> Vec<Preview> {
     if let Some(command) = arguments.get("command").and_then(Value::as_str) {
         return vec![Preview::Command(command.to_owned())];
@@ -32,7 +32,7 @@ pub fn preview(tool: &str, arguments: &Value, target: Option<&FileTarget>) -> Ve
     };
     match tool {
         "developer__write_file" => {
-            // What is there now is lost if it is allowed; a file that is too long to show is seen as new.
+            // Show the content that would be lost. A file that is too large is shown as new.
             let before = text_of(&target.real);
             arguments["content"].as_str().map(|after| change(before.as_deref(), after)).into_iter().collect()
         }
@@ -45,7 +45,7 @@ pub fn preview(tool: &str, arguments: &Value, target: Option<&FileTarget>) -> Ve
     }
 }
 
-/// A text of moderate size, if there is one at this resolved path.
+/// Reads the file at this resolved path. `None` if it is not text or larger than [`MAX_PREVIEW`].
 fn text_of(path: &Path) -> Option<String> {
     let file = RootedPath::open(&[PathBuf::from("/")], path).and_then(|path| path.read()).ok()?;
     let mut text = String::new();
@@ -53,7 +53,7 @@ fn text_of(path: &Path) -> Option<String> {
     (length as u64 <= MAX_PREVIEW).then_some(text)
 }
 
-/// The argument that says most about a call: what it runs, reads, fetches or looks for.
+/// Returns the argument that describes a call best: what it runs, reads, fetches or searches.
 pub fn subject(arguments: &Value) -> Option<&str> {
     ["command", "path", "url", "pattern", "query", "task", "name"]
         .iter()

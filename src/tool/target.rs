@@ -1,34 +1,34 @@
-//! The file that a call of a built-in tool is about, as a person is shown it.
+//! Resolves the file that a built-in tool works on, and formats it for the user.
 
 use std::path::{Path, PathBuf};
 
 use super::is_hidden;
 use crate::root_files::{self, ResolveError};
 
-/// A path longer than this is shortened in its middle: its end says which file it is.
+/// Longer paths are shortened in the middle, because the end identifies the file.
 const MAX_SHOWN: usize = 120;
 
-/// A path that was resolved, and how it was written.
+/// A resolved path and its original spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileTarget {
     /// Without links and `..`.
     pub real: PathBuf,
-    /// The same below a root as the client names the root, which may have a link in it.
+    /// The same path below a root as the client names the root, which may contain a link.
     pub path: PathBuf,
     /// Relative to the working directory if it is below it.
     pub shown: String,
-    /// What the call says, if that is another spelling.
+    /// The spelling in the call, if it differs.
     pub given: Option<String>,
 }
 
 impl FileTarget {
-    /// Fails if `given` cannot be resolved.
+    /// Resolves `given`. Fails if that is not possible.
     pub fn resolve(given: &str, cwd: &Path, roots: &[PathBuf]) -> Result<Self, ResolveError> {
         let real = root_files::resolve(&cwd.join(given))?.path;
         Ok(Self::of_resolved(given, real, cwd, roots))
     }
 
-    /// `real` is where `given` leads.
+    /// Builds a target from `real`, the resolved path of `given`.
     pub fn of_resolved(given: &str, real: PathBuf, cwd: &Path, roots: &[PathBuf]) -> Self {
         let below = |root: &Path| {
             let rest = real.strip_prefix(root_files::resolve(root).ok()?.path).ok()?;
@@ -41,14 +41,14 @@ impl FileTarget {
             Ok(rest) => rest.to_string_lossy().into_owned(),
             Err(_) => path.to_string_lossy().into_owned(),
         };
-        // Two spellings that differ in `.` and repeated slashes only are one.
+        // Ignore differences in `.` and repeated slashes.
         let plain = cwd.join(given);
         let given = (plain != path && plain != real).then(|| given.to_owned());
         Self { real, path, shown, given }
     }
 }
 
-/// On one line: the resolved path, then the spelling of the call in parentheses if it differs.
+/// Formats one line: the resolved path, then the spelling of the call in parentheses if it differs.
 impl std::fmt::Display for FileTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&path_line(&self.shown))?;
@@ -59,8 +59,8 @@ impl std::fmt::Display for FileTarget {
     }
 }
 
-/// A path on one line, in which nothing is hidden: what does not show is replaced, runs of spaces are made visible, and
-/// both ends of a long path are kept.
+/// Formats a path on one line without hidden parts. Replaces invisible characters, marks runs of spaces, and keeps both
+/// ends of a long path.
 pub fn path_line(path: &str) -> String {
     let mut line = String::new();
     let mut letters = path.chars().peekable();

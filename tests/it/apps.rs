@@ -166,7 +166,7 @@ fn skein_run_makes_an_app_where_it_is_allowed_to() {
     let args = ["run", "-a", "goose", "-m", "app_maker", "make me a timer"];
     let output = unheard.offered_to(sandbox.command(&args)).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("this call needs consent and there is nobody to ask"), "{told}");
+    assert!(told.contains("this call needs consent and no user can be asked"), "{told}");
     assert!(!sandbox.path("data/apps/timer.html").exists());
 }
 

@@ -406,12 +406,12 @@ fn a_session_in_which_nothing_was_said_is_not_kept() {
         let terminal = talking(&sandbox, &model, SIZE, &[]);
         if !leave.is_empty() {
             terminal.enter(leave);
-            terminal.shows("a new session; nothing was said in the one before");
+            terminal.shows("a new session; the previous session has no messages");
             terminal.shows_times("›", 2);
         }
         terminal.press(&["C-d"]);
         terminal.shows("[exit 0]");
-        assert!(!terminal.whole().contains("goes on with this session"), "{}", terminal.whole());
+        assert!(!terminal.whole().contains("continues this session"), "{}", terminal.whole());
     }
     assert_eq!(sandbox.skein(&["sessions", "list", "--json"]).json(), json!([]));
 }
@@ -503,18 +503,18 @@ fn commands_switch_list_and_help() {
     for (line, expected) in [
         ("/mode", "\n● coding/backend "),
         ("/mode", "\n  coding/qa "),
-        ("/mode qa", "coding/qa goes on with this talk"),
+        ("/mode qa", "coding/qa continues this session"),
         ("/mode goose/nobody", "has no mode `nobody`"),
-        ("/mode goose", "goose/assistant goes on with this talk"),
+        ("/mode goose", "goose/assistant continues this session"),
         ("/mode backend", "did you mean /mode coding/backend?"),
         ("/model", "● openai:scripted"),
-        ("/model offline", "offline goes on with this talk"),
-        ("/model openai:scripted", "openai:scripted goes on with this talk"),
+        ("/model offline", "offline continues this session"),
+        ("/model openai:scripted", "openai:scripted continues this session"),
         ("/model nobody:x", "error:"),
         ("/tools", "• developer__shell:"),
         ("/services", "developer      healthy"),
         ("/compact", "nothing was changed:"),
-        ("/undo", "there is nothing left to take back"),
+        ("/undo", "there is nothing left to undo"),
         ("/help", "Ctrl-D               leaves"),
         ("/tols", "did you mean /tools?"),
         ("/new", "a new session;"),
@@ -586,7 +586,7 @@ fn commands_and_paths_are_completed() {
     let model = ScriptedModel::new(|_| says("Fine."));
     let terminal = talking(&sandbox, &model, SIZE, &[]);
     terminal.press(&["/", "m", "o", "d", "e", "Space", "c", "o", "d", "Tab", "q", "Tab", "Enter"]);
-    terminal.shows("coding/qa goes on with this talk");
+    terminal.shows("coding/qa continues this session");
     terminal.press(&["s", "e", "e", "Space", "@", "n", "Tab", "t", "Tab", "Enter"]);
     terminal.shows("Fine.");
     assert!(model.requests()[0].to_string().contains("buy bread"), "{}", model.requests()[0]);

@@ -125,7 +125,7 @@ fn a_session_it_cannot_take_up_again_is_refused_clearly() {
     let cwd = client.cwd();
     let error = client.refused("session/load", json!({"sessionId": session, "cwd": cwd, "mcpServers": []}));
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("`echo` cannot go on with an earlier session"), "{message}");
+    assert!(message.contains("`echo` cannot resume an earlier session"), "{message}");
     assert!(message.contains("neither loads nor resumes") && message.contains("skein sessions show"), "{message}");
 }
 

@@ -238,7 +238,7 @@ fn missing_required_dependency_prevents_the_start() {
     assert!(client.running(&format!("{} ", servers::acp_echo())).is_empty(), "it was not launched");
     client.set_mode(&session, "echo/likes");
     let notice = client.wait_update(0, &session, "notice");
-    assert!(notice.to_string().contains("the service broken is not there"), "{notice}");
+    assert!(notice.to_string().contains("service `broken` is unavailable"), "{notice}");
     let (_, updates) = client.prompt(&session, "say still here");
     assert_eq!(spoken(&updates), "still here");
 }

@@ -233,7 +233,7 @@ fn missing_recipe_needs_are_reported_before_any_question() {
             "has no shell",
         ),
         (with_extension("[]", ""), vec!["-m", "planner", "--allow-extensions"], 2, "takes no services from outside"),
-        (gone, vec!["--allow-extensions"], 1, "the recipe's service `gone` is not there"),
+        (gone, vec!["--allow-extensions"], 1, "the recipe's service `gone` is unavailable"),
         ("title: x\ndescription: x\ninstructions: Work.\n".to_owned(), vec![], 2, "the prompt is empty"),
         ("title: x\nprompt: Go.\n".to_owned(), vec![], 2, "the recipe is wrong"),
     ] {
@@ -395,7 +395,7 @@ fn a_sub_recipe_may_do_no_more_than_the_recipe_that_runs_it() {
     let model = Model::new(vec![outside, inside, write, Answer::Stream(says("refused")), Answer::Stream(says("end"))]);
     let run = model.run(&sandbox, &["--approval", "read-only", "--recipe", "main.yaml"]);
     assert_eq!(run.stdout.trim(), "end", "{}", run.whole());
-    assert!(result(&model, 1).contains("lies outside the working directory"), "{}", result(&model, 1));
+    assert!(result(&model, 1).contains("is outside the working directory"), "{}", result(&model, 1));
     assert!(result(&model, 3).contains("was not called"), "{}", result(&model, 3));
     assert!(!sandbox.path("project/made").exists());
 }

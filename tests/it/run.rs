@@ -248,7 +248,7 @@ fn a_service_that_is_not_there_is_named() {
     for command in [&["tools", "-a", "coding", "-m", "backend"][..], &["run", "-a", "coding", "-m", "backend", "list"]]
     {
         let run = sandbox.skein(command);
-        assert!(run.code == 0 && run.stderr.contains("the service clock is not there"), "{}", run.whole());
+        assert!(run.code == 0 && run.stderr.contains("service `clock` is unavailable"), "{}", run.whole());
     }
 }
 

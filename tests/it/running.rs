@@ -226,7 +226,7 @@ fn approval_holds_for_the_client_of_skein_mcp() {
     for (level, said) in [
         ("deny", "the session allows no tool calls"),
         ("read-only", "the session is read-only, and this call may change something"),
-        ("ask", "this call needs consent and there is nobody to ask"),
+        ("ask", "this call needs consent and no user can be asked"),
     ] {
         let mut command = sandbox.command(&MCP);
         command.env("SKEIN_APPROVAL", level);

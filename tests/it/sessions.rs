@@ -211,7 +211,7 @@ fn injected_context_is_not_shown_as_the_users_text() {
     for args in [["sessions", "show", &id].as_slice(), &["sessions", "export", &id, "--format", "markdown"]] {
         let run = sandbox.skein(args);
         assert!(run.stdout.contains("hello there") && !run.stdout.contains("zebra"), "{}", run.stdout);
-        assert!(run.stdout.contains("beside this prompt skein told the model 47 bytes"), "{}", run.stdout);
+        assert!(run.stdout.contains("with this prompt skein sent the model 47 bytes"), "{}", run.stdout);
     }
     assert!(sandbox.skein(&["sessions", "export", &id]).stdout.contains("remember the zebra"));
     assert_eq!(sandbox.skein(&["sessions", "search", "zebra", "--json"]).json(), json!([]));

@@ -1,5 +1,6 @@
-//! A view over streamable HTTP on this machine. Other users can reach the port, so every request shows the token; pages
-//! in a browser can reach it too, so whatever says that it comes from one is refused.
+//! Serves a binding over streamable HTTP on this machine. Other users can reach the port, so every request must have
+//! the token. Web pages in a browser can reach it too, so every request with an `Origin` header or another `Host` is
+//! refused.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as Bound};
@@ -24,20 +25,20 @@ use super::token::Token;
 use crate::adapter::export::BindingServer;
 use crate::task::TaskScope;
 
-/// How long a client may take to send the head of a request.
+/// How long a client may take to send the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A view at an address of this machine. Dropping it ends the server and every connection to it.
+/// An offer at an HTTP address of this machine. Dropping it ends the server and every connection to it.
 pub struct HttpOffer {
     pub url: String,
-    /// To be sent as `Authorization: Bearer …`.
+    /// The client sends it as `Authorization: Bearer …`.
     pub token: String,
     _ended: DropGuard,
 }
 
 type HttpService = StreamableHttpService<BindingServer, LocalSessionManager>;
 
-/// What every connection needs.
+/// The state that all connections share.
 struct HttpServer {
     service: HttpService,
     token: Token,
@@ -50,7 +51,7 @@ pub(super) fn offer(
     ended: CancellationToken,
     scope: &TaskScope,
 ) -> Result<HttpOffer, String> {
-    let (listener, address) = listen().map_err(|error| format!("there is no port to be had: {error}"))?;
+    let (listener, address) = listen().map_err(|error| format!("no port is available: {error}"))?;
     let config = StreamableHttpServerConfig::default()
         .with_cancellation_token(ended.clone())
         .with_allowed_hosts([address.to_string()])
@@ -80,7 +81,8 @@ async fn accept(listener: TcpListener, server: Arc<HttpServer>, scope: TaskScope
             () = server.ended.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let Ok((stream, _)) = accepted.inspect_err(|error| tracing::warn!(%error, "nobody can attach at the moment"))
+        let Ok((stream, _)) =
+            accepted.inspect_err(|error| tracing::warn!(%error, "no program can attach at the moment"))
         else {
             tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
@@ -94,7 +96,7 @@ async fn accept(listener: TcpListener, server: Arc<HttpServer>, scope: TaskScope
             tokio::select! {
                 biased;
                 () = ended.cancelled() => {}
-                // A client that goes away in the middle is its own affair.
+                // An error here means that the client disconnected, which needs no handling.
                 _ = builder.serve_connection(TokioIo::new(stream), answering) => {}
             }
         });
@@ -117,7 +119,7 @@ async fn answer(
     Ok(refusal)
 }
 
-/// Without the token: what is shown ends up in logs.
+/// Omits the token, because debug output ends up in logs.
 impl std::fmt::Debug for HttpOffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HttpOffer").field("url", &self.url).finish_non_exhaustive()

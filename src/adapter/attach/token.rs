@@ -1,4 +1,4 @@
-//! What whoever wants to be served must show.
+//! The bearer token a client must present to attach.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -10,7 +10,7 @@ const BYTES: usize = 32;
 pub(super) struct Token(String);
 
 impl Token {
-    /// As many as [`Token::text`] has.
+    /// Number of digits in [`Token::text`].
     pub(super) const DIGITS: usize = 2 * BYTES;
 
     pub(super) fn new() -> Result<Self, String> {
@@ -27,7 +27,7 @@ impl Token {
         &self.0
     }
 
-    /// Takes as long for one that is wrong from the beginning as for one that is nearly right.
+    /// Compares in constant time: a token that is wrong at the start takes as long as one that is nearly right.
     pub(super) fn is(&self, shown: &[u8]) -> bool {
         let differing = self.0.bytes().zip(shown).fold(0, |all, (own, shown)| all | (own ^ shown));
         black_box(differing) == 0 && shown.len() == self.0.len()

@@ -1,4 +1,4 @@
-//! The three functions as an exchange answers them, and the calls that code makes as calls of the turn.
+//! Answers calls of the three code functions, and makes the calls of running code as calls of the turn.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use crate::conversation::ToolUse;
 use crate::tool::{ExchangeView, ToolOutcome};
 
 impl Exchange {
-    /// One of the three functions.
+    /// Answers a call of one of the three functions.
     pub(in crate::agents) async fn call_code(
         &self,
         code: &Code,
@@ -67,8 +67,8 @@ impl Exchange {
         let abandoned = self.session.state::<AbandonedThreads>();
         if abandoned.too_many() {
             let problem = "no more code is run in this session: what was run before could not be stopped. Call the \
-                           tools one by one by their full names, such as `developer__search`, or tell the user to start \
-                           skein anew";
+                           tools one by one by their full names, such as `developer__search`, or ask the user to restart \
+                           skein";
             return CallResult { outcome: ToolOutcome::error(problem), refused: None };
         }
         let limits = CodeLimits::default();
@@ -94,8 +94,8 @@ impl Exchange {
         CallResult { outcome, refused }
     }
 
-    /// A call that code makes: told like any other, and its answer whole for the code. Its id has a dot, which no id
-    /// of a model's own call has.
+    /// Makes a call for running code. Logs it like any other call, and returns the complete result to the code. Its id
+    /// contains a dot, which the id of a model's own call never does.
     async fn call_inner(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> ToolOutcome {
         self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();

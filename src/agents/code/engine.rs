@@ -1,7 +1,8 @@
-//! The engine: one QuickJS runtime for one piece of code, made and gone on a thread of its own.
+//! Runs one piece of code in a new QuickJS runtime on a separate thread.
 //!
-//! Invariant: the only ways out are the two functions that `prelude.js` is given: a call goes into `Ways::calls`, and
-//! a line into the report. No module, no file, no clock but `Date`, no network.
+//! Invariant: code reaches the host only through the two functions that `prelude.js` receives. One sends a call to
+//! `EngineChannels::calls`, the other adds a line to the report. Code has no module, no file, no clock but `Date` and
+//! no network.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 const PRELUDE: &str = include_str!("prelude.js");
 
-/// The constructor of functions writes so many lines above the code.
+/// Lines that the function constructor adds before the code.
 const LINES_ABOVE: usize = 2;
-/// So many promises that nobody waited for are remembered, and so many characters of each one's reason.
+/// Maximum number of unhandled promise rejections in a report; `MAX_REASON` is the maximum characters of each reason.
 const MAX_UNHANDLED: usize = 20;
 const MAX_REASON: usize = 400;
 
-/// What JavaScript itself has, without what only browsers have.
+/// The built-in objects of JavaScript, without those that only browsers have.
 type Intrinsics = (
     intrinsic::Date,
     intrinsic::Eval,
@@ -39,14 +40,14 @@ type Intrinsics = (
     intrinsic::WeakRef,
 );
 
-/// How much one piece of code may use.
+/// Limits of one piece of code.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CodeLimits {
-    /// Of its own: what it waits for calls does not count.
+    /// Run time of the code itself, without the time it waits for calls.
     pub(super) time: Duration,
     pub(super) memory: usize,
     pub(super) stack: usize,
-    /// Bytes that it prints.
+    /// Maximum bytes of printed output.
     pub(super) output: usize,
     pub(super) calls: usize,
 }
@@ -57,16 +58,16 @@ impl Default for CodeLimits {
     }
 }
 
-/// What is to be run.
+/// A piece of code with its functions and limits.
 #[derive(Debug)]
 pub(super) struct CodeProgram {
     pub(super) code: String,
-    /// The object and the name of every function, in the order of their numbers.
+    /// Object and name of every function. Calls refer to a function by its index.
     pub(super) functions: Vec<(String, String)>,
     pub(super) limits: CodeLimits,
 }
 
-/// How code reaches the world, and the world stops it.
+/// Connects the engine's thread with the task that makes the calls, which has the other ends.
 pub(super) struct EngineChannels {
     pub(super) calls: UnboundedSender<FunctionCall>,
     pub(super) replies: Receiver<FunctionReply>,
@@ -74,12 +75,12 @@ pub(super) struct EngineChannels {
     pub(super) cancel: CancellationToken,
 }
 
-/// A call that the code wants.
+/// A call that the code requests.
 #[derive(Debug)]
 pub(super) struct FunctionCall {
-    /// Counts the calls, from 1.
+    /// Number of the call, from 1.
     pub(super) number: usize,
-    /// The place of the function in the program's list.
+    /// Index of the function in [`CodeProgram::functions`].
     pub(super) function: usize,
     pub(super) arguments: Map<String, serde_json::Value>,
 }
@@ -90,53 +91,53 @@ pub(super) struct FunctionReply {
     pub(super) answer: Result<FunctionValue, FunctionError>,
 }
 
-/// What a call gives.
+/// The result of a successful call.
 #[derive(Debug)]
 pub(super) enum FunctionValue {
     Text(String),
     Json(String),
 }
 
-/// What a call throws.
+/// The error that a failed call throws.
 #[derive(Debug)]
 pub(super) struct FunctionError {
     pub(super) message: String,
     pub(super) refused: bool,
 }
 
-/// What became of the code.
+/// The end, the output and the calls of a piece of code.
 #[derive(Debug)]
 pub(super) struct CodeReport {
     pub(super) end: CodeEnd,
     pub(super) printed: String,
-    /// Promises that failed and that nobody waited for, in words.
+    /// Reasons of promise rejections that the code did not handle.
     pub(super) unhandled: Vec<String>,
     pub(super) calls: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum CodeEnd {
-    /// JSON, or text if it was text; nothing if nothing was returned.
+    /// The returned text, or another value as JSON. `None` if the code returned nothing.
     Returned(Option<String>),
-    /// It ran to its end, but what it returned cannot be written.
+    /// The code finished, but the returned value cannot be serialized.
     Unwritable(String),
     Threw(String),
     Stopped(CodeStop),
 }
 
-/// Why code was stopped.
+/// The reason why code was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CodeStop {
     Cancelled,
     Time,
     Output,
-    /// It waits for something that will never happen.
+    /// The code waits for a promise that will never settle.
     Waiting,
-    /// It did not stop when it was told to.
+    /// The code did not stop within the grace period.
     Stuck,
 }
 
-/// How long the code itself has run, without what it waited for.
+/// Measures how long the code itself has run, without the time it waited for calls.
 #[derive(Debug)]
 pub(super) struct RunClock {
     state: Mutex<(Duration, Option<Instant>)>,
@@ -165,7 +166,7 @@ impl RunClock {
     }
 }
 
-/// What the functions for the code and the loop around it share.
+/// State that the host functions share with the engine's loop.
 struct State {
     limits: CodeLimits,
     stop: Cell<Option<CodeStop>>,
@@ -174,11 +175,11 @@ struct State {
     calls: Cell<usize>,
     /// Bytes of the arguments of all calls.
     given: Cell<usize>,
-    /// Calls without an answer.
+    /// Number of calls without a reply.
     open: Cell<usize>,
 }
 
-/// Runs the code to its end. Blocks; the thread is its own.
+/// Runs the code to its end. Blocks, so it needs a separate thread.
 pub(super) fn run(program: &CodeProgram, ways: &EngineChannels) -> CodeReport {
     let state = Rc::new(State {
         limits: program.limits,
@@ -219,7 +220,7 @@ fn create_engine(state: &Rc<State>, ways: &EngineChannels) -> rquickjs::Result<(
             shared.unhandled.borrow_mut().remove(&promise);
         } else {
             let mut unheard = shared.unhandled.borrow_mut();
-            // They lie outside of what the engine's memory is limited to.
+            // The engine's memory limit does not cover these texts.
             if unheard.len() < MAX_UNHANDLED {
                 let said = reason.as_exception().and_then(Exception::message);
                 let said = said.unwrap_or_else(|| "without a message".to_owned());
@@ -245,7 +246,7 @@ fn drive(ctx: &Ctx<'_>, program: &CodeProgram, ways: &EngineChannels, state: &Rc
     }
 }
 
-/// The object that `prelude.js` gives.
+/// Returns the object that `prelude.js` returns.
 fn host<'js>(
     ctx: &Ctx<'js>,
     program: &CodeProgram,
@@ -264,7 +265,7 @@ fn host<'js>(
         if number > limits.calls {
             return Err(throw(&format!("code may make {} calls, and this would be one more", limits.calls)));
         }
-        // They leave the engine, and its limit on memory with it.
+        // The engine's memory limit does not cover arguments that leave the engine.
         shared.given.set(shared.given.get() + arguments.len());
         if shared.given.get() > limits.memory {
             return Err(throw(&format!("the arguments of all calls are more than {} MiB", limits.memory >> 20)));
@@ -296,7 +297,7 @@ fn host<'js>(
     prelude.call((functions, Function::new(ctx.clone(), call)?, Function::new(ctx.clone(), print)?))
 }
 
-/// What the code returned, when it and every call that it began have ended.
+/// Returns the result of the code, after the code and every call that it made have ended.
 fn run_to_end<'js>(
     ctx: &Ctx<'js>,
     host: &Object<'js>,
@@ -309,7 +310,7 @@ fn run_to_end<'js>(
     let promise: Promise<'js> = host.get::<_, Function<'js>>("start")?.call((code,))?;
     loop {
         while state.stop.get().is_none() && ctx.execute_pending_job() {
-            // A job that does next to nothing is over before the engine asks whether to stop.
+            // A very short job ends before the engine calls the interrupt handler.
             if clock.elapsed() > state.limits.time {
                 state.stop.set(Some(CodeStop::Time));
             }
@@ -355,7 +356,7 @@ fn value<'js>(ctx: &Ctx<'js>, answer: FunctionValue) -> rquickjs::Result<Value<'
     }
 }
 
-/// What went wrong, in words, with the line of the code.
+/// Describes an error, with its line in the code.
 fn exception_text<'js>(ctx: &Ctx<'js>, host: &Object<'js>, error: rquickjs::Error) -> String {
     if !error.is_exception() {
         return error.to_string();
@@ -364,7 +365,7 @@ fn exception_text<'js>(ctx: &Ctx<'js>, host: &Object<'js>, error: rquickjs::Erro
     let said = host.get::<_, Function<'js>>("thrown").and_then(|thrown| thrown.call::<_, Vec<String>>((value,)));
     let Ok([about, stack]) = said.as_deref() else {
         ctx.catch();
-        return "the code failed, and there was no memory left to say why".to_owned();
+        return "the code failed, and there was no memory left for the reason".to_owned();
     };
     match line(stack) {
         Some(line) => format!("{about} (line {line})"),
@@ -372,7 +373,7 @@ fn exception_text<'js>(ctx: &Ctx<'js>, host: &Object<'js>, error: rquickjs::Erro
     }
 }
 
-/// The innermost line of the code in a stack.
+/// Returns the innermost line of the code in a stack trace.
 fn line(stack: &str) -> Option<usize> {
     let places = stack.split("<input>:").skip(1);
     let lines = places.filter_map(|place| place.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok());

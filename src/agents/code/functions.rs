@@ -1,10 +1,10 @@
-//! The tools of a binding as functions: `developer__read_file` is `developer.read_file` for code.
+//! Names the tools of a binding as JavaScript functions: `developer__read_file` becomes `developer.read_file`.
 
 use std::collections::HashSet;
 
 use crate::broker::Binding;
 
-/// Names that mean something else to JavaScript, or to whoever writes it.
+/// JavaScript keywords and built-in names, which no service object may have.
 const RESERVED_NAMES: &[&str] = &[
     "AggregateError",
     "Array",
@@ -91,7 +91,7 @@ const RESERVED_NAMES: &[&str] = &[
     "yield",
 ];
 
-/// Names of functions that would make something else of their object.
+/// Function names with a special meaning: `then` makes an object a promise, and `__proto__` sets its prototype.
 const RESERVED_METHODS: &[&str] = &["then", "__proto__"];
 
 /// A tool as code calls it.
@@ -99,7 +99,7 @@ const RESERVED_METHODS: &[&str] = &["then", "__proto__"];
 pub(super) struct Function {
     pub(super) object: String,
     pub(super) name: String,
-    /// What the binding knows it by.
+    /// The tool's name in the binding.
     pub(super) tool: String,
 }
 
@@ -109,7 +109,7 @@ impl std::fmt::Display for Function {
     }
 }
 
-/// All tools of a binding, those of one service in a row.
+/// Returns a function for every tool of a binding, grouped by service.
 pub(super) fn of(binding: &Binding) -> Vec<Function> {
     let mut tools: Vec<_> =
         binding.tools().iter().map(|(tool, bound)| (bound.service.as_str(), bound.spec.name.as_str(), tool)).collect();
@@ -132,7 +132,7 @@ fn name_functions(tools: &[(&str, &str, &String)]) -> Vec<Function> {
     functions
 }
 
-/// The same name if it can be written in code as it is.
+/// Converts a name to a JavaScript identifier. A valid one stays unchanged.
 fn identifier(name: &str) -> String {
     let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if clean.starts_with(|c: char| c.is_ascii_digit()) || clean.is_empty() { format!("_{clean}") } else { clean }

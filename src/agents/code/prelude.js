@@ -1,7 +1,7 @@
-// What code finds when it begins: `console`, and one object for each service. Given the functions as pairs of object
-// and name, and the host's two ways out, it gives back what the host drives the code with.
+// Prepares the globals of code: `console`, and one object for each service. Receives the functions as pairs of object
+// and name, and the two functions of the host. Returns the object with which the host runs the code.
 //
-// Whatever is needed later is taken now, because code may change any built-in object.
+// Keeps references to everything that is needed later, because code may change any built-in object.
 (function (functions, call, print) {
   "use strict";
   const { stringify } = JSON;
@@ -13,13 +13,13 @@
   const AsyncFunction = (async () => {}).constructor;
   const pending = { __proto__: null };
 
-  // They block the thread, and there is no other to wait for.
+  // `Atomics.wait` blocks the thread, and there is no other thread that could wake it.
   delete globalThis.Atomics;
   delete globalThis.SharedArrayBuffer;
 
   const plain = (_, value) => (value instanceof AnyMap || value instanceof AnySet ? from(value) : value);
 
-  // Half a character cannot leave the engine.
+  // Only well-formed text can leave the engine: an unpaired surrogate is replaced.
   const whole = (value) => apply(toWellFormed, value, []);
 
   const shown = (value) => {
@@ -55,7 +55,7 @@
         throw new TypeError(`${called} takes one object with its arguments: ${called}({...})`);
       }
       const number = call(index, stringify(given));
-      // Without `await` it would be asked for a `then`, which code may have changed.
+      // Without `await`, the engine would look up `then` on the promise, which code may have changed.
       return await new AnyPromise((resolve, reject) => (pending[number] = { resolve, reject, called }));
     };
     visible[object] ??= { __proto__: null };
@@ -66,7 +66,7 @@
   }
 
   return {
-    // The promise of what the code returns. It counts as heard: the host looks at it itself.
+    // Returns the promise of the code's result. Marks it as handled, because the host checks it.
     start: (code) => {
       const promise = AsyncFunction(code)();
       apply(then, promise, [undefined, () => {}]);
@@ -75,7 +75,7 @@
     settle: (number, failure, refused, value) => {
       const { resolve, reject, called } = pending[number] ?? {};
       delete pending[number];
-      // Nobody waits for it: the call was not made the usual way.
+      // No promise is pending: the call was not made through a function above.
       if (called === undefined) return;
       if (failure === undefined) return resolve(value);
       const error = new AnyError(failure);
@@ -83,7 +83,7 @@
       defineProperty(error, "refused", { value: refused });
       reject(error);
     },
-    // Text stays text; nothing for nothing.
+    // Returns text as text, other values as JSON, and `undefined` for `undefined`.
     written: (value) => {
       if (value === undefined) return value;
       if (typeof value === "string") return whole(value);
@@ -91,7 +91,7 @@
       if (json === undefined) throw new TypeError(`it is a ${typeof value}`);
       return json;
     },
-    // What was thrown, where from, and its stack.
+    // Returns a description of the thrown value, with the tool that threw it, and its stack.
     thrown: (value) => {
       const about = value === null ? "null, as the engine does when no memory is left" : shown(value);
       if (!(value instanceof AnyError)) return [whole(`the code threw ${about}`), ""];

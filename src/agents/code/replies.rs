@@ -1,4 +1,4 @@
-//! What the model is told: which functions there are, and what became of its code.
+//! Writes the replies to the model: the list of functions, their details and the result of code.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use crate::broker::Binding;
 use crate::ids::nearest;
 use crate::tool::ToolOutcome;
 
-/// A line about a function is no longer.
+/// Maximum characters of a function's line in the list.
 const MAX_ABOUT: usize = 120;
 
-/// So much is told of a promise that nobody waited for.
+/// Maximum characters of the reason of an unhandled promise rejection.
 const MAX_UNHANDLED_BYTES: usize = 300;
 
-/// Every function with a line about it, those of a service together. With a query those that hold all of its words.
+/// Lists the functions by service, one line each. A query selects those that contain all of its words.
 pub(super) fn function_list(functions: &[Function], binding: &Binding, query: &str) -> String {
     let words: Vec<_> = query.split_whitespace().map(str::to_lowercase).collect();
     let mut text = String::new();
@@ -44,7 +44,7 @@ pub(super) fn function_list(functions: &[Function], binding: &Binding, query: &s
     }
 }
 
-/// The signatures and the whole descriptions. `Err` names what there is not.
+/// Returns the signatures and complete descriptions, and names the unknown functions. Fails if all of them are unknown.
 pub(super) fn function_details(functions: &[Function], binding: &Binding, names: &[&str]) -> Result<String, String> {
     let (mut text, mut unknown) = (String::new(), Vec::new());
     for name in names {
@@ -69,7 +69,7 @@ pub(super) fn function_details(functions: &[Function], binding: &Binding, names:
     if unknown.len() == names.len() { Err(text) } else { Ok(text.trim_end().to_owned()) }
 }
 
-/// What came of code, as the model reads it.
+/// Converts the report of a piece of code to the result that the model reads.
 pub(super) fn outcome(report: &CodeReport, limits: &CodeLimits) -> ToolOutcome {
     let CodeReport { end, printed, unhandled: unheard, calls } = report;
     let mut problem = match end {

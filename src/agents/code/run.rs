@@ -1,7 +1,7 @@
-//! Code and the calls that it makes: the code on a thread, the calls here.
+//! Runs code on a separate thread, and makes its calls on the current task.
 //!
-//! Invariant: every call that was begun is waited for, whatever becomes of the code. Calls that only read run side by
-//! side, any other runs alone.
+//! Invariant: every call that has started is awaited, however the code ends. Read-only calls run in parallel, any other
+//! call runs alone.
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,20 +21,20 @@ use super::engine::{
 use crate::conversation::Content;
 use crate::tool::ToolOutcome;
 
-/// So many calls run side by side.
+/// Maximum number of calls that run in parallel.
 const MAX_PARALLEL_CALLS: u32 = 8;
 
-/// What the engine may use of its thread's stack, and what calls of the host need beyond that.
+/// Stack size of the thread: the engine's stack limit plus the space that host calls need.
 const STACK: usize = 4 << 20;
 
-/// The engine cannot stop inside of some of its own functions, such as a search through a very long text. So long it
-/// is waited for; then the thread is left alone, and ends when that function does.
+/// Time to wait for code that should stop. The engine cannot stop inside some built-in functions, such as a search in a
+/// very long text. After this time the thread is abandoned, and ends when that function returns.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// So many threads of a session may have been left alone before no more code is run.
+/// Number of abandoned threads at which a session runs no more code.
 const MAX_ABANDONED: usize = 2;
 
-/// Threads of a session that did not stop when they were told to.
+/// Threads of a session that did not stop in time.
 #[derive(Debug, Default)]
 pub(super) struct AbandonedThreads {
     threads: Mutex<Vec<Weak<()>>>,
@@ -45,7 +45,7 @@ impl AbandonedThreads {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(thread));
     }
 
-    /// True if so many still run that there should not be another one.
+    /// Returns true if [`MAX_ABANDONED`] abandoned threads still run, so that no further code may start.
     pub(super) fn too_many(&self) -> bool {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.retain(|thread| thread.strong_count() > 0);
@@ -53,7 +53,7 @@ impl AbandonedThreads {
     }
 }
 
-/// Runs code to its end. `call` makes a call, `reads_only` says of a function whether it only reads.
+/// Runs code to its end. `call` makes a call; `reads_only` returns whether a function is read-only.
 pub(super) async fn run<F: Future<Output = ToolOutcome>>(
     program: CodeProgram,
     abandoned: &AbandonedThreads,
@@ -67,13 +67,13 @@ pub(super) async fn run<F: Future<Output = ToolOutcome>>(
     let (reply, replies) = mpsc::channel();
     let (done, mut report) = oneshot::channel();
     let alive = Arc::new(());
-    // Whoever no longer waits for this wants the code to end.
+    // Dropping this future stops the code.
     let stop = cancel.child_token();
     let _stop = stop.clone().drop_guard();
     let ways = EngineChannels { calls, replies, clock: Arc::clone(&clock), cancel: stop };
     let of_thread = Arc::clone(&alive);
     let begun = thread::Builder::new().name("code".to_owned()).stack_size(STACK).spawn(move || {
-        // Nobody hears it if the thread was left alone.
+        // The receiver no longer exists if the thread was abandoned.
         drop(done.send(engine::run(&program, &ways)));
         drop(of_thread);
     });
@@ -92,14 +92,14 @@ pub(super) async fn run<F: Future<Output = ToolOutcome>>(
                 let number = request.number;
                 let call = &call;
                 running.push(async move {
-                    // Closed when the code has ended: what has not begun then does not begin.
+                    // Closed when the code has ended, so that waiting calls do not start.
                     let _slot = slots.acquire_many(width).await.ok()?;
                     Some((number, call(request).await))
                 });
             }
             Some(called) = running.next() => {
                 if let Some((number, outcome)) = called {
-                    // The code may have ended meanwhile.
+                    // The code may have ended in the meantime.
                     drop(reply.send(FunctionReply { number, answer: answer(outcome) }));
                 }
             }
@@ -122,7 +122,7 @@ fn empty_report(end: CodeEnd) -> CodeReport {
     CodeReport { end, printed: String::new(), unhandled: Vec::new(), calls: 0 }
 }
 
-/// Ends when the code should have ended long ago.
+/// Completes when the code has exceeded its time limit and the grace period, or the grace period after a cancellation.
 async fn overdue(clock: &RunClock, limit: Duration, cancel: &CancellationToken) {
     loop {
         let left = limit.saturating_sub(clock.elapsed());
@@ -136,7 +136,7 @@ async fn overdue(clock: &RunClock, limit: Duration, cancel: &CancellationToken) 
     }
 }
 
-/// What a function gives or throws.
+/// Converts the outcome of a call to the value that a function returns or the error that it throws.
 fn answer(outcome: ToolOutcome) -> Result<FunctionValue, FunctionError> {
     let words = |content: &Content| content.to_plain_text();
     let text = || outcome.content.iter().map(words).collect::<Vec<_>>().join("\n");

@@ -1,37 +1,37 @@
-//! A JSON Schema as TypeScript writes the type, because that is what models read best and what is shortest.
+//! Converts a JSON Schema to a TypeScript type, which is short and which models read best.
 
 use std::cell::Cell;
 
 use serde_json::{Map, Value};
 
-/// Bytes of a type. References and repeated parts make a type much longer than its schema.
+/// Approximate maximum bytes of a type. References and repeated parts make a type much longer than its schema.
 const MAX_TYPE: usize = 64 * 1024;
-/// Deeper than this a schema is not told.
+/// Maximum depth of a type. Deeper parts become `unknown`.
 const MAX_DEPTH: usize = 6;
 
-/// The type of a value that fits the schema. What cannot be told is `unknown`.
+/// Returns the type of values that match the schema. Parts without a TypeScript equivalent become `unknown`.
 pub(super) fn of(schema: &Map<String, Value>) -> String {
     TypePrinter { root: schema, left: Cell::new(MAX_TYPE) }.object_or(schema, 0)
 }
 
 struct TypePrinter<'a> {
     root: &'a Map<String, Value>,
-    /// Bytes that the type may still get.
+    /// Bytes that are left for the type.
     left: Cell<usize>,
 }
 
-/// What a type in a type takes at least.
+/// Minimum bytes that a nested type is counted with.
 const VALUE_COST: usize = 8;
 
 impl TypePrinter<'_> {
-    /// False if fewer bytes are left, and from then on always.
+    /// Subtracts `bytes` from those that are left. Returns false if fewer are left, which then sets the rest to zero.
     fn spend(&self, bytes: usize) -> bool {
         let left = self.left.get().checked_sub(bytes);
         self.left.set(left.unwrap_or(0));
         left.is_some()
     }
 
-    /// A constant as JSON, or `unknown` if there is no room for it.
+    /// Returns a constant as JSON, or `unknown` if it does not fit.
     fn constant(&self, value: &Value) -> String {
         let text = value.to_string();
         if self.spend(text.len()) { text } else { "unknown".to_owned() }
@@ -116,7 +116,7 @@ impl TypePrinter<'_> {
         text
     }
 
-    /// Only what the schema itself holds.
+    /// Resolves a reference within the schema. `None` for any other reference.
     fn resolve_reference(&self, reference: &str) -> Option<&Value> {
         let mut parts = reference.strip_prefix("#/")?.split('/');
         let mut found = self.root.get(parts.next()?)?;
@@ -127,7 +127,7 @@ impl TypePrinter<'_> {
     }
 }
 
-/// What a schema says about a value, on one line that cannot end a comment.
+/// Returns the description and default of a value on one line that cannot end a comment.
 fn about(schema: &Value) -> Option<String> {
     let said = schema["description"].as_str().map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
     let default = schema.get("default").filter(|default| !default.is_null()).map(|value| format!("Default: {value}"));

@@ -1,5 +1,5 @@
-//! Whether a call is in scope with arguments that fit, and which files it is about: which one, whether it may be touched
-//! at all, and whether it is protected.
+//! Checks whether a call is in scope and its arguments are valid, and resolves the files it names. Determines which of
+//! them are hidden or protected.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::manifest::{SchemaValidator, VALIDATION_TIME, ValidationFailure};
 use crate::sandbox::{self, ProtectedPath};
 use crate::tool::{CallContext, FileTarget, ServiceError, ToolService, is_hidden};
 
-/// Why a call is not admitted, for the model.
+/// The reason why a call is not admitted, as text for the model.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdmissionError {
     #[error("{0}")]
@@ -28,18 +28,18 @@ impl AdmissionError {
     }
 }
 
-/// A call in scope whose arguments fit.
+/// A call in scope with valid arguments.
 pub(super) struct AdmittedCall<'a> {
     pub(super) tool: &'a BoundTool,
     pub(super) service: &'a Arc<dyn ToolService>,
-    /// All decisions about the call use these.
+    /// Resolved paths; every decision about the call uses these.
     pub(super) paths: CallPaths<'a>,
-    /// The file that a built-in tool is called for.
+    /// The file that a built-in tool works on.
     pub(super) target: Option<FileTarget>,
 }
 
 impl Binding {
-    /// In scope: the same predicate that made the list, asked again.
+    /// Finds a tool and checks its scope again, with the predicate that built the list.
     fn find(&self, name: &str) -> Result<(&BoundTool, &Arc<dyn ToolService>), AdmissionError> {
         let unknown = || {
             let near = nearest(name, self.tools.keys().map(String::as_str));
@@ -74,7 +74,7 @@ impl Binding {
         Ok(AdmittedCall { tool, service, paths, target })
     }
 
-    /// In scope, with arguments that fit. Arguments of third-party tools are validated on another thread, with a deadline.
+    /// Checks scope and arguments. Validates arguments of third-party tools on another thread, with a deadline.
     pub(super) async fn admit(
         &self,
         name: &str,
@@ -100,7 +100,7 @@ impl Binding {
         }
     }
 
-    /// The same without a deadline that can be cancelled, for a preview of the decision.
+    /// Like `admit`, but synchronous and not cancellable, for a preview of the decision.
     pub(super) fn admit_here(
         &self,
         name: &str,
@@ -116,7 +116,7 @@ impl Binding {
         self.check_arguments(name, found, arguments, &complaints)
     }
 
-    /// The protected paths that a call may write, with the argument that names each.
+    /// Returns the protected paths that a call may write, each with the argument that names it.
     pub(super) fn list_protected<'a>(
         &self,
         admitted: &AdmittedCall<'_>,
@@ -133,7 +133,7 @@ impl Binding {
                     let root = roots.into_iter().find(|root| real.starts_with(root));
                     (sandbox::find_protected(&real, root.as_deref())?, files::below(&real, session))
                 }
-                // Only the service knows where it leads, but the name can be read.
+                // Only the service can resolve this path, so check its name alone.
                 Err(_) => (sandbox::find_protected_name(given)?, given.to_owned()),
             };
             let argument = arguments.iter().find(|(_, value)| value.as_str() == Some(given));
@@ -143,7 +143,7 @@ impl Binding {
         files::all_named(arguments).into_iter().filter_map(one).collect()
     }
 
-    /// The file that a call of a built-in tool is about. Fails if its path cannot be resolved or is hidden.
+    /// Returns the file that a call of a built-in tool works on. Fails if its path cannot be resolved or is hidden.
     pub(super) fn target(
         &self,
         tool: &BoundTool,
@@ -171,7 +171,7 @@ impl Binding {
     }
 }
 
-/// Waits for a validation on its own thread, and not longer than it may take.
+/// Waits for a validation on its own thread, at most [`VALIDATION_TIME`].
 async fn validate(validator: &SchemaValidator, value: Value) -> Result<Vec<String>, ValidationFailure> {
     let (done, wait) = tokio::sync::oneshot::channel();
     let running = validator.start(value, move |complaints| drop(done.send(complaints)))?;

@@ -1,5 +1,5 @@
-//! What is asked before a call runs: scope and arguments, whether the tool is still the one that was offered, rules,
-//! level, and a person where they leave it to one.
+//! Checks a call before it runs: scope, arguments, unchanged tool description, rules and approval level. Asks the user
+//! if these require it.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::tool::{CallContext, FileTarget, ServiceError, SessionContext, ToolOut
 pub(super) struct ProposedCall<'a> {
     pub(super) name: &'a str,
     pub(super) title: Option<&'a str>,
-    /// The file that a built-in tool is called for.
+    /// The file that a built-in tool works on.
     pub(super) target: Option<&'a FileTarget>,
     pub(super) arguments: &'a Map<String, Value>,
 }
 
 impl Binding {
-    /// Whether somebody who does by other means what the tool does may do it: scope, arguments, rules and consent are
-    /// those of a call.
+    /// Checks whether an action equivalent to a call of the tool is permitted. Applies the same scope, rules and
+    /// consent as a call. Fails with the reason if not.
     pub async fn permit(
         &self,
         name: &str,
@@ -37,7 +37,7 @@ impl Binding {
         }
     }
 
-    /// All that is asked before a call runs. The inner `Err` is what the caller is told instead.
+    /// Runs all checks before a call. The inner `Err` is the outcome that the caller gets instead of a call.
     pub(super) async fn check_call(
         &self,
         name: &str,
@@ -52,7 +52,7 @@ impl Binding {
         if let Some(reason) = self.check_unchanged(tool, service, context).await? {
             return Ok(Err(ToolOutcome::error(reason)));
         }
-        // Before it is judged: who waits for a file waits long, and what holds then counts.
+        // Acquire the lock before the decision: the wait can be long, and the state afterwards counts.
         if let Some(turnstile) = self.policy.limits.write_lock.as_ref().filter(|_| !tool.read_only) {
             let files = files::files_in_call(arguments, &self.request.session);
             let passed = tokio::select! {
@@ -72,7 +72,7 @@ impl Binding {
             Some(host) => ConsentSubject::of_host(name, &host),
             None => ConsentSubject::of(name, arguments, tool.builtin, admitted.target.as_ref()),
         };
-        // A level that asks no more and a rule that allows do not take back what a person said.
+        // A looser level or an allowing rule does not override the user's refusal.
         if self.consents(context).about(&subject) == Some(false) {
             return Ok(Err(refusal(name, "the user refused such calls for this session")));
         }
@@ -89,8 +89,7 @@ impl Binding {
                 if let Some(reason) = self.request_consent(call, subject, &because, context).await? {
                     return Ok(Err(refusal(name, &reason)));
                 }
-                // People take their time. What they consented to may have changed meanwhile, and so may the level, and
-                // where a path leads.
+                // The user may answer late. The tool, the level and the targets of paths may have changed meanwhile.
                 let now = match self.admit(name, arguments, context).await? {
                     Ok(now) => now,
                     Err(error) => return Ok(Err(refusal(name, &error.to_string()))),
@@ -116,8 +115,8 @@ impl Binding {
         Ok(Ok(admitted))
     }
 
-    /// What the user said for the session. Those who work for another ask in its name, so what is said to one of them
-    /// counts for all.
+    /// Returns the consents of the top-level session. Child sessions ask in its name, so an answer given to one counts
+    /// for all.
     pub(super) fn consents(&self, context: &CallContext) -> Arc<SessionConsents> {
         let mut above = &self.policy.limits.parent;
         let mut session = &context.session;
@@ -127,7 +126,7 @@ impl Binding {
         session.state()
     }
 
-    /// The session that the user has: this one, or the one that it works for in the end.
+    /// Returns the session of the user: this one, or the top-level session that it works for.
     pub(super) fn user_session(&self) -> &Arc<SessionContext> {
         let mut binding = self;
         while let Some(parent) = &binding.policy.limits.parent {
@@ -136,7 +135,8 @@ impl Binding {
         &binding.request.session
     }
 
-    /// A tool that was described one way and then another is not called: what was consented to is gone.
+    /// Returns a reason if the tool's description has changed since it was offered, because the consent covered the old
+    /// one.
     async fn check_unchanged(
         &self,
         tool: &BoundTool,
@@ -174,7 +174,7 @@ impl Binding {
         })
     }
 
-    /// `Some` with the reason if whoever was asked did not consent.
+    /// Asks for consent. Returns the reason if it was not given, `None` if it was.
     pub(super) async fn request_consent(
         &self,
         call: ProposedCall<'_>,
@@ -203,7 +203,7 @@ impl Binding {
             title: call.title.map(str::to_owned),
             arguments: call.arguments.clone(),
             target: call.target.cloned(),
-            // A protected path is consented to for one call.
+            // Consent for a protected path covers one call only.
             rule: subject.rule(&self.request.session).filter(|_| protected.is_none()),
             protected: protected.clone(),
             always: subject.clone(),
@@ -229,7 +229,7 @@ impl Binding {
         })
     }
 
-    /// The judge's, if the level leaves it to one and it is certain; otherwise that of a person.
+    /// Returns the judge's answer if the level is `smart` and the judge is certain, otherwise the user's.
     async fn answer(&self, question: PermissionRequest, because: &DecisionReason) -> PermissionResponse {
         let judge = self.policy.judge.as_ref().filter(|_| *because == DecisionReason::Level(ApprovalLevel::Smart));
         if let Some(judge) = judge
@@ -242,7 +242,7 @@ impl Binding {
     }
 }
 
-/// Why a call is not what was consented to, if one of its paths leads elsewhere by now.
+/// Returns a reason if one of the call's paths resolves differently than when the user was asked.
 fn find_redirect(asked: &AdmittedCall<'_>, now: &AdmittedCall<'_>, arguments: &Map<String, Value>) -> Option<String> {
     let leads_elsewhere = |given: &&str| asked.paths.resolve(given) != now.paths.resolve(given);
     let given = files::all_named(arguments).into_iter().chain(asked.target.as_ref().map(|_| "."));

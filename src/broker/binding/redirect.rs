@@ -1,12 +1,12 @@
-//! Redirects to other hosts: a tool that reads URLs does not follow them itself. It reports the next URL, and each one is a
-//! call that passes the same checks as the first.
+//! Follows redirects to other hosts. A tool that reads URLs reports such a redirect instead of following it. Each one
+//! becomes a call that passes the same checks as the first.
 
 use serde_json::{Map, Value};
 
 use super::Binding;
 use crate::tool::{CallContext, REDIRECT, ServiceError, ToolOutcome};
 
-/// The limit of changes of the host.
+/// Maximum number of host changes.
 const MAX_HOSTS: usize = 5;
 
 impl Binding {
@@ -38,7 +38,7 @@ impl Binding {
     }
 }
 
-/// The URL at another host that a tool reports instead of a page.
+/// Returns the URL at another host that a tool reports instead of a page.
 fn redirect(outcome: &ToolOutcome) -> Option<String> {
     outcome.meta.as_ref()?.get(REDIRECT)?.as_str().map(str::to_owned)
 }

@@ -1,6 +1,7 @@
-//! Resources and prompts of the services that a binding has as a whole. They belong to no group, and are not frozen as
-//! tools are: what they follow from may change while a session lasts. Rules, level and consent count as for a tool: rules
-//! know them as `SERVICE__resources/read` and `SERVICE__prompts/get`.
+//! Lists and reads resources and prompts of services that are in scope as a whole. They belong to no group and are not
+//! frozen, because their source may change during a session.
+//!
+//! Rules, level and consent apply as for a tool. Rules name them `SERVICE__resources/read` and `SERVICE__prompts/get`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +18,20 @@ use crate::manifest::{ApprovalLevel, Layer, Transport};
 use crate::permissions::{self, Argument, Call, RuleDecision};
 use crate::tool::{CallContext, Catalog, ServiceError};
 
-/// What rules call the resources and the prompts of a service, behind its name.
+/// Names of resources and prompts in rules, after `SERVICE__`.
 const RESOURCES: &str = "resources/read";
 const PROMPTS: &str = "prompts/get";
 
-/// Who requests a resource or a prompt.
+/// The party that requests a resource or a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requester {
-    /// The user attached it or typed its command, or Skein reads it for their session: no question follows.
+    /// The user attached it or typed its command, or Skein reads it for their session. Never asks for consent.
     User,
     /// A model, an external agent or an MCP client.
     Model,
 }
 
-/// A resource or a template, in MCP's JSON, and whose it is.
+/// A resource or a template in MCP's JSON, and its service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceResource {
     pub service: ServiceName,
@@ -39,23 +40,23 @@ pub struct ServiceResource {
 }
 
 impl Binding {
-    /// True if the service is one of our own.
+    /// Returns whether the service is built in.
     pub fn has_built_in(&self, service: &ServiceName) -> bool {
         let entry = self.request.service(&self.plan, service.as_str());
         entry.is_some_and(|entry| matches!(entry.manifest.transport, Transport::Builtin(_)))
     }
 
-    /// True if a service has resources, or may come to have some.
+    /// Returns whether a service has resources or may get some.
     pub fn has_resources(&self) -> bool {
         self.whole.iter().any(|(_, seen)| seen.volatile || !seen.resources.is_empty() || !seen.templates.is_empty())
     }
 
-    /// True if a service has prompts, or may come to have some.
+    /// Returns whether a service has prompts or may get some.
     pub fn has_prompts(&self) -> bool {
         self.whole.iter().any(|(_, seen)| seen.volatile || !seen.prompts.is_empty())
     }
 
-    /// Resources and templates of services in scope as a whole.
+    /// Returns the resources and templates of services in scope as a whole.
     pub async fn resources(&self) -> Vec<ServiceResource> {
         let mut resources = Vec::new();
         for (service, catalog) in self.current_catalogs().await {
@@ -69,7 +70,7 @@ impl Binding {
         resources
     }
 
-    /// Prompts of services in scope as a whole, as `service__prompt`.
+    /// Returns the prompts of services in scope as a whole, keyed by `service__prompt`.
     pub async fn prompts(&self) -> BTreeMap<String, (ServiceName, Value)> {
         let mut prompts = BTreeMap::new();
         for (service, catalog) in self.current_catalogs().await {
@@ -81,13 +82,13 @@ impl Binding {
         prompts
     }
 
-    /// What the services in scope as a whole offer now.
+    /// Returns the current catalogs of the services in scope as a whole.
     async fn current_catalogs(&self) -> Vec<(ServiceName, Arc<Catalog>)> {
         let mut whole = self.whole.clone();
         for (name, catalog) in &mut whole {
             let Some(service) = self.services.get(name) else { continue };
             if !catalog.volatile {
-                // It may have said that they changed.
+                // The service may have announced a change.
                 *catalog = service.running_catalog().await.unwrap_or_else(|| Arc::clone(catalog));
                 continue;
             }
@@ -99,8 +100,8 @@ impl Binding {
         whole
     }
 
-    /// True if a link to this address means a resource of a bound service. What any program could open is one only if
-    /// it is listed.
+    /// Returns whether a link to `uri` refers to a resource of a bound service. A `file:` or HTTP URI must be listed; a
+    /// template is not enough, because any program could open it.
     pub async fn offers_resource(&self, uri: &str) -> bool {
         let common = ["file:", "http:", "https:"].iter().any(|scheme| uri.starts_with(scheme));
         let resources = self.resources().await;
@@ -110,7 +111,7 @@ impl Binding {
         })
     }
 
-    /// A resource of a service that is in scope as a whole, if rules, level and consent let it be read.
+    /// Reads a resource of a service in scope as a whole. Fails if there is none, or rules, level or consent forbid it.
     pub async fn read_resource(
         &self,
         uri: &str,
@@ -132,7 +133,7 @@ impl Binding {
         }
     }
 
-    /// A prompt of a service that is in scope as a whole, by its listed name, if rules, level and consent allow it.
+    /// Gets a prompt, by its listed name, of a service in scope as a whole. Fails if rules, level or consent forbid it.
     pub async fn get_prompt(
         &self,
         name: &str,
@@ -156,8 +157,8 @@ impl Binding {
         }
     }
 
-    /// Rules, level and consent for what is no tool. A third-party service may do anything to answer, so that only a
-    /// built-in one counts as reading.
+    /// Applies rules, level and consent to a resource or prompt. Only a built-in service counts as read-only, because a
+    /// third-party service may do anything to answer.
     async fn permit_whole(
         &self,
         service: &ServiceName,
@@ -174,7 +175,7 @@ impl Binding {
         }
         match (self.judge_whole(&name, service, &arguments), requester) {
             (GateDecision::Run(_), _) => Ok(()),
-            // What the user asks for needs no question; a level without questions still refuses calls of others.
+            // A user's own request needs no consent, and `read-only` does not block it. Other refusals still apply.
             (
                 GateDecision::Refuse(DecisionReason::Level(ApprovalLevel::ReadOnly)) | GateDecision::Ask(_),
                 Requester::User,
@@ -201,7 +202,8 @@ impl Binding {
         gate::decide(self.approval(), self.has_built_in(service), &ruling)
     }
 
-    /// What rules say about a resource that a tool reads, as far as they deny or ask: the tool's own rules allow.
+    /// Returns the rule decision on a resource that a tool reads, if it denies or asks. Only the tool's own rules can
+    /// allow.
     pub(super) fn tightening(&self, service: &ServiceName, uri: &str) -> RuleDecision<'_> {
         let (name, facts) =
             (format!("{service}__{RESOURCES}"), plain(&Map::from_iter([("uri".to_owned(), json!(uri))])));
@@ -212,7 +214,7 @@ impl Binding {
         }
     }
 
-    /// True if the service came with the project or the editor.
+    /// Returns whether the service comes from the project or the client.
     fn is_brought(&self, service: &ServiceName) -> bool {
         let entry = self.request.service(&self.plan, service.as_str());
         entry.is_some_and(|entry| matches!(entry.layer, Layer::Project | Layer::Editor))
@@ -223,7 +225,7 @@ impl Binding {
     }
 }
 
-/// Arguments that are neither commands nor paths.
+/// Converts arguments that are neither commands nor paths.
 fn plain(arguments: &Map<String, Value>) -> BTreeMap<String, Argument> {
     arguments.iter().map(|(name, value)| (name.clone(), Argument::plain(value))).collect()
 }

@@ -1,5 +1,5 @@
-//! A tool call on one line: what, how long, how much it said. Diffs and plans are shown, the rest is folded away, and
-//! can be unfolded.
+//! Renders a finished tool call as one line: its title, duration and output size. Shows diffs and to-do lists; folds
+//! other output, which `/show` unfolds.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,26 +15,26 @@ use crate::agents::ROUTE;
 use crate::conversation::ToolUse;
 use crate::tool::{Activity, StepStatus, TodoStep, ToolOutcome, path_line, subject};
 
-/// So many lines of a diff are shown before it is folded.
+/// Diff lines that are shown before the rest is folded.
 const MAX_DIFF: usize = 16;
 
-/// So much of a title is worth more than the numbers beside it.
+/// Title columns to keep before the details after it are dropped.
 const ENOUGH: usize = 36;
 
-/// A call that has ended.
+/// A tool call that has ended.
 #[derive(Debug)]
 pub(super) struct FinishedCall {
     pub(super) call: ToolUse,
-    /// Who made it, if not the model of the session.
+    /// The caller, if it is not the session's model.
     pub(super) by: Option<String>,
     pub(super) outcome: ToolOutcome,
     pub(super) activity: Vec<Activity>,
-    /// Missing if it never ran.
+    /// `None` if the call never ran.
     pub(super) took: Option<Duration>,
 }
 
 impl FinishedCall {
-    /// The call as it is shown in the talk; `number` is what unfolds it.
+    /// Renders the call folded; `/show number` unfolds it.
     pub(super) fn render_folded(&self, number: usize, width: usize, cwd: &Path) -> String {
         let (green, red) = (AnsiColor::Green.on_default(), AnsiColor::Red.on_default());
         let mark = if self.outcome.is_error { format!("{red}✗{red:#}") } else { format!("{green}●{green:#}") };
@@ -59,7 +59,7 @@ impl FinishedCall {
         let by = self.by.as_ref().map(|by| format!("{}: ", display_line(by))).unwrap_or_default();
         let title = by + &self.title(cwd);
         let room = |about: &str| width.saturating_sub(2 + 2 + about.width());
-        // Where there is no room for both, what was called counts more.
+        // If both do not fit, the title takes precedence over the details.
         let whole = about.join(" · ");
         let fits = title.width().min(ENOUGH) <= room(&whole);
         let about = if fits { whole } else { about.pop().unwrap_or_default() };
@@ -80,7 +80,7 @@ impl FinishedCall {
         out
     }
 
-    /// With the file that was worked on, which the call may have spelt otherwise.
+    /// Returns the title with the path of the file that was used, which the arguments may spell differently.
     fn title(&self, cwd: &Path) -> String {
         let file = self.activity.iter().find_map(|activity| match activity {
             Activity::Location { path, .. } | Activity::Changed { path, .. } => Some(path),
@@ -96,7 +96,7 @@ impl FinishedCall {
         }
     }
 
-    /// Who works on the prompt and why, or the parts of a plan.
+    /// Renders the route of a prompt with its reason, or the parts of a plan.
     fn route(&self, width: usize) -> String {
         let plans: String = self.activity.iter().map(|plan| set(plan, width)).collect();
         if !plans.is_empty() {
@@ -109,7 +109,7 @@ impl FinishedCall {
         wrap.take()
     }
 
-    /// All of it.
+    /// Renders the call with all its arguments and output.
     pub(super) fn render_unfolded(&self) -> String {
         let mut out = format!("{BOLD}{}{BOLD:#}\n", display_line(&self.call.name));
         let mut arguments = self.call.arguments.clone();
@@ -141,7 +141,7 @@ fn counts(before: Option<&str>, after: &str) -> String {
     format!("{}+{more} -{less}", if before.is_none() { "new file, " } else { "" })
 }
 
-/// A diff, capped, or a plan as a list to tick off.
+/// Renders a diff of at most `MAX_DIFF` lines, or a to-do list.
 fn set(activity: &Activity, width: usize) -> String {
     match activity {
         Activity::Changed { before, after, .. } => {
@@ -171,7 +171,7 @@ fn step(step: &TodoStep, width: usize) -> String {
     }
 }
 
-/// The tool as rules name it, and what it is about.
+/// Returns the tool's name, as permission rules have it, and the subject of the call.
 pub(super) fn title(call: &ToolUse) -> String {
     let to = call.arguments["to"].as_str().filter(|_| call.name == ROUTE);
     let about = to

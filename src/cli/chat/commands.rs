@@ -1,4 +1,4 @@
-//! What is typed with a stroke before it: commands of our own, and the prompts of bound services.
+//! Slash commands: Skein's own, and the prompts of bound services.
 
 use std::sync::Arc;
 
@@ -19,28 +19,28 @@ use crate::ids::nearest;
 use crate::session::PromptError;
 use crate::session::slash::{self, ServicePrompt, SlashCommandError};
 
-/// What a line turned out to be.
+/// Action that a line of input leads to.
 pub(super) enum LineAction {
-    /// For the model.
+    /// A prompt for the model.
     Prompt(Vec<Content>),
-    /// A prompt of a service, filled in.
+    /// A service prompt with its arguments filled in.
     Said(Vec<Content>),
-    /// It was a command, and is done.
+    /// A command that has already run.
     Done,
-    /// The next line is to begin with this.
+    /// Start the next line with this text.
     Begin(String),
     Leave,
 }
 
-/// Every command of our own: its name, what is written behind it, what it does.
+/// Skein's own commands: name, arguments, description.
 const COMMANDS: [(&str, &str, &str); 10] = [
     ("mode", "[AGENT/]MODE", "go on in another mode, or list them"),
-    ("model", "NAME", "go on with another model, or list them"),
+    ("model", "NAME", "switch to another model, or list them"),
     ("tools", "", "what this mode can call"),
     ("services", "", "the services behind it, and how they are"),
     ("show", "N", "unfold call N, or the last one"),
-    ("compact", "", "show the model the older part of this talk as a summary from now on"),
-    ("undo", "", "take back the last prompt, its answer, and if you want its changes to files"),
+    ("compact", "", "replace the older part of this session by a summary for the model"),
+    ("undo", "", "undo the last prompt, its answer, and optionally its file changes"),
     ("new", "", "begin another session"),
     ("help", "", "this"),
     ("quit", "", "leave; the session is kept"),
@@ -51,10 +51,10 @@ fn ours() -> [&'static str; COMMANDS.len()] {
 }
 
 impl Chat<'_> {
-    /// What can be completed at the moment.
+    /// Returns the words that can currently be completed.
     pub(super) async fn words(&mut self) -> CompletionWords {
         let mut commands: Vec<_> = ours().map(str::to_owned).into();
-        // A mode that cannot be entered has no commands of its own; the next prompt will say why.
+        // A mode that fails to bind has no service prompts; the next prompt reports the error.
         if let Ok(binding) = self.live.binding().await {
             commands.extend(slash::prompts(&binding, &ours()).await.into_keys());
             let reading = binding.tools().iter().filter(|(_, tool)| tool.read_only);
@@ -70,7 +70,7 @@ impl Chat<'_> {
         self.started.runtime.broker().plan().selectable_modes().flat_map(of_agent).collect()
     }
 
-    /// Those that the settings name, and always the one in use and the one that needs nothing.
+    /// Returns the models in the settings, the models in use, and `offline`, without duplicates.
     fn models(&self) -> Vec<String> {
         let mut names = self.opening.named.clone();
         names.extend([self.opening.choice.model.clone(), self.live.choice().model, "offline".to_owned()]);
@@ -79,9 +79,9 @@ impl Chat<'_> {
         names
     }
 
-    /// Does what a command says. What is no command is a prompt.
+    /// Runs the line as a command, or returns it as a prompt if it does not start with `/`.
     pub(super) async fn understand(&mut self, line: &str) -> Result<LineAction, CommandError> {
-        // Whoever wants to say something that begins so puts a space before it.
+        // A user who wants to send text that starts with `/` puts a space before it.
         let Some(command) = line.strip_prefix('/') else { return self.prompt(line).map(LineAction::Prompt) };
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
@@ -126,17 +126,17 @@ impl Chat<'_> {
         let now = self.live.choice().mode;
         let mode = match wanted.split_once('/') {
             Some((agent, mode)) => mode_named(plan, agent, Some(mode))?,
-            // A name alone is a mode of this agent, or else an agent.
+            // A name alone is a mode of the current agent, or else an agent.
             None => match mode_named(plan, now.agent.as_str(), Some(wanted)) {
                 Err(_) if plan.agent(wanted).is_some() => mode_named(plan, wanted, None)?,
                 found => found.map_err(|_| self.no_mode(wanted))?,
             },
         };
         self.live.set_mode(mode.clone()).await.map_err(|error| session_failure(&error))?;
-        self.screen.remark(&format!("{mode} goes on with this talk"));
+        self.screen.remark(&format!("{mode} continues this session"));
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
         for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
-            self.screen.remark(&format!("the service {} is not there: {}", absent.service, absent.reason));
+            self.screen.remark(&format!("service `{}` is unavailable: {}", absent.service, absent.reason));
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Chat<'_> {
     async fn set_model(&self, wanted: &str) -> Result<(), CommandError> {
         self.opening.models.check(wanted, self.started.runtime.broker().plan())?;
         self.live.set_model(wanted.to_owned()).await.map_err(|error| session_failure(&error))?;
-        self.screen.remark(&format!("{wanted} goes on with this talk"));
+        self.screen.remark(&format!("{wanted} continues this session"));
         Ok(())
     }
 
@@ -219,7 +219,7 @@ impl Chat<'_> {
         }
     }
 
-    /// Another session, with what was chosen in this one.
+    /// Starts a new session with the mode and model of the current one.
     async fn begin_anew(&mut self) -> Result<(), CommandError> {
         let choice = self.live.choice();
         let asker = Arc::clone(&self.asker) as Arc<dyn Asker>;
@@ -229,7 +229,7 @@ impl Chat<'_> {
         let before = std::mem::replace(&mut self.live, live);
         let before = match self.is_kept(&before).await? {
             true => format!("{} is kept", before.id()),
-            false => "nothing was said in the one before".to_owned(),
+            false => "the previous session has no messages".to_owned(),
         };
         self.screen.remark(&format!("a new session; {before}"));
         Ok(())
@@ -260,16 +260,17 @@ impl Chat<'_> {
         self.screen.print_text(&text);
     }
 
-    /// A prompt of a service, or a name that nobody knows.
+    /// Resolves a service prompt, a tool name for the `offline` model, or a command of the external agent. Fails for
+    /// any other name.
     async fn service_prompt(&self, line: &str, name: &str, rest: &str) -> Result<LineAction, CommandError> {
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
         match slash::prompt(&binding, self.live.context(), &ours(), name, rest, &CancellationToken::new()).await {
             Ok(Some(prompt)) => Ok(LineAction::Said(prompt)),
-            // Without a model tools are called so.
+            // The `offline` model calls tools by this syntax.
             Ok(None) if self.live.choice().model == "offline" && names_tool(&binding, name) => {
                 self.prompt(line).map(LineAction::Prompt)
             }
-            // The agent outside has commands of its own.
+            // The external agent defines this command.
             Ok(None)
                 if self
                     .live
@@ -294,19 +295,19 @@ impl Chat<'_> {
     }
 }
 
-/// Whether it is a tool's name, as it is, with a dot, or without its service.
+/// Returns true if `name` is a tool's name: in full, with a dot, or without its service.
 fn names_tool(binding: &Binding, name: &str) -> bool {
     let full = name.replacen('.', "__", 1);
     let is_short = |tool: &String| tool.split_once("__").is_some_and(|(_, short)| short == name);
     binding.tools().contains_key(&full) || binding.tools().keys().any(is_short)
 }
 
-/// A name and what there is to say about it, which hangs beside it.
+/// Renders a name and its description, with a hanging indent.
 fn render_entry(name: &str, columns: usize, what: &str) -> String {
     let name = verbatim(name.trim_end());
     let mut wrap = Wrap::default();
     let width = width();
-    // A narrow screen has no room for two columns, and a long name none beside it.
+    // A narrow screen has no room for two columns; a long name leaves none for its description.
     if width < 3 * columns || name.width() > columns {
         wrap.begin(Margin { first: format!("{BOLD}{name}{BOLD:#}\n    "), next: " ".repeat(4), width: 4 });
     } else {

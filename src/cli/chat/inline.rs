@@ -1,37 +1,37 @@
-//! The marks inside a line of Markdown: code, emphasis, links.
+//! Parses the inline marks of Markdown: code, emphasis, links.
 //!
-//! Invariant: a mark is decided only when what follows cannot change it any more, so that a text that arrives in
-//! pieces reads as the same text at once. A mark without its partner is the character that it is.
+//! Invariant: a mark is decided only when later text cannot change it, so that text in chunks gives the same result as
+//! the whole text. A mark without a closing mark is literal text.
 
 use anstyle::{AnsiColor, Style};
 
 use super::super::output::QUIET;
 
-/// A partner that is farther away than this is none, so that a lost mark does not hold back the answer.
+/// Bytes within which a mark must close, so that an unclosed mark does not hold back the answer.
 const FAR: usize = 1000;
 
-/// A piece of text as it is to be shown.
+/// Text and the style in which it is shown.
 pub(super) type StyledText = (String, Style);
 
-/// Where something is that was looked for in text that may still grow.
+/// Position of a closing mark in text that may still grow.
 enum MarkSearch {
     At(usize),
     Nowhere,
-    /// What has not come yet decides.
+    /// Depends on text that has not arrived yet.
     Unknown,
 }
 
-/// What begins at a place.
+/// The inline element at a position.
 enum InlineSpan {
-    /// So many bytes that mean what they are.
+    /// Bytes of literal text.
     Plain(usize),
-    /// A text without marks, and how many bytes it took.
+    /// Text without marks, and the bytes it took.
     Verbatim {
         text: String,
         style: Style,
         taken: usize,
     },
-    /// A text with marks, what is shown behind it, and how many bytes both took.
+    /// Text that may contain marks, a suffix to show after it, and the bytes both took.
     Styled {
         inside: String,
         style: Style,
@@ -41,8 +41,8 @@ enum InlineSpan {
     Unknown,
 }
 
-/// Reads what is settled of `text` into `out` and says how many bytes that was: all of them if the text is `whole`.
-/// `before` is the character that stands before it.
+/// Parses the decided part of `text` into `out` and returns its length in bytes. If `whole`, that is all of it.
+/// `before` is the character before `text`.
 pub(super) fn read(text: &str, before: Option<char>, style: Style, whole: bool, out: &mut Vec<StyledText>) -> usize {
     let mut at = 0;
     while at < text.len() {
@@ -107,7 +107,7 @@ fn emphasis(text: &str, c: char, before: Option<char>, style: Style, whole: bool
     };
     let in_word = match c {
         '_' => before.is_some_and(char::is_alphanumeric),
-        // As in 2*3*4.
+        // For example, 2*3*4.
         '*' => marks == 1 && before.is_some_and(|c| c.is_ascii_alphanumeric()) && next.is_ascii_alphanumeric(),
         _ => false,
     };
@@ -130,7 +130,7 @@ fn emphasis(text: &str, c: char, before: Option<char>, style: Style, whole: bool
     }
 }
 
-/// Where the run of marks begins that closes the one at the beginning of `text`.
+/// Finds the run of marks that closes the run at the start of `text`.
 fn partner(text: &str, c: char, marks: usize, whole: bool) -> MarkSearch {
     let mut at = marks;
     while at < text.len() && at < FAR {
@@ -165,7 +165,7 @@ fn partner(text: &str, c: char, marks: usize, whole: bool) -> MarkSearch {
     if whole || at >= FAR { MarkSearch::Nowhere } else { MarkSearch::Unknown }
 }
 
-/// Where as many ticks stand again as at the beginning of `text`.
+/// Finds the next run of as many ticks as `text` starts with.
 fn code_end(text: &str, ticks: usize, whole: bool) -> MarkSearch {
     let mut at = ticks;
     while let Some(next) = text.get(at..).and_then(|rest| rest.find('`')).filter(|next| at + next < FAR) {
@@ -182,7 +182,7 @@ fn code_end(text: &str, ticks: usize, whole: bool) -> MarkSearch {
     if whole || text.len() >= FAR { MarkSearch::Nowhere } else { MarkSearch::Unknown }
 }
 
-/// `[text](address)`, and with `skip` an image.
+/// Parses `[text](address)`, or an image if `skip` is 1.
 fn link(text: &str, skip: usize, style: Style, whole: bool) -> InlineSpan {
     let undecided = || if whole || text.len() >= FAR { InlineSpan::Plain(skip + 1) } else { InlineSpan::Unknown };
     let Some(close) = closing(&text[skip..], '[', ']') else { return undecided() };
@@ -201,12 +201,12 @@ fn link(text: &str, skip: usize, style: Style, whole: bool) -> InlineSpan {
         return InlineSpan::Plain(skip + 1);
     }
     let (label, address) = (&text[skip + 1..close], text[close + 2..end].trim());
-    // Where a link leads is always said: what it calls itself may be something else.
+    // Always show the address, because the label may claim a different one.
     let behind = (label != address && !address.is_empty()).then(|| format!(" ({address})"));
     InlineSpan::Styled { inside: label.to_owned(), style: style.underline(), behind, taken: end + 1 }
 }
 
-/// Where the bracket closes that `text` begins with.
+/// Returns the position that closes the bracket at the start of `text`.
 fn closing(text: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, c) in text.char_indices() {
@@ -222,12 +222,12 @@ fn closing(text: &str, open: char, close: char) -> Option<usize> {
     None
 }
 
-/// How often `c` stands at the beginning.
+/// Returns how many times `c` occurs at the start of `text`.
 fn run(text: &str, c: char) -> usize {
     text.len() - text.trim_start_matches(c).len()
 }
 
-/// `` ` a ` `` has its spaces only to keep other ticks apart.
+/// Strips one space on each side: `` ` a ` `` has them only to separate ticks.
 fn strip_padding(code: &str) -> &str {
     let inner = code.strip_prefix(' ').and_then(|code| code.strip_suffix(' '));
     inner.filter(|inner| !inner.trim().is_empty()).unwrap_or(code)

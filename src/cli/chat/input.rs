@@ -1,6 +1,6 @@
-//! The line that is typed: editing, history, completion of commands and paths, text of many lines.
+//! The line editor: editing, history, completion of commands and paths, multi-line input.
 //!
-//! Invariant: the history has only what was typed here, in a file that nobody else can read.
+//! Invariant: the history contains only lines typed here, in a file that only the user can read.
 
 use std::fs;
 use std::io::Write as _;
@@ -21,27 +21,27 @@ use rustyline::{
 use super::super::keyboard::Keyboard;
 use super::super::output::{CommandError, display_line, verbatim};
 
-/// So much of what was typed is kept.
+/// Lines of history to keep.
 const MAX_HISTORY: usize = 1000;
 
-/// What came of a prompt.
+/// Result of reading a line.
 #[derive(Debug, PartialEq)]
 pub(super) enum LineInput {
     Line(String),
-    /// Ctrl-C, and whether it threw something away.
+    /// Ctrl-C; `empty` is false if it discarded text.
     Interrupted {
         empty: bool,
     },
-    /// Ctrl-D, or a terminal that went away.
+    /// Ctrl-D, or a closed terminal.
     Ended,
-    /// The editor has a fault.
+    /// The line editor failed.
     Broken(String),
 }
 
-/// What can be completed at the moment.
+/// The words that can currently be completed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CompletionWords {
-    /// Without their stroke.
+    /// Names without the leading slash.
     pub(super) commands: Vec<String>,
     pub(super) modes: Vec<String>,
     pub(super) models: Vec<String>,
@@ -50,13 +50,13 @@ pub(super) struct CompletionWords {
 
 /// The line editor.
 pub(super) struct Input {
-    /// Taken while a line is read.
+    /// Locked while a line is read.
     editor: Arc<Mutex<Editor<Assistant, MemHistory>>>,
     keyboard: Arc<Keyboard>,
     file: PathBuf,
 }
 
-/// The words, and the line as it was last seen.
+/// Completion words, and the line as last seen by the hinter.
 struct Assistant {
     words: CompletionWords,
     line: Mutex<String>,
@@ -79,7 +79,7 @@ impl Input {
         for key in [KeyEvent::ctrl('J'), KeyEvent(KeyCode::Enter, Modifiers::ALT)] {
             editor.bind_sequence(Event::from(key), EventHandler::Simple(Cmd::Newline));
         }
-        // Whoever comes back to a line editor that was stopped finds the terminal as the shell wants it.
+        // Ctrl-Z would return to the shell with the terminal in the wrong mode, so it does nothing.
         editor.bind_sequence(Event::from(KeyEvent::ctrl('Z')), EventHandler::Simple(Cmd::Noop));
         let file = data.join("chat_history");
         for line in read_history(&file) {
@@ -88,7 +88,7 @@ impl Input {
         Ok(Self { editor: Arc::new(Mutex::new(editor)), keyboard, file })
     }
 
-    /// Waits for a line; `begun` stands there already, to be edited.
+    /// Reads a line. `begun` is its initial text, which the user can edit.
     pub(super) async fn line(&self, prompt: &'static str, begun: String, words: CompletionWords) -> LineInput {
         let (editor, keyboard) = (Arc::clone(&self.editor), Arc::clone(&self.keyboard));
         let read = tokio::task::spawn_blocking(move || {
@@ -116,7 +116,7 @@ impl Input {
         }
     }
 
-    /// Keeps a line for the arrow keys, here and in later sessions.
+    /// Adds a line to the history, for this and later sessions.
     pub(super) fn remember(&self, line: &str) {
         let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = editor.add_history_entry(line).is_ok_and(|new| new) && append(&self.file, line).is_ok();
@@ -129,17 +129,17 @@ impl Input {
 pub(super) fn editor_failure(why: &str) -> CommandError {
     CommandError::work(
         format!("the line editor failed: {why}"),
-        "`skein chat -c` goes on with the session; please report this",
+        "`skein chat -c` continues the session; please report this",
     )
 }
 
-/// One entry a line, as a JSON text: what is typed may have many lines.
+/// Reads the history: one JSON string per line, because an entry may have many lines.
 fn read_history(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let entries: Vec<String> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let skip = entries.len().saturating_sub(MAX_HISTORY);
     if skip > MAX_HISTORY {
-        // It is made anew when it has grown to twice of what is read of it.
+        // Rewrite the file when it has grown to more than twice the entries that are read.
         let text: String = text.lines().skip(skip).map(|line| format!("{line}\n")).collect();
         let new = file.with_extension(std::process::id().to_string());
         let written = private(&new).and_then(|mut opened| opened.write_all(text.as_bytes()));
@@ -175,7 +175,7 @@ impl Highlighter for Assistant {}
 impl Hinter for Assistant {
     type Hint = String;
 
-    /// There is no hint; the line that is being typed passes by here.
+    /// Returns no hint; records the line that is being typed.
     fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
         self.see(line);
         None
@@ -183,7 +183,7 @@ impl Hinter for Assistant {
 }
 
 impl Validator for Assistant {
-    /// A backslash at the end says that a line follows.
+    /// A backslash at the end continues the input on the next line.
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         let goes_on = context.input().ends_with('\\');
         Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
@@ -200,7 +200,7 @@ impl Completer for Assistant {
     }
 }
 
-/// Where the word begins that is completed, and what it can become: how it is shown, and what is typed.
+/// Returns where the word to complete starts, and its candidates: the text to show and the text to insert.
 fn complete(words: &CompletionWords, line: &str) -> (usize, Vec<(String, String)>) {
     let from = line.rfind(char::is_whitespace).map_or(0, |space| space + 1);
     let word = &line[from..];
@@ -219,13 +219,13 @@ fn complete(words: &CompletionWords, line: &str) -> (usize, Vec<(String, String)
     }
 }
 
-/// Files and folders below `cwd` that begin so.
+/// Lists files and folders below `cwd` whose path starts with `begun`.
 fn paths(cwd: &Path, begun: &str) -> Vec<(String, String)> {
     let (folder, name) = begun.rsplit_once('/').map_or(("", begun), |(folder, name)| (folder, name));
     let entries = fs::read_dir(cwd.join(folder)).into_iter().flatten().filter_map(Result::ok);
     let mut found: Vec<_> = entries
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().is_dir())))
-        // A path with a space would be two words, and one that steers the terminal must not reach it.
+        // A path with a space would be two words, and one with control characters must not reach the terminal.
         .filter(|(entry, _)| {
             entry.starts_with(name) && !entry.contains(char::is_whitespace) && verbatim(entry) == *entry
         })

@@ -1,7 +1,7 @@
-//! Markdown on a terminal, as it arrives. What is printed is never taken back: a line is shown word by word as soon as
-//! it is known what it is, and only a table waits for its end.
+//! Renders Markdown to a terminal while it arrives. Printed text is never changed: a line is shown word by word as soon
+//! as its kind is known. Only a table is held until it is complete.
 //!
-//! Invariant: the same text gives the same output, whatever the pieces it comes in.
+//! Invariant: the same text gives the same output, however it is split into chunks.
 
 use anstyle::{AnsiColor, Style};
 
@@ -9,44 +9,45 @@ use super::super::output::{QUIET, verbatim};
 use super::super::wrap::{Margin, Wrap};
 use super::{inline, table};
 
-/// Lines of prose are not made wider than this: nobody reads them with ease.
+/// Maximum width of prose, for readability.
 const READABLE: usize = 100;
-/// What counts as nothing in a line. Any other space is text, or the beginning of a line could not be told from its end.
+/// Characters that count as blank in a line. Any other space is text; otherwise the start of a line could not be
+/// distinguished from its end.
 const BLANK: [char; 2] = [' ', '\t'];
 
-/// An answer that is being shown.
+/// Renders an answer that arrives in chunks.
 #[derive(Debug, Default)]
 pub(super) struct Markdown {
-    /// What has come of the line that is not shown yet.
+    /// The part of the current line that is not shown yet.
     line: String,
-    /// The line is known to be one of text, in this style, and its beginning is shown.
+    /// The style of the current line, if it is text and its start is already shown.
     open: Option<Style>,
-    /// The character before what is in `line`.
+    /// The character before `line`.
     before: Option<char>,
-    /// The ticks that a code block began with, and how far it is indented.
+    /// The opening fence of a code block, and its indent.
     fence: Option<(String, usize)>,
-    /// The rows of a table so far.
+    /// The rows of the current table.
     table: Vec<String>,
-    /// An empty line is due before the next one.
+    /// An empty line must precede the next line.
     gap: bool,
     begun: bool,
     wrap: Wrap,
 }
 
-/// What a line of text is.
+/// The kind of a line.
 #[derive(Debug, PartialEq)]
 enum LineKind {
-    /// Text with what stands before it, its style, and how many bytes of the line that was.
+    /// Text with its margin, its style, and the bytes of markup to skip.
     Text { margin: Margin, style: Style, skip: usize },
-    /// A line that is looked at as a whole: a fence, a rule, part of a table.
+    /// A line that can only be parsed when complete: a fence, a rule, a table row.
     Whole,
 }
 
 impl Markdown {
-    /// What is to be printed now that `text` has come.
+    /// Adds `text` and returns the output that it makes ready.
     pub(super) fn push(&mut self, text: &str, width: usize) -> String {
         let mut out = String::new();
-        // Lines may end as on Windows; by itself the character would only steer.
+        // Lines may end with CRLF; a lone carriage return would only move the cursor.
         for piece in text.replace('\r', "").split_inclusive('\n') {
             match piece.strip_suffix('\n') {
                 Some(rest) => {
@@ -62,7 +63,7 @@ impl Markdown {
         out
     }
 
-    /// What is to be printed at the end of the text, which is the end of a line in any case.
+    /// Ends the text and its last line, and returns the remaining output.
     pub(super) fn end(&mut self, width: usize) -> String {
         let mut out = String::new();
         if self.open.is_some() || !self.line.is_empty() {
@@ -73,22 +74,22 @@ impl Markdown {
         out
     }
 
-    /// Something else is going to be printed, after what this returns; the text goes on below it as what it is.
+    /// Prepares for other output. Print the returned text first; the answer continues below the other output.
     pub(super) fn interrupt(&mut self) -> &'static str {
         self.wrap.interrupt()
     }
 
-    /// True if the cursor stands at the beginning of a line.
+    /// Returns true if the cursor is at the start of a line.
     pub(super) fn is_at_margin(&self) -> bool {
         self.wrap.is_at_margin()
     }
 
-    /// True if something has come that is not shown yet, because its end is not there.
+    /// Returns true if text has arrived that is not shown yet because it is incomplete.
     pub(super) fn has_pending(&self) -> bool {
         !self.table.is_empty() || !self.line.is_empty()
     }
 
-    /// More may come on this line.
+    /// Handles a line that may still grow.
     fn some_of_line(&mut self, width: usize, out: &mut String) {
         if self.fence.is_some() || (self.open.is_none() && !self.begin_text(false, width, out)) {
             return;
@@ -107,7 +108,7 @@ impl Markdown {
         (self.open, self.before) = (None, None);
     }
 
-    /// Shows the line if it is of a kind that is looked at as a whole.
+    /// Renders the line if its kind is parsed only when complete. Returns whether it was.
     fn is_whole_line(&mut self, width: usize, out: &mut String) -> bool {
         let line = std::mem::take(&mut self.line);
         if let Some((fence, indent)) = &self.fence {
@@ -148,7 +149,7 @@ impl Markdown {
         false
     }
 
-    /// Begins to show a line of text. False if it is not one, or not known to be one yet.
+    /// Starts to show a line of text. Returns false if it is not text, or not yet known to be.
     fn begin_text(&mut self, whole: bool, width: usize, out: &mut String) -> bool {
         let Some(LineKind::Text { margin, style, skip }) = kind(&self.line, whole) else { return false };
         self.end_of_table(width, out);
@@ -190,7 +191,7 @@ impl Markdown {
         }
     }
 
-    /// The empty line that was held back: many become one, and there is none at the beginning and at the end.
+    /// Prints a pending empty line. Several become one, and there is none at the start or the end.
     fn due(&mut self, out: &mut String) {
         if std::mem::take(&mut self.gap) {
             out.push('\n');
@@ -199,7 +200,7 @@ impl Markdown {
     }
 }
 
-/// What the line is that begins so; nothing if what follows decides.
+/// Returns the kind of a line from its start. `None` if it depends on text that has not arrived.
 fn kind(line: &str, whole: bool) -> Option<LineKind> {
     let mut skip = 0;
     let mut margin = Margin::default();
@@ -272,7 +273,7 @@ fn kind(line: &str, whole: bool) -> Option<LineKind> {
 }
 
 fn indent_margin(mut margin: Margin, indent: usize) -> Margin {
-    // A screen has no room for what is indented without end.
+    // Limit the indent, so that text still fits on the screen.
     let indent = indent.min(16);
     margin.first.push_str(&" ".repeat(indent));
     margin.next.push_str(&" ".repeat(indent));
@@ -289,7 +290,7 @@ fn item(mut margin: Margin, marker: &str) -> Margin {
     margin
 }
 
-/// `---`, `***` or `___`.
+/// Returns true for `---`, `***` or `___`.
 fn is_break(line: &str) -> bool {
     let marks: String = line.chars().filter(|c| !BLANK.contains(c)).collect();
     marks.len() >= 3 && ["-", "*", "_"].iter().any(|mark| marks.replace(mark, "").is_empty())

@@ -1,4 +1,4 @@
-//! Going on with a stored session: choosing one, and seeing where it stood.
+//! Resumes a stored session: lets the user choose one, and shows its last turns.
 
 use super::super::output::{BOLD, CommandError, CommandOutput, QUIET, cut, display_line};
 use super::super::session_flags::{SessionLauncher, SessionSelector};
@@ -9,12 +9,12 @@ use crate::agents::{Event, active_events};
 use crate::clock;
 use crate::conversation::Role;
 
-/// So many sessions are offered.
+/// Maximum number of sessions to offer.
 const MAX_OFFERED: usize = 20;
-/// So many exchanges are shown again.
+/// Number of turns to show again.
 const RECALLED: usize = 3;
 
-/// Which of the sessions of this folder; nothing if the user leaves.
+/// Asks which session of this folder to resume. `None` if the user leaves.
 pub(super) async fn pick(
     opening: &SessionLauncher<'_>,
     input: &Input,
@@ -53,7 +53,7 @@ pub(super) async fn pick(
     }
 }
 
-/// One prompt and what came of it.
+/// A prompt, its last answer and its number of calls.
 #[derive(Default)]
 struct PastTurn {
     prompt: String,
@@ -61,7 +61,7 @@ struct PastTurn {
     calls: usize,
 }
 
-/// Shows the last exchanges again, so that one knows where one is.
+/// Shows the last turns again, for orientation.
 pub(super) fn recall(events: &[Event], screen: &Screen) {
     let mut exchanges: Vec<PastTurn> = Vec::new();
     for event in active_events(events).into_iter().flat_map(|(_, event)| event.native_events()) {
@@ -91,7 +91,7 @@ pub(super) fn recall(events: &[Event], screen: &Screen) {
         if exchange.calls > 0 {
             screen.remark(&format!("{} {}", exchange.calls, if exchange.calls == 1 { "call" } else { "calls" }));
         }
-        // The last answer is what one goes on from; of those before a line will do.
+        // Show the last answer in full, and one line of each earlier one.
         match at == last {
             true => screen.markdown(&exchange.answer),
             false => {

@@ -1,7 +1,7 @@
-//! What a person sees of a turn while it runs: the answer as it arrives, a line for each call, a sign of life.
+//! Shows a turn while it runs: the answer as it arrives, a line for each call, a spinner.
 //!
-//! Invariant: only the sign of life is ever drawn over. Everything else is printed once, below what is there, so that
-//! it can be scrolled, selected and copied.
+//! Invariant: only the spinner is ever overwritten. Everything else is printed once, below the existing text, so that
+//! users can scroll, select and copy it.
 
 use std::io::{Write as _, stdout};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::agents::{Event, Notifier, StatusUpdate, notify_native};
 use crate::conversation::{ToolUse, Usage};
 use crate::tool::Activity;
 
-/// A sign of life is shorter than any screen, so that one that shrinks does not break it.
+/// Maximum width of the spinner line, so that it does not wrap when the screen shrinks.
 const LONGEST_SIGN: usize = 38;
 
 pub(super) struct Screen {
@@ -31,11 +31,11 @@ pub(super) struct Screen {
 
 struct State {
     markdown: Markdown,
-    /// What waits while a question stands.
+    /// Output held back while a question is shown.
     held: String,
-    /// A sign of life stands on the last line.
+    /// The spinner is on the last line.
     signed: bool,
-    /// What is waited for; nothing outside of turns and while words come.
+    /// Label of the spinner; `None` outside turns and while text arrives.
     waits_for: Option<&'static str>,
     began: Instant,
     /// Calls that have not ended.
@@ -48,13 +48,13 @@ struct State {
 
 struct RunningCall {
     call: ToolUse,
-    /// Who makes it, if not the model of the session.
+    /// The caller, if it is not the session's model.
     by: Option<String>,
-    /// Missing as long as somebody is asked about it.
+    /// `None` while the call waits for consent.
     began: Option<Instant>,
 }
 
-/// What was printed last: text and calls are kept apart by an empty line.
+/// The kind of the last output. An empty line separates text from calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum BlockKind {
     Text,
@@ -62,10 +62,10 @@ enum BlockKind {
     Else,
 }
 
-/// What a turn took.
+/// The tokens and time that a turn took.
 pub(super) struct TurnUsage {
     pub(super) usage: Usage,
-    /// How full the model's window is.
+    /// Tokens in the model's context window.
     pub(super) context: u64,
     pub(super) time: Duration,
 }
@@ -87,7 +87,8 @@ impl Screen {
         let screen = Arc::new(Self { floor, cwd, state: Mutex::new(state) });
         if can_redraw() {
             let watched = Arc::downgrade(&screen);
-            // A thread of its own: it must turn while everything else is busy. It ends with what it watches.
+            // A separate thread, because the spinner must move while everything else is busy. It ends when the screen
+            // is dropped.
             drop(std::thread::Builder::new().name("spinner".to_owned()).spawn(move || turn(&watched)));
         }
         screen
@@ -99,12 +100,12 @@ impl Screen {
         state.waits_for = Some("thinking");
     }
 
-    /// Waits until no question stands.
+    /// Waits until no question is shown.
     pub(super) fn settle(&self) {
         self.floor.wait();
     }
 
-    /// Ends what was begun, and says what it took.
+    /// Ends the turn and returns its usage.
     pub(super) fn end(&self) -> TurnUsage {
         let mut state = self.state();
         state.waits_for = None;
@@ -114,7 +115,7 @@ impl Screen {
         TurnUsage { usage: state.usage, context: state.context, time: state.began.elapsed() }
     }
 
-    /// Text of our own, with styles.
+    /// Prints Skein's own text, with styles.
     pub(super) fn print_text(&self, text: &str) {
         let mut state = self.state();
         self.end_answer(&mut state);
@@ -122,19 +123,19 @@ impl Screen {
         self.print(&mut state, text);
     }
 
-    /// A remark beside the talk.
+    /// Prints a remark that is not part of the answer.
     pub(super) fn remark(&self, text: &str) {
         self.print_text(&paragraph(&display_line(text), 0, QUIET, width()));
     }
 
-    /// Markdown that is there as a whole.
+    /// Prints complete Markdown.
     pub(super) fn markdown(&self, text: &str) {
         let mut markdown = Markdown::default();
         let set = markdown.push(text, width()) + &markdown.end(width());
         self.print_text(&set);
     }
 
-    /// All of a call that was folded: the last one, or the one of that number. Nothing if there is none.
+    /// Renders call `number`, or the last one, unfolded. `None` if it does not exist.
     pub(super) fn render_unfolded(&self, number: Option<usize>) -> Option<String> {
         let state = self.state();
         let number = number.unwrap_or(state.ended.len());
@@ -151,7 +152,7 @@ impl Screen {
         self.print(&mut state, &set);
     }
 
-    /// Parts what comes from what is there, if it is of another kind.
+    /// Prints an empty line if the next output is of another kind than the last.
     fn part(&self, state: &mut State, comes: BlockKind) {
         let above = std::mem::replace(&mut state.above, comes);
         if above != comes && above != BlockKind::Else {
@@ -167,19 +168,19 @@ impl Screen {
         self.print(state, &set);
     }
 
-    /// Prints below everything else, or keeps it until the question that stands is answered.
+    /// Prints below everything else, or holds the text until the current question is answered.
     fn print(&self, state: &mut State, text: &str) {
         state.held.push_str(text);
         let printed = self.floor.if_free(|| {
             let mut out = anstream::stdout();
             clear(&mut state.signed);
-            // What cannot be shown must not end the work; the session has it.
+            // A failed write must not end the turn; the session has the text.
             drop(out.write_all(state.held.as_bytes()).and_then(|()| out.flush()));
         });
         if printed.is_some() {
             state.held.clear();
         } else {
-            // Whoever asks has taken the sign away.
+            // The question has already cleared the spinner.
             state.signed = false;
         }
     }
@@ -212,7 +213,7 @@ impl Notifier for Screen {
                 self.part(&mut state, BlockKind::Calls);
                 self.print(&mut state, &folded);
             }
-            // The answer is at its end, also when it is only the one before the next call.
+            // A message ends the answer, even if tool calls follow.
             Event::Message { .. } => self.end_answer(&mut self.state()),
             Event::External { means, heard, .. } => notify_native(self, means, heard),
             Event::Compacted { .. }
@@ -230,7 +231,7 @@ impl Notifier for Screen {
                 (state.usage, state.context) = (turn, context);
             }
             StatusUpdate::Notice(text) => {
-                // An answer that was cut off goes on below the notice.
+                // An interrupted answer continues below the notice.
                 let yellow = AnsiColor::Yellow.on_default();
                 let mut state = self.state();
                 let mut wrap = Wrap::default();
@@ -241,7 +242,7 @@ impl Notifier for Screen {
                 state.waits_for = Some("waiting");
                 self.print(&mut state, &wrap.take());
             }
-            // It waits for nobody's consent any more, so its time begins now.
+            // The call has consent and starts now, so its time starts too.
             StatusUpdate::ToolActivity { id, activity: Activity::Running } => {
                 let mut state = self.state();
                 let found = state.running.iter_mut().filter(|running| running.call.id == id);
@@ -269,7 +270,7 @@ fn turn(watched: &Weak<Screen>) {
         if !state.held.is_empty() {
             screen.print(&mut state, "");
         }
-        // A line of the answer that has begun must not be drawn over.
+        // Do not overwrite a line of the answer that has begun.
         let (Some(what), true) = (state.waits_for, state.markdown.is_at_margin()) else { continue };
         let seconds = state.began.elapsed().as_secs();
         let what = match state.running.as_slice() {

@@ -1,4 +1,4 @@
-//! A table of Markdown, set in columns; on a screen that is too narrow for them, as a list.
+//! Renders a Markdown table in columns, or as a list if the screen is too narrow.
 
 use anstyle::Style;
 use unicode_width::UnicodeWidthStr as _;
@@ -7,9 +7,9 @@ use super::super::output::QUIET;
 use super::super::wrap::{Margin, Wrap};
 use super::inline;
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
-/// A column is not made narrower than this.
+/// Minimum width of a column that is narrowed to fit.
 const NARROWEST: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,18 +19,18 @@ enum Side {
     Right,
 }
 
-/// True if the line may be one of a table.
+/// Returns true if the line may be a table row.
 pub(super) fn is_row(line: &str) -> bool {
     line.trim_start_matches([' ', '\t']).starts_with('|')
 }
 
-/// True if the line stands between a table's head and its rows.
+/// Returns true if the line is the rule between the head and the rows of a table.
 pub(super) fn is_rule(line: &str) -> bool {
     let cells = cells(line);
     !cells.is_empty() && cells.iter().all(|cell| cell.contains('-') && cell.trim_matches([':', '-']).is_empty())
 }
 
-/// The lines of a table, the second of which is its rule.
+/// Renders the lines of a table; the second line is its rule.
 pub(super) fn set(lines: &[String], width: usize) -> String {
     let sides: Vec<_> =
         lines.get(1).map(|rule| cells(rule).iter().map(|cell| side(cell)).collect()).unwrap_or_default();
@@ -46,7 +46,7 @@ pub(super) fn set(lines: &[String], width: usize) -> String {
     }
 }
 
-/// The columns made narrower, the widest first, until they fit; nothing if they cannot.
+/// Narrows the columns, the widest first, until they fit. `None` if they cannot.
 fn fit(mut widths: Vec<usize>, width: usize) -> Option<Vec<usize>> {
     let gaps = GAP * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > width {
@@ -92,7 +92,7 @@ fn render_columns(rows: &[Vec<String>], widths: &[usize], sides: &[Side]) -> Str
     out
 }
 
-/// Each row as its cells one below the other, with the names of their columns.
+/// Renders each row as a list of cells, with the names of their columns.
 fn render_list(rows: &[Vec<String>], width: usize) -> String {
     let Some((head, rows)) = rows.split_first() else { return String::new() };
     let mut wrap = Wrap::default();
@@ -131,7 +131,7 @@ fn feed(wrap: &mut Wrap, cell: &str, style: Style, width: usize) {
     pieces.iter().for_each(|(text, style)| wrap.push(text, *style, width));
 }
 
-/// How wide a cell would be on one line.
+/// Returns the width of a cell on one line.
 fn columns(cell: &str) -> usize {
     wrap_cell(cell, Style::new(), usize::MAX).iter().map(|line| visible(line)).max().unwrap_or_default()
 }
@@ -140,7 +140,7 @@ fn visible(text: &str) -> usize {
     anstream::adapter::strip_str(text).to_string().width()
 }
 
-/// The cells of a row. A bar in code or behind a backslash parts nothing.
+/// Splits a row into cells. A bar in code or after a backslash does not separate cells.
 fn cells(line: &str) -> Vec<String> {
     let line = line.trim();
     let line = line.strip_prefix('|').unwrap_or(line);
@@ -157,7 +157,7 @@ fn cells(line: &str) -> Vec<String> {
         in_code ^= c == '`' && !escaped;
         escaped = c == '\\' && !escaped;
     }
-    // Without a last bar the rest is a cell, too.
+    // The last bar is optional.
     if !cell.trim().is_empty() {
         cells.push(cell.trim().to_owned());
     }

@@ -1,4 +1,4 @@
-//! `/undo`: the last prompt and what followed it are taken back; the files that it changed, if the user wants.
+//! `/undo`: removes the last prompt and its answer from the session, and restores the changed files if the user agrees.
 
 use super::super::diff;
 use super::super::output::{CommandError, QUIET, cut, display_line};
@@ -15,7 +15,7 @@ impl Chat<'_> {
     pub(super) async fn undo(&mut self) -> Result<LineAction, CommandError> {
         let undone = self.live.undo().await.map_err(|error| prompt_failure(&error))?;
         let Some(undone) = undone else {
-            self.screen.remark("there is nothing left to take back");
+            self.screen.remark("there is nothing left to undo");
             return Ok(LineAction::Done);
         };
         let first = undone.prompt.lines().next().unwrap_or_default();
@@ -27,7 +27,7 @@ impl Chat<'_> {
         if !back.is_empty() {
             self.put_back(&back).await;
         }
-        // Whoever only looked has left nothing behind.
+        // Read-only calls leave nothing to undo.
         let done = undone.calls.iter().filter(|call| !self.reading.contains(&call.name));
         let mut done: Vec<_> = done.map(|call| cut(&title(call), 60)).collect();
         done.dedup();
@@ -58,7 +58,7 @@ impl Chat<'_> {
     }
 }
 
-/// Others may have worked on the file while the question stood.
+/// Restores a file. Fails if it was changed since, which may have happened while the user was asked.
 fn put_back(file: &ChangedFile) -> Result<(), String> {
     if !is_as_left(file) {
         return Err(CHANGED.to_owned());
@@ -70,7 +70,8 @@ fn put_back(file: &ChangedFile) -> Result<(), String> {
     done.map_err(|error| format!("stays as it is: {error}"))
 }
 
-/// True if nobody has touched the file since the turn. Of large files only a part is known; they are never as left.
+/// Returns true if the file has not changed since the turn. Large files are recorded only in part, so this is always
+/// false for them.
 fn is_as_left(file: &ChangedFile) -> bool {
     std::fs::read(&file.path).is_ok_and(|now| now == file.after.as_bytes())
 }

@@ -1,5 +1,4 @@
-//! The files of a set-up: whose they are, who may read and write them, whether there is room, and whether the
-//! databases are whole.
+//! Checks the files of a set-up: permissions, free space, and the integrity of the databases.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +10,7 @@ use super::super::keys::Keys;
 use super::Findings;
 use crate::store;
 
-/// Below this a session may not be kept to its end.
+/// With less free space, a session may not be stored completely.
 const MIN_FREE: u64 = 32 * 1024 * 1024;
 
 pub(super) fn check(folders: &Folders, found: &mut Findings) {
@@ -30,7 +29,7 @@ pub(super) fn check(folders: &Folders, found: &mut Findings) {
     }
     others_may_not_read(&folders.data.join("trust.json"), "what you trust", found);
     for name in store::FILES {
-        others_may_not_read(&folders.data.join(name), "what was said", found);
+        others_may_not_read(&folders.data.join(name), "your sessions", found);
     }
     for error in store::examine(&folders.data) {
         let fix = "move it away and a new one is made, or bring back a copy of it";
@@ -38,7 +37,7 @@ pub(super) fn check(folders: &Folders, found: &mut Findings) {
     }
 }
 
-/// Whether files can be made in a folder; one that is not there yet is made by whoever needs it.
+/// Returns true if files can be created in the folder. A missing folder is not reported: it is created when needed.
 fn folder(which: &str, path: &Path, found: &mut Findings) -> bool {
     let place = path.display().to_string();
     if !path.exists() {
@@ -52,7 +51,7 @@ fn folder(which: &str, path: &Path, found: &mut Findings) -> bool {
         let what = format!("others can write to the {which} folder, and so have programs started as you");
         found.error(what, place.clone(), format!("chmod go-w {place}"));
     }
-    // The file is gone as soon as it is there.
+    // The temporary file is deleted at once.
     let Err(error) = tempfile::tempfile_in(path) else { return true };
     let fix = match error.kind() {
         ErrorKind::StorageFull => "make room on that disk".to_owned(),
@@ -76,7 +75,7 @@ fn mode(path: &Path) -> Option<u32> {
     fs::metadata(path).ok().map(|metadata| metadata.permissions().mode())
 }
 
-/// Whoever can change a manifest can have a program started.
+/// Reports files that other users can write: a changed manifest can start any program.
 fn others_may_not_write(path: &Path, depth: usize, found: &mut Findings) {
     let Some(mode) = mode(path) else { return };
     let place = path.display().to_string();

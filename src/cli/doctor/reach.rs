@@ -1,4 +1,5 @@
-//! What services need from this machine: programs, variables, addresses. Only addresses of this machine are tried.
+//! Checks what services need from this machine: programs, variables, addresses. Connects only to addresses of this
+//! machine.
 
 use std::convert::Infallible;
 use std::io::Read as _;
@@ -12,7 +13,7 @@ use super::super::models::variable;
 use super::Findings;
 use crate::manifest::{AgentProgram, AgentRuntime, Layer, Manifests, Placeholder, Transport};
 
-/// Who listens on this machine answers at once.
+/// A server on this machine answers at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn services(manifests: &Manifests, folders: &Folders, found: &mut Findings) {
@@ -60,7 +61,7 @@ fn variables<'a>(who: &str, place: &str, texts: impl Iterator<Item = &'a String>
     }
 }
 
-/// With what is set put in; the rest is reported already.
+/// Fills in the variables that are set. Missing ones are already reported.
 fn fill_placeholders(text: &str) -> String {
     let value = |Placeholder { name, default }: Placeholder<'_>| {
         Ok::<_, Infallible>(variable(name).unwrap_or_else(|| default.unwrap_or_default().to_owned()))
@@ -69,7 +70,7 @@ fn fill_placeholders(text: &str) -> String {
     filled
 }
 
-/// A program, and the manifest that wants it started. It is told as it is written: what a variable holds may be a
+/// A program and the manifest that starts it. Findings show the command as written, because a variable's value may be a
 /// secret.
 struct RequiredProgram<'a> {
     who: &'a str,
@@ -78,7 +79,7 @@ struct RequiredProgram<'a> {
     place: &'a str,
 }
 
-/// `missing` is what to do if it is not on the PATH.
+/// Checks that the program exists and is executable. `missing` is the fix if it is not on the PATH.
 fn program(needed: &RequiredProgram<'_>, missing: &str, folders: &Folders, found: &mut Findings) {
     let RequiredProgram { who, command, cwd, place } = *needed;
     let program = fill_placeholders(command);
@@ -104,7 +105,7 @@ fn program(needed: &RequiredProgram<'_>, missing: &str, folders: &Folders, found
     }
 }
 
-/// Whether a file begins as scripts and programs do.
+/// Returns true if the file starts like a script or an executable.
 fn is_program(file: &Path) -> bool {
     let mut start = [0; 4];
     let read = std::fs::File::open(file).and_then(|mut file| file.read(&mut start));
@@ -120,7 +121,7 @@ fn executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// An address that can be one, and, if it is this machine's, answers.
+/// Checks that an address is well-formed and, if it is on this machine, that a server listens.
 pub(super) fn address(who: &str, url: &str, place: &str, found: &mut Findings) {
     let Some((host, port)) = host_and_port(url) else {
         let fix = "write it as http://HOST:PORT/PATH or https://HOST/PATH, with a port below 65536";

@@ -1,4 +1,4 @@
-//! `skein import registry`: an entry of the registry of the Agent Client Protocol becomes an agent of the user's.
+//! `skein import registry`: converts an entry of the ACP registry to an agent manifest of the user.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +13,17 @@ use crate::manifest::{self, Layer, RegistryAgent, Root, SkippedItem, read_regist
 
 #[derive(Debug, Args)]
 pub(super) struct RegistryArgs {
-    /// An agent.json of the registry, or its whole registry.json; it stays as it is
+    /// Read this agent.json or registry.json of the ACP registry
+    ///
+    /// The file is not changed.
     file: PathBuf,
-    /// The agent of a registry.json that is meant, by its id
+    /// Choose this agent of a registry.json by its id
     #[arg(long, value_name = "ID")]
     agent: Option<String>,
-    /// What the agent is called here, instead of its id
+    /// Name the agent differently from its id
     #[arg(long)]
     name: Option<String>,
-    /// Show what would be written, and write nothing
+    /// Show the files that would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
     /// Print the result as JSON
@@ -59,13 +61,13 @@ pub(super) fn run(args: &RegistryArgs, folders: &Folders, output: &mut CommandOu
     Ok(())
 }
 
-/// As the registry writes it: `linux-x86_64`, `darwin-aarch64`.
+/// Returns the platform as the registry spells it: `linux-x86_64`, `darwin-aarch64`.
 fn platform() -> String {
     let system = if std::env::consts::OS == "macos" { "darwin" } else { std::env::consts::OS };
     format!("{system}-{}", std::env::consts::ARCH)
 }
 
-/// True if the user has an agent of that name; an error if it cannot have it.
+/// Returns true if the user already has an agent of this name. Fails if the name cannot be used.
 fn check_free_name(agent: &RegistryAgent, file: &Path, folders: &Folders) -> Result<bool, CommandError> {
     let user = Root::Disk { path: folders.config.clone(), shown: folders.display_path(&folders.config) };
     let (known, _) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, user)]);

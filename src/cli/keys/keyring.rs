@@ -1,7 +1,7 @@
-//! The keyring of the desktop: the Secret Service, asked over the session's D-Bus.
+//! The desktop keyring: a client of the Secret Service on the session's D-Bus.
 //!
-//! Invariant: nobody waits for it longer than [`PATIENCE`], and it is never asked to show a window. A keyring that is
-//! locked stays locked.
+//! Invariant: a caller waits at most [`PATIENCE`], and the keyring is never asked to show a window. A locked keyring
+//! stays locked.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -13,26 +13,26 @@ use zbus::{Connection, DBusError as _, DynamicType, Error, OwnedObjectPath, Type
 
 use super::super::models::variable;
 
-/// A keyring that is there answers in milliseconds, also if it has to be started first.
+/// A working keyring answers in milliseconds, even if it has to be started first.
 const PATIENCE: Duration = Duration::from_secs(3);
 const SERVICE: &str = "org.freedesktop.secrets";
 
-/// Why the keyring cannot be used.
+/// Reasons why the keyring cannot be used.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::cli) enum KeyringError {
-    /// There is none: no desktop, no bus, no service.
+    /// There is no desktop, no bus or no service.
     Absent,
     Locked,
-    /// It does not answer in time.
+    /// The keyring does not answer in time.
     Silent,
     Failed(String),
 }
 
-/// In words that follow "the keyring".
+/// Formats the error to follow "the keyring".
 impl std::fmt::Display for KeyringError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            KeyringError::Absent => f.write_str("is not there"),
+            KeyringError::Absent => f.write_str("does not exist"),
             KeyringError::Locked => f.write_str("is locked"),
             KeyringError::Silent => write!(f, "did not answer within {} seconds", PATIENCE.as_secs()),
             KeyringError::Failed(problem) => write!(f, "failed: {problem}"),
@@ -41,7 +41,7 @@ impl std::fmt::Display for KeyringError {
 }
 
 impl From<Error> for KeyringError {
-    /// By the name of the error alone: what else it says could quote what was sent.
+    /// Keeps only the name of the error, because its message could quote the request.
     fn from(error: Error) -> Self {
         match error {
             Error::MethodError(name, ..) if name.as_str() == "org.freedesktop.Secret.Error.IsLocked" => Self::Locked,
@@ -56,21 +56,21 @@ impl From<Error> for KeyringError {
     }
 }
 
-/// What is known of the keyring in this process.
+/// Cached keys and the last error of the keyring.
 #[derive(Default)]
 pub(super) struct Keyring {
-    /// A key that was found is not asked for again.
+    /// Keys that were found and need not be asked for again.
     found: Mutex<BTreeMap<String, String>>,
     trouble: Mutex<Option<KeyringError>>,
 }
 
 impl Keyring {
-    /// The key of that name, if the keyring gives it.
+    /// Returns the key `name`. `None` if the keyring does not have it or fails.
     pub(super) fn read(&self, name: &str) -> Option<String> {
         if let Some(key) = self.lock_cache().get(name) {
             return Some(key.clone());
         }
-        // One that keeps everybody waiting does it once.
+        // Wait only once for a keyring that does not answer.
         if self.trouble() == Some(KeyringError::Silent) {
             return None;
         }
@@ -86,13 +86,13 @@ impl Keyring {
         Ok(())
     }
 
-    /// Whether there was such a key.
+    /// Removes the key. Returns whether it existed.
     pub(super) fn forget(&self, name: &str) -> Result<bool, KeyringError> {
         self.lock_cache().remove(name);
         self.note_result(ask(async |secrets| secrets.forget(name).await))
     }
 
-    /// What was wrong when it was last asked.
+    /// Returns the error of the last request, if it failed.
     pub(super) fn trouble(&self) -> Option<KeyringError> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -111,16 +111,16 @@ impl Keyring {
     }
 }
 
-/// Where the session's bus is. No other place is tried: a program that was started without a session has none.
+/// Returns the address of the session's bus. Tries no other address: a program started without a session has no bus.
 fn address() -> Option<String> {
     variable("DBUS_SESSION_BUS_ADDRESS").or_else(|| {
         let bus = Path::new(&variable("XDG_RUNTIME_DIR")?).join("bus");
-        // A relative one would be a folder of the project.
+        // A relative path would be in a folder of the project.
         (bus.is_absolute() && bus.exists()).then(|| format!("unix:path={}", bus.display()))
     })
 }
 
-/// On a thread of its own, because whoever needs a key may be in the middle of asynchronous work.
+/// Runs a request on a separate thread, because the caller may be inside async code.
 fn ask<T: Send>(work: impl AsyncFnOnce(&SecretService) -> Result<T, KeyringError> + Send) -> Result<T, KeyringError> {
     let address = address().ok_or(KeyringError::Absent)?;
     let asked = move || {
@@ -135,11 +135,11 @@ fn ask<T: Send>(work: impl AsyncFnOnce(&SecretService) -> Result<T, KeyringError
     std::thread::scope(|scope| scope.spawn(asked).join().unwrap_or_else(broken))
 }
 
-/// A secret as it is sent: session, parameters, value, type of content.
+/// A secret in transit: session, parameters, value, content type.
 type Secret = (OwnedObjectPath, Vec<u8>, Vec<u8>, String);
 
-/// A connection to the service. Secrets go over the bus as they are: whoever could listen there is the same user, and
-/// can ask for them as well.
+/// A connection to the service. Secrets are sent unencrypted: a process that can listen on the bus has the same user
+/// and can request them anyway.
 struct SecretService {
     bus: Connection,
     session: OwnedObjectPath,
@@ -161,7 +161,7 @@ impl SecretService {
         call(&self.bus, "/org/freedesktop/secrets", "Service", method, body).await
     }
 
-    /// The items of that name: those that can be read, and those that are locked.
+    /// Returns the items of that name: the unlocked ones and the locked ones.
     async fn items(&self, name: &str) -> Result<(Vec<OwnedObjectPath>, Vec<OwnedObjectPath>), KeyringError> {
         self.service("SearchItems", &(attributes(name),)).await
     }
@@ -204,7 +204,7 @@ impl SecretService {
     }
 }
 
-/// A prompt is a window that would have to be shown first.
+/// Fails if the service returned a prompt, which is a window that it would show first.
 fn ensure_no_prompt(prompt: &OwnedObjectPath) -> Result<(), KeyringError> {
     if prompt.as_str() == "/" { Ok(()) } else { Err(KeyringError::Locked) }
 }

@@ -1,16 +1,16 @@
-//! The log file: for the user alone, and never much longer than its limit, however fast it grows.
+//! The log file: readable only by the user, and rotated so that it stays near its size limit.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// A log that has reached this size is put aside before the next line.
+/// Size at which the log is rotated before the next line.
 const MAX_LOG: u64 = 10 * 1024 * 1024;
-/// So many that were put aside are kept: `skein.log.1` is the youngest.
+/// Number of rotated logs to keep; `skein.log.1` is the newest.
 const MAX_OLD: u32 = 2;
 
-/// The log that is written to. Several processes append to the same file.
+/// The current log. Several processes append to the same file.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -24,17 +24,17 @@ impl LogFile {
         Ok(Self { file: append_to(&path)?, path, max: MAX_LOG })
     }
 
-    /// Puts the log aside if it is full. A process that still has the old file finds it full at its next line, and
-    /// comes here, too.
+    /// Rotates the log if it is full. A process that still has the old file open finds it full at its next line and
+    /// reopens.
     fn rotate_if_full(&mut self) -> io::Result<()> {
         if self.file.metadata()?.len() < self.max {
             return Ok(());
         }
         let lock = OpenOptions::new().create(true).append(true).mode(0o600).open(self.aside(".lock"))?;
-        // It ends with this function, or with the process.
+        // The lock is released when this function returns or the process ends.
         lock.lock()?;
         let ours = self.file.metadata()?;
-        // Another process may have put it aside already.
+        // Another process may have rotated it already.
         if fs::metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
             for age in (1..MAX_OLD).rev() {
                 let younger = self.aside(&format!(".{age}"));
@@ -58,7 +58,7 @@ impl LogFile {
 
 fn append_to(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    // An earlier version left it readable for others.
+    // An earlier version created it readable by others.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     Ok(file)
 }

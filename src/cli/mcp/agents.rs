@@ -1,4 +1,4 @@
-//! `skein mcp --agents`: agents as tools that an MCP client asks.
+//! `skein mcp --agents`: serves agents as tools of an MCP server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) fn run(
             && args.mode.as_deref().is_none_or(|slug| slug == mode.mode.as_str())
     };
     let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
-    // Each session has the plan of its folder; the process itself has none.
+    // Each session uses the plan of its folder; the process itself has none.
     runtime::block_on(
         Plan::empty(),
         global,
@@ -58,7 +58,7 @@ pub(super) fn run(
     )
 }
 
-/// A root with links resolved.
+/// Returns the root with links resolved. Fails if it is not an existing folder.
 fn existing(root: &Path) -> Result<PathBuf, CommandError> {
     let folder = root.canonicalize().ok().filter(|folder| folder.is_dir());
     folder.ok_or_else(|| {
@@ -69,7 +69,7 @@ fn existing(root: &Path) -> Result<PathBuf, CommandError> {
     })
 }
 
-/// What the command line names must be there, and be one that can be entered.
+/// Fails if the agent or mode on the command line does not exist or cannot be selected.
 fn check_selection(args: &McpArgs, plan: &Plan) -> Result<(), CommandError> {
     let Some(name) = &args.agent else { return Ok(()) };
     let agent = agents::find(plan, name)?;

@@ -1,4 +1,4 @@
-//! `skein mcp --attach`: bytes between stdio and the socket of a skein that runs. What is said is none of its business.
+//! `skein mcp --attach`: copies bytes between stdio and the socket of a running skein, without parsing them.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -13,12 +13,12 @@ use crate::adapter::attach::{ATTACHED, SOCKET_VARIABLE, TOKEN_VARIABLE};
 use crate::cli::output::{CommandError, display_line};
 use crate::socket;
 
-/// How long the other side may take to say what it still has to say when there is no more to ask.
+/// Time for outstanding answers to arrive after stdin has ended.
 const GRACE: Duration = Duration::from_secs(6);
 
 const BUFFER: usize = 64 * 1024;
 
-/// The longest answer to a token that is of any use.
+/// Maximum length of the answer to a token.
 const MAX_ANSWER: usize = 500;
 
 enum ClosedEnd {
@@ -43,7 +43,7 @@ pub(super) fn run() -> Result<(), CommandError> {
     join(socket).map_err(failure)
 }
 
-const HELP: &str = "start the agent that uses it again, from skein: each start gets a token of its own";
+const HELP: &str = "start the agent that uses it again, from skein: each start gets its own token";
 
 fn variable(name: &str) -> Result<String, CommandError> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -53,7 +53,7 @@ fn variable(name: &str) -> Result<String, CommandError> {
     })
 }
 
-/// Shows the token, and gives the line that is answered. Reads not a byte more: the rest is for whoever is on stdout.
+/// Sends the token and returns the first line of the answer. Reads no byte beyond it: the rest goes to stdout.
 fn send_token(socket: &mut UnixStream, token: &str) -> io::Result<String> {
     socket.write_all(format!("{token}\n").as_bytes())?;
     let mut answer = Vec::new();
@@ -64,7 +64,7 @@ fn send_token(socket: &mut UnixStream, token: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Copies both ways until either side ends. A copy that fails has lost its side, which is the same.
+/// Copies both ways until either side ends. A copy that fails has lost its side, which counts as its end.
 fn join(socket: UnixStream) -> io::Result<()> {
     let (ended, end) = channel();
     let (stdin, stdout) = (file(io::stdin())?, file(io::stdout())?);
@@ -72,19 +72,20 @@ fn join(socket: UnixStream) -> io::Result<()> {
     copy(stdin, socket.try_clone()?, ended.clone(), ClosedEnd::Stdin);
     copy(theirs, stdout, ended, ClosedEnd::Socket);
     if let Ok(ClosedEnd::Stdin) = end.recv() {
-        // Answers that are on their way still arrive.
+        // Outstanding answers still arrive.
         drop(socket.shutdown(Shutdown::Write));
         drop(end.recv_timeout(GRACE));
     }
     Ok(())
 }
 
-/// Unbuffered, so that nothing waits in this process.
+/// Returns the stream as an unbuffered file, so that no bytes wait in this process.
 fn file(stream: impl AsFd) -> io::Result<File> {
     stream.as_fd().try_clone_to_owned().map(File::from)
 }
 
-/// By hand: `io::copy` leaves it to the kernel (`splice`), and not every kernel hands on a message before the next comes.
+/// Copies on a new thread. Does not use `io::copy`: it uses `splice`, and some kernels deliver a message only when the
+/// next one arrives.
 fn copy(
     mut from: impl io::Read + Send + 'static,
     mut to: impl io::Write + Send + 'static,
@@ -100,7 +101,7 @@ fn copy(
                 _ => break,
             }
         }
-        // Nobody waits for the second.
+        // The receiver may be gone when the second side ends.
         drop(ended.send(which));
     });
 }

@@ -1,7 +1,7 @@
-//! The services that a recipe asks for: those the mode has, and programs and servers of its own, which a person
-//! consents to first.
+//! Determines the services of a recipe: those of the mode, and programs and servers that it brings, which need the
+//! user's consent.
 //!
-//! Invariant: nothing of a recipe is started before whoever runs it has seen it, or has said that it need not be seen.
+//! Invariant: no service of a recipe starts before the user has seen it, or has waived that.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -18,7 +18,8 @@ use crate::manifest::{RecipeFile, ServiceEntry, recipe_service};
 use crate::recipe::Recipe;
 use crate::trust::{ProjectFiles, TrustState, TrustStore};
 
-/// What the recipe brings to a session in this mode. What the mode is to have already must be there.
+/// Returns the services that the recipe brings to a session in this mode. Fails if the recipe asks for a service that
+/// the mode does not have.
 pub(super) fn recipe_services(
     file: &RecipeFile,
     mode: &ModeId,
@@ -56,7 +57,7 @@ pub(super) fn recipe_services(
     Ok(brought)
 }
 
-/// Asks whoever runs the recipe, unless its files are theirs or they said so.
+/// Asks the user for consent to the recipe's services, unless its files are the user's own or `allowed` is set.
 pub(super) fn consent(
     parts: &RecipeTree,
     allowed: bool,
@@ -73,7 +74,7 @@ pub(super) fn consent(
     }
     let refused = |problem: &str| CommandError::usage(problem, "look at these, then pass --allow-extensions");
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        return Err(refused("the recipe starts or reaches services of its own, and nobody can be asked"));
+        return Err(refused("the recipe starts or reaches its own services, and there is no terminal to ask"));
     }
     if confirm("Use these services?", output)? {
         return Ok(());
@@ -90,7 +91,7 @@ fn describe_services(part: &RecipeNode) -> Vec<String> {
     std::iter::once(head).chain(lines.into_iter().map(|line| format!("  {line}"))).collect()
 }
 
-/// A file among the user's own settings, or one of a project that is trusted exactly as it is.
+/// Returns true if the file is in the user's settings, or is part of a project that is trusted in its current state.
 fn is_own(recipe: &Recipe, folders: &Folders) -> bool {
     let below = |folder: &Path| folder.canonicalize().is_ok_and(|folder| recipe.path.starts_with(folder));
     if below(&folders.config) {

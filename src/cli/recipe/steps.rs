@@ -1,4 +1,4 @@
-//! The run of a recipe: a turn, the form of its answer, the checks, and all of it anew if they fail.
+//! Runs a recipe: a turn, validation of the answer, the checks, and a new attempt if they fail.
 
 use std::sync::Arc;
 
@@ -19,35 +19,35 @@ use crate::recipe::ResponseSchema;
 use crate::session::Session;
 use crate::tool::{CallContext, ToolOutcome};
 
-/// How often an answer that does not fit is asked for again.
+/// How often the model is asked to correct an answer that does not match the schema.
 const MAX_CORRECTIONS: usize = 3;
 
-/// Where a recipe is run: `skein run`, or a tool of another recipe.
+/// The environment of a recipe: `skein run`, or a tool call of another recipe.
 pub(in super::super) trait Stage: Send + Sync {
-    /// A new session.
+    /// Opens a new session.
     fn open(&self) -> BoxFuture<'_, Result<Arc<Session>, CommandError>>;
 
-    /// A turn of it to its end, and whether it came to that by itself.
+    /// Runs a turn to its end. The flag is false if the time limit ended it.
     fn turn<'a>(
         &'a self,
         live: &'a Arc<Session>,
         prompt: Vec<Content>,
     ) -> BoxFuture<'a, Result<(TurnEnd, bool), CommandError>>;
 
-    /// Something that whoever waits wants to know.
+    /// Shows a notice to the user.
     fn notify(&self, text: &str);
 
     fn cancel(&self) -> CancellationToken;
 }
 
-/// What came of it.
+/// The result of a recipe.
 pub(in super::super) struct RecipeOutcome {
     pub(in super::super) live: Arc<Session>,
     pub(in super::super) end: TurnEnd,
     pub(in super::super) in_time: bool,
-    /// The answer, if it has a form.
+    /// The parsed answer, if the recipe has a `json_schema`.
     pub(in super::super) structured: Option<Value>,
-    /// Why the recipe failed although the turn did not.
+    /// Why the recipe failed although the turn succeeded.
     pub(in super::super) failed: Option<CommandError>,
 }
 
@@ -56,13 +56,13 @@ impl RecipeOutcome {
         Self { live, end, in_time, structured: None, failed: None }
     }
 
-    /// The model has said what it wanted to say.
+    /// Returns true if the model finished its answer.
     fn has_answer(&self) -> bool {
         self.in_time && matches!(self.end.ending, StopReason::EndTurn | StopReason::MaxTokens)
     }
 }
 
-/// A recipe with its values filled in.
+/// A recipe with its parameters filled in.
 #[derive(Debug)]
 pub(super) struct FilledRecipe {
     pub(super) file: RecipeFile,
@@ -79,7 +79,7 @@ impl FilledRecipe {
         self.form.is_some() || self.file.retry.is_some()
     }
 
-    /// What the model is told: how to work, what to do, and what the answer looks like.
+    /// Returns the prompt for the model: instructions, task, and the format of the answer.
     pub(super) fn prompt(&self, typed: Vec<Content>) -> Vec<Content> {
         let file = &self.file;
         let told = |text: &Option<String>| text.as_deref().map(str::trim).unwrap_or_default().to_owned();
@@ -95,7 +95,7 @@ impl FilledRecipe {
         prompt
     }
 
-    /// Runs it until its checks succeed, or it has been begun anew often enough.
+    /// Runs the recipe until its checks succeed or `max_retries` is reached. Each retry starts in a new session.
     pub(super) async fn run(
         &self,
         first: Arc<Session>,
@@ -131,12 +131,12 @@ impl FilledRecipe {
                 }
             }
             again += 1;
-            stage.notify(&format!("beginning anew, {again} of {}", retry.max_retries));
+            stage.notify(&format!("starting again, {again} of {}", retry.max_retries));
             live = stage.open().await?;
         }
     }
 
-    /// One turn, and as many more as it takes until the answer has its form.
+    /// Runs one turn, and asks for corrections until the answer matches the schema.
     async fn attempt(
         &self,
         live: Arc<Session>,
@@ -150,7 +150,7 @@ impl FilledRecipe {
             if !done.has_answer() {
                 break;
             }
-            // A blocking thread: an answer can be made such that checking it takes long.
+            // Use a blocking thread: an answer can be crafted so that validation takes long.
             let (form, answer) = (form.clone(), done.live.last_answer());
             let read = tokio::task::spawn_blocking(move || form.read(&answer)).await;
             let reason = match read.unwrap_or_else(|error| Err(error.to_string())) {
@@ -177,18 +177,18 @@ impl FilledRecipe {
     }
 }
 
-/// A recipe whose services did not start would do something else than it says.
+/// Fails if a service of the recipe did not start: without it, the recipe would do something else.
 fn is_whole(binding: &Binding, needed: &[ServiceName]) -> Result<(), CommandError> {
     match binding.missing_services().iter().find(|absent| needed.contains(&absent.service)) {
         Some(absent) => {
-            let problem = format!("the recipe's service `{}` is not there: {}", absent.service, absent.reason);
+            let problem = format!("the recipe's service `{}` is unavailable: {}", absent.service, absent.reason);
             Err(CommandError::work(problem, "correct the extension, or what it needs on this machine"))
         }
         None => Ok(()),
     }
 }
 
-/// Checks are commands, so a mode that has no shell cannot be held to them.
+/// Fails if the recipe has checks and the mode has no shell to run them.
 pub(super) fn shell_is_there(retries: bool, mode: &ModeId, plan: &Plan) -> Result<(), CommandError> {
     let admitted = plan.mode(mode).zip(plan.service("developer"));
     let admitted = admitted.is_some_and(|((_, scope), entry)| scope.admits(entry, "shell").is_ok());
@@ -199,7 +199,7 @@ pub(super) fn shell_is_there(retries: bool, mode: &ModeId, plan: &Plan) -> Resul
     Err(CommandError::usage(problem, "choose a mode that has one, as goose/assistant"))
 }
 
-/// The first check that does not succeed, and how it ended.
+/// Returns the first check that fails, and how it ended. `None` if all succeed.
 async fn first_failed_check(
     retry: &Retry,
     live: &Session,
@@ -215,7 +215,7 @@ async fn first_failed_check(
     Ok(None)
 }
 
-/// A command of the recipe goes the way of every call: rules and consent hold for it.
+/// Runs a command of the recipe as a normal tool call, so that rules and consent apply.
 async fn shell(
     command: &str,
     seconds: Option<u64>,
@@ -235,7 +235,7 @@ async fn shell(
     if outcome.refused { Err(CommandError::Refused { tool: name }) } else { Ok(outcome) }
 }
 
-/// How a command ended stands last.
+/// Returns the last line of the output, which has the result of the command.
 fn last_line(outcome: &ToolOutcome) -> String {
     display_line(outcome.all_text().lines().last().unwrap_or_default())
 }

@@ -1,7 +1,7 @@
-//! Sub-recipes as tools: each is run in a session of its own, with the same consent, and its answer is the tool's.
+//! Provides sub-recipes as tools: each call runs in a child session with the same asker, and its answer is the result.
 //!
-//! Invariant: a sub-recipe may do no more than the recipe that runs it: its approval is that of the session which calls
-//! it, and whatever it does goes through a binding of its own.
+//! Invariant: a sub-recipe may do no more than its recipe. It inherits the approval level of the calling session, and
+//! all its calls go through its own binding.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -27,22 +27,22 @@ use crate::services::{BuiltinRegistry, InlineTools};
 use crate::session::Session;
 use crate::tool::{CallContext, ToolCall, ToolHints, ToolOutcome, ToolSpec};
 
-/// The service that the tools belong to.
+/// Name of the service that provides the tools.
 const SERVICE: &str = "subrecipe";
-/// Which recipe's sub-recipes it offers, in its settings.
+/// Setting of the service: the index of the recipe whose sub-recipes it provides.
 const OF: &str = "of";
-/// A sub-recipe may take its time.
+/// Time limit of a sub-recipe, which may run for hours.
 const LONGEST: ManifestDuration = ManifestDuration::seconds(24 * 60 * 60);
 
-/// A recipe among those that one is made of.
+/// A recipe or sub-recipe in a [`RecipeTree`].
 pub(super) struct RecipeNode {
     pub(super) recipe: Recipe,
     pub(super) mode: ModeId,
-    /// What comes with its session.
+    /// Services added to its session.
     pub(super) services: Vec<Arc<ServiceEntry>>,
-    /// Its sub-recipes, as places in [`Parts`].
+    /// Its sub-recipes, as indexes into [`RecipeTree`].
     subs: Vec<usize>,
-    /// One for each sub-recipe that is not run twice at once.
+    /// A lock for each sub-recipe, used if it must not run concurrently.
     alone: Vec<tokio::sync::Mutex<()>>,
 }
 
@@ -51,19 +51,19 @@ impl RecipeNode {
         self.recipe.file.retry.is_some()
     }
 
-    /// The services that it cannot do without.
+    /// Returns the services that the recipe requires.
     pub(super) fn service_names(&self) -> Vec<ServiceName> {
         self.services.iter().map(|entry| entry.manifest.name.clone()).collect()
     }
 }
 
-/// A recipe and all that it is made of; itself first.
+/// A recipe with all its sub-recipes; the recipe itself is first.
 pub(super) struct RecipeTree {
     all: Arc<Vec<RecipeNode>>,
     around: Arc<OnceLock<RunContext>>,
 }
 
-/// What is known once services run.
+/// Context that exists only once services run.
 pub(super) struct RunContext {
     pub(super) front: Arc<TerminalNotifier>,
     pub(super) orchestrator: Orchestrator,
@@ -84,7 +84,7 @@ impl ActiveRecipe {
 }
 
 impl RecipeTree {
-    /// The recipe itself runs in `mode`, filled in as `file`.
+    /// Builds the tree. The recipe itself runs in `mode`, with its values filled in as `file`.
     pub(super) fn of(recipe: &Recipe, file: &RecipeFile, mode: &ModeId, plan: &Plan) -> Result<Self, CommandError> {
         let mut all = Vec::new();
         add(recipe, Some(file), mode, plan, &mut all)?;
@@ -100,7 +100,7 @@ impl RecipeTree {
     }
 
     pub(super) fn settle(&self, around: RunContext) {
-        // It is said once, before any of them can be called.
+        // Set once, before any sub-recipe can be called.
         drop(self.around.set(around));
     }
 
@@ -115,7 +115,7 @@ impl RecipeTree {
     }
 }
 
-/// Adds a recipe and those below it, and says where it stands.
+/// Adds a recipe and its sub-recipes, and returns its index.
 fn add(
     recipe: &Recipe,
     file: Option<&RecipeFile>,
@@ -131,7 +131,7 @@ fn add(
     let alone = recipe.subs.iter().map(|_| tokio::sync::Mutex::default()).collect();
     all.push(RecipeNode { recipe: recipe.clone(), mode: mode.clone(), services: brought, subs: Vec::new(), alone });
     for sub in &recipe.subs {
-        // A part can do no more than the whole.
+        // A sub-recipe uses its parent's mode and can do no more than its parent.
         let sub = add(sub, None, mode, plan, all)?;
         all[place].subs.push(sub);
     }
@@ -146,7 +146,7 @@ fn add(
     Ok(place)
 }
 
-/// Which services a sub-recipe needs follows from none of its values.
+/// Fills the recipe with empty values. The services of a sub-recipe do not depend on its values.
 fn without_values(recipe: &Recipe) -> Result<RecipeFile, CommandError> {
     let nothing = recipe.file.parameters.iter().map(|parameter| (parameter.key.0.clone(), String::new()));
     let folder = (FOLDER.to_owned(), recipe.folder().display().to_string());
@@ -154,7 +154,7 @@ fn without_values(recipe: &Recipe) -> Result<RecipeFile, CommandError> {
     filled.map_err(|reason| CommandError::usage(format!("{}: {reason}", recipe.text.file), "correct the recipe"))
 }
 
-/// The tools of one recipe.
+/// The tools of one recipe: its sub-recipes.
 struct SubRecipes {
     all: Arc<Vec<RecipeNode>>,
     around: Arc<OnceLock<RunContext>>,
@@ -178,7 +178,7 @@ impl InlineTools for SubRecipes {
                 description: sub.description.clone().unwrap_or_else(|| recipe.file.description.clone()),
                 input_schema: Arc::new(schema(recipe, &sub.values)),
                 output_schema: None,
-                // To run it changes nothing; what it does is asked about where it is done.
+                // Starting a sub-recipe changes nothing; its own calls are subject to consent.
                 hints: ToolHints { read_only: Some(true), ..ToolHints::default() },
                 meta: None,
             })
@@ -222,7 +222,7 @@ impl SubRecipes {
                 return Err(format!("`{key}` is decided by the recipe"));
             }
         }
-        // A model must not reach with this what its file tools do not reach.
+        // Limit files to the session's folder: a model must not reach files that its file tools cannot.
         let values = part.recipe.values(&given, |name| file_below(name, &context.session.cwd));
         let values = values.map_err(|wrong| wrong.join("; "))?;
         let ready = part.recipe.fill(&values).and_then(FilledRecipe::new)?;
@@ -249,7 +249,7 @@ fn outcome(done: RecipeOutcome) -> Result<ToolOutcome, String> {
     }
 }
 
-/// The parameters that the recipe leaves to the agent.
+/// Returns the input schema: the parameters whose values the recipe does not fix.
 fn schema(recipe: &Recipe, fixed: &BTreeMap<String, Scalar>) -> Map<String, Value> {
     let mut properties = Map::new();
     let mut required = Vec::new();
@@ -274,11 +274,11 @@ fn schema(recipe: &Recipe, fixed: &BTreeMap<String, Scalar>) -> Map<String, Valu
     whole.as_object().cloned().unwrap_or_default()
 }
 
-/// The stage of a sub-recipe: a call of another one.
+/// Runs a sub-recipe inside a tool call of its parent.
 struct SubRecipeStage<'a> {
     part: &'a RecipeNode,
     around: &'a RunContext,
-    /// The session of the recipe that asked.
+    /// The session of the calling recipe.
     above: Weak<Session>,
     context: &'a CallContext,
 }
@@ -317,7 +317,7 @@ impl Stage for SubRecipeStage<'_> {
     }
 }
 
-/// Of a sub-recipe its tools are shown; what it says is for the recipe that asked.
+/// Shows the tool calls and notices of a sub-recipe. Its text goes only to the calling recipe.
 struct ToolEventsNotifier(Arc<TerminalNotifier>);
 
 impl Notifier for ToolEventsNotifier {

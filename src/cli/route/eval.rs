@@ -1,5 +1,4 @@
-//! The router on cases whose mode is known: how often it is right, how well it knows when it is not, and how long
-//! it takes.
+//! Evaluates the router on labelled cases: accuracy, confidence and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,10 +12,10 @@ use crate::ids::ModeId;
 use crate::orchestrator::route::parse_mode;
 use crate::router::{self, Router, THRESHOLD};
 
-/// Confusions that are printed; all of them are in the JSON.
+/// Maximum number of confusions to print; the JSON has all.
 const SHOWN: usize = 20;
 
-/// A prompt and where it belongs; nowhere if `None`.
+/// A prompt and its mode; `None` if it belongs to no mode.
 struct EvalCase {
     mode: Option<ModeId>,
     prompt: String,
@@ -86,17 +85,18 @@ fn read(file: &Path, plan: &Plan) -> Result<Vec<EvalCase>, CommandError> {
 #[derive(Debug, Default)]
 struct EvalMetrics {
     modes: usize,
-    /// Cases that have a mode, and how many of them were right, among the first three, sure, and right and sure.
+    /// Number of cases with a mode. The next four fields count those ranked first, ranked in the top three, above the
+    /// threshold, and both first and above it.
     within: usize,
     right: usize,
     among_three: usize,
     sure: usize,
     right_and_sure: usize,
-    /// Cases that belong nowhere, and those it was sure about all the same.
+    /// Number of cases without a mode; `wrongly_sure` counts those above the threshold.
     outside: usize,
     wrongly_sure: usize,
     auroc: Option<f64>,
-    /// (wanted, got) and how often, the most frequent first.
+    /// Pairs of expected and chosen mode with their counts, the most frequent first.
     confusion: Vec<((ModeId, ModeId), usize)>,
     learning: Duration,
     each: Duration,
@@ -136,7 +136,8 @@ fn measure(router: &Router, cases: &[EvalCase], learning: Duration) -> EvalMetri
     measured
 }
 
-/// How often a case that has a mode is surer than one that has none; a tie is half.
+/// Returns the probability that a case with a mode has a higher confidence than one without; a tie counts half. `None`
+/// if either set is empty.
 fn auroc(inside: &[f64], outside: &[f64]) -> Option<f64> {
     if inside.is_empty() || outside.is_empty() {
         return None;

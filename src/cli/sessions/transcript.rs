@@ -1,6 +1,7 @@
-//! A stored session as people and programs read it.
+//! Formats a stored session for people and programs.
 //!
-//! Events are `agents::Event`; one that this skein cannot read (of another version, or damaged) is shown as such.
+//! Events are `agents::Event`. An event that cannot be parsed, because it is damaged or of another version, is shown as
+//! unreadable.
 
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -12,14 +13,14 @@ use crate::conversation::{Content, Message, MessagePart, Role};
 use crate::store::{StoredEvent, StoredSession};
 use crate::text::escape_json;
 
-/// How much of a tool's arguments or answer is read at a glance.
+/// Maximum characters of a tool's arguments or result to show.
 const GLANCE: usize = 160;
 
-/// One thing that a reader sees.
+/// An item of the transcript.
 enum TranscriptItem {
-    /// Said by the user.
+    /// Text of the user.
     Prompt(String),
-    /// Said by the agent.
+    /// Text of the agent.
     Answer(String),
     Call {
         name: String,
@@ -30,7 +31,7 @@ enum TranscriptItem {
         is_error: bool,
         text: String,
     },
-    /// What is neither.
+    /// A remark about anything else.
     Remark(String),
 }
 
@@ -50,7 +51,7 @@ fn items_of(event: Event) -> Vec<TranscriptItem> {
         Event::External { means, .. } => means.into_iter().flat_map(items_of).collect(),
         Event::ExternalSessionOpened { agent, .. } => {
             vec![TranscriptItem::Remark(format!(
-                "from here on the agent outside `{agent}` has a session of its own for this one"
+                "from here on the external agent `{agent}` has its own session for this one"
             ))]
         }
         Event::Message { message } => message_items(&message),
@@ -65,13 +66,13 @@ fn items_of(event: Event) -> Vec<TranscriptItem> {
             vec![TranscriptItem::Remark(format!("from here on a summary stands for the first {messages} messages"))]
         }
         Event::Undone { .. } => {
-            vec![TranscriptItem::Remark("the last prompt and its answer were taken back".to_owned())]
+            vec![TranscriptItem::Remark("the last prompt and its answer were undone".to_owned())]
         }
         Event::TurnEnded { end } => stop_text(end.ending).map(TranscriptItem::Remark).into_iter().collect(),
     }
 }
 
-/// Tool uses and results in a message are told by the events of their calls.
+/// Returns the text of a message. Tool uses and results are left out, because the events of their calls show them.
 fn message_items(message: &Message) -> Vec<TranscriptItem> {
     let text: Vec<_> = message
         .parts
@@ -93,7 +94,7 @@ fn message_items(message: &Message) -> Vec<TranscriptItem> {
         .collect();
     let text = text.join("");
     let beside: usize = message.injections().map(str::len).sum();
-    let remark = format!("beside this prompt skein told the model {beside} bytes; `sessions export` has them");
+    let remark = format!("with this prompt skein sent the model {beside} bytes; `sessions export` has them");
     let mut items: Vec<_> = (beside > 0).then_some(TranscriptItem::Remark(remark)).into_iter().collect();
     match message.role {
         _ if text.trim().is_empty() => {}
@@ -103,7 +104,7 @@ fn message_items(message: &Message) -> Vec<TranscriptItem> {
     items
 }
 
-/// Why, if it is not as usual.
+/// Returns why the turn ended. `None` for a normal end.
 fn stop_text(ending: StopReason) -> Option<String> {
     match ending {
         StopReason::EndTurn => None,
@@ -134,7 +135,7 @@ fn about(session: &StoredSession) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// For a terminal.
+/// Prints a summary of the session to the terminal.
 pub(super) fn show(session: &StoredSession, events: &[StoredEvent], output: &mut CommandOutput) {
     let title = session.title.as_deref().map_or_else(|| "(no title)".to_owned(), display_line);
     output.line(&format!("{BOLD}{}{BOLD:#}  {title}", session.id));
@@ -160,7 +161,7 @@ pub(super) fn show(session: &StoredSession, events: &[StoredEvent], output: &mut
     }
 }
 
-/// For people, whole.
+/// Formats the whole session as Markdown.
 pub(super) fn markdown(session: &StoredSession, events: &[StoredEvent]) -> String {
     let title = session.title.as_deref().map_or_else(|| format!("Session {}", session.id), display_line);
     let mut text = format!("# {title}\n\n- session: {}\n", session.id);
@@ -186,15 +187,15 @@ pub(super) fn markdown(session: &StoredSession, events: &[StoredEvent]) -> Strin
     text
 }
 
-/// A block that nothing in the text can end.
+/// Returns a code block with a fence that the text cannot close.
 fn code_block(language: &str, text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(3.max(longest + 1));
     format!("{fence}{language}\n{}\n{fence}\n", display_lines(text))
 }
 
-/// For programs, with every byte of every event: its JSON is copied, not read and written anew, which could change
-/// its numbers.
+/// Formats the session as JSON with every byte of every event. Copies the stored JSON, because parsing and writing it
+/// could change numbers.
 pub(super) fn json(session: &StoredSession, events: &[StoredEvent]) -> String {
     let events: Vec<_> = events
         .iter()

@@ -1,5 +1,5 @@
-//! What a project would have Skein use, in lines that a person decides by: the programs, whom they replace, what of the
-//! user's environment they are given, and the rules.
+//! Describes what a project would have Skein use: its programs, the manifests they replace, the user's variables they
+//! receive, and the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use crate::manifest::{
 };
 use crate::trust::{FileChange, ProjectFiles, TrustStore};
 
-/// The files, and above all the programs they would start. What a project says is shown without anything
-/// that would steer the terminal: it must not be able to hide what one is asked to trust.
+/// Prints the project's files and, above all, the programs they would start. Escapes control characters, so that a
+/// project cannot hide what the user is asked to trust.
 pub(super) fn describe(project: &ProjectFiles, store: &TrustStore, folders: &Folders, output: &mut CommandOutput) {
     let root = Root::Snapshot { files: project.files.clone(), shown: String::new() };
     let (manifests, _) = manifest::load(&[(Layer::Project, root)]);
@@ -37,7 +37,7 @@ pub(super) fn describe(project: &ProjectFiles, store: &TrustStore, folders: &Fol
     lines.iter().for_each(|line| output.aside(&format!("{}\n", printable(line))));
 }
 
-/// Whether Skein would refuse to start with these files.
+/// Returns a warning if these files would keep Skein from starting.
 fn errors(project: &ProjectFiles, folders: &Folders) -> Option<String> {
     let user = Root::Disk { path: folders.config.clone(), shown: String::new() };
     let without = [(Layer::Builtin, Root::Builtin), (Layer::User, user.clone())];
@@ -54,7 +54,7 @@ fn errors(project: &ProjectFiles, folders: &Folders) -> Option<String> {
     })
 }
 
-/// What is another since the project was trusted, if it ever was.
+/// Returns the changes since the project was trusted, if it ever was.
 fn changes(project: &ProjectFiles, store: &TrustStore) -> Vec<String> {
     let changes = store.changes(project);
     let head = (!changes.is_empty()).then(|| "since it was trusted:".to_owned());
@@ -69,7 +69,7 @@ fn changes(project: &ProjectFiles, store: &TrustStore) -> Vec<String> {
 fn service_lines(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) -> Vec<String> {
     let name = &service.manifest.name;
     let mut lines = access_lines(service);
-    // A server of .mcp.json with a built-in name is left out.
+    // A server of `.mcp.json` with a built-in name is ignored.
     if builtin.services.contains_key(name.as_str()) && service.path == DocumentPath::root() {
         lines.push(format!("service {name} changes the built-in service of that name"));
     }
@@ -79,7 +79,7 @@ fn service_lines(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) 
     lines
 }
 
-/// The program or the address, and what of the user's environment it is given.
+/// Returns the program or URL of a service, and the user's variables it receives.
 pub(in super::super) fn access_lines(service: &ServiceEntry) -> Vec<String> {
     let name = &service.manifest.name;
     let transport = &service.manifest.transport;
@@ -110,7 +110,7 @@ fn agent_lines(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec
     lines
 }
 
-/// A command line, with the variables it is given as the file has them: `BASH_ENV=x.sh` says as much as a program.
+/// Formats a command line with the variables that it sets, because `BASH_ENV=x.sh` can run code just as a program does.
 fn program(command: &str, args: &[String], env: &BTreeMap<String, String>) -> String {
     let mut text = [&[command.to_owned()], args].concat().join(" ");
     if !env.is_empty() {
@@ -120,13 +120,14 @@ fn program(command: &str, args: &[String], env: &BTreeMap<String, String>) -> St
     text
 }
 
-/// A value that could be taken for more than one is put into quotes.
+/// Quotes a value that could be read as more than one.
 fn quote(value: &str) -> String {
     let plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || ",()\"".contains(c));
     if plain { value.to_owned() } else { format!("{value:?}") }
 }
 
-/// Which of the user's variables something is given: a key may be among them, and an address is where it goes.
+/// Returns the user's variables that a service or agent receives: they may contain keys, and a URL decides where they
+/// are sent.
 fn variables_line(whom: &str, transport: &impl serde::Serialize, inherited: &[VariableName]) -> Option<String> {
     let text = serde_json::to_string(transport).unwrap_or_default();
     let inherited = inherited.iter().map(|VariableName(name)| name.as_str());
@@ -135,7 +136,7 @@ fn variables_line(whom: &str, transport: &impl serde::Serialize, inherited: &[Va
     (!names.is_empty()).then(|| format!("{whom} is given your variables: {}", names.join(", ")))
 }
 
-/// What a mode is told and may use.
+/// Describes the tools, prompt and approval level of a mode.
 fn mode(mode: &Mode) -> String {
     let groups: Vec<_> = mode.tool_groups.iter().map(|group| group.group().as_str()).collect();
     let tools = if groups.is_empty() { "none".to_owned() } else { groups.join(", ") };
@@ -144,7 +145,7 @@ fn mode(mode: &Mode) -> String {
     format!("tools {tools}{prompt}{approval}")
 }
 
-/// What a project's config would change.
+/// Describes the changes that a project's config makes.
 fn rules(config: &Config) -> Vec<String> {
     let mut rules = Vec::new();
     if let Some(approval) = config.approval {

@@ -1,4 +1,4 @@
-//! Rules about agents and modes: what they may ask for, and what their tool groups mean.
+//! Checks agents and modes: their dependencies, and the meaning of their tool groups.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use crate::manifest::{
 };
 use crate::sandbox::{self, PROTECTED_EXAMPLES};
 
-/// A pattern for file names needs no more; a larger one is a mistake or an attack.
+/// The size limit of a compiled regex. A pattern for file names needs less; a larger one is a mistake or an attack.
 const MAX_REGEX: usize = 256 * 1024;
 
 impl<'a> Checks<'a> {
@@ -107,7 +107,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// The services a mode asks for that exist and that it may have.
+    /// Returns the services of a mode's dependencies that exist and that it may use.
     fn dependencies(
         &mut self,
         id: &ModeId,
@@ -123,7 +123,7 @@ impl<'a> Checks<'a> {
             if !usable {
                 continue;
             }
-            // An internal mode stays when its agent is overridden, so it answers to the built-in file.
+            // An internal mode stays when its agent is overridden, so the built-in file's declarations apply to it.
             if !declared.contains(name) && !mode.mode.internal {
                 self.error(
                     "E105",
@@ -137,7 +137,7 @@ impl<'a> Checks<'a> {
         services
     }
 
-    /// True if the name is one the graph can use: it exists, or is optional.
+    /// Returns true if the graph can use the dependency: it exists or is optional.
     fn dependency(
         &mut self,
         who: &str,
@@ -231,7 +231,7 @@ impl<'a> Checks<'a> {
         scope
     }
 
-    /// What a group's name means for a mode that needs these services; reports one that means nothing.
+    /// Resolves the name of a group for a mode with these dependencies; reports a name without a meaning.
     fn meaning(
         &mut self,
         id: &ModeId,
@@ -289,12 +289,12 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// A shell can write whatever a `files` rule forbids, and edit without `edit`: people should know.
+    /// Notes that a shell can bypass a `files` rule, and can edit without `edit`.
     fn command_power(&mut self, id: &ModeId, mode: &'a ModeEntry) {
         let groups = &mode.mode.tool_groups;
         let Some(position) = groups.iter().position(|entry| entry.group().as_str() == "command") else { return };
         let problem = if groups.iter().any(|entry| entry.files().is_some()) {
-            format!("mode `{}` has `command` beside a `files` rule: its shell can write other files too", id.mode)
+            format!("mode `{}` has `command` next to a `files` rule: its shell can write other files too", id.mode)
         } else if !groups.iter().any(|entry| entry.group().as_str() == "edit") {
             format!("mode `{}` has `command` without `edit`: its shell can still write files", id.mode)
         } else {
@@ -308,7 +308,7 @@ impl<'a> Checks<'a> {
         ));
     }
 
-    /// What is read can leave in the URLs that are fetched: people should know.
+    /// Notes that file contents can leave in the URLs that a mode fetches.
     fn read_and_fetch(&mut self, id: &ModeId, mode: &'a ModeEntry) {
         let groups = &mode.mode.tool_groups;
         let position = |name: &str| groups.iter().position(|entry| entry.group().as_str() == name);
@@ -321,7 +321,7 @@ impl<'a> Checks<'a> {
         ));
     }
 
-    /// An edit of a protected path can run programs in a mode without a shell. With one there is nothing to add.
+    /// Notes that an edit of a protected path can run programs in a mode without a shell. A shell can run them anyway.
     fn edit_power(&mut self, id: &ModeId, mode: &'a ModeEntry) {
         let groups = &mode.mode.tool_groups;
         if groups.iter().any(|entry| entry.group().as_str() == "command") {
@@ -329,7 +329,7 @@ impl<'a> Checks<'a> {
         }
         for (position, entry) in groups.iter().enumerate().filter(|(_, entry)| entry.group().as_str() == "edit") {
             let pattern = entry.files().map(|files| RegexBuilder::new(files).size_limit(MAX_REGEX).build());
-            // A pattern that is wrong is reported elsewhere.
+            // An invalid pattern is reported elsewhere.
             let Ok(pattern) = pattern.transpose() else { continue };
             let reaches = |path: &&&str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(path));
             let Some(path) = PROTECTED_EXAMPLES.iter().find(reaches) else { continue };
@@ -343,7 +343,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// A service that is started and of which no tool can be used was probably meant otherwise.
+    /// Warns about a service that starts although the mode can use none of its tools.
     fn admits_something(&mut self, id: &ModeId, mode: &'a ModeEntry, scope: &ToolScope) {
         for (index, dependency) in mode.mode.dependencies.iter().enumerate() {
             let Some(service) = self.manifests.services.get(dependency.name()) else { continue };
@@ -370,7 +370,7 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// The last line of what the parser says; those before it repeat the pattern.
+/// Returns the last line of the parser's message; the lines before it repeat the pattern.
 fn reason(error: &regex::Error) -> String {
     match error {
         regex::Error::CompiledTooBig(_) => "it grows too large".to_owned(),
@@ -383,7 +383,7 @@ fn reason(error: &regex::Error) -> String {
 }
 
 fn admits_any(scope: &ToolScope, service: &ServiceEntry) -> bool {
-    // A built-in service without groups has no tools: there is nothing to admit.
+    // A built-in service without groups has no tools to admit.
     let without_tools =
         service.manifest.groups.is_empty() && matches!(service.manifest.transport, Transport::Builtin(_));
     without_tools

@@ -1,10 +1,10 @@
-//! Rules about services: what they require, the groups they declare, the values they are started with.
+//! Checks services: their requirements, their declared groups, and the values they start with.
 
 use super::Checks;
 use super::values::ValueOrigin;
 use crate::manifest::{Requires, ServiceEntry, Transport};
 
-/// Names in a mode's `tool_groups` that have a meaning of their own.
+/// Names with a special meaning in a mode's `tool_groups`.
 const RESERVED: [&str; 2] = ["none", "mcp"];
 
 impl<'a> Checks<'a> {
@@ -12,8 +12,7 @@ impl<'a> Checks<'a> {
         for entry in self.manifests.services.values() {
             let name = &entry.manifest.name;
             if RESERVED.contains(&name.as_str()) {
-                let problem =
-                    format!("a service cannot be called `{name}`: as a group the name has a meaning of its own");
+                let problem = format!("a service cannot be called `{name}`: the name is reserved for a group");
                 self.error("E107", entry.source.place(&entry.path.key("name")), problem, "choose another name");
             }
             self.requires(entry);
@@ -52,7 +51,7 @@ impl<'a> Checks<'a> {
             self.declared_groups.insert(group.as_str());
             let at = || entry.source.key_place(&entry.path.key("groups").key(group.as_str()));
             if RESERVED.contains(&group.as_str()) {
-                let problem = format!("`{group}` is no group a service can declare: it has a meaning of its own");
+                let problem = format!("`{group}` is no group a service can declare: the name is reserved");
                 self.error("E107", at(), problem, "choose another name for the group");
             } else if group.as_str() != entry.manifest.name.as_str()
                 && self.manifests.services.contains_key(group.as_str())

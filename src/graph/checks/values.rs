@@ -1,4 +1,4 @@
-//! Values that are handed to a process or a server: `${env:NAME}` is the one placeholder, and the one way to a
+//! Checks values that a process or server receives. `${env:NAME}` is the only placeholder, and the only way to pass a
 //! secret.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use super::Checks;
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::manifest::{DocumentPath, LOADERS, Placeholder, SourceFile};
 
-/// Whose values they are, and where they stand.
+/// The owner of the values and their location.
 pub(super) struct ValueOrigin<'a> {
     pub(super) who: String,
     pub(super) source: &'a SourceFile,
@@ -31,7 +31,7 @@ impl Checks<'_> {
         }
     }
 
-    /// A variable that loads code is refused wherever a manifest names one.
+    /// Reports a variable that makes a process load code.
     pub(super) fn loader(&mut self, name: &str, at: impl FnOnce() -> SourceLocation) {
         if LOADERS.contains(&name) {
             let problem = format!("`{name}` loads code that the manifest does not show");
@@ -46,7 +46,7 @@ impl Checks<'_> {
             if looks_secret(name) && !value.is_empty() && !value.contains("${env:") {
                 let mut place = origin.source.key_place(&at);
                 if let Some(span) = &mut place.span {
-                    // The line is shown up to the key, so that the report does not repeat the secret.
+                    // Cut the line after the key, so that the report does not repeat the secret.
                     span.text = span.text.chars().take(span.column - 1 + span.width).chain(": …".chars()).collect();
                 }
                 self.found.push(Diagnostic::warning(

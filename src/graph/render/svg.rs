@@ -1,5 +1,5 @@
-//! The graph drawn by hand, so that no drawing program is needed: agents as cards with their modes as rows on
-//! the left, services on the right, an edge in the service's colour for every need.
+//! Draws the graph without an external program. Agents are cards with their modes as rows on the left, services are on
+//! the right, and each dependency is an edge in the service's colour.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::manifest::{Readiness, ServiceEntry};
 
 const MARGIN: f64 = 32.0;
 const TITLE: f64 = 64.0;
-/// Room left of the cards for the delegation arrows.
+/// Space left of the cards for the delegation arrows.
 const DELEGATES: f64 = 72.0;
 const CARD: f64 = 300.0;
 const CARD_HEAD: f64 = 40.0;
@@ -24,7 +24,7 @@ const BOX_HEIGHT: f64 = 42.0;
 const BOX_GAP: f64 = 14.0;
 const LEGEND: f64 = 44.0;
 
-/// Distinct on white and for most colour-blind readers; services take them in turn.
+/// Distinct on white and for most colour-blind readers. Services use them in turn.
 const COLOURS: [&str; 10] =
     ["#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#0891b2", "#65a30d", "#dc2626", "#4f46e5", "#92400e"];
 
@@ -81,17 +81,17 @@ pub(super) fn draw(plan: &Plan) -> String {
     out
 }
 
-/// Where each card and each row ends up.
+/// The position of each card and each row.
 struct Rows {
     cards: BTreeMap<AgentName, (f64, f64)>,
-    /// The middle of each mode's row.
+    /// The vertical middle of each mode's row.
     modes: BTreeMap<Node, f64>,
     bottom: f64,
 }
 
 fn place_modes(plan: &Plan) -> Rows {
     let mut rows = Rows { cards: BTreeMap::new(), modes: BTreeMap::new(), bottom: MARGIN + TITLE };
-    // The agents that delegate stand above those they delegate to.
+    // Agents that delegate come above those they delegate to.
     let mut agents: Vec<_> = plan.agents().collect();
     agents.sort_by_key(|agent| agent.manifest.delegates.is_empty());
     for agent in agents {
@@ -107,7 +107,7 @@ fn place_modes(plan: &Plan) -> Rows {
     rows
 }
 
-/// Services near the modes that need them, so that few edges cross; those nobody asks for come last.
+/// Sorts services close to the modes that need them, so that few edges cross. Unused services come last.
 fn order_services<'a>(plan: &'a Plan, modes: &BTreeMap<Node, f64>) -> Vec<&'a ServiceEntry> {
     let mut services: Vec<_> = plan
         .services()
@@ -239,9 +239,9 @@ fn draw_requires(out: &mut String, plan: &Plan, tops: &BTreeMap<&ServiceName, (f
     }
 }
 
-/// Titles are other people's text: cut to fit, and made safe for XML.
+/// Truncates a title, which is third-party text, and escapes it for XML.
 fn shorten(text: &str, length: usize) -> String {
-    // Two characters that are not control characters are forbidden in XML all the same.
+    // XML also forbids these two characters, although they are not control characters.
     let allowed = |c: &char| !c.is_control() && !matches!(c, '\u{FFFE}' | '\u{FFFF}');
     let mut short: String = text.chars().filter(allowed).take(length).collect();
     if text.chars().count() > length {

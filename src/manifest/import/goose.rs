@@ -1,4 +1,4 @@
-//! goose's `config.yaml`: extensions, provider and model, and what it may do without asking.
+//! Imports goose's `config.yaml`: extensions, provider, model and approval mode.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::ImportedConfig;
 use super::secrets::ImportedSecrets;
 use super::servers::{SSE, environment, headers, strings};
 
-/// goose's names of providers, and ours.
+/// goose's provider names, and Skein's.
 const PROVIDERS: [(&str, &str); 10] = [
     ("openai", "openai"),
     ("anthropic", "anthropic"),
@@ -23,7 +23,7 @@ const PROVIDERS: [(&str, &str); 10] = [
     ("xai", "xai"),
 ];
 
-/// Our name of a provider, by goose's.
+/// Returns Skein's name of a goose provider. `None` if Skein does not know it.
 pub fn goose_provider(theirs: &str) -> Option<&'static str> {
     PROVIDERS.iter().find(|(name, _)| *name == theirs).map(|(_, ours)| *ours)
 }
@@ -82,8 +82,8 @@ fn model(config: &Map<String, Value>, moved: &mut ImportedConfig) {
                 "Skein does not know it; if it speaks the OpenAI dialect, add it to `providers` (docs/models.md)",
             ),
         },
-        (Some(_), None) => moved.skip("GOOSE_PROVIDER", "there is no GOOSE_MODEL beside it"),
-        (None, Some(_)) => moved.skip("GOOSE_MODEL", "there is no GOOSE_PROVIDER beside it"),
+        (Some(_), None) => moved.skip("GOOSE_PROVIDER", "there is no GOOSE_MODEL next to it"),
+        (None, Some(_)) => moved.skip("GOOSE_MODEL", "there is no GOOSE_PROVIDER next to it"),
         (None, None) => {}
     }
 }
@@ -101,7 +101,7 @@ fn service(
         "stdio" => {
             let command = text("cmd").ok_or("it has no `cmd`")?;
             let mut env = environment(name.as_str(), value.get("envs"), secrets, moved)?;
-            // The values of these are in goose's keyring.
+            // goose keeps the values of these in its keyring.
             for variable in
                 value.get("env_keys").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
             {
@@ -134,7 +134,7 @@ fn service(
     Ok(manifest)
 }
 
-/// What there is instead.
+/// Names Skein's alternative.
 fn ours(name: &str) -> &'static str {
     match name {
         "developer" | "memory" | "todo" | "fetch" => "Skein has its own service of that name",

@@ -1,9 +1,9 @@
-//! JSON as editors write it: with comments, and with commas before a closing bracket.
+//! Converts JSON with comments and trailing commas, as editors write it, to plain JSON.
 
-/// The same text as plain JSON. Every line stays where it is, so that a mistake is reported in the right one.
+/// Returns the text as plain JSON. Keeps all lines, so that errors have the right line number.
 pub(super) fn without_comments(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
-    // Where the last comma stands, as long as only space and comments followed it.
+    // The position of the last comma, if only blanks and comments follow it.
     let mut comma = None;
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {

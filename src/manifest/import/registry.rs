@@ -1,5 +1,5 @@
-//! An entry of the registry of the Agent Client Protocol, read as an agent manifest. Packages of npm and PyPI are taken
-//! over; an archive is never fetched: its program is named, and where to get it is told.
+//! Converts an entry of the Agent Client Protocol registry to an agent manifest. Imports packages of npm and PyPI.
+//! Never downloads an archive: the manifest names its program, and a note names its address.
 
 use serde_json::{Map, Value, json};
 
@@ -9,15 +9,15 @@ use super::{SkippedItem, write_below};
 use crate::diagnostic::Diagnostic;
 use crate::ids::nearest;
 
-/// An agent manifest made of an entry.
+/// An agent manifest converted from a registry entry.
 #[derive(Debug)]
 pub struct RegistryAgent {
     pub name: String,
-    /// The manifest as a file.
+    /// The text of the manifest file.
     pub text: String,
-    /// What would be started.
+    /// The command that would be started.
     pub starts: String,
-    /// What is left to do by hand.
+    /// Steps that the user must do by hand.
     pub notes: Vec<String>,
     pub left_out: Vec<SkippedItem>,
 }
@@ -27,8 +27,8 @@ type RegistryResult<T> = Result<T, Box<Diagnostic>>;
 const KNOWN: [&str; 9] =
     ["id", "name", "version", "description", "distribution", "repository", "authors", "license", "icon"];
 
-/// Reads an `agent.json`, or out of the whole registry the agent with this id. `platform` is as the registry writes it:
-/// `linux-x86_64`. The agent is called `name`, or by its id.
+/// Converts an `agent.json`, or the agent with this id from the whole registry. `platform` is in the registry's form,
+/// such as `linux-x86_64`. The agent is named `name`, or by its id.
 pub fn read_registry(
     file: &str,
     text: &str,
@@ -54,7 +54,7 @@ pub fn read_registry(
     Ok(agent)
 }
 
-/// A mapping in the file, and where it stands.
+/// A mapping and its location in the file.
 struct RegistryEntry<'a> {
     fields: &'a Map<String, Value>,
     at: DocumentPath,
@@ -113,7 +113,7 @@ impl<'a> RegistryEntry<'a> {
         value_error(self.source, &self.at, format!("the field `{key}` is missing"), format!("add `\"{key}\": …`"))
     }
 
-    /// Text that must be there, and not be empty.
+    /// Returns a required, non-empty text field.
     fn text(&self, key: &str) -> RegistryResult<&'a str> {
         let value = self.fields.get(key).ok_or_else(|| self.missing(key))?;
         value.as_str().filter(|text| !text.trim().is_empty()).ok_or_else(|| self.type_error(key, "text"))
@@ -145,7 +145,7 @@ impl RegistryAgent {
         self.left_out.push(SkippedItem { what: what.to_owned(), reason: reason.to_owned() });
     }
 
-    /// What stands below `runtime.acp`, and what is said above it.
+    /// Returns the value of `runtime.acp`, and a comment to write above it.
     fn runtime(&mut self, distribution: &RegistryEntry<'_>, platform: &str) -> RegistryResult<(Value, Option<String>)> {
         let ways = ["npx", "uvx", "binary"];
         let mut given = ways.into_iter().filter(|way| distribution.fields.contains_key(*way));
@@ -199,7 +199,7 @@ impl RegistryAgent {
         Ok((with(json!({"command": command}), &args, env), Some(format!("{get}\n{put}"))))
     }
 
-    /// Arguments and variables, as each way to start it has them.
+    /// Returns the arguments and variables, which all distributions have in common.
     fn launch_options<'a>(
         &mut self,
         of: &RegistryEntry<'a>,
@@ -212,7 +212,7 @@ impl RegistryAgent {
         if of.fields.contains_key("env") {
             let values = of.child("env")?;
             for name in values.keys() {
-                // No placeholder is meant by a `$` here, and none may become one.
+                // The registry has no placeholders, and a `$` must not become one.
                 let value = values.fields.get(name).and_then(Value::as_str);
                 let value = value.ok_or_else(|| values.type_error(name, "text"))?;
                 if LOADERS.contains(&name) || value.contains("${") {
@@ -278,12 +278,12 @@ fn manifest_text(
     lines.push("runtime:".to_owned());
     lines.push("  acp:".to_owned());
     let remarks = remark.into_iter().flat_map(str::lines);
-    // A line of its own each: what another wrote must not leave its comment.
+    // Each line is a separate comment, so that third-party text cannot end the comment.
     lines.extend(remarks.map(|line| format!("    # {}", line.replace(char::is_control, " "))));
     write_below(runtime, 2, &mut lines);
     lines.push("modes:".to_owned());
     lines.push("  - slug: default".to_owned());
-    lines.push(format!("    description: {}", text(&format!("{title}, as it comes."))));
+    lines.push(format!("    description: {}", text(&format!("{title} with its defaults."))));
     lines.push("    tool_groups: []".to_owned());
     Ok(lines.join("\n") + "\n")
 }

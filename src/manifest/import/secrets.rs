@@ -1,9 +1,9 @@
-//! Keeps secrets out of what is carried over: a value is copied only if it is plainly none, and otherwise becomes
-//! `${env:NAME}`. Wrong the safe way round: a harmless value that has to be set again costs a line, a copied key more.
+//! Keeps secrets out of imported files. A value is copied only if it is clearly not a secret; otherwise it becomes
+//! `${env:NAME}`. An unnecessary variable costs the user one line, a copied key costs more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Parts of a name that say that its value is nobody else's business.
+/// Parts of a name that suggest that its value is secret.
 const TELLING: [&str; 13] = [
     "token",
     "secret",
@@ -20,13 +20,13 @@ const TELLING: [&str; 13] = [
     "pat",
 ];
 
-/// The variables so far.
+/// The variables found so far.
 #[derive(Default)]
 pub(super) struct ImportedSecrets {
-    /// What stood in their place, to tell two services with a `TOKEN` each apart; never shown.
+    /// The replaced values, to distinguish two services that each have a `TOKEN`. Never shown.
     values: BTreeMap<String, Option<String>>,
     used_by: BTreeMap<String, BTreeSet<String>>,
-    /// Variables that had a value to fall back on, which ours cannot have.
+    /// Variables whose default was dropped, because imported variables have none.
     pub(super) without_default: BTreeSet<String>,
 }
 
@@ -35,14 +35,14 @@ impl ImportedSecrets {
         self.used_by
     }
 
-    /// `${env:NAME}` for a value that lies elsewhere already.
+    /// Returns `${env:NAME}` for a value that is stored elsewhere.
     pub(super) fn reference(&mut self, service: &str, name: &str) -> String {
         self.values.entry(name.to_owned()).or_default();
         self.used_by.entry(name.to_owned()).or_default().insert(service.to_owned());
         format!("${{env:{name}}}")
     }
 
-    /// `${env:NAME}` in the place of a value. Services that mean different things by one name get one each.
+    /// Replaces a value with `${env:NAME}`. Services with different values for one name get separate variables.
     fn replace_value(&mut self, service: &str, name: &str, value: &str) -> String {
         let name = variable_name(name);
         let same = |known: &Option<String>| known.as_deref().is_none_or(|known| known == value);
@@ -54,7 +54,7 @@ impl ImportedSecrets {
         self.reference(service, &name)
     }
 
-    /// A value of `env` or `headers`, ready for a manifest. `variable` is what it is called if it has to go.
+    /// Converts a value of `env` or `headers`. `variable` is the name to use if the value must be replaced.
     pub(super) fn value(&mut self, service: &str, name: &str, variable: &str, value: &str) -> Result<String, String> {
         let filled = self.placeholders(service, value)?;
         let (scheme, rest) = match filled.split_once(' ') {
@@ -70,7 +70,7 @@ impl ImportedSecrets {
         Ok(scheme + &self.replace_value(service, variable, value))
     }
 
-    /// The arguments of a program: people write keys there, too.
+    /// Converts the arguments of a program, which may contain keys.
     pub(super) fn arguments(&mut self, service: &str, args: &[String]) -> Result<Vec<String>, String> {
         let mut kept: Vec<String> = Vec::new();
         let mut before = String::new();
@@ -98,7 +98,7 @@ impl ImportedSecrets {
         Ok(kept)
     }
 
-    /// A program, a folder, an argument that no flag explains: the whole goes if anything in it may be a secret.
+    /// Converts a program, a folder or an argument without a flag. Replaces all of it if any part may be a secret.
     pub(super) fn text(&mut self, service: &str, what: &str, text: &str) -> Result<String, String> {
         let filled = self.placeholders(service, text)?;
         let literal = without_placeholders(&filled);
@@ -106,7 +106,7 @@ impl ImportedSecrets {
         Ok(if secret { self.replace_value(service, &format!("{service}_{what}"), text) } else { filled })
     }
 
-    /// An address: what stands before an `@`, in a query, behind a `#` or as a part that nobody would type is hidden.
+    /// Converts a URL. Replaces user names, query values, fragments and path parts that look like keys.
     pub(super) fn address(&mut self, service: &str, url: &str) -> Result<String, String> {
         let filled = self.placeholders(service, url)?;
         let (scheme, rest) = filled
@@ -158,7 +158,7 @@ impl ImportedSecrets {
         }
     }
 
-    /// The ways in which these files name variables, in ours. What only an editor can fill in is an error.
+    /// Converts the placeholders of these files to Skein's. Fails for one that only an editor can fill in.
     pub(super) fn placeholders(&mut self, service: &str, text: &str) -> Result<String, String> {
         let mut filled = String::new();
         let mut rest = text;
@@ -194,7 +194,7 @@ impl ImportedSecrets {
     }
 }
 
-/// `--flag=value`, `NAME=value` or `Header: value`; the tag of an image is none.
+/// Splits `--flag=value`, `NAME=value` or `Header: value`. `None` for other text, such as an image with a tag.
 fn assignment(argument: &str) -> Option<(&str, &str)> {
     let at = argument.find(['=', ':'])?;
     let (name, value) = (&argument[..at], &argument[at + 1..]);
@@ -208,7 +208,7 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// `my-server_--api-key` → `MY_SERVER_API_KEY`.
+/// Converts `my-server_--api-key` to `MY_SERVER_API_KEY`.
 fn variable_name(text: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_ascii_uppercase).collect::<Vec<_>>().join("_")
@@ -227,7 +227,7 @@ fn is_telling(name: &str) -> bool {
         .any(|word| if *word == "pat" { name.split(['_', '-']).any(|part| part == "pat") } else { name.contains(word) })
 }
 
-/// Beyond doubt no secret: a switch, a number, a few short words, a path or an address that a person typed.
+/// Returns true if a value is certainly not a secret: a switch, a number, short words, a readable path or URL.
 fn is_plain(value: &str) -> bool {
     if has_credentials(value) || value.len() > 200 {
         return false;
@@ -240,7 +240,7 @@ fn is_plain(value: &str) -> bool {
     pieces.into_iter().all(short)
 }
 
-/// An address with something before an `@`, in a query or behind a `#`. Everybody is called `git` at a forge.
+/// Returns true for a URL with a user, a query value or a fragment. The user `git` is common to all and not a secret.
 fn has_credentials(text: &str) -> bool {
     text.split_once("://").is_some_and(|(_, rest)| {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -250,12 +250,12 @@ fn has_credentials(text: &str) -> bool {
     })
 }
 
-/// What ends a word in an argument of whatever syntax.
+/// Characters that end a word in an argument, in any syntax.
 const BORDERS: [char; 18] =
     ['=', ':', ';', ',', '"', '\'', '{', '}', '#', '?', '&', '@', '.', ' ', '(', ')', '\t', '\n'];
 
-/// Whether a telling name stands somewhere with something behind it: `export API_KEY='x'`, `{"token":"x"}`. The tag of an
-/// image and the version of a package are nothing.
+/// Returns true if a value follows a name that suggests a secret: `export API_KEY='x'`, `{"token":"x"}`. The tag of an
+/// image and the version of a package do not count.
 fn names_secret(text: &str) -> bool {
     let mut rest = text;
     while let Some(at) = rest.find(BORDERS) {
@@ -273,7 +273,7 @@ fn names_secret(text: &str) -> bool {
     false
 }
 
-/// Whether a flag says that what comes next is a secret.
+/// Returns true if a flag suggests that the next argument is a secret.
 fn announces(flag: &str, next: &str) -> bool {
     let is_flag = next.starts_with("--") || (next.starts_with('-') && next.chars().count() <= 2);
     let telling = flag.starts_with('-') && !flag.contains('=') && (is_telling(flag) || flag == "-k");
@@ -281,12 +281,12 @@ fn announces(flag: &str, next: &str) -> bool {
     !is_flag && (telling || user)
 }
 
-/// What is written out, without blanks around it.
+/// Returns the text without placeholders and surrounding blanks.
 fn literal_of(text: &str) -> String {
     without_placeholders(text).trim().to_owned()
 }
 
-/// Long, of letters and digits both, without anything that makes a path or a package's name readable.
+/// Returns true for a long text of letters and digits without the separators of a readable path or package name.
 fn is_key_shaped(text: &str) -> bool {
     let known = ["sk-", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "glpat-", "AKIA", "AIza", "eyJ"];
     let body = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '='));

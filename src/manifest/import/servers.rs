@@ -1,5 +1,4 @@
-//! The mapping of servers that Claude Desktop, `.mcp.json`, Zed and VS Code have in common, with the fields that each
-//! adds.
+//! Imports the server mapping that Claude Desktop, `.mcp.json`, Zed and VS Code share, with the fields that each adds.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use super::super::model::{HttpTransport, LOADERS, ServiceManifest, StdioTranspor
 use super::ImportedConfig;
 use super::secrets::ImportedSecrets;
 
-/// What is said of a transport that Skein does not speak.
+/// The reason for skipping a server with a transport that Skein does not support.
 pub(super) const SSE: &str = "the old HTTP+SSE transport is not spoken; use the server's streamable HTTP address";
 
 pub(super) fn read(servers: &Map<String, Value>, secrets: &mut ImportedSecrets, moved: &mut ImportedConfig) {
@@ -29,7 +28,7 @@ pub(super) fn read(servers: &Map<String, Value>, secrets: &mut ImportedSecrets, 
     }
 }
 
-/// One entry of such a mapping.
+/// One entry of the server mapping.
 struct ServerEntry<'a> {
     name: &'a str,
     value: &'a Value,
@@ -43,7 +42,7 @@ impl ServerEntry<'_> {
     fn service(&self, secrets: &mut ImportedSecrets, moved: &mut ImportedConfig) -> Result<ServiceManifest, String> {
         let name = service_name(self.name).map_err(|unusable| unusable.message())?;
         let (command, from) = match self.value.get("command") {
-            // Zed once kept path, args and env below `command`.
+            // Older versions of Zed have path, args and env below `command`.
             Some(Value::Object(inner)) => (inner.get("path").and_then(Value::as_str), self.value.get("command")),
             Some(command) => (command.as_str(), Some(self.value)),
             None => (None, Some(self.value)),
@@ -80,7 +79,7 @@ impl ServerEntry<'_> {
     }
 }
 
-/// Fields that are known and have no counterpart.
+/// Known fields without a counterpart in Skein.
 const NOT_CARRIED: &[(&str, &str)] = &[
     ("envFile", "files with variables are not read; set what it holds in your environment"),
     ("autoApprove", "consent is given in Skein, with `approval`"),
@@ -134,7 +133,7 @@ fn entries(value: Option<&Value>) -> Result<Vec<(String, String)>, String> {
     entries.iter().map(text).collect()
 }
 
-/// People write numbers and switches without quotes.
+/// Converts a scalar to text. People write numbers and booleans without quotes.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -1,22 +1,22 @@
-//! The size of a schema with its references followed: the steps that validating one value against it takes, if no
-//! part of the value is visited twice.
+//! Measures a schema with its references followed: the number of steps to validate one value, if no part of the value
+//! is visited twice.
 //!
-//! Invariant: a reference that leads back is counted once. One that leads back without going deeper into the value
-//! would never end, so such a schema is refused.
+//! Invariant: a recursive reference counts once. A reference back to the same value would never end, so such a schema
+//! is rejected.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-/// Steps of one schema.
+/// The maximum number of steps of a schema.
 const MAX_STEPS: usize = 10_000;
-/// Schemas within schemas, with references followed. The crate compiles and validates recursively.
+/// The maximum nesting of schemas, with references followed. The crate compiles and validates recursively.
 const MAX_HEIGHT: usize = 64;
-/// Steps that a pattern counts for: it takes time to compile.
+/// The steps that a pattern counts for, because it takes time to compile.
 const PATTERN: usize = 50;
-/// Values of `enum` and names of `required` that count as one step.
+/// The number of `enum` values and `required` names that count as one step.
 const PER_STEP: usize = 8;
-/// `unevaluated…` visits the other schemas of the same object again.
+/// The factor for `unevaluated…`, which visits the other schemas of the same object again.
 const UNEVALUATED: usize = 4;
 
 /// Keywords whose schemas apply to parts of the value.
@@ -35,15 +35,15 @@ const TO_PARTS: [&str; 10] = [
 /// Keywords whose schemas apply to the value itself.
 const IN_PLACE: [&str; 9] =
     ["allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"];
-/// Of these, mappings from names to schemas.
+/// The keywords among these that map names to schemas.
 const BY_NAME: [&str; 4] = ["dependencies", "dependentSchemas", "patternProperties", "properties"];
 const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
-/// Schemas of schemas, which the crate has.
+/// Prefixes of the meta-schemas, which the crate provides.
 const META_SCHEMAS: [&str; 2] = ["http://json-schema.org/", "https://json-schema.org/"];
-/// A schema of schemas, with its references followed.
+/// The steps of a meta-schema, with its references followed.
 const META_SCHEMA: usize = 1_000;
 
-/// Why a schema cannot be used.
+/// The reason why a schema cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
     #[error("it is too large when its references are followed: more than {MAX_STEPS} steps")]
@@ -58,7 +58,7 @@ pub enum SchemaError {
     Invalid(String),
 }
 
-/// Fails if following the references of a schema takes too many steps.
+/// Fails if validating against a schema takes too many steps, or if a reference is endless or unresolved.
 pub(super) fn check(schema: &Value) -> Result<(), SchemaError> {
     let mut sizes = Sizes { index: Index::new(schema), known: HashMap::new(), open: HashSet::new(), visited: vec![] };
     sizes.measure(schema, 0)?;
@@ -88,7 +88,7 @@ enum Application {
 struct Sizes<'a> {
     index: Index<'a>,
     known: HashMap<Key, Size>,
-    /// On the way from the root to here.
+    /// The schemas on the path from the root to the current one.
     open: HashSet<Key>,
     visited: Vec<&'a Value>,
 }
@@ -127,13 +127,13 @@ impl<'a> Sizes<'a> {
         Ok(size)
     }
 
-    /// Fails if a schema applies to a value because it applies to the same value.
+    /// Fails if a schema applies itself to the same value again.
     fn ends(&self, schema: &'a Value, ended: &mut HashSet<Key>, open: &mut HashSet<Key>) -> Result<(), SchemaError> {
         let Value::Object(object) = schema else { return Ok(()) };
         if ended.contains(&key(schema)) {
             return Ok(());
         }
-        // The longest way without a circle can be longer than the height that was measured from another place.
+        // The longest path without a cycle can exceed the height that was measured from another start.
         if open.len() > MAX_HEIGHT * 2 || !open.insert(key(schema)) {
             return Err(SchemaError::Endless);
         }
@@ -162,14 +162,14 @@ fn is_meta_schema(reference: &str) -> bool {
     META_SCHEMAS.iter().any(|prefix| reference.starts_with(prefix))
 }
 
-/// Where references may lead.
+/// The possible targets of references.
 struct Index<'a> {
     root: &'a Value,
-    /// For each schema the one with an `$id` that it is in, if that is not the root.
+    /// The enclosing schema with an `$id`, for each schema; missing if that is the root.
     resources: HashMap<Key, &'a Value>,
-    /// By `$id`.
+    /// Schemas by `$id`.
     ids: HashMap<&'a str, &'a Value>,
-    /// By `$anchor` or `$dynamicAnchor`.
+    /// Schemas by `$anchor` or `$dynamicAnchor`.
     anchors: HashMap<&'a str, Vec<&'a Value>>,
 }
 
@@ -203,7 +203,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The schemas that a schema applies, with those that it refers to.
+    /// Returns the schemas that a schema applies, including referenced ones.
     fn inner(
         &self,
         schema: &Value,
@@ -233,7 +233,7 @@ impl<'a> Index<'a> {
         Ok(inner)
     }
 
-    /// All schemas that a reference may mean.
+    /// Returns all schemas that a reference may mean.
     fn find(&self, from: &Value, reference: &str) -> Result<Vec<&'a Value>, SchemaError> {
         let unresolved = || SchemaError::Unresolved(reference.chars().take(100).collect());
         let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
@@ -258,7 +258,7 @@ impl<'a> Index<'a> {
     }
 }
 
-/// A JSON pointer as it is written in an address.
+/// Percent-decodes a JSON pointer in a URI fragment.
 fn decode(fragment: &str) -> String {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment;

@@ -1,25 +1,25 @@
-//! Where a prompt may be taken apart: at `and`, `then`, commas and the ends of sentences that a request follows,
-//! and at the items of a numbered list. Quotes, code and what stands in brackets are never looked into.
+//! Finds the clauses of a prompt. A prompt splits at `and`, `then`, commas and sentence ends that a request follows,
+//! and at the items of a numbered list. Text in quotes, code or brackets is never split.
 
-/// What is longer than this was pasted.
+/// The length in bytes above which a prompt is considered pasted and is not split.
 const LONGEST: usize = 2_000;
 
-/// How a clause follows the one before.
+/// How a clause follows the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClauseJoin {
     /// `and`, `also`, a comma: in any order.
     Beside,
-    /// `then`, `;`, the next number.
+    /// `then`, `;`, the next number: in this order.
     After,
 }
 
-/// A part of a prompt, by its bytes.
+/// A part of a prompt, as a byte range.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Clause {
     start: usize,
     end: usize,
     pub(super) join: ClauseJoin,
-    /// What stands above a list belongs to each of its items.
+    /// The text above a list, which applies to each of its items.
     heading: String,
 }
 
@@ -29,13 +29,13 @@ impl Clause {
         if self.heading.is_empty() { own.to_owned() } else { format!("{} {own}", self.heading) }
     }
 
-    /// This and the one after it as one.
+    /// Joins this clause and the next one.
     pub(super) fn with(&self, next: &Clause) -> Clause {
         Clause { end: next.end, ..self.clone() }
     }
 }
 
-/// What a request begins with.
+/// Verbs that begin a request.
 const VERBS: &str = "add adjust allow analyse analyze apply archive arrange ask assess audit back benchmark bring build bump bundle \
     calculate call change check choose clean clear clone collect commit compare compile compress compute configure \
     connect convert copy count create cut debug decide delete deploy describe design detect determine disable \
@@ -52,7 +52,7 @@ const VERBS: &str = "add adjust allow analyse analyze apply archive arrange ask 
     test tidy trace track train transform translate tune turn uninstall unzip update upgrade upload use validate \
     verify visualise visualize watch wire wrap write zip";
 
-/// Polite and other words before the verb, the longer first.
+/// Polite and other words before the verb; longer phrases come before their prefixes.
 const OPENERS: &[&str] = &[
     "i would like you to",
     "i'd like you to",
@@ -82,7 +82,7 @@ const OPENERS: &[&str] = &[
     "also",
 ];
 
-/// Words that put what follows after what was before.
+/// Words that order a clause after the previous one.
 const ORDERING: &[&str] = &[
     "once that is done",
     "once that's done",
@@ -105,21 +105,21 @@ const ORDERING: &[&str] = &[
 ];
 
 const JOINING: &[&str] = &["and", "also", "plus", "additionally", "furthermore", "besides"];
-/// `since then` and `if … then` say no order.
+/// In `since then` and `if … then`, the word does not express an order.
 const BEFORE_THEN: &[&str] = &["since", "back", "by", "until", "till", "even", "only", "but", "or"];
-/// After these an `and` may go on with a part of the sentence instead of a new request.
+/// After these words, an `and` may continue the sentence instead of starting a new request.
 const SUBORDINATE: &[&str] = &[
     "that", "which", "who", "how", "why", "whether", "if", "because", "so", "while", "when", "where", "what", "unless",
     "before", "until",
 ];
 const REFERRING: &[&str] = &["it", "them", "its", "their", "they", "result", "results"];
 
-/// Whether a text speaks of what came before it.
+/// Returns true if a text refers to something before it.
 pub(super) fn refers_back(text: &str) -> bool {
     words(text).iter().any(|word| REFERRING.contains(&word.lower.as_str()))
 }
 
-/// The parts of a prompt, in order; together they are the whole of it.
+/// Returns the clauses of a prompt in order; together they cover all of it. Returns none if the prompt is too long.
 pub(super) fn clauses(prompt: &str) -> Vec<Clause> {
     if prompt.len() > LONGEST {
         return Vec::new();
@@ -128,7 +128,7 @@ pub(super) fn clauses(prompt: &str) -> Vec<Clause> {
     if listed.len() > 1 { listed } else { sentences(prompt) }
 }
 
-/// A word of the masked text, where it stands, and what separates it from the one before.
+/// A word of the masked text, its position, and the gap before it.
 struct ClauseWord {
     start: usize,
     lower: String,
@@ -137,7 +137,7 @@ struct ClauseWord {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum WordGap {
-    /// Inside a path or a name: nothing begins here.
+    /// Inside a path or a name; no clause starts here.
     None,
     Space,
     Comma,
@@ -150,7 +150,7 @@ fn sentences(prompt: &str) -> Vec<Clause> {
     let words = words(&masked);
     let mut clauses: Vec<Clause> = Vec::new();
     let mut start = 0;
-    // The word at which the current clause's own request begins.
+    // The word at which the request of the current clause begins.
     let mut request = skip_openers(&words, 0);
     let mut join = ClauseJoin::Beside;
     let mut at = 1;
@@ -159,7 +159,7 @@ fn sentences(prompt: &str) -> Vec<Clause> {
             at += 1;
             continue;
         };
-        // What is said before the first request belongs to it.
+        // Text before the first request belongs to that request.
         if is_request(&words, request) {
             clauses.push(Clause { start, end: words[at].start, join, heading: String::new() });
             (start, join) = (words[joint.begin].start, joint.join);
@@ -178,7 +178,7 @@ struct Joint {
     verb: usize,
 }
 
-/// Whether a new request begins at this word, given where the current one began.
+/// Returns the joint at this word if a new request begins there. `request` is the word where the current one began.
 fn joint(words: &[ClauseWord], request: usize, at: usize) -> Option<Joint> {
     let gap = words[at].gap;
     let mut join = match gap {
@@ -190,7 +190,7 @@ fn joint(words: &[ClauseWord], request: usize, at: usize) -> Option<Joint> {
     let mut begin = at;
     loop {
         let word = words.get(begin)?;
-        // `next` and `finally` are only an order if a clause begins with them.
+        // `next` and `finally` express an order only at the start of a clause.
         if let Some(length) = phrase(words, begin, ORDERING) {
             let alone = word.lower == "then" || gap > WordGap::Space || begin > at;
             let before = at.checked_sub(1).map(|before| words[before].lower.as_str()).unwrap_or_default();
@@ -208,7 +208,7 @@ fn joint(words: &[ClauseWord], request: usize, at: usize) -> Option<Joint> {
         }
     }
     let verb = skip_openers(words, begin);
-    // A lone verb shares its object with the other, as in `search and replace`.
+    // A lone verb shares its object with the other verb, as in `search and replace`.
     let both = verb + 1 < words.len() && at >= request + 2 && words[verb + 1].gap == WordGap::Space;
     let open = gap < WordGap::Semicolon && !(join == Some(ClauseJoin::After) && gap == WordGap::Comma);
     let torn = open && is_subordinate(&words[request.min(at)..at]);
@@ -217,13 +217,13 @@ fn joint(words: &[ClauseWord], request: usize, at: usize) -> Option<Joint> {
         .flatten()
 }
 
-/// `write a script to fetch and store it`, `explain how it works and …`: what follows may belong to the inner part.
+/// Returns true if what follows may belong to a subordinate part, as in `write a script to fetch and store it`.
 fn is_subordinate(words: &[ClauseWord]) -> bool {
     let inner = words.iter().any(|word| SUBORDINATE.contains(&word.lower.as_str()));
     inner || words.windows(2).any(|pair| pair[0].lower == "to" && is_verb(&pair[1].lower))
 }
 
-/// Where the verb stands after words like `please` and `can you`.
+/// Returns the position of the verb after words such as `please` and `can you`.
 fn skip_openers(words: &[ClauseWord], mut at: usize) -> usize {
     while let Some(length) = phrase(words, at, OPENERS) {
         at += length;
@@ -282,7 +282,7 @@ fn gap(between: &str) -> WordGap {
     }
 }
 
-/// Two or more lines `1. …`, each of which begins with a request.
+/// Finds two or more lines `1. …` that each begin with a request.
 fn list_clauses(prompt: &str) -> Vec<Clause> {
     let masked = mask(prompt);
     let mut items: Vec<usize> = Vec::new();
@@ -308,14 +308,14 @@ fn list_clauses(prompt: &str) -> Vec<Clause> {
     if requests { clauses } else { Vec::new() }
 }
 
-/// The length of `1. ` or `1) ` at the beginning of a line, if it is this number.
+/// Returns the length of the `1. ` or `1) ` at the start of a line, if it has this number.
 fn marker(line: &str, number: usize) -> Option<usize> {
     let trimmed = line.trim_start();
     let rest = trimmed.strip_prefix(&number.to_string())?.strip_prefix(['.', ')'])?;
     rest.starts_with(' ').then(|| line.len() - rest.len())
 }
 
-/// The same text, byte for byte as long, with everything that is quoted, code or in brackets blotted out.
+/// Replaces quotes, code and bracketed text with `_`, keeping the length in bytes.
 fn mask(prompt: &str) -> String {
     let mut masked = String::with_capacity(prompt.len());
     let mut rest = prompt;
@@ -335,7 +335,7 @@ fn mask(prompt: &str) -> String {
     masked
 }
 
-/// How many bytes from here are not to be looked into.
+/// Returns the length in bytes of the quote, code or bracketed text that starts here.
 fn opaque_length(rest: &str, before: char) -> Option<usize> {
     let until = |open: usize, close: &str| rest[open..].find(close).map(|at| open + at + close.len());
     if rest.starts_with("```") {
@@ -346,7 +346,7 @@ fn opaque_length(rest: &str, before: char) -> Option<usize> {
         '`' => until(1, "`"),
         '"' if apart => until(1, "\""),
         '“' => until(3, "”"),
-        // An apostrophe is no quote; neither is one that never ends.
+        // An apostrophe is not a quote; neither is a quote that never ends.
         '\'' if apart => until(1, "'").filter(|length| !rest[..*length].contains('\n')),
         '(' => until(1, ")"),
         '[' => until(1, "]"),

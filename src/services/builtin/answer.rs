@@ -1,6 +1,6 @@
-//! What a tool gives back: an answer, or a refusal that tells the model what to do next.
+//! Builds tool results: an answer, or a refusal with advice for the model.
 //!
-//! Invariant: nothing here is a JSON-RPC error; those are for requests that reach no tool.
+//! Invariant: no result here is a JSON-RPC error; those are for requests that do not reach a tool.
 
 use rmcp::model::{CallToolResult, ContentBlock, IntoContents};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 pub(super) use crate::tool::truncate;
 
-/// Why a call changed nothing, in words for the model.
+/// The reason why a call changed nothing, worded for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ToolRefusal(pub(super) String);
 
@@ -19,7 +19,7 @@ impl ToolRefusal {
         Self(message.into())
     }
 
-    /// What was attempted on which thing, and the system's own word on it.
+    /// Describes a failed `attempt` on `subject` with the operating system's error and advice for common cases.
     pub(super) fn io(attempt: &str, subject: &str, error: &std::io::Error) -> Self {
         let advice = match error.kind() {
             std::io::ErrorKind::NotFound => "; look with `list_dir` or `find_files`",
@@ -30,7 +30,7 @@ impl ToolRefusal {
     }
 }
 
-/// The result is marked as an error, and this is what it says.
+/// rmcp marks the result as an error and takes its content from here.
 impl IntoContents for ToolRefusal {
     fn into_contents(self) -> Vec<ContentBlock> {
         vec![ContentBlock::text(self.0)]
@@ -41,33 +41,33 @@ pub(super) fn text(text: impl Into<String>) -> CallToolResult {
     CallToolResult::success(vec![ContentBlock::text(text)])
 }
 
-/// Text for the model, and the same as data for programs.
+/// Returns a result with text for the model and structured data for programs.
 pub(super) fn with_data(text: impl Into<String>, data: Value) -> CallToolResult {
     let mut result = self::text(text);
     result.structured_content = Some(data);
     result
 }
 
-/// As [`structured`], for a tool that ran and did not succeed.
+/// Like [`with_data`], for a tool that ran and failed.
 pub(super) fn error_with_data(text: impl Into<String>, data: Value) -> CallToolResult {
     let mut result = with_data(text, data);
     result.is_error = Some(true);
     result
 }
 
-/// A line that cannot stand in the text: the text would have to hold a part of its own hash. Whatever a text says, what
-/// is behind this line is not part of it.
+/// Returns a marker line that ends `text`. `text` cannot contain the line, because it would have to contain part of
+/// the hash of the whole text. Nothing after the line is therefore part of `text`.
 pub(super) fn end_of(text: &str) -> String {
     let hash: String = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     format!("[end {hash}]")
 }
 
-/// `1 line`, `2 lines`.
+/// Formats a count with its noun: `1 line`, `2 lines`.
 pub(super) fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// A size in bytes for people.
+/// Formats a size in bytes for people.
 pub(super) fn size(bytes: u64) -> String {
     const KILO: u64 = 1024;
     if bytes < KILO {

@@ -1,6 +1,7 @@
-//! Single-page HTML apps: written by the model that is running, checked before they are kept, every version kept.
+//! Keeps single-page HTML apps that the model writes. Checks each page before saving it, and keeps every version.
 //!
-//! Invariant: a page gets no further than its metadata allows, however it was written; a failed call changes nothing.
+//! Invariant: a page reaches only the origins in its metadata, regardless of its contents. A failed call changes
+//! nothing.
 
 mod check;
 mod network;
@@ -36,10 +37,10 @@ use crate::clock;
 
 const MAX_PRD: usize = 20_000;
 const MAX_NOTE: usize = 500;
-/// Of a view, in CSS pixels.
+/// Allowed width and height of a view, in CSS pixels.
 const SIZES: std::ops::RangeInclusive<u32> = 100..=4_000;
 
-/// The service. Clones share the folder.
+/// The `apps` service. Clones share the folder.
 #[derive(Clone)]
 pub struct AppsService {
     tool_router: Arc<ToolRouter<Self>>,
@@ -65,7 +66,7 @@ struct CreateApp {
     /// Preferred size, 100 to 4000 pixels
     width: Option<u32>,
     height: Option<u32>,
-    /// Origins it may reach, only if the user wants that
+    /// Origins it may reach. Only on the user's request
     #[serde(default)]
     network: Vec<String>,
 }
@@ -74,10 +75,10 @@ struct CreateApp {
 #[serde(deny_unknown_fields)]
 struct UpdateApp {
     name: String,
-    /// What changed and why, for the history
+    /// The change and why, for the history
     #[schemars(length(min = 1, max = 500))]
     note: String,
-    /// The whole new page; or `edits`
+    /// Whole new page, or `edits`
     html: Option<String>,
     edits: Option<Vec<Replacement>>,
     /// New product description
@@ -93,7 +94,7 @@ struct UpdateApp {
 #[serde(deny_unknown_fields)]
 struct ReadApp {
     name: String,
-    /// An earlier one
+    /// Default: current
     #[schemars(range(min = 1))]
     version: Option<u32>,
 }
@@ -114,7 +115,7 @@ struct RestoreApp {
 
 #[tool_router]
 impl AppsService {
-    /// Keeps its apps below `folder`.
+    /// Creates the service with its apps below `folder`.
     pub fn new(folder: &Path) -> Self {
         Self { tool_router: Arc::new(schema::slim(Self::tool_router())), shelf: AppStore::new(folder.join("apps")) }
     }
@@ -238,7 +239,7 @@ impl AppsService {
         let made = self.work(move |shelf| {
             let old = earlier(shelf, &name, wanted)?;
             shelf.change(&name, |there, version| {
-                // A file that cannot be read is no reason to keep it.
+                // An unreadable current file does not prevent a restore.
                 let there = there.ok().flatten();
                 if there.as_ref().is_some_and(|there| there.version() == wanted) {
                     return Err(ToolRefusal::new(format!("`{}` is in version {wanted} already", name.as_str())));
@@ -277,7 +278,7 @@ impl AppsService {
         Ok(app_result(text, &app, json!({"file": file, "url": url.as_str()})))
     }
 
-    /// Runs `work` where it may wait for the disk or another process.
+    /// Runs `work` on a blocking thread, because it may wait for the disk or another process.
     async fn work<T: Send + 'static>(
         &self,
         work: impl FnOnce(&AppStore) -> Result<T, ToolRefusal> + Send + 'static,
@@ -350,7 +351,7 @@ impl ServerHandler for AppsService {
 const INSTRUCTIONS: &str = "An app is one HTML document with everything inline. It cannot leave its page and reaches nothing \
                             but what `network` names. localStorage works where the host allows it.";
 
-/// The app with its page checked and its title read.
+/// Checks the description, size and page of an app, and sets its title from the page.
 fn check_app(mut app: App) -> Result<App, ToolRefusal> {
     if app.prd.trim().is_empty() || app.prd.chars().count() > MAX_PRD {
         return Err(ToolRefusal::new(format!(

@@ -1,6 +1,6 @@
-//! Files, shell and plan: the tools for work on a code base.
+//! Provides files, shell and plan: the tools for work on a code base.
 //!
-//! Invariant: the handler remembers nothing. What a session has read, edited or started lies in the session.
+//! Invariant: the handler keeps no state. The session stores what it has read, edited or started.
 
 mod ask;
 mod background;
@@ -51,16 +51,16 @@ use super::answer::{ToolRefusal, ToolReply};
 use super::schema;
 use shell::Shell;
 
-/// What the service needs of its host.
+/// Settings and ports from the host.
 #[derive(Debug, Default)]
 pub struct DeveloperOptions {
-    /// Ends commands if Skein itself is killed.
+    /// Ends commands if Skein is killed.
     pub reaper: Option<Reaper>,
-    /// What commands find in their environment; a few variables that silence programs are added.
+    /// Environment of commands. The shell adds a few variables that silence programs.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// The service. Clones share everything.
+/// The `developer` service. Clones share all state.
 #[derive(Clone)]
 pub struct Developer {
     tool_router: Arc<ToolRouter<Self>>,
@@ -228,11 +228,11 @@ impl Developer {
 )]
 impl ServerHandler for Developer {}
 
-/// A call that ends when either side gives it up: the host by the call's token, a client by the request's.
+/// A call that either side can cancel: the host by the call's token, a client by the request's token.
 struct CancellableCall {
     call: CallContext,
     request: CancellationToken,
-    /// Work that goes on in another thread notices that nobody waits for it any more.
+    /// Cancels work in another thread when its caller no longer waits.
     _abandoned: DropGuard,
 }
 
@@ -249,7 +249,7 @@ impl CancellableCall {
         Ok(Self { call, request: context.ct.clone(), _abandoned: cancel.drop_guard() })
     }
 
-    /// The work is told to end, and has the last word.
+    /// Runs `work` to its end. If the client cancels, cancels the work and returns its answer.
     async fn until_done(&self, work: impl Future<Output = ToolReply>) -> ToolReply {
         let mut work = std::pin::pin!(work);
         tokio::select! {
@@ -263,7 +263,7 @@ impl CancellableCall {
     }
 }
 
-/// Runs what reads and writes files where it holds up nobody else. A panic is an answer too.
+/// Runs file operations on a blocking thread, so that they do not block other tasks. A panic becomes a refusal.
 async fn blocking(
     context: &RequestContext<RoleServer>,
     work: impl FnOnce(&CallContext) -> ToolReply + Send + 'static,

@@ -1,6 +1,7 @@
-//! Services for a session: searched, enabled and disabled through whoever manages the session's services.
+//! Searches, enables and disables services of a session through the session's service manager.
 //!
-//! Invariant: knows no session and no plan. Without a manager it says so, and changes nothing.
+//! Invariant: the service knows no session and no plan. Without a service manager its tools fail and change
+//! nothing.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,12 +20,12 @@ use super::{call_context, schema};
 use crate::tool::manage::{ResourceListing, ServiceManager, ServiceState, ServiceSummary};
 use crate::tool::{CallContext, strip_invisible, strip_to_line};
 
-/// Of one description, of one resource, and of a list, in bytes.
+/// Maximum bytes of a description, of a resource and of a list.
 const MAX_LINE: usize = 200;
 const MAX_READ: usize = 50_000;
 const MAX_LISTED: usize = 20_000;
 
-/// The service.
+/// The `extensionmanager` service.
 #[derive(Debug, Clone)]
 pub struct ExtensionManagerService {
     tool_router: Arc<ToolRouter<Self>>,
@@ -188,7 +189,7 @@ impl ServerHandler for ExtensionManagerService {
     }
 }
 
-/// For the gate: the arguments that name a resource, so that rules about its service count.
+/// Returns metadata for the gate: the arguments that name a resource, so that rules for its service apply.
 fn resource_arguments() -> MetaObject {
     let mut meta = MetaObject::default();
     meta.insert("skein/resource_arguments".to_owned(), json!({"service": "service", "uri": "uri"}));
@@ -198,10 +199,10 @@ fn resource_arguments() -> MetaObject {
 const INSTRUCTIONS: &str = "If a task needs what no mode has, `search_services` for it and `enable_service`, then delegate to a \
                             mode that has it. The user is asked.";
 
-/// Who manages the services of the session that calls.
+/// Returns the service manager of the calling session. Fails if the session has none.
 fn manager(context: &RequestContext<RoleServer>) -> Result<(&dyn ServiceManager, &CallContext), ToolRefusal> {
     let context = call_context(context)?;
-    let none = "there is nobody here who manages services: they are managed in a session of the orchestrator";
+    let none = "services can only be enabled or disabled in an orchestrator session";
     let manager = context.session.manager.get().ok_or_else(|| ToolRefusal::new(none))?;
     Ok((manager.as_ref(), context))
 }
@@ -222,7 +223,8 @@ fn join_names(names: &[String], nothing: &str) -> String {
     if names.is_empty() { nothing.to_owned() } else { cut(&names.join(", "), 2_000) }
 }
 
-/// A service's resources, each on a line; what they say of themselves is theirs.
+/// Formats the resources of a service, one per line. Names and descriptions are sanitized, because the service
+/// chose them.
 fn resources(offered: &ResourceListing) -> Vec<String> {
     let said = |value: &Value, key: &str| cut(&strip_to_line(value[key].as_str().unwrap_or_default()), MAX_LINE);
     let one = |resource: &Value| {

@@ -1,7 +1,7 @@
-//! What can be read in: skills, recipes and agent files of the project and of the user, listed by name and loaded
-//! when they are needed. As a tool, as resources, and as prompts, which editors show as slash commands.
+//! Lists and loads skills, recipes and agent files of the project and the user. Offers them as a tool, as
+//! resources, and as prompts, which editors show as slash commands.
 //!
-//! Invariant: what is loaded is text of a named origin. Nothing in it is run, and it grants nothing.
+//! Invariant: a loaded item is text with a named origin. Nothing in it is executed, and it grants no permission.
 
 mod skill_files;
 mod find;
@@ -36,14 +36,14 @@ use crate::ids::nearest;
 use crate::services::UserFolders;
 use crate::tool::SessionContext;
 
-/// The argument of a prompt that has no parameters of its own.
+/// Argument of a prompt without parameters.
 const REQUEST: &str = "request";
 
-/// The service, for one session.
+/// The `knowledge` service of one session.
 pub struct KnowledgeService {
     tool_router: ToolRouter<Self>,
     user: UserFolders,
-    /// What was found last, for the instructions, which are asked for without a session.
+    /// Result of the last search, for the instructions, which are requested without a session.
     last: Mutex<Arc<KnowledgeItems>>,
 }
 
@@ -56,13 +56,13 @@ impl std::fmt::Debug for KnowledgeService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LoadItem {
-    /// as listed; name/path is a file of a skill; all are listed if left out
+    /// as listed; name/path is a file of a skill; omit to list all
     name: Option<String>,
 }
 
 #[tool_router]
 impl KnowledgeService {
-    /// Looks into the user's folders, and into those of the session's project.
+    /// Creates the service. It searches the user's folders and those of the session's project.
     pub fn new(user: UserFolders) -> Self {
         Self { tool_router: schema::slim(Self::tool_router()), user, last: Mutex::default() }
     }
@@ -83,7 +83,7 @@ impl KnowledgeService {
         }
     }
 
-    /// What there is now.
+    /// Searches the folders again.
     async fn search(&self, context: &RequestContext<RoleServer>) -> Result<Arc<KnowledgeItems>, ToolRefusal> {
         let (cwd, user) = (call_context(context)?.session.cwd.clone(), self.user.clone());
         let found = blocking(move || Ok(find(&cwd, &user))).await.map(Arc::new)?;
@@ -92,7 +92,7 @@ impl KnowledgeService {
     }
 }
 
-/// Does what waits for the disk where that holds up nobody.
+/// Runs file access on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolRefusal> + Send + 'static,
 ) -> Result<T, ToolRefusal> {
@@ -144,7 +144,7 @@ impl ServerHandler for KnowledgeService {
             template
         };
         let templates = [
-            ("skill://{name}/{+path}", "skill", "A skill, as SKILL.md, or a file beside it"),
+            ("skill://{name}/{+path}", "skill", "A skill, as SKILL.md, or a file next to it"),
             ("recipe://{name}", "recipe", "A recipe, not filled in"),
             ("agent://{name}", "agent", "An agent file"),
         ];
@@ -175,7 +175,7 @@ impl ServerHandler for KnowledgeService {
             let description = format!("{} of the {}: {description}", item.kind.as_str(), item.origin.as_str());
             Prompt::new(item.name.clone(), Some(description), Some(prompt_arguments(item)))
         };
-        // A file that cannot be used has its name here, so that whoever types it is told why.
+        // An unusable file is listed too, so that a user who types its name learns the reason.
         let broken = |problem: &Problem| {
             let description = answer::truncate(&format!("cannot be used: {problem}"), MAX_LINE).to_owned();
             Prompt::new(problem.name.clone(), Some(description), Some(vec![request_argument()]))
@@ -202,7 +202,7 @@ fn invalid_params(refusal: ToolRefusal) -> ErrorData {
     ErrorData::invalid_params(refusal.0, None)
 }
 
-/// What `load` calls the thing at an address. A name that is another kind's is not there.
+/// Returns the `load` name for a resource URI; `None` if there is no item of that name and kind.
 fn load_name(found: &KnowledgeItems, uri: &str) -> Option<String> {
     let (scheme, rest) = uri.split_once("://")?;
     let (name, path) = rest.split_once('/').unwrap_or((rest, "SKILL.md"));
@@ -214,7 +214,7 @@ fn load_name(found: &KnowledgeItems, uri: &str) -> Option<String> {
     }
 }
 
-/// A path without its percent signs.
+/// Decodes percent-encoding; `None` if it is invalid.
 fn decode_path(path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = path.as_bytes();
@@ -248,7 +248,7 @@ fn request_argument() -> PromptArgument {
     PromptArgument::new(REQUEST).with_description("What to do with it").with_required(false)
 }
 
-/// The item of that name, or what stands in its way.
+/// Returns the item of that name. Fails with the file's problem or the nearest name.
 fn find_item<'a>(found: &'a KnowledgeItems, name: &str) -> Result<&'a Item, ToolRefusal> {
     found.get(name).ok_or_else(|| {
         if let Some(problem) = found.problems.iter().find(|problem| problem.name == name) {
@@ -266,7 +266,7 @@ fn find_item<'a>(found: &'a KnowledgeItems, name: &str) -> Result<&'a Item, Tool
     })
 }
 
-/// What `load` answers to a name, as text and as data.
+/// Returns the answer of `load` as text and as data.
 fn load_item(found: &KnowledgeItems, name: &str) -> Result<(String, Value), ToolRefusal> {
     let (own, path) = name.split_once('/').map_or((name, None), |(own, path)| (own, Some(path)));
     let item = find_item(found, own)?;
@@ -281,7 +281,7 @@ fn load_item(found: &KnowledgeItems, name: &str) -> Result<(String, Value), Tool
             Ok((text, data))
         }
         (Some(path), Some(folder)) => {
-            // A refusal has no label, so it does not tell the names of files.
+            // A refusal carries no label, so it does not list file names.
             let read = skill_files::read(&folder.join(path), std::slice::from_ref(folder)).map_err(|reason| {
                 let path = item::display_name(path);
                 let look = format!("`load` with the name `{own}` lists what there is");
@@ -295,19 +295,19 @@ fn load_item(found: &KnowledgeItems, name: &str) -> Result<(String, Value), Tool
         }
         (Some(_), None) => {
             let kind = item.kind.as_str();
-            Err(ToolRefusal::new(format!("`{own}` is one {kind} file, without others beside it; load `{own}`")))
+            Err(ToolRefusal::new(format!("`{own}` is one {kind} file, without other files; load `{own}`")))
         }
     }
 }
 
-/// The file as it is now, which may be another than when it was listed.
+/// Reads the file again, because it may have changed since it was listed.
 fn read_again(item: &Item) -> Result<item::ItemDocument, ToolRefusal> {
     find::text(&item.file)
         .and_then(|text| item::read(item.kind, &item.name, &item.file, &text))
         .map_err(|wrong| ToolRefusal::new(format!("`{}` cannot be used: {}; {}", item.name, wrong.problem, wrong.help)))
 }
 
-/// What a user says who types `/name …`: the first line is what a session may be called after.
+/// Returns the prompt for a user who types `/name …`. The first line may become the session's title.
 fn prompt_text(
     found: &KnowledgeItems,
     name: &str,
@@ -316,7 +316,7 @@ fn prompt_text(
 ) -> Result<String, ToolRefusal> {
     let item = find_item(found, name)?;
     let document = read_again(item)?;
-    // What has no parameters takes a request in the user's own words.
+    // An item without parameters takes a free-form request.
     let free = document.recipe.as_ref().is_none_or(|recipe| recipe.parameters.is_empty());
     let asked = if free {
         request_text(name, given)?
@@ -335,7 +335,7 @@ fn prompt_text(
     Ok(format!("{asks}\n\n{}", add_label(item, &item.shown, &item.file, &text, "")))
 }
 
-/// What was said to something without parameters.
+/// Returns the free-form request for an item without parameters. Fails on any other argument.
 fn request_text(name: &str, given: &Map<String, Value>) -> Result<String, ToolRefusal> {
     if let Some(key) = given.keys().find(|key| *key != REQUEST) {
         let key = item::display_name(key);
@@ -348,7 +348,7 @@ fn request_text(name: &str, given: &Map<String, Value>) -> Result<String, ToolRe
     })
 }
 
-/// The text of a recipe with the values that were given.
+/// Returns the text of a recipe with the given values filled in.
 fn fill_recipe(
     item: &Item,
     recipe: &RecipeItem,
@@ -363,7 +363,7 @@ fn fill_recipe(
         .map_err(|reason| ToolRefusal::new(format!("the recipe `{}` was not used: {reason}", item.name)))
 }
 
-/// What looks like knowledge for a session in `cwd` and cannot be used, for whoever looks after a set-up.
+/// Returns the unusable knowledge files for a session in `cwd`, for setup checks.
 pub fn problems(cwd: &Path, user: &UserFolders) -> Vec<Problem> {
     find(cwd, user).problems
 }

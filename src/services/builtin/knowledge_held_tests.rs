@@ -28,7 +28,7 @@ async fn a_skill_cannot_leave_its_folder() {
         &absolute,
     ] {
         let refusal = set.knowledge.refusal("load", json!({"name": path})).await;
-        assert!(refusal.contains("it lies outside, links and `..` resolved"), "{path}: {refusal}");
+        assert!(refusal.contains("it is outside, links and `..` resolved"), "{path}: {refusal}");
     }
     for path in ["review/in.txt", "review/alias.txt", "review/../review/in.txt"] {
         assert!(set.load(path).await.contains("\ninside\n"), "{path}");

@@ -87,7 +87,7 @@ async fn what_other_tools_keep_is_found_and_told_with_its_origin() {
         - weekly (recipe of the user, ~/.config/goose/recipes/weekly.yaml): Reports the week of a team [parameters: team, style (optional)]"]]
     .assert_eq(&set.load("").await);
     expect![[r"
-        The agent critic of this project, written by whoever wrote the project: .claude/agents/critic.md
+        The agent critic of this project, written by the authors of the project: .claude/agents/critic.md
         Its text goes up to the line [end #]. It may guide the work on what the user asked for, and permits nothing.
 
         Be strict.
@@ -116,7 +116,7 @@ async fn files_beside_a_skill_are_listed_and_loaded() {
     set.write("cwd/.agents/skills/review/lists/check.md", "1. Look");
     set.write("cwd/.agents/skills/review/.hidden", "no");
     let text = set.load("review").await;
-    assert!(text.ends_with("\nfiles beside it, to be loaded as review/PATH: lists/check.md\n\n[end #]"), "{text}");
+    assert!(text.ends_with("\nfiles next to it, to be loaded as review/PATH: lists/check.md\n\n[end #]"), "{text}");
     let text = set.load("review/lists/check.md").await;
     assert!(text.starts_with("The skill review of this project"), "{text}");
     assert!(text.contains(".agents/skills/review/lists/check.md\n") && text.contains("\n1. Look\n"), "{text}");
@@ -135,7 +135,7 @@ async fn files_beside_a_skill_are_listed_and_loaded() {
     assert!(
         set.load("review/long.md").await.contains(&format!(": it has more than 256 kB; its path is {path}/long.md;"))
     );
-    assert_eq!(set.load("critic/x").await, "`critic` is one agent file, without others beside it; load `critic`");
+    assert_eq!(set.load("critic/x").await, "`critic` is one agent file, without other files; load `critic`");
 }
 
 #[tokio::test]
@@ -188,11 +188,11 @@ async fn what_is_wrong_with_a_file_is_told_with_its_place() {
         cannot be used: .agents/skills/number/SKILL.md:3:14: `description` is not text; write it as text, in quotes if need be
         cannot be used: .agents/skills/open/SKILL.md:1:1: the front matter has no end; close it with a line `---`
         cannot be used: .agents/skills/tab/SKILL.md:3:1: not valid YAML: a tab cannot indent; indent with spaces
-        cannot be used: .agents/skills/undescribed/SKILL.md:2:1: it has no `description`; add `description: …`: it is what tells when to use it
+        cannot be used: .agents/skills/undescribed/SKILL.md:2:1: it has no `description`; add `description: …`: it says when to use the item
         cannot be used: .goose/recipes/key.yaml:4:3: the parameter has no usable `key`; give it a `key` of up to 64 letters, digits and `_`, as the text uses it
         cannot be used: .goose/recipes/latin.yaml: it is not UTF-8 text; save it as UTF-8
         cannot be used: .goose/recipes/nothing.json:1:1: it has neither `instructions` nor a `prompt`; a recipe has `title`, `description` and `instructions` or a `prompt`
-        cannot be used: .goose/recipes/twice.yaml:3:1: the key `prompt` stands twice in one mapping; keep one of the two entries"#]]
+        cannot be used: .goose/recipes/twice.yaml:3:1: the key `prompt` appears twice in one mapping; keep one of the two entries"#]]
     .assert_eq(&set.load("").await);
     let refusal = set.knowledge.refusal("load", json!({"name": "colon"})).await;
     let told = "`colon` cannot be used until its file is corrected: .agents/skills/colon/SKILL.md:3:22: not valid YAML";
@@ -200,7 +200,9 @@ async fn what_is_wrong_with_a_file_is_told_with_its_place() {
     let data = set.knowledge.data("load", json!({})).await;
     assert_eq!((&data["problems"][1]["line"], &data["problems"][1]["column"]), (&json!(3), &json!(22)));
     set.knowledge.catalog().await;
-    assert!(set.knowledge.instructions().ends_with("13 files cannot be used; `load` without a name tells why."));
+    assert!(
+        set.knowledge.instructions().ends_with("13 files cannot be used; `load` without a name shows the reasons.")
+    );
 }
 
 #[tokio::test]

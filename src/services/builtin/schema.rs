@@ -1,11 +1,11 @@
-//! The tools' input schemas without what costs tokens and says nothing.
+//! Removes keywords that cost tokens and add no information from the tools' input schemas.
 
 use std::sync::Arc;
 
 use rmcp::handler::server::router::tool::ToolRouter;
 use serde_json::{Map, Value};
 
-/// The same tools; whoever follows their schemas calls them as before.
+/// Returns the same tools with smaller schemas. Calls that follow the original schemas stay valid.
 pub(super) fn slim<S: Send + Sync + 'static>(router: ToolRouter<S>) -> ToolRouter<S> {
     let mut slim = ToolRouter::new();
     for mut route in router {
@@ -19,14 +19,14 @@ pub(super) fn slim<S: Send + Sync + 'static>(router: ToolRouter<S>) -> ToolRoute
     slim
 }
 
-/// `schema` is a schema, not a map of properties: a property may be called `title`.
+/// `schema` must be a schema, not a map of properties, because a property may be called `title`.
 fn tidy(schema: &mut Value) {
     let Value::Object(object) = schema else { return };
-    // A field that is not there is refused by serde, with the names of those that are.
+    // serde refuses an unknown field and names the known ones, so the schema need not forbid it.
     for noise in ["$schema", "title", "format", "additionalProperties"] {
         object.remove(noise);
     }
-    // Left out means the same as the default, and serde says which it is.
+    // Omitting a field means the same as giving these defaults.
     let default = object.get("default");
     if matches!(default, Some(Value::Null | Value::Bool(false))) || default == Some(&Value::Array(Vec::new())) {
         object.remove("default");
@@ -44,7 +44,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// An optional field is left out, not null.
+/// Removes `null` as a value: a model omits an optional field.
 fn drop_null(object: &mut Map<String, Value>) {
     let Some(Value::Array(types)) = object.get_mut("type") else {
         if let Some(Value::Array(choices)) = object.get("anyOf")

@@ -1,7 +1,7 @@
-//! Hands work to other agents, for a session that may: whoever holds the session does it, this service only asks.
+//! Delegates tasks to other agents through the session's delegator.
 //!
-//! Invariant: a tool here changes nothing by itself. What an agent does with its task is judged call by call, in the
-//! agent's own binding and never more easily than in the session that asked.
+//! Invariant: no tool here changes anything by itself. The agent's own binding decides each call of the task, never
+//! more permissively than the calling session would.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::{call_context, schema};
 use crate::tool::CallContext;
 use crate::tool::delegate::{Delegator, TaskReport, TaskRequest, TaskState};
 
-/// Bytes of a task and of its context.
+/// Maximum bytes of a task with its context.
 const MAX_TEXT: usize = 100_000;
 
-/// The service. It keeps nothing.
+/// The `summon` service. It has no state.
 #[derive(Clone)]
 pub struct SummonService {
     tool_router: Arc<ToolRouter<Self>>,
@@ -30,26 +30,26 @@ pub struct SummonService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Delegate {
-    /// What to do, complete in itself: goal, paths, constraints, what to report. Whoever gets it sees nothing else.
+    /// Complete task: goal, paths, constraints, what to report. The agent sees nothing else.
     task: String,
-    /// Whoever fits best if left out.
+    /// Default: the agent that fits best.
     agent: Option<String>,
-    /// The agent's own default if left out.
+    /// Default: the agent's default mode.
     mode: Option<String>,
-    /// Return at once, with an id for task_status and task_cancel.
+    /// Return at once with an id for task_status and task_cancel.
     background: Option<bool>,
-    /// What else must be known: findings, decisions, text that was loaded.
+    /// Additional information: findings, decisions, loaded text.
     context: Option<String>,
-    /// A short name, by which others can wait for it.
+    /// Short name that `after` of other tasks can use.
     name: Option<String>,
-    /// Names of tasks that must be done first; their results are passed on.
+    /// Names of tasks that must be done first. Their results are passed on.
     after: Option<Vec<String>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskStatus {
-    /// All tasks of this session if left out.
+    /// Default: all tasks of this session.
     id: Option<String>,
 }
 

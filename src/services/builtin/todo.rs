@@ -1,6 +1,7 @@
-//! One todo list per session, written by the model and shown to the user as the plan.
+//! Keeps one to-do list per session. The model writes it, and the user sees it as the plan.
 //!
-//! Invariant: the list lies in the session. The service holds none, so a shared instance mixes up nobody's.
+//! Invariant: the session stores the list. The service has no state, so sessions that share an instance cannot mix
+//! lists.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,26 +19,26 @@ use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
 
 const MAX_ITEMS: usize = 100;
-/// Of one item, in bytes.
+/// Maximum bytes of one item.
 const MAX_TEXT: usize = 4_000;
-/// Answers to a change remind of each item in this many bytes; `list_todos` gives all of it.
+/// Maximum bytes of each item in the answer to a change; `list_todos` returns more.
 const REMINDER: usize = 120;
-/// What `list_todos` shows, in bytes; the structured content is whole.
+/// Maximum bytes that `list_todos` shows; the structured content is complete.
 const MAX_SHOWN: usize = 50_000;
 
-/// The todo list of a session, kept in its state. [`Todos::snapshot`] and [`Todos::restore`] are the port
-/// through which whoever stores sessions keeps it.
+/// The to-do list of a session, kept in its state. The session store saves and loads it with [`Todos::snapshot`]
+/// and [`Todos::restore`].
 #[derive(Debug, Default)]
 pub struct Todos {
     list: Mutex<List>,
 }
 
-/// As it is stored.
+/// The stored form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
     items: Vec<Todo>,
-    /// Ids count up over the whole session: an old one never means another item.
+    /// Ids count up over the whole session, so that an id is never reused for another item.
     last_id: u64,
 }
 
@@ -59,7 +60,7 @@ pub enum TodoStatus {
     Completed,
 }
 
-/// What was stored is no todo list.
+/// The stored value is not a valid to-do list.
 #[derive(Debug, thiserror::Error)]
 #[error("the stored todo list cannot be used: {0}")]
 pub struct RestoreError(String);
@@ -69,12 +70,13 @@ impl Todos {
         self.list().items.clone()
     }
 
-    /// All there is to know, as JSON.
+    /// Returns the whole list as JSON.
     pub fn snapshot(&self) -> Value {
         serde_json::to_value(&*self.list()).unwrap_or_default()
     }
 
-    /// Becomes what [`Todos::snapshot`] gave; stays as it is if that is no todo list.
+    /// Replaces the list with a snapshot from [`Todos::snapshot`]. Fails and keeps the list if the snapshot is
+    /// invalid.
     pub fn restore(&self, snapshot: &Value) -> Result<(), RestoreError> {
         let list = List::deserialize(snapshot).map_err(|error| RestoreError(error.to_string()))?;
         list.check().map_err(|refusal| RestoreError(refusal.0))?;
@@ -86,7 +88,7 @@ impl Todos {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the change on a copy, which takes the list's place only if all of it is right.
+    /// Applies the change to a copy, which replaces the list only if it is valid.
     fn change(&self, change: impl FnOnce(&mut List) -> Result<(), ToolRefusal>) -> Result<Vec<Todo>, ToolRefusal> {
         let mut list = self.list();
         let mut changed = list.clone();
@@ -98,7 +100,7 @@ impl Todos {
 }
 
 impl List {
-    /// An item whose text stood in the list before keeps its id.
+    /// Replaces the items. An item whose text is already in the list keeps its id.
     fn set(&mut self, items: Vec<NewTodo>) {
         let mut earlier = std::mem::take(&mut self.items);
         for NewTodo { text, status } in items {
@@ -143,14 +145,14 @@ impl List {
                 )));
             }
             if todo.id > self.last_id || self.items[..index].iter().any(|other| other.id == todo.id) {
-                return Err(ToolRefusal::new(format!("the id {} is not one of its own", todo.id)));
+                return Err(ToolRefusal::new(format!("the id {} is not unique", todo.id)));
             }
         }
         Ok(())
     }
 }
 
-/// The service. It keeps nothing.
+/// The `todo` service. It has no state.
 #[derive(Clone)]
 pub struct TodoService {
     tool_router: Arc<ToolRouter<Self>>,
@@ -173,7 +175,7 @@ impl Default for TodoService {
 #[schemars(inline)]
 struct NewTodo {
     text: String,
-    /// Pending if left out.
+    /// Default: pending.
     #[schemars(description = "")]
     status: Option<TodoStatus>,
 }
@@ -189,7 +191,7 @@ struct SetTodos {
 struct UpdateTodo {
     id: u64,
     text: Option<String>,
-    /// The schema of `set_todos` has its values; twice is paid in every request.
+    /// The values are in the schema of `set_todos`; repeating them would cost tokens in every request.
     #[schemars(with = "Option<String>", description = "")]
     status: Option<TodoStatus>,
 }
@@ -254,7 +256,7 @@ fn todos(context: &RequestContext<RoleServer>) -> Result<Arc<Todos>, ToolRefusal
     Ok(call_context(context)?.session.state())
 }
 
-/// Changes the list, and tells it as the plan.
+/// Changes the list and reports it as the plan.
 fn change(
     context: &RequestContext<RoleServer>,
     change: impl FnOnce(&mut List) -> Result<(), ToolRefusal>,
@@ -279,7 +281,7 @@ fn list_result(items: &[Todo], width: usize) -> rmcp::model::CallToolResult {
     answer::with_data(text(items, width), json!({"items": items}))
 }
 
-/// `2 todos, 1 completed`, then a line for each.
+/// Formats the list: `2 todos, 1 completed`, then one line per item.
 fn text(items: &[Todo], width: usize) -> String {
     if items.is_empty() {
         return "the todo list is empty".to_owned();

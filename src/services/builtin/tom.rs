@@ -1,10 +1,10 @@
-//! Top of mind: what the user wants kept in mind in every turn. It has no tools; the orchestrator reads text and file
-//! before each turn and puts them before the prompt.
+//! Top of mind: text that the user wants in every turn. The service has no tools. The orchestrator reads the text
+//! and the file before each turn and puts them before the prompt.
 
 use rmcp::ServerHandler;
 use rmcp::model::{Implementation, ServerCapabilities, ServerConfig};
 
-/// The service: a server that offers nothing to call.
+/// The `tom` service, an MCP server without tools.
 #[derive(Debug, Clone, Default)]
 pub struct TomService;
 
@@ -16,7 +16,7 @@ impl ServerHandler for TomService {
     }
 }
 
-const INSTRUCTIONS: &str = "What the user wants kept in mind stands before a prompt between `top-of-mind` marks. The last one \
+const INSTRUCTIONS: &str = "What the user wants kept in mind comes before a prompt between `top-of-mind` marks. The last one \
                             holds until another comes.";
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! A service that a front door makes itself: a list of tools, and whoever answers their calls. It speaks no MCP.
+//! Connects a service that a front end implements in this process: a list of tools and a handler for their calls,
+//! without MCP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::run_guarded;
 use crate::services::connection::{CallError, ServiceConnection};
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome, ToolSpec};
 
-/// What answers calls in this process.
+/// Tools that are answered in this process.
 pub trait InlineTools: Send + Sync {
     fn list(&self) -> Vec<ToolSpec>;
 

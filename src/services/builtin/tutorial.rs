@@ -1,5 +1,5 @@
-//! Lessons on Skein itself, step by step. They are the pages in `docs/tutorials`, compiled in; a test performs every
-//! step as it is written.
+//! Serves step-by-step lessons on Skein. The pages in `docs/tutorials` are compiled in, and a test executes every
+//! step as written.
 
 mod lesson;
 
@@ -23,12 +23,12 @@ const PAGES: [(&str, &str); 4] = [
     ("editors", include_str!("../../../docs/tutorials/editors.md")),
 ];
 
-/// All lessons, in the order in which to take them.
+/// Returns all lessons in teaching order.
 pub fn lessons() -> Vec<Lesson> {
     PAGES.iter().map(|(name, page)| Lesson::read(name, page)).collect()
 }
 
-/// The service.
+/// The `tutorial` service.
 pub struct TutorialService {
     tool_router: ToolRouter<Self>,
     lessons: Vec<Lesson>,
@@ -50,7 +50,7 @@ impl Default for TutorialService {
 #[serde(deny_unknown_fields)]
 struct LoadLesson {
     name: String,
-    /// from 1; an overview if left out
+    /// from 1; default: an overview
     step: Option<usize>,
 }
 
@@ -126,8 +126,8 @@ impl ServerHandler for TutorialService {
     }
 }
 
-const INSTRUCTIONS: &str = "Teach one step at a time: say what it is for, have its files written and its commands run exactly as they \
-                            stand there, and go on when its check prints what it should.";
+const INSTRUCTIONS: &str = "Teach one step at a time: say what it is for, have its files written and its commands run exactly as \
+                            written, and continue when its check prints what it should.";
 
 #[cfg(test)]
 #[path = "tutorial_tests.rs"]

@@ -1,17 +1,17 @@
-//! What a recording must not hold: the values that a manifest hands to a service in variables and headers. In
-//! their place stands where they came from.
+//! Redacts a recording: replaces the values that a manifest passes to a service in variables and headers with their
+//! origin.
 
 use serde_json::{Map, Value};
 
 use crate::manifest::{Placeholder, Transport};
 use crate::services::Environment;
 
-/// Shorter values say nothing, and would be found everywhere. What comes from our own environment is more
-/// likely to be secret than what stands in a manifest.
+/// Minimum length of a redacted value; shorter values reveal nothing and occur everywhere. A value from the
+/// environment is more likely secret than one in a manifest.
 const SHORTEST_FROM_ENVIRONMENT: usize = 4;
 const SHORTEST_FROM_MANIFEST: usize = 8;
 
-/// Texts and what to write instead, longest first, so that a part never hides the whole.
+/// Values and their replacements, longest first, so that a partial match never leaves the rest of a value.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Redaction(Vec<(String, String)>);
 
@@ -32,7 +32,7 @@ impl Redaction {
         for (label, value) in &labelled {
             texts.push(value);
             let Ok(filled) = environment.fill_in(value) else { continue };
-            // `Bearer x`: the service may repeat `x` alone.
+            // For `Bearer x` the service may repeat `x` alone.
             for part in filled.split_whitespace().chain([filled.as_str()]) {
                 redaction.add(part, label, SHORTEST_FROM_MANIFEST);
             }
@@ -53,7 +53,7 @@ impl Redaction {
             return;
         }
         self.0.push((value.to_owned(), label.to_owned()));
-        // Inside a text that is itself JSON it looks different.
+        // JSON inside a string contains the value in its escaped form.
         let quoted = Value::from(value).to_string();
         let quoted = &quoted[1..quoted.len() - 1];
         if quoted != value {

@@ -1,8 +1,8 @@
-//! What we are to an MCP server: a client that listens to progress and logs, notes changes, and brings questions to the
-//! session they belong to.
+//! Skein as the client of an MCP server: receives progress and logs, tracks list changes, and forwards questions to
+//! the session they belong to.
 //!
-//! Invariant: what a server says by itself on a connection that several sessions share reaches none of them; it cannot
-//! be known which one it is meant for.
+//! Invariant: on a connection that several sessions share, unsolicited messages of the server reach none of them,
+//! because their addressee is unknown.
 #![expect(deprecated, reason = "servers of both eras still log, ask for roots and for samples")]
 
 use std::collections::HashMap;
@@ -29,21 +29,21 @@ use crate::services::environment::SecretValues;
 use crate::tool::elicit::Elicitor;
 use crate::tool::{Activity, CallContext, CallProgress, Warnings, strip_to_line, truncate};
 
-/// How long a question waits for the call it belongs to: a fast server asks before the call is known to be sent.
+/// Time to wait for the call that a question belongs to: a fast server asks before the call is registered.
 const CALL_APPEARS: Duration = Duration::from_secs(1);
-/// As much of a log message as anybody reads.
+/// Maximum bytes of a log message.
 const MAX_SAID: usize = 2_000;
-/// So many questions of one call may stand at once.
+/// Maximum number of open questions per call.
 const MAX_ASKING: usize = 5;
-/// Pages that were opened and may still be told to be done with.
+/// Maximum number of opened pages whose completion the server may still report.
 const MAX_PAGES_OPEN: usize = 100;
 
-/// The session that a connection belongs to alone.
+/// The only session that uses a connection.
 #[derive(Debug)]
 pub(in crate::services) struct Owner {
     pub(in crate::services) cwd: PathBuf,
     pub(in crate::services) roots: Vec<PathBuf>,
-    /// Where it is shown at the moment: a session that is closed and opened again is another one.
+    /// Warnings of the session. Replaced when the session is closed and reopened.
     pub(in crate::services) warnings: Mutex<Arc<Warnings>>,
 }
 
@@ -51,31 +51,31 @@ pub(in crate::services) struct Owner {
 pub(in crate::services) struct McpClient {
     pub(super) service: ServiceName,
     secrets: SecretValues,
-    /// Nothing if several sessions share the connection.
+    /// `None` if several sessions share the connection.
     owner: Option<Arc<Owner>>,
     flights: Arc<Mutex<Vec<PendingRequest>>>,
-    /// Told when a request is sent.
+    /// Notified when a request is registered; `flight_soon` waits for it.
     begun: Arc<Notify>,
     generation: Arc<watch::Sender<u64>>,
-    /// Pages that users opened, and who is to hear that they are done with.
+    /// Pages that users opened, with the elicitor to notify when they are done.
     pages: Arc<Mutex<HashMap<String, Arc<dyn Elicitor>>>>,
-    /// How much it may still write to the log.
+    /// Rate limit of the server's log messages.
     log_limit: Arc<Mutex<OutputLimit>>,
 }
 
-/// A request of ours that is not answered yet.
+/// A request to the server that is not answered yet.
 #[derive(Clone)]
 struct PendingRequest {
     token: ProgressToken,
     id: RequestId,
     context: CallContext,
-    /// Wakes the one who waits: there was a sign of life.
+    /// Notified on activity; the task that waits for the answer listens.
     heard: Arc<Notify>,
-    /// Questions that the user has not answered yet.
+    /// Number of questions that the user has not answered yet.
     asking: Arc<AtomicUsize>,
 }
 
-/// Hands what the server says to a request until it is dropped.
+/// Delivers the server's messages to a request until dropped.
 pub(super) struct FlightListener {
     flights: Arc<Mutex<Vec<PendingRequest>>>,
     flight: PendingRequest,
@@ -86,7 +86,7 @@ impl FlightListener {
         self.flight.heard.notified().await;
     }
 
-    /// True while the server waits for the user, not the user for the server.
+    /// Returns whether the server waits for the user. The time limit does not run then.
     pub(super) fn is_asking(&self) -> bool {
         self.flight.asking.load(Ordering::Relaxed) > 0
     }
@@ -98,7 +98,7 @@ impl Drop for FlightListener {
     }
 }
 
-/// Counts a question as long as it stands.
+/// Counts a question as open until dropped.
 struct QuestionGuard(PendingRequest);
 
 impl QuestionGuard {
@@ -111,7 +111,7 @@ impl QuestionGuard {
 impl Drop for QuestionGuard {
     fn drop(&mut self) {
         self.0.asking.fetch_sub(1, Ordering::Relaxed);
-        // The server's time begins now.
+        // The server's time limit restarts now.
         self.0.heard.notify_one();
     }
 }
@@ -155,8 +155,9 @@ impl McpClient {
         self.generation.subscribe()
     }
 
-    /// What a server may ask of us. Every request of the newer era says so anew, and its questions come back as its
-    /// answer; in the older era a question comes by itself, so only a server of one session may have any.
+    /// Returns the requests that a server may send to Skein. In the newer era each request carries them (`tied`),
+    /// and questions arrive as its answer. In the older era questions arrive unsolicited, so only a server of one
+    /// session gets them.
     pub(super) fn capabilities(&self, tied: bool) -> ClientCapabilities {
         let mut capabilities = ClientCapabilities::default();
         if tied || self.owner.is_some() {
@@ -171,19 +172,19 @@ impl McpClient {
         capabilities
     }
 
-    /// The folders of the session, if the connection belongs to one.
+    /// Returns the folders of the session; `None` if several sessions share the connection.
     pub(super) fn roots(&self) -> Option<ListRootsResult> {
         let owner = self.owner.as_ref()?;
         let root = |path: &PathBuf| url::Url::from_directory_path(path).ok().map(|url| Root::new(url.as_str()));
         Some(ListRootsResult::new(owner.roots.iter().filter_map(root).collect()))
     }
 
-    /// True if the connection belongs to one session.
+    /// Returns whether the connection belongs to one session.
     pub(super) fn is_owned(&self) -> bool {
         self.owner.is_some()
     }
 
-    /// Somebody will be told when the server says that the page is done with.
+    /// Registers an opened page. `elicitor` is notified when the server reports that the page is done.
     pub(super) fn register_page(&self, page: String, elicitor: Arc<dyn Elicitor>) {
         let mut pages = lock(&self.pages);
         if self.is_owned() && pages.len() < MAX_PAGES_OPEN {
@@ -197,8 +198,8 @@ impl McpClient {
         }
     }
 
-    /// The request of this session to which what the server says belongs. If there are several, any of them is this
-    /// session's; the transport may know which.
+    /// Returns the pending request that a message of the server belongs to. The transport may know which. Otherwise
+    /// any request will do, because all belong to the same session; `None` on a shared connection.
     fn flight(&self, origin: Option<&InboundStreamOrigin>) -> Option<PendingRequest> {
         self.owner.as_ref()?;
         let flights = lock(&self.flights);
@@ -220,7 +221,8 @@ impl McpClient {
         tokio::time::timeout(CALL_APPEARS, appears).await.ok()
     }
 
-    /// True if a line of this many bytes has room in the log. Others are counted, and reported with a later line.
+    /// Returns whether the log has room for a line of this size. Dropped lines are counted and reported with a
+    /// later one.
     fn has_log_room(&self, bytes: usize) -> bool {
         let mut limit = lock(&self.log_limit);
         if let Some(dropped) = limit.take_dropped() {
@@ -272,7 +274,7 @@ impl ClientHandler for McpClient {
         let asking = QuestionGuard::of(&flight);
         let answer = tokio::select! {
             biased;
-            // The server takes its question back.
+            // The server cancels its question.
             () = context.ct.cancelled() => ElicitResult::new(ElicitationAction::Cancel),
             answer = questions::elicit(self, params, &flight.context) => answer,
         };

@@ -1,4 +1,4 @@
-//! What a server offers: its tools, prompts, resources and templates, page by page.
+//! Lists a server's tools, prompts, resources and templates, page by page.
 
 use rmcp::model::PaginatedRequestParams;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::services::connection::CallError;
 use crate::services::content;
 use crate::tool::Catalog;
 
-/// A server that pages for ever must not be followed for ever.
+/// Maximum number of pages and items per list; a server may page forever.
 const MAX_PAGES: usize = 50;
 const MAX_ITEMS: usize = 2_000;
 
@@ -16,7 +16,7 @@ impl McpConnection {
     pub(super) async fn list(&self) -> Result<Catalog, CallError> {
         let capabilities = self.peer.peer_info().map(|info| info.capabilities.clone()).unwrap_or_default();
         let mut catalog = Catalog::default();
-        // Each list ends at the limits; a server that repeats a cursor would be followed for ever.
+        // Each list ends at the limits or when the server repeats a cursor.
         macro_rules! pages {
             ($list:ident, $items:ident, $into:expr) => {{
                 let mut cursor = None;
@@ -47,7 +47,7 @@ impl McpConnection {
         }
         if capabilities.resources.is_some() {
             pages!(list_resources, resources, &mut catalog.resources);
-            // Optional, and some servers with resources answer that they do not know the method.
+            // Optional: some servers with resources do not implement the method.
             if let Ok(result) = self.peer.list_resource_templates(None).await {
                 catalog.templates =
                     result.resource_templates.into_iter().take(MAX_ITEMS).map(Convert::convert).collect();
@@ -57,7 +57,7 @@ impl McpConnection {
     }
 }
 
-/// One item of an MCP list as a catalog keeps it.
+/// Converts an item of an MCP list to its catalog form.
 trait Convert<T> {
     fn convert(self) -> T;
 }

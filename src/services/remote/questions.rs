@@ -1,5 +1,6 @@
-//! Questions of an MCP server, put to the user of the session whose request they belong to. In the newer era they are
-//! the answer to a request, which is then sent again with what the user said; in the older one they come by themselves.
+//! Forwards questions of an MCP server to the user of the session whose request they belong to. In the newer era a
+//! question is the answer to a request, which is then sent again with the user's input. In the older era questions
+//! arrive unsolicited.
 
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses};
 use serde_json::{Map, Value};
@@ -13,14 +14,14 @@ use crate::tool::{CallContext, strip_invisible, truncate};
 pub(super) const NO_SAMPLING: &str =
     "skein answers no sampling requests: its models are for the session, not for services";
 pub(super) const NO_ROOTS: &str =
-    "skein tells its folders only to a service that belongs to one session (`scope: session`)";
+    "skein sends its folders only to a service that belongs to one session (`scope: session`)";
 
-/// So much may be asked before a request goes on.
+/// Maximum number of questions in one answer.
 const MAX_AT_ONCE: usize = 10;
-/// As much of a question as anybody reads.
+/// Maximum bytes of a question.
 const MAX_QUESTION: usize = 4_000;
 
-/// What the user says to one question.
+/// Asks the user one question and returns the answer.
 pub(super) async fn elicit(client: &McpClient, params: ElicitRequestParams, context: &CallContext) -> ElicitResult {
     let (message, wanted) = match params {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
@@ -33,7 +34,7 @@ pub(super) async fn elicit(client: &McpClient, params: ElicitRequestParams, cont
         ElicitRequestParams::UrlElicitationParams { message, url, elicitation_id, .. } => {
             (message, ElicitationKind::Page { id: elicitation_id, url })
         }
-        // The enum may grow; what is not known cannot be asked.
+        // The enum is non-exhaustive; an unknown question cannot be asked.
         _ => return ElicitResult::new(ElicitationAction::Decline),
     };
     let Some(elicitor) = context.elicitor() else {
@@ -65,7 +66,8 @@ pub(super) async fn elicit(client: &McpClient, params: ElicitRequestParams, cont
     }
 }
 
-/// The answers to what a server of the newer era needs before it can go on, and the pages that the user visited for them.
+/// Collects the input that a server of the newer era requires. Returns it with the pages that the user visited for
+/// it.
 pub(super) async fn answers(
     client: &McpClient,
     requests: InputRequests,
@@ -98,7 +100,7 @@ pub(super) async fn answers(
     Ok((responses, visited))
 }
 
-/// The pages that an error names, if the user has visited all of them; otherwise none.
+/// Returns the pages that an error names if the user has visited all of them; otherwise none.
 pub(super) async fn visit_pages(client: &McpClient, error: Option<&Value>, context: &CallContext) -> Vec<String> {
     let wanted = error.and_then(|error| error["elicitations"].as_array()).map(Vec::as_slice).unwrap_or_default();
     let mut visited = Vec::new();
@@ -120,10 +122,10 @@ fn page_of(params: &ElicitRequestParams) -> Option<String> {
     }
 }
 
-/// The request has its answer, so the pages that were visited for it are done with.
+/// Marks the pages that were visited for a request as done, because the request has its answer.
 pub(super) fn finish_pages(client: &McpClient, pages: &[String], context: &CallContext) {
     for page in pages {
-        // Two sessions on one connection may be sent to pages of one id.
+        // Two sessions on one connection may have pages with the same id.
         match context.elicitor().filter(|_| !client.is_owned()) {
             Some(elicitor) => elicitor.page_done(client.service.as_str(), page),
             None => client.finish_page(page),
@@ -131,13 +133,13 @@ pub(super) fn finish_pages(client: &McpClient, pages: &[String], context: &CallC
     }
 }
 
-/// Nothing is passed on that was not asked for.
+/// Drops fields that the server did not request.
 fn retain_requested(fields: Map<String, Value>, schema: &Map<String, Value>) -> Map<String, Value> {
     let asked = |name: &String| schema.get("properties").is_some_and(|properties| properties.get(name).is_some());
     fields.into_iter().filter(|(name, _)| asked(name)).collect()
 }
 
-/// Words for people, without what does not show.
+/// Sanitizes titles and descriptions, which are shown to the user.
 fn tidy(schema: &mut Map<String, Value>) {
     for (key, value) in schema {
         match value {

@@ -1,19 +1,19 @@
-//! The names of sessions: seven signs for the second in which it began, thirteen that nobody can guess.
+//! Creates session ids: seven characters for the start time in seconds, then thirteen random ones.
 //!
-//! The seconds come first so that names sort by age and a few signs of one are enough to type. The rest is from
-//! the system's own random source (`getrandom`, which `tempfile` and `uuid` stand on already): 65 bits, so that no
-//! name is ever given twice, whoever else makes one in the same second.
+//! The time comes first so that ids sort by age and a short prefix is enough to type. The rest is 65 bits from the
+//! system's random source (`getrandom`, already a dependency of `tempfile` and `uuid`). No id is ever given twice, even
+//! if several processes create one in the same second.
 
 use std::time::{Duration, SystemTime};
 
 use crate::store::StoreError;
 
-/// Crockford's signs: no two of them look alike.
+/// Crockford's base 32 alphabet, in which no two characters look alike.
 const SIGNS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const OF_TIME: usize = 7;
 const OF_CHANCE: usize = 13;
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

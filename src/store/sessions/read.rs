@@ -1,4 +1,4 @@
-//! What is asked of the store, in SQL. Everything here only reads.
+//! Reads sessions and events with SQL. Invariant: nothing here writes.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,17 @@ use super::{Cursor, FolderFilter, ListFilter, SearchHit, StoredEvent, StoredSess
 const SESSION: &str = "SELECT s.id, s.title, s.cwd, s.roots, s.agent, s.mode, s.model, s.approval, s.created_at,
     s.updated_at, s.input, s.output, s.cached, s.cost, s.events, s.parent FROM session s";
 
-/// `?1` is a folder or null, `?2` whether what lies below counts too.
+/// SQL: `?1` is a folder or null, `?2` whether folders below it match too.
 pub(super) const WITHIN: &str = "(?1 IS NULL OR s.cwd = ?1
     OR (?2 AND substr(s.cwd, 1, length(rtrim(?1, '/')) + 1) = rtrim(?1, '/') || '/'))";
 
-/// As many candidates as a person looks through.
+/// The maximum number of candidates for an ambiguous prefix, few enough to list in an error.
 const CANDIDATES: usize = 6;
 
-/// What stands around a word, in characters on each side, where it was found without the index.
+/// The number of characters shown on each side of a verbatim match.
 const AROUND: usize = 60;
 
-/// What is shown of a message of which no place is meant, in characters.
+/// The number of characters shown of a message when no word was searched for.
 pub(super) const AROUND_SESSION: usize = 160;
 
 pub(super) fn find(connection: &Connection, id: &str) -> rusqlite::Result<Option<StoredSession>> {
@@ -59,7 +59,7 @@ pub(super) fn beginning_with(connection: &Connection, prefix: &str) -> rusqlite:
     if prefix.is_empty() {
         return Ok(Vec::new());
     }
-    // No sign of an id comes after the last letter of the alphabet.
+    // `~` sorts after every character of an id.
     let select = "SELECT id FROM session WHERE id >= ?1 AND id < ?1 || '~' ORDER BY id LIMIT ?2";
     let mut statement = connection.prepare_cached(select)?;
     statement.query_map(params![prefix, limit_value(Some(CANDIDATES))], |row| row.get(0))?.collect()
@@ -75,7 +75,7 @@ pub(super) fn search(
         Some(query) => search_words(connection, &query, folders, limit)?,
         None => Vec::new(),
     };
-    // Languages without spaces, parts of words, signs: what stands in a text as it was asked for is found too.
+    // A verbatim search covers languages without spaces, parts of words and punctuation.
     if found.is_empty() { search_verbatim(connection, words, folders, limit) } else { Ok(found) }
 }
 
@@ -125,11 +125,12 @@ fn search_verbatim(
     Ok(found)
 }
 
-/// The place in a text where these letters stand, whichever their case.
+/// Returns the text around the first occurrence of `wanted`, ignoring case. `None` if there is none. `wanted` must be
+/// in lower case.
 pub(super) fn snippet_around(text: &str, wanted: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let place = lower.find(wanted)?;
-    // Counted in characters, which stay nearly as many when their case changes: this is only what stands around.
+    // Counted in characters, because lower case may change the length in bytes. An off-by-a-few snippet is harmless.
     let place = lower[..place].chars().count();
     let from = place.saturating_sub(AROUND);
     let length = place - from + wanted.chars().count() + AROUND;
@@ -138,13 +139,13 @@ pub(super) fn snippet_around(text: &str, wanted: &str) -> Option<String> {
     Some(format!("{}{part}{}", if before { "…" } else { "" }, if after { "…" } else { "" }))
 }
 
-/// A full-text query in which every word is only a word, or the beginning of one; `None` if there is none.
+/// Builds a full-text query that matches all words as prefixes, without operators. `None` if there are no words.
 fn full_text(words: &str) -> Option<String> {
     let words = words_of(words);
     (!words.is_empty()).then(|| words.join(" AND "))
 }
 
-/// Each word as a part of a full-text query.
+/// Quotes each word as a prefix term of a full-text query.
 pub(super) fn words_of(words: &str) -> Vec<String> {
     let words = words.split(|c: char| c.is_whitespace() || c.is_control());
     let words = words.filter(|word| word.contains(char::is_alphanumeric));
@@ -163,7 +164,7 @@ pub(super) fn limit_value(limit: Option<usize>) -> i64 {
     limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(i64::MAX)
 }
 
-/// SQLite's numbers have a sign.
+/// Converts to SQLite's signed integers.
 pub(super) fn number(natural: u64) -> i64 {
     i64::try_from(natural).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,7 @@
-//! Looking back: what was said in earlier sessions, found by its words.
+//! Searches the messages of earlier sessions.
 //!
-//! Invariant: what a user took back is no history. It is the only thing that the store reads in the body of an event,
-//! beside who said a message.
+//! Invariant: undone events are never returned. Apart from the author of a message, the extent of an undo is the only
+//! thing the store reads from an event's body.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use rusqlite::{Connection, params, params_from_iter};
 use super::read::{AROUND_SESSION, WITHIN, folder_params, hit, limit_value, natural, number, snippet_around, words_of};
 use super::{FolderFilter, SearchHit};
 
-/// What is looked for. What is left out does not narrow.
+/// A query for earlier messages. A field that is `None` or empty does not restrict it.
 #[derive(Debug, Clone, Default)]
 pub struct RecallQuery {
     pub words: String,
     pub within: FolderFilter,
-    /// Milliseconds since 1970: at this time or later.
+    /// Milliseconds since 1970, inclusive.
     pub after: Option<u64>,
-    /// Earlier than this.
+    /// Milliseconds since 1970, exclusive.
     pub before: Option<u64>,
-    /// Ids of sessions that are left out.
+    /// Ids of the sessions to exclude.
     pub without: Vec<String>,
-    /// How many hits there are at most.
+    /// The maximum number of hits.
     pub limit: usize,
 }
 
-/// What was found, the best first.
+/// The hits of a query, best first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecallResults {
     pub hits: Vec<SearchHit>,
-    /// Nothing has all the words; these have some of them.
+    /// No message has all the words; these have some of them.
     pub partly: bool,
 }
 
-/// One thing that was said.
+/// A message of the user or the assistant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredMessage {
     pub seq: u64,
@@ -44,49 +44,49 @@ pub struct StoredMessage {
     pub text: String,
 }
 
-/// Something that was said, and which of the words that were asked for stand in it.
+/// A message and the query words it contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecallMatch {
     pub session: String,
     pub said: StoredMessage,
-    /// Their places among those that were asked for, from the first.
+    /// Indices into the query words.
     pub words: Vec<usize>,
 }
 
-/// Which words of a text are known, and where they stand together.
+/// The frequency of each query word, and the messages that share the most of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TermStats {
-    /// How many messages of all sessions have each word, counted up to [`COUNTED`].
+    /// For each word, the number of messages in all sessions that contain it, counted up to [`COUNTED`].
     pub frequency: Vec<usize>,
-    /// About how many events all sessions have.
+    /// The approximate number of events in all sessions.
     pub events: u64,
     pub messages: Vec<RecallMatch>,
 }
 
-/// What words in common are worth.
+/// Weighs the words that a message shares with a query.
 #[derive(Debug, Clone, Copy)]
 pub struct TermWeights {
-    /// A word that stands in so many messages, counted up to [`COUNTED`].
+    /// Returns the weight of a word from the number of messages that contain it, counted up to [`COUNTED`].
     pub word: fn(usize) -> f64,
-    /// What a message must have of them to be looked at.
+    /// The minimum total weight of a message.
     pub least: f64,
 }
 
-/// So many of the newest messages with a word are looked at. One that stands in more tells little.
+/// The number of newest messages examined per word. A more frequent word says little about a message.
 pub const COUNTED: usize = 400;
 
-/// Where the words are not found one by one, so many of the newest messages are read through.
+/// The number of newest messages that a verbatim search reads.
 const READ_THROUGH: usize = 20_000;
 
-/// `e` was not taken back. An `undone` leaves the first so many events of its session.
+/// SQL: `e` is not undone. An `undone` event keeps the first `events` events of its session.
 const STANDS: &str = "NOT EXISTS (SELECT 1 FROM event u WHERE u.session = e.session AND u.seq > e.seq
     AND u.kind = 'undone' AND json_extract(u.body, '$.events') < e.seq)";
 
-/// `?3` and `?4` are times or null, `?5` is a JSON list of ids.
+/// SQL: `?3` and `?4` are times or null, `?5` is a JSON list of session ids.
 const WHEN: &str = "(?3 IS NULL OR e.at >= ?3) AND (?4 IS NULL OR e.at < ?4)
     AND s.id NOT IN (SELECT value FROM json_each(?5))";
 
-/// How much better the newest is than the oldest: enough to decide between equals, not more.
+/// SQL: favours newer messages by up to 30 %, just enough to decide between equal matches.
 const NEWER: &str = "(1.0 + 0.3 / (1.0 + max(0, ?7 - e.at) / 2592000000.0))";
 
 pub(super) fn recall(connection: &Connection, recall: &RecallQuery, now: u64) -> rusqlite::Result<RecallResults> {
@@ -104,7 +104,7 @@ pub(super) fn recall(connection: &Connection, recall: &RecallQuery, now: u64) ->
 }
 
 fn rank_hits(connection: &Connection, recall: &RecallQuery, query: &str, now: u64) -> rusqlite::Result<Vec<SearchHit>> {
-    // What was taken back is told apart only among the best: that is a look into each session's record.
+    // Undone events are filtered out only among the best matches, because that check queries each session's events.
     let select = format!(
         "WITH best AS MATERIALIZED (
             SELECT e.key, bm25(event_words) * {NEWER} AS rank, snippet(event_words, 0, '', '', '…', 32) AS snippet
@@ -130,7 +130,7 @@ fn rank_hits(connection: &Connection, recall: &RecallQuery, query: &str, now: u6
     connection.prepare_cached(&select)?.query_map(values, hit)?.collect()
 }
 
-/// Without words: the newest message of each session.
+/// Returns the newest message of each session.
 fn newest(connection: &Connection, recall: &RecallQuery) -> rusqlite::Result<Vec<SearchHit>> {
     let select = format!(
         "SELECT s.id, s.title, s.cwd, e.seq, max(e.at), e.kind, substr(e.text, 1, ?7)
@@ -152,7 +152,7 @@ fn newest(connection: &Connection, recall: &RecallQuery) -> rusqlite::Result<Vec
     connection.prepare_cached(&select)?.query_map(values, hit)?.collect()
 }
 
-/// Languages without spaces, parts of words, signs: what stands in a text as it was asked for is found too.
+/// Finds the text verbatim. Covers languages without spaces, parts of words and punctuation.
 fn search_verbatim(connection: &Connection, recall: &RecallQuery) -> rusqlite::Result<Vec<SearchHit>> {
     let wanted = recall.words.trim().to_lowercase();
     let select = format!(
@@ -200,9 +200,8 @@ pub(super) fn read_messages(
     connection.prepare_cached(&select)?.query_map(params![id, number(from), limit_value(Some(limit))], said)?.collect()
 }
 
-/// The messages of `folders` that have the most in common with these words: those with the rarest and with most of
-/// them first, and of equals the newest. `weigh` says what a word counts that stands in so many messages, and how much a
-/// message must have together.
+/// Returns the messages in `folders` with the highest total weight of shared words, and of equals the newest. `weigh`
+/// maps the frequency of a word to its weight and sets the minimum total.
 pub(super) fn common_terms(
     connection: &Connection,
     words: &[String],
@@ -228,7 +227,7 @@ pub(super) fn common_terms(
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
     let (folder, below) = folder_params(folders);
     let without = serde_json::to_string(without).unwrap_or_default();
-    // Only those that count are looked up, in steps, until there are enough.
+    // Loads the messages in steps, best first, until there are enough.
     let mut messages = Vec::new();
     for step in ranked.chunks(STEP).take(STEPS) {
         let marks = vec!["?"; step.len()].join(", ");
@@ -266,6 +265,6 @@ pub(super) fn common_terms(
     Ok(TermStats { frequency, events, messages })
 }
 
-/// How many messages are looked up at once, and how often: those of other projects may be many.
+/// The number of messages loaded per step, and the maximum number of steps. Many may belong to other projects.
 const STEP: usize = 64;
 const STEPS: usize = 16;

@@ -1,4 +1,4 @@
-//! The one thread that writes: takes what is queued into a transaction, and answers whoever waits for it.
+//! Writes queued jobs in transactions, on a single thread, and replies to the callers that wait.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use super::read::{folders_json, number};
 use super::{NewEvent, NewSession, SessionChange};
 use crate::store::{StoreError, failure};
 
-/// Whether the session was there.
+/// Receives whether the session exists.
 pub(super) type WriteReply = oneshot::Sender<Result<bool, StoreError>>;
 
-/// As much as one transaction takes, so that a flood cannot keep it open.
+/// The maximum number of jobs per transaction, so that a flood of jobs cannot keep it open.
 const AT_ONCE: usize = 1_024;
-/// How long events gather that nobody waits for.
+/// The time to collect events while no caller waits for a reply.
 const GATHERS: Duration = Duration::from_millis(50);
 
 pub(super) struct Job {
@@ -37,12 +37,12 @@ pub(super) enum Work {
         new: String,
     },
     Flush,
-    /// Only to be answered when everything before it is committed.
+    /// Only replies, once everything before it is committed.
     Nothing,
 }
 
 impl Work {
-    /// Somebody relies on it even if the power goes.
+    /// Returns true if the caller relies on it even after a power failure.
     fn is_synced(&self) -> bool {
         matches!(self, Work::Flush | Work::Delete)
     }
@@ -52,11 +52,11 @@ pub(super) struct SessionWriter {
     connection: Connection,
     jobs: mpsc::Receiver<Job>,
     file: PathBuf,
-    /// What could not be written yet, oldest first.
+    /// Jobs that could not be written yet, oldest first.
     waiting: Vec<Job>,
-    /// What is not kept of a session; its next flush tells.
+    /// The error for each session that lost data. Its next flush returns it.
     lost: BTreeMap<String, StoreError>,
-    /// Bytes of events in the queue, counted up by those who append.
+    /// Bytes of queued events; `append` adds to it.
     unwritten: Arc<AtomicUsize>,
 }
 
@@ -70,7 +70,7 @@ impl SessionWriter {
         Self { connection, jobs, file, waiting: Vec::new(), lost: BTreeMap::new(), unwritten }
     }
 
-    /// Until the last handle is gone and everything is written.
+    /// Runs until the last handle is dropped and everything is written.
     pub(super) fn run(mut self) {
         while let Ok(first) = self.jobs.recv() {
             self.waiting.push(first);
@@ -87,8 +87,8 @@ impl SessionWriter {
         }
     }
 
-    /// Waits a moment for more, as long as nobody waits for what is here: the events of a turn are few transactions,
-    /// and the disk is left alone while a model is being asked.
+    /// Waits briefly for more jobs while no caller waits for a reply. The events of a turn then take few transactions,
+    /// and the disk stays idle while a model request runs.
     fn gather(&mut self) {
         let until = Instant::now() + GATHERS;
         while self.waiting.len() < AT_ONCE && self.waiting.iter().all(|job| job.reply.is_none()) {
@@ -99,10 +99,10 @@ impl SessionWriter {
         }
     }
 
-    /// Everything that waits, in one transaction.
+    /// Writes all waiting jobs in one transaction.
     fn write(&mut self) {
         let jobs = std::mem::take(&mut self.waiting);
-        // Nothing to write: whoever asked this is ahead of no one.
+        // These jobs only wait for earlier ones, and there are none.
         if jobs.iter().all(|job| matches!(job.work, Work::Nothing)) {
             jobs.into_iter().for_each(|job| job.answer(Ok(true)));
             return;
@@ -113,7 +113,7 @@ impl SessionWriter {
         }
     }
 
-    /// The transaction is committed; what this job alone met is told.
+    /// Reports the result of one job after its transaction was committed.
     fn settle(&mut self, job: Job, done: rusqlite::Result<bool>) {
         self.unwritten.fetch_sub(job.size(), Ordering::Relaxed);
         let id = &job.session;
@@ -138,7 +138,7 @@ impl SessionWriter {
         }
     }
 
-    /// Nothing was written. Events stay queued, whoever waits is told.
+    /// Handles a failed transaction: jobs without a caller stay queued, the others get the error.
     fn postpone(&mut self, jobs: Vec<Job>, error: &rusqlite::Error) {
         tracing::warn!(%error, "sessions could not be written");
         for job in jobs {
@@ -147,7 +147,7 @@ impl SessionWriter {
                     self.waiting.push(job);
                     continue;
                 }
-                // What can be read is not held up by what cannot be written.
+                // A read does not fail because a write did.
                 (Some(_), Work::Nothing) => {
                     job.answer(Ok(true));
                     continue;
@@ -166,7 +166,7 @@ impl SessionWriter {
 }
 
 impl Job {
-    /// The bytes of its event.
+    /// Returns the bytes of its event.
     pub(super) fn size(&self) -> usize {
         match &self.work {
             Work::Append(event) => event.body.len() + event.text.as_ref().map_or(0, String::len),
@@ -174,7 +174,7 @@ impl Job {
         }
     }
 
-    /// Whoever no longer listens is not told.
+    /// Sends the reply; does nothing if the caller no longer waits.
     fn answer(self, answer: Result<bool, StoreError>) {
         if let Some(reply) = self.reply {
             reply.send(answer).unwrap_or_default();
@@ -182,7 +182,7 @@ impl Job {
     }
 }
 
-/// Does all of it or nothing. What a job alone cannot get done is its own result.
+/// Applies all jobs or none. An error that only concerns one job becomes the result of that job.
 fn transact(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<Vec<rusqlite::Result<bool>>> {
     let synced = jobs.iter().any(|job| job.work.is_synced());
     connection.pragma_update(None, "synchronous", if synced { "FULL" } else { "NORMAL" })?;
@@ -190,7 +190,7 @@ fn transact(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<Vec<r
     let mut done = Vec::with_capacity(jobs.len());
     for job in jobs {
         match apply(&transaction, job) {
-            // Some failures end the transaction themselves.
+            // Some errors end the transaction themselves.
             Err(error) if !of_one_job(&error) || transaction.is_autocommit() => return Err(error),
             result => done.push(result),
         }
@@ -199,7 +199,7 @@ fn transact(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<Vec<r
     Ok(done)
 }
 
-/// It would fail again, and the others need not.
+/// Returns true for an error that would recur for this job and does not concern the others.
 fn of_one_job(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -214,7 +214,7 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
         Work::Append(event) => append(transaction, id, event, at),
         Work::Change(change) => apply_change(transaction, id, change, at),
         Work::Delete => {
-            // Events go first: a session with many of them goes without a look-up for each.
+            // Deleting the events first avoids one cascade look-up per event.
             let events = "DELETE FROM event WHERE session = (SELECT key FROM session WHERE id = ?1)";
             transaction.prepare_cached(events)?.execute([id])?;
             Ok(transaction.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([id])? == 1)
@@ -245,12 +245,12 @@ fn create(transaction: &Transaction<'_>, id: &str, new: &NewSession, at: i64) ->
     Ok(true)
 }
 
-/// The number is given here, where no other process can give the same.
+/// Appends an event. The transaction assigns its number, so no other process can assign the same.
 fn append(transaction: &Transaction<'_>, id: &str, event: &NewEvent, at: i64) -> rusqlite::Result<bool> {
     let last = "SELECT key, events FROM session WHERE id = ?1";
     let last = transaction.prepare_cached(last)?.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some((key, last)): Option<(i64, i64)> = last else { return Ok(false) };
-    // What is searched ends at a NUL.
+    // Full-text search ignores everything after a NUL.
     let text = event.text.as_deref().map(|text| text.replace('\0', " "));
     let insert = "INSERT INTO event (session, seq, at, kind, body, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     transaction.prepare_cached(insert)?.execute(params![key, last + 1, at, event.kind, event.body, text])?;

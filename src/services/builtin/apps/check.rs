@@ -1,7 +1,7 @@
-//! What a page must be before it is kept: one whole document that needs nothing from elsewhere.
+//! Checks that a page is one complete document that needs nothing from elsewhere.
 //!
-//! A check of text finds the mistakes that models make, and says where. That a page cannot do what it must not is
-//! the content policy's work, see `page.rs`: what slips through here still reaches nothing.
+//! The check reads text: it finds the mistakes that models make and reports their lines. The content security
+//! policy in `page.rs` enforces the limits, so a page that passes here by mistake still reaches nothing.
 
 mod words;
 
@@ -10,27 +10,27 @@ use html5gum::{DefaultEmitter, EndTag, StartTag, Token, Tokenizer};
 use super::network::{LinkTarget, NetworkOrigin, address};
 use crate::services::builtin::answer::{ToolRefusal, truncate};
 
-/// A page that a model writes and reads in one go.
+/// Maximum page size in bytes; a model writes and reads a page in one call.
 pub(super) const MAX_HTML: usize = 200_000;
-/// So many problems are named at once.
+/// Maximum number of problems in one report.
 const MAX_PROBLEMS: usize = 8;
 const MAX_TITLE: usize = 100;
 
 const VOID: [&str; 14] =
     ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"];
-/// Their end may be left out, or is put in by the parser; nothing is said about them.
+/// Elements whose end tag is optional or added by the parser; they are not checked.
 const OPTIONAL_END: [&str; 20] = [
     "html", "head", "body", "p", "li", "dt", "dd", "option", "optgroup", "rt", "rp", "colgroup", "caption", "thead",
     "tbody", "tfoot", "tr", "td", "th", "noscript",
 ];
 const ONCE: [&str; 3] = ["html", "head", "body"];
-/// They bring other documents into the page.
+/// Elements that embed or refer to other documents.
 const FOREIGN: [&str; 8] = ["frame", "frameset", "object", "embed", "applet", "portal", "fencedframe", "base"];
 const ADDRESSES: [&str; 8] = ["src", "href", "xlink:href", "action", "formaction", "poster", "background", "ping"];
 
 const INSTEAD: &str = "write it into the page, or, if the user wants the network, name the origin in `network`";
 
-/// The page's title, if it is fit to be kept.
+/// Returns the page's title. Fails with a list of the problems.
 pub(super) fn check(html: &str, network: &[NetworkOrigin]) -> Result<String, ToolRefusal> {
     if html.len() > MAX_HTML {
         return Err(ToolRefusal::new(format!(
@@ -39,13 +39,15 @@ pub(super) fn check(html: &str, network: &[NetworkOrigin]) -> Result<String, Too
             html.len()
         )));
     }
-    // What HTML takes for blank; before anything else a browser would begin the body.
+    // The characters that HTML treats as white space. A browser starts the body at any other text before the
+    // doctype.
     let start = html.trim_start_matches(['\t', '\n', '\u{c}', '\r', ' ']);
     if !start.get(..15).is_some_and(|start| start.eq_ignore_ascii_case("<!doctype html>")) {
         return Err(ToolRefusal::new("the page must be one whole document that begins with `<!doctype html>`"));
     }
     let mut page = PageChecker { html, network, ..PageChecker::default() };
-    // Wherever it stands: browsers and this tokenizer do not read drawings alike, and no script may write one.
+    // Searched in the whole text: browsers and this tokenizer parse drawings differently, and no script may write
+    // an iframe.
     if let Some(at) = html.to_ascii_lowercase().find("<iframe") {
         page.problem(at, "`<iframe>` is not allowed: an app is one document without others in it".to_owned());
     }
@@ -73,15 +75,15 @@ struct PageChecker<'a> {
     html: &'a str,
     network: &'a [NetworkOrigin],
     problems: Vec<(usize, String)>,
-    /// Elements that must be closed, and where they begin.
+    /// Open elements that must be closed, with their positions.
     open: Vec<(String, usize)>,
-    /// How many of them are drawings or formulas, in which other rules hold.
+    /// How many of the open elements are SVG or MathML, where other rules apply.
     drawings: usize,
     seen: Vec<String>,
     doctypes: usize,
     ended: bool,
     title: Option<String>,
-    /// Text of the element that was opened last is one of these.
+    /// Kind of the text in the element that was opened last.
     within: TextContext,
 }
 
@@ -112,7 +114,7 @@ impl PageChecker<'_> {
         let name = String::from_utf8_lossy(&tag.name).into_owned();
         let at = tag.span.start;
         if self.ended {
-            self.problem(at, format!("`<{name}>` stands after `</html>`"));
+            self.problem(at, format!("`<{name}>` comes after `</html>`"));
         }
         if ONCE.contains(&name.as_str()) {
             if self.seen.contains(&name) {
@@ -176,7 +178,7 @@ impl PageChecker<'_> {
             TextContext::Style => self.style(text, at),
             TextContext::Title => self.title = Some(text.split_whitespace().collect::<Vec<_>>().join(" ")),
             TextContext::Plain if self.ended && !text.trim().is_empty() => {
-                self.problem(at, "text stands after `</html>`".to_owned());
+                self.problem(at, "text comes after `</html>`".to_owned());
             }
             TextContext::Plain => {}
         }
@@ -234,7 +236,7 @@ impl PageChecker<'_> {
     }
 }
 
-/// Why an element as a whole does not belong in an app.
+/// Returns why the element is not allowed in an app; `None` if it is.
 fn forbidden(name: &str, tag: &StartTag<usize>) -> Option<String> {
     let value = |key: &str| attribute(tag, key).unwrap_or_default();
     match name {
@@ -268,7 +270,8 @@ fn is_drawing(name: &str) -> bool {
     matches!(name, "svg" | "math")
 }
 
-/// Blocks of data are no code. These words are in every name that browsers know for theirs.
+/// Returns whether the script element contains code and not data. The names are those in all JavaScript MIME types
+/// that browsers accept.
 fn is_code(tag: &StartTag<usize>) -> bool {
     let names = ["javascript", "ecmascript", "jscript", "livescript"];
     attribute(tag, "type")

@@ -59,8 +59,8 @@ fn a_page_is_one_whole_document() {
         ("<!doctype html><p>no title", "line 1: the page has no `<title>`"),
         ("<!doctype html><title>T</title>\n<!doctype html>", "line 2: a second document begins"),
         ("<!doctype html><html><title>T</title>\n<html>", "line 2: a second `<html>` begins"),
-        ("<!doctype html><html><title>T</title></html>\nmore", "line 1: text stands after `</html>`"),
-        ("<!doctype html><html><title>T</title></html>\n<p>", "line 2: `<p>` stands after `</html>`"),
+        ("<!doctype html><html><title>T</title></html>\nmore", "line 1: text comes after `</html>`"),
+        ("<!doctype html><html><title>T</title></html>\n<p>", "line 2: `<p>` comes after `</html>`"),
     ] {
         let Err(ToolRefusal(said)) = check(html, &[]) else { panic!("{html} was kept") };
         assert!(said.contains(expected), "{html}: {said}");

@@ -1,14 +1,15 @@
-//! Where an app may go: nowhere, or to the origins that its metadata names.
+//! The network origins that an app may reach: none, or those that its metadata names.
 //!
-//! Invariant: an `Origin` is a scheme, a host and perhaps a port, and nothing that means more in a content policy.
+//! Invariant: a `NetworkOrigin` is a scheme, a host and an optional port, without characters that have a meaning in
+//! a content security policy.
 
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
-/// More than this is no longer a small app.
+/// Maximum number of origins per app; an app that needs more is not a small app.
 pub(super) const MAX_ORIGINS: usize = 8;
 
-/// `https://api.example.com`.
+/// An origin such as `https://api.example.com`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct NetworkOrigin(String);
@@ -18,7 +19,7 @@ impl NetworkOrigin {
         &self.0
     }
 
-    /// Whether an address lies there.
+    /// Returns whether `address` belongs to this origin.
     fn holds(&self, address: &Url) -> bool {
         of(address) == self.0
     }
@@ -59,27 +60,27 @@ impl TryFrom<String> for NetworkOrigin {
     }
 }
 
-/// As a content policy writes it.
+/// Formats the origin of a URL for a content security policy.
 fn of(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
-/// What an address in a page means to whoever opens it.
+/// The target of an address in a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LinkTarget {
-    /// In the page itself, or nowhere.
+    /// The page itself, embedded data or an empty address.
     Within,
-    /// At an origin that the app may reach.
+    /// An origin that the app may reach.
     Allowed,
     /// Another file, which an app does not have.
     Beside,
-    /// Elsewhere, and this is where.
+    /// Another origin or scheme.
     Remote(String),
 }
 
 pub(super) fn address(text: &str, network: &[NetworkOrigin]) -> LinkTarget {
-    // Browsers take these out before they look at the rest.
+    // Browsers remove these characters before they parse the address.
     let text: String = text.trim().chars().filter(|c| !matches!(c, '\t' | '\n' | '\r')).collect();
     if text.is_empty() || text.starts_with('#') {
         return LinkTarget::Within;

@@ -1,27 +1,27 @@
-//! An app as one file: the page, its product description and its history in a block of JSON, within a frame that
-//! lets the page do what its metadata allows and no more.
+//! Converts an app to and from one HTML file: the page, its product description and its history as a JSON block,
+//! inside a frame that restricts the page to what its metadata allows.
 //!
-//! Invariant: what is read from a file that was written is what was written, byte for byte.
+//! Invariant: reading a written file returns the same app, byte for byte.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::network::NetworkOrigin;
 
-/// What hosts of MCP Apps show.
+/// MIME type that hosts of MCP Apps display.
 pub(super) const MIME: &str = "text/html;profile=mcp-app";
 
-/// What a host shows for a call of `open_app`: it asks the host for the app that the call was about. No app can have
-/// its name.
+/// Resource that a host displays for a call of `open_app`. It asks the host for the app of that call. No app name
+/// is valid as `_view`, so there is no conflict.
 pub(super) const VIEW: &str = "ui://apps/_view";
 pub(super) const VIEW_PAGE: &str = include_str!("view.html");
 
 const FRAME: &str = include_str!("frame.html");
-/// Runs in a page before anything of its own.
+/// Script that runs before any script of the page.
 const GUARD: &str = include_str!("guard.js");
 const BLOCK: &str = "<script type=\"application/json\" id=\"skein-app\">";
 
-/// All there is to know about one version of an app.
+/// One version of an app with all its metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct App {
@@ -33,7 +33,7 @@ pub(super) struct App {
     pub(super) height: Option<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) network: Vec<NetworkOrigin>,
-    /// The newest last, which is this one.
+    /// Oldest first; the last one is this version.
     pub(super) versions: Vec<Version>,
     pub(super) prd: String,
     pub(super) html: String,
@@ -43,7 +43,7 @@ pub(super) struct App {
 #[serde(deny_unknown_fields)]
 pub(super) struct Version {
     pub(super) version: u32,
-    /// In UTC, as ISO 8601 has it.
+    /// UTC time in ISO 8601.
     pub(super) saved: String,
     pub(super) note: String,
 }
@@ -57,9 +57,9 @@ impl App {
         uri(&self.name)
     }
 
-    /// The file that a browser opens.
+    /// Returns the file that a browser opens.
     pub(super) fn to_file(&self) -> String {
-        // Within a script element nothing but `<` can begin an end or a comment, and JSON may write it otherwise.
+        // In a script element only `<` can start an end tag or a comment, and JSON can escape it.
         let app = serde_json::to_string(self).unwrap_or_default().replace('<', "\\u003c");
         let limit = |name: &str, value: Option<u32>| value.map(|value| format!(" max-{name}: {value}px;"));
         let size = [limit("width", self.width), limit("height", self.height)].into_iter().flatten().collect::<String>();
@@ -72,7 +72,7 @@ impl App {
         ];
         let mut file = String::with_capacity(FRAME.len() + self.html.len() * 2);
         let mut rest = FRAME;
-        // From hole to hole: what was filled in is not looked at again.
+        // Fills the holes in one pass, so that inserted text is not searched for holes.
         while let Some((at, hole, text)) =
             holes.iter().filter_map(|(hole, text)| Some((rest.find(hole)?, hole, text))).min_by_key(|(at, ..)| *at)
         {
@@ -89,14 +89,14 @@ impl App {
         serde_json::from_str(block).map_err(|error| error.to_string())
     }
 
-    /// The page for whoever shows it in a frame of their own.
+    /// Returns the page for a host that shows it in its own frame.
     pub(super) fn to_resource(&self) -> String {
         let policy = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">", policy(&self.network));
-        // Before the page begins, whatever it begins with. Its own doctype is then one too many, which browsers skip.
+        // The policy precedes the page, regardless of how the page starts. Browsers skip the second doctype.
         format!("<!doctype html>{policy}<script>({GUARD})()</script>{}", self.html)
     }
 
-    /// What such a host is told about it.
+    /// Returns the resource metadata for such a host.
     pub(super) fn meta(&self) -> Value {
         let mut meta = meta(&self.network);
         if self.width.is_some() || self.height.is_some() {
@@ -106,7 +106,7 @@ impl App {
     }
 }
 
-/// Where a page may go and what it may do, as MCP Apps have it.
+/// Returns the origins and permissions of a page in the format of MCP Apps.
 pub(super) fn meta(network: &[NetworkOrigin]) -> Value {
     json!({"ui": {
         "csp": {"connectDomains": network, "resourceDomains": network, "frameDomains": [], "baseUriDomains": []},
@@ -119,7 +119,8 @@ pub(super) fn uri(name: &str) -> String {
     format!("ui://apps/{name}")
 }
 
-/// Inline code and what is in the page; of other places only what the metadata names, and never code.
+/// Returns the content security policy: inline code and embedded data are allowed. Origins from the metadata are
+/// allowed for data, never for code.
 fn policy(network: &[NetworkOrigin]) -> String {
     let origins: String = network.iter().map(|origin| format!(" {}", origin.as_str())).collect();
     let connect = if origins.is_empty() { " 'none'" } else { &origins };
@@ -130,7 +131,7 @@ fn policy(network: &[NetworkOrigin]) -> String {
     )
 }
 
-/// Text in an attribute or an element.
+/// Escapes text for an attribute or an element.
 fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

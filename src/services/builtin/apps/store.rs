@@ -1,7 +1,7 @@
-//! Where apps lie: `NAME.html` is the app as it is, `.versions/NAME/N.html` each version that ever was.
+//! Stores apps as files: `NAME.html` is the current app, `.versions/NAME/N.html` is version N.
 //!
-//! Invariant: a file is there whole or not at all, a version is never written twice, and only one process at a time
-//! changes anything.
+//! Invariant: a file is complete or absent, a version is never written twice, and only one process at a time makes
+//! changes.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -12,10 +12,10 @@ use super::page::App;
 use crate::services::builtin::answer::ToolRefusal;
 
 const MAX_NAME: usize = 60;
-/// How the names of files begin that are being written.
+/// Name prefix of files that are being written.
 const STAGED: &str = ".new-";
 
-/// A name that is also a file's name and part of an address.
+/// An app name that is also valid as a file name and in a URI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AppName(String);
 
@@ -36,7 +36,7 @@ impl AppName {
     }
 }
 
-/// The name that was probably meant.
+/// Returns the valid name closest to `text`.
 fn suggestion(text: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut name = words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-");
@@ -44,17 +44,17 @@ fn suggestion(text: &str) -> String {
     name.trim_end_matches('-').to_owned()
 }
 
-/// What there is.
+/// The apps in the folder.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) apps: Vec<App>,
-    /// With the version that can be restored.
+    /// Deleted apps with the newest version that can be restored.
     pub(super) deleted: Vec<(String, u32)>,
-    /// Files that are no apps, and why.
+    /// Files that are not valid apps, with the reason.
     pub(super) unreadable: Vec<(String, String)>,
 }
 
-/// The folder.
+/// The folder of all apps.
 #[derive(Debug, Clone)]
 pub(super) struct AppStore {
     folder: PathBuf,
@@ -77,7 +77,7 @@ impl AppStore {
         self.versions_of(name).join(format!("{version}.html"))
     }
 
-    /// The app as it is; `None` if there is none of that name, or it was deleted.
+    /// Returns the current app; `None` if it does not exist or was deleted.
     pub(super) fn get(&self, name: &AppName) -> Result<Option<App>, ToolRefusal> {
         load(&self.file(name)).map_err(|ToolRefusal(reason)| match self.newest(name) {
             Ok(newest) if newest > 0 => ToolRefusal(format!(
@@ -91,7 +91,7 @@ impl AppStore {
         load(&self.version_file(name, version))
     }
 
-    /// The versions that were ever kept, the newest first.
+    /// Returns all stored version numbers, newest first.
     pub(super) fn versions(&self, name: &AppName) -> Result<Vec<u32>, ToolRefusal> {
         let folder = self.versions_of(name);
         let names = names_in(&folder).map_err(|error| io_refusal("read", &folder, &error))?;
@@ -100,7 +100,7 @@ impl AppStore {
         Ok(versions)
     }
 
-    /// 0 if there is none.
+    /// Returns the newest version number, 0 if there is none.
     pub(super) fn newest(&self, name: &AppName) -> Result<u32, ToolRefusal> {
         Ok(self.versions(name)?.first().copied().unwrap_or(0))
     }
@@ -125,8 +125,8 @@ impl AppStore {
         Ok(listing)
     }
 
-    /// Makes a new version of what `change` makes of the app as it is, or of what is wrong with its file. If it
-    /// refuses, nothing has happened.
+    /// Saves what `change` returns as a new version. `change` receives the current app, or the error from reading
+    /// its file, and the new version number. If it refuses, nothing changes.
     pub(super) fn change(
         &self,
         name: &AppName,
@@ -142,15 +142,15 @@ impl AppStore {
         sweep(&self.folder).and_then(|()| sweep(&self.versions_of(name)))?;
         write(&version, &text).map_err(|error| io_refusal("write", &version, &error))?;
         if let Err(error) = write(&file, &text) {
-            // A version that nobody was told of; if it stays, it does no harm.
+            // No caller knows this version, so it does no harm if it cannot be removed.
             drop(fs::remove_file(&version));
             return Err(io_refusal("write", &file, &error));
         }
         Ok(app)
     }
 
-    /// Its versions stay, and the newest is told; `None` if there was nothing to delete. A file that cannot be read
-    /// can still be deleted.
+    /// Deletes the app and returns its newest version, which stays stored; `None` if there was no app. A file that
+    /// cannot be read can still be deleted.
     pub(super) fn delete(&self, name: &AppName) -> Result<Option<u32>, ToolRefusal> {
         let _lock = self.lock()?;
         let newest = self.newest(name)?;
@@ -162,7 +162,7 @@ impl AppStore {
         }
     }
 
-    /// Held until it is dropped.
+    /// Locks the folder against other processes until the returned file is dropped.
     fn lock(&self) -> Result<File, ToolRefusal> {
         make_folder(&self.folder)?;
         let path = self.folder.join(".lock");
@@ -172,7 +172,7 @@ impl AppStore {
 }
 
 fn load(file: &Path) -> Result<Option<App>, ToolRefusal> {
-    // A pipe would be waited for without end.
+    // Reading a named pipe would block forever.
     if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
         return Err(io_refusal("read", file, &io::Error::other("it is no file")));
     }
@@ -191,7 +191,8 @@ fn make_folder(folder: &Path) -> Result<(), ToolRefusal> {
     made.map_err(|error| io_refusal("make", folder, &error))
 }
 
-/// Whoever holds the lock is the only one who writes: what was not finished is left of a process that was killed.
+/// Removes staged files. The caller holds the lock and is the only writer, so these files are from a process that
+/// was killed.
 fn sweep(folder: &Path) -> Result<(), ToolRefusal> {
     let names = names_in(folder).map_err(|error| io_refusal("read", folder, &error))?;
     for file in names.iter().filter(|name| name.starts_with(STAGED)).map(|name| folder.join(name)) {
@@ -200,7 +201,7 @@ fn sweep(folder: &Path) -> Result<(), ToolRefusal> {
     Ok(())
 }
 
-/// In one step: whoever reads sees the old file or the new one.
+/// Writes atomically: a reader sees the old file or the new one.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().ok_or_else(|| io::Error::other("it is the root of the file system"))?;
     let mut staged = tempfile::Builder::new().prefix(STAGED).tempfile_in(folder)?;
@@ -209,7 +210,7 @@ fn write(file: &Path, text: &str) -> io::Result<()> {
     staged.persist(file).map(drop).map_err(|error| error.error)
 }
 
-/// In order; a folder that is not there is empty.
+/// Returns the sorted names in a folder; empty if the folder does not exist.
 fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

@@ -1,4 +1,4 @@
-//! Questions to the editor: none is waited for longer than the editor asks for, nor after the call has ended.
+//! Sends requests to the editor. No request outlives the call or the editor's time limit.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::tool::editor::{Editor, EditorError};
 
 use crate::services::builtin::answer::ToolRefusal;
 
-/// Why there is no answer.
+/// The reason why the editor gave no answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum NoAnswer {
     #[error("the call was cancelled")]
     Cancelled,
-    /// It may still do what it was asked for.
+    /// The editor may still carry out the request.
     #[error("the editor gave no answer within {} s", .0.as_secs())]
     Silent(Duration),
     #[error(transparent)]
@@ -22,7 +22,7 @@ pub(super) enum NoAnswer {
 }
 
 impl NoAnswer {
-    /// For those who help themselves then, unless nobody waits for them any more.
+    /// Returns the reason, so that the caller can fall back to the disk. Fails if the call was cancelled.
     pub(super) fn unless_cancelled(self) -> Result<Self, ToolRefusal> {
         match self {
             NoAnswer::Cancelled => Err(ToolRefusal::new("the call was cancelled; nothing was done")),
@@ -38,7 +38,7 @@ pub(super) async fn ask<'a, T>(
 ) -> Result<T, NoAnswer> {
     let patience = editor.patience();
     tokio::select! {
-        // In this order: after the end of the call nothing is begun.
+        // Checked in this order, so that no request starts after the call has ended.
         biased;
         () = call.cancel.cancelled() => Err(NoAnswer::Cancelled),
         answer = async { tokio::time::timeout(patience, question(editor)).await } => match answer {

@@ -1,7 +1,6 @@
-//! Commands that go on while the model does something else: `shell` with `background: true`, `shell_output`,
-//! `shell_stop`.
+//! Runs commands in the background: `shell` with `background: true`, `shell_output`, `shell_stop`.
 //!
-//! Invariant: they lie in the session and nowhere else; when it goes, their process groups are killed.
+//! Invariant: only the session holds background commands. When it is dropped, their process groups are killed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +19,7 @@ use super::command::BackgroundCommand;
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
 const MAX_RUNNING: usize = 16;
-/// Ended commands whose output can still be read.
+/// Maximum number of ended commands whose output stays readable.
 const MAX_ENDED: usize = 32;
 const MAX_WAIT: u64 = 60;
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -55,7 +54,7 @@ struct CommandTable {
 
 impl Drop for Commands {
     fn drop(&mut self) {
-        // Each task lets go of its group, which kills it.
+        // Each task drops its process group, which kills it.
         self.scope.cancelled().cancel();
     }
 }
@@ -101,7 +100,7 @@ impl CommandTable {
     }
 }
 
-/// Refuses before anything is started.
+/// Fails if no further command may run. Called before anything is started.
 pub(super) fn check_room(call: &CallContext) -> Result<(), ToolRefusal> {
     call.session.state::<Commands>().lock().check_room()
 }
@@ -116,7 +115,7 @@ pub(super) fn start(
     let commands = call.session.state::<Commands>();
     let command = Arc::new(BackgroundCommand::new(line, &call.session.scratch));
     let id = commands.lock().add(Arc::clone(&command))?;
-    // The task must not hold the session, which would then never end.
+    // The task must not hold the session, or the session would never be dropped.
     let session_ends = commands.scope.cancelled().clone();
     commands.scope.spawn(async move { command.run(group, pipes, limit, session_ends).await });
     let text = format!("started in the background with id {id}; read it with `shell_output`, end it with `shell_stop`");
@@ -128,7 +127,7 @@ pub(super) async fn shell_output(call: &CallContext, request: &ShellOutput) -> T
     let deadline = Instant::now() + Duration::from_secs(request.wait_seconds.unwrap_or(0).min(MAX_WAIT));
     tokio::select! {
         biased;
-        () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command goes on")),
+        () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command keeps running")),
         () = command.settle(deadline) => command.report(request.id),
     }
 }

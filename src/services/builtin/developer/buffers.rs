@@ -1,8 +1,8 @@
-//! Files as the user sees them: text by way of the editor where it lends it, so that unsaved changes count, and
-//! everything else, or whatever the editor fails at, on disk.
+//! Reads and writes files as the user sees them. Text goes through the editor if it lends files, so that unsaved
+//! changes count. Everything else, and every request the editor fails, uses the disk.
 //!
-//! Invariant: the disk says whether a file exists and may be changed, and a place gets here only by
-//! `paths::resolve`; the editor is asked after that. Text that only the editor has is never written over.
+//! Invariant: the disk decides whether a file exists and may be changed, and every path here comes from
+//! `paths::resolve`. The editor is asked only after that. Text that only the editor has is never overwritten.
 
 use std::fs::Permissions;
 use std::path::{Path, PathBuf};
@@ -19,44 +19,44 @@ use super::paths;
 use super::text::{self, Encoding, MAX_TEXT};
 use crate::services::builtin::answer::ToolRefusal;
 
-/// A file that was read.
+/// The contents of a file that was read.
 #[derive(Debug)]
 pub(super) struct FileContents {
     pub(super) bytes: Vec<u8>,
     pub(super) permissions: Permissions,
-    /// Why the editor did not show it, although it lends its files.
+    /// The reason why the contents are not from the editor, although it lends its files.
     pub(super) note: Option<String>,
     way: WriteTarget,
 }
 
-/// How it is written again.
+/// The way in which a changed file is written.
 #[derive(Debug)]
 enum WriteTarget {
     Disk,
-    /// The editor takes text, but shows none.
+    /// The editor accepts writes but does not lend text for reading.
     Editor,
-    /// The editor showed the text, while this lies on disk.
+    /// The editor supplied the text, and the disk has `on_disk`.
     Shown {
         on_disk: Vec<u8>,
     },
 }
 
-/// A file that was written.
+/// The result of a write.
 #[derive(Debug)]
 pub(super) struct WrittenFile {
-    /// What is there now.
+    /// The contents after the write.
     pub(super) bytes: Vec<u8>,
-    /// Set if that is not what was meant.
+    /// Set if the contents differ from the requested ones.
     pub(super) note: Option<&'static str>,
 }
 
 impl FileContents {
-    /// The disk has something else.
+    /// Returns whether the editor's text differs from the file on disk.
     fn is_unsaved(&self) -> bool {
         matches!(&self.way, WriteTarget::Shown { on_disk } if !text::same_but_for_form(on_disk, &self.bytes))
     }
 
-    /// Where these contents are.
+    /// Names the source of these contents for messages.
     pub(super) fn location_text(&self) -> &'static str {
         match self.way {
             WriteTarget::Disk | WriteTarget::Editor => "on disk",
@@ -70,7 +70,7 @@ impl WrittenFile {
         Self { bytes, note: None }
     }
 
-    /// `text` for the model, with what it has to know beside it.
+    /// Returns `text` for the model, with the note appended.
     pub(super) fn with_note(&self, text: String) -> String {
         match self.note {
             None => text,
@@ -104,7 +104,7 @@ pub(super) fn load(call: &CallContext, place: &Path, shown: &str) -> Result<File
     }
 }
 
-/// As [`load`], and `None` if there is no such file.
+/// Like [`load`]; `None` if the file does not exist.
 pub(super) fn load_if_there(
     call: &CallContext,
     place: &Path,
@@ -113,7 +113,7 @@ pub(super) fn load_if_there(
     if disk::is_there(place) { load(call, place, shown).map(Some) } else { Ok(None) }
 }
 
-/// Puts `bytes` in the place of what was loaded.
+/// Replaces the loaded contents with `bytes`.
 pub(super) fn replace(
     call: &CallContext,
     place: &Path,
@@ -142,14 +142,14 @@ pub(super) fn replace(
         tracing::warn!(file = shown, %reason, "written to disk instead of through the editor");
     }
     match &loaded.way {
-        // What the editor shows without its line ends gets those of the disk back.
+        // The editor may show text with other line ends; the file on disk keeps its own.
         WriteTarget::Shown { on_disk: saved } if *saved != loaded.bytes => on_disk(&text::match_format(saved, &bytes))?,
         WriteTarget::Shown { .. } | WriteTarget::Editor | WriteTarget::Disk => on_disk(&bytes)?,
     }
     Ok(WrittenFile::new(bytes))
 }
 
-/// Makes a file and the folders above it; gives back the folders that it made, the innermost last.
+/// Creates a file and its missing parent folders. Returns the folders it created, the innermost last.
 pub(super) fn create(
     call: &CallContext,
     place: &Path,
@@ -176,7 +176,7 @@ pub(super) fn create(
     Ok((folders, written?))
 }
 
-/// The editor, for one file.
+/// The editor's access to one file.
 struct Lender<'a> {
     call: &'a CallContext,
     editor: &'a Arc<dyn Editor>,
@@ -185,7 +185,7 @@ struct Lender<'a> {
 }
 
 impl<'a> Lender<'a> {
-    /// What lies in the scratch folder is ours, and no editor knows it.
+    /// `None` if the editor lends no files, or if the file is in Skein's scratch folder, which no editor knows.
     fn of(call: &'a CallContext, place: &Path) -> Option<Self> {
         let editor = call.session.editor.as_ref()?;
         let abilities = editor.abilities();
@@ -194,7 +194,7 @@ impl<'a> Lender<'a> {
         lends.then_some(Self { call, editor, abilities, path })
     }
 
-    /// Called where a thread may wait.
+    /// Blocks; must be called on a blocking thread.
     fn read(&self) -> Result<String, NoAnswer> {
         let question = ask(self.call, self.editor.as_ref(), |editor| editor.read(&self.path));
         Handle::current().block_on(question)
@@ -210,9 +210,10 @@ impl<'a> Lender<'a> {
         Handle::current().block_on(question)
     }
 
-    /// An editor may format what it saves, or have its user accept it first; the model is not told otherwise.
+    /// Reads a written file back. An editor may format the text on saving, or ask its user to accept it first, and
+    /// the model must learn the actual contents.
     fn look_again(&self, before: &[u8], meant: Vec<u8>) -> WrittenFile {
-        // What cannot be looked at is believed.
+        // If the text cannot be read back, the write is assumed to have worked.
         let now = if self.abilities.read { self.read().ok() } else { None };
         let Some(now) = now.map(String::into_bytes) else { return WrittenFile::new(meant) };
         if text::same_but_for_form(&now, &meant) {
@@ -225,7 +226,7 @@ impl<'a> Lender<'a> {
         }
     }
 
-    /// Refuses if the editor has text for a file that is not on disk yet. False if it cannot tell.
+    /// Fails if the editor has text for a file that is not on disk. Returns `false` if the editor does not answer.
     fn has_nothing_for(&self, shown: &str) -> Result<bool, ToolRefusal> {
         if !self.abilities.read {
             return Ok(true);
@@ -235,7 +236,7 @@ impl<'a> Lender<'a> {
             Ok(_) => Err(ToolRefusal::new(format!(
                 "`{shown}` is open in the editor with text that was never saved; ask the user to save it, then read it"
             ))),
-            // Most say so of a file that does not exist.
+            // Most editors return an error for a file that does not exist.
             Err(reason) => Ok(matches!(reason.unless_cancelled()?, NoAnswer::Failed(_))),
         }
     }
@@ -246,7 +247,7 @@ impl<'a> Lender<'a> {
             Err(NoAnswer::Cancelled) => return Err(cancellation_refusal(shown)),
             Err(reason) => tracing::warn!(file = shown, %reason, "created on disk instead of through the editor"),
         }
-        // Also for an editor that keeps what it was given in a buffer: the file is to be there.
+        // Needed also if the editor keeps the text in a buffer: the file must exist on disk.
         if disk::is_there(place) {
             return Ok(self.look_again(b"", text.into()));
         }
@@ -256,7 +257,8 @@ impl<'a> Lender<'a> {
     }
 }
 
-/// Text that an editor can hold without changing it: no other encoding, and no notebook, which it may show as cells.
+/// Returns whether an editor can hold the text unchanged. Excludes other encodings, and notebooks, which an editor
+/// may show as cells.
 fn is_plain_text(place: &Path, bytes: &[u8]) -> bool {
     let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");
     !is_notebook && text::image_type(bytes).is_none() && plain_text(bytes).is_some()
@@ -268,7 +270,7 @@ fn plain_text(bytes: &[u8]) -> Option<String> {
 }
 
 fn cancellation_refusal(shown: &str) -> ToolRefusal {
-    ToolRefusal::new(format!("the call was cancelled while the editor wrote `{shown}`; look at it before you go on"))
+    ToolRefusal::new(format!("the call was cancelled while the editor wrote `{shown}`; look at it before you continue"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! One background command: what its task and its readers share, and the task that follows it to its end.
+//! Runs one background command: the state that its task and its readers share, and the task that follows it to its
+//! end.
 
 use std::path::Path;
 use std::process::ExitStatus;
@@ -17,19 +18,19 @@ use super::pump::Pump;
 use super::shell::{code, status_text, with_verdict};
 use crate::services::builtin::answer::{ToolReply, with_data};
 
-/// Output that pauses for so long is worth reading.
+/// Output is worth reading after a pause of this length.
 const QUIET: Duration = Duration::from_millis(500);
-/// Between asking a command to end and making it.
+/// Time between asking a command to end and killing it.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long output is waited for after the group has been killed.
+/// Time to wait for output after the group was killed.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// As its task and its readers share it.
+/// A background command, shared by its task and its readers.
 #[derive(Debug)]
 pub(super) struct BackgroundCommand {
     line: String,
     output: Mutex<Capture>,
-    /// The task has the other end; it changes with every piece of output.
+    /// The command's task sends with every piece of output; `settle` and `stop` subscribe.
     state: watch::Sender<State>,
     /// Cancelled by `shell_stop`; the task watches it.
     stop: CancellationToken,
@@ -38,7 +39,7 @@ pub(super) struct BackgroundCommand {
 
 #[derive(Debug, Clone)]
 struct State {
-    /// How the shell ended; what it started may go on.
+    /// Exit status of the shell; processes that it started may still run.
     exited: Option<ExitStatus>,
     ended: Option<CommandEnd>,
     last_output: Instant,
@@ -64,7 +65,7 @@ impl BackgroundCommand {
         }
     }
 
-    /// What the command's task does.
+    /// Follows the command to its end or the session's. This is the body of the command's task.
     pub(super) async fn run(
         &self,
         group: ProcessGroup,
@@ -85,7 +86,7 @@ impl BackgroundCommand {
         self.state.borrow().ended.is_some()
     }
 
-    /// Waits until the command has ended, or has new output and pauses, but no longer than until `deadline`.
+    /// Waits until the command has ended, has new output and pauses, or `deadline` has passed.
     pub(super) async fn settle(&self, deadline: Instant) {
         let mut state = self.state.subscribe();
         loop {
@@ -93,21 +94,21 @@ impl BackgroundCommand {
             if now.ended.is_some() {
                 return;
             }
-            // Not one line at a time: output that still flows is given a moment.
+            // Output that still flows gets time to pause, so that a call does not return a single line.
             let settled = if self.output().is_empty() { deadline } else { (now.last_output + QUIET).min(deadline) };
             tokio::select! {
                 biased;
                 () = sleep_until(settled) => return,
-                // The sender lives as long as the command.
+                // Cannot fail: `self` owns the sender.
                 _ = state.changed() => {}
             }
         }
     }
 
-    /// Asks the command to end, makes it, and waits until it has.
+    /// Asks the command to end, kills it after a grace period, and waits until it has ended.
     pub(super) async fn stop(&self) {
         self.stop.cancel();
-        // The sender lives as long as the command.
+        // Cannot fail: `self` owns the sender.
         drop(self.state.subscribe().wait_for(|state| state.ended.is_some()).await);
     }
 
@@ -123,9 +124,9 @@ impl BackgroundCommand {
         self.state.send_modify(|state| state.last_output = Instant::now());
     }
 
-    /// The new output, and how the command is.
+    /// Returns the new output and the state of the command.
     pub(super) fn report(&self, id: u32) -> ToolReply {
-        // In this order: what comes before the end is never missed.
+        // The state is read before the output, so that output before the end is never missed.
         let State { exited, ended: end, .. } = self.state.borrow().clone();
         let mut output = self.output();
         let log_path = output.log_path().map(|path| path.to_string_lossy().into_owned());
@@ -161,7 +162,7 @@ impl BackgroundCommand {
     }
 }
 
-/// Follows a command to its end. Dropping this kills it.
+/// Follows a command to its end. Dropping the future kills the command.
 async fn attend(
     command: &BackgroundCommand,
     mut group: ProcessGroup,
@@ -192,13 +193,13 @@ async fn attend(
                 Some((_, bytes)) => command.push(&bytes),
                 None => piped = false,
             },
-            // Nothing tells of the end of a process that has neither a parent here nor a pipe.
+            // No event reports the end of a process that is not a child of Skein and has no pipe, so this polls.
             () = sleep(QUIET), if exited.is_some() && !piped => {}
         }
     };
     match end {
         CommandEnd::Exited(_) => {}
-        // Whoever is asked to end may have something to say, and must be able to.
+        // A command that is asked to end may still print; its pipes must be read, or it blocks.
         CommandEnd::Stopped => {
             drop(tokio::join!(group.stop(GRACE), timeout(GRACE + LINGER, drain(command, &mut pump))))
         }
@@ -213,7 +214,7 @@ async fn attend(
     end
 }
 
-/// Takes all output until the pipes are closed.
+/// Reads all output until the pipes are closed.
 async fn drain(command: &BackgroundCommand, pump: &mut Pump) {
     while let Some((_, bytes)) = pump.next().await {
         command.push(&bytes);

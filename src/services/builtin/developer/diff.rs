@@ -1,4 +1,4 @@
-//! What an edit changed, for the model to check and for an editor to show.
+//! Computes the diff of an edit, for the model to check and for an editor to display.
 
 use serde_json::{Value, json};
 use similar::{ChangeTag, TextDiff};
@@ -7,7 +7,7 @@ use super::output;
 
 #[derive(Debug)]
 pub(super) struct Diff {
-    /// Unified, of bounded length.
+    /// Unified diff of bounded length.
     pub(super) text: String,
     pub(super) added: usize,
     pub(super) removed: usize,

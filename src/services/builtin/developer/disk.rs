@@ -1,4 +1,4 @@
-//! Whole files from and to the disk. A file is replaced in one step or not at all.
+//! Reads and writes whole files on disk. Replacing a file is atomic.
 
 use std::fs::Permissions;
 use std::io::{self, Read as _};
@@ -16,7 +16,7 @@ pub(super) struct DiskFile {
     pub(super) permissions: Permissions,
 }
 
-/// All of a file, if it is not too large to be worked with as a whole.
+/// Reads a whole file. Fails if it is larger than [`MAX_TEXT`].
 pub(super) fn load(session: &SessionContext, place: &Path, shown: &str) -> Result<DiskFile, ToolRefusal> {
     let loaded = read(session, place).map_err(|error| match error.kind() {
         io::ErrorKind::IsADirectory => ToolRefusal::new(format!("`{shown}` is a folder; use `list_dir`")),
@@ -35,12 +35,12 @@ pub(super) fn too_large(shown: &str) -> ToolRefusal {
     ))
 }
 
-/// True also if it cannot be looked at.
+/// Returns whether the file exists. Also true if its metadata cannot be read.
 pub(super) fn is_there(place: &Path) -> bool {
     !matches!(place.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Somebody meant a read-only file to stay as it is, although a rename or an editor would replace it.
+/// Fails for a read-only file. A rename or an editor could replace it although its owner protected it.
 pub(super) fn check_writable(permissions: &Permissions) -> io::Result<()> {
     if permissions.readonly() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file is read-only"));
@@ -52,12 +52,12 @@ fn read(session: &SessionContext, place: &Path) -> io::Result<DiskFile> {
     let file = paths::anchor(session, place)?.read()?;
     let permissions = file.metadata()?.permissions();
     let mut bytes = Vec::new();
-    // One more than is allowed, so that a file that grows meanwhile is noticed too.
+    // Reads one byte more than allowed, to notice a file that grows in the meantime.
     file.take(MAX_TEXT + 1).read_to_end(&mut bytes)?;
     Ok(DiskFile { bytes, permissions })
 }
 
-/// Puts `bytes` in the place of a file that exists.
+/// Replaces the contents of an existing file.
 pub(super) fn replace(
     session: &SessionContext,
     place: &Path,
@@ -68,7 +68,7 @@ pub(super) fn replace(
     paths::anchor(session, place)?.replace(bytes, permissions)
 }
 
-/// Makes the folders above a new file; gives back those that it made, the innermost last.
+/// Creates the missing parent folders of a new file. Returns them, the innermost last.
 pub(super) fn create_folders(session: &SessionContext, place: &Path) -> io::Result<Vec<PathBuf>> {
     let created = paths::anchor(session, place)?.create_folders()?;
     let mut folders: Vec<_> = place.ancestors().skip(1).take(created).map(Path::to_owned).collect();
@@ -76,9 +76,9 @@ pub(super) fn create_folders(session: &SessionContext, place: &Path) -> io::Resu
     Ok(folders)
 }
 
-/// Makes a file in a folder that exists.
+/// Creates a file in an existing folder.
 pub(super) fn create(session: &SessionContext, place: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Somebody else's file that came in between is not overwritten.
+    // Fails if another program has created the file in the meantime.
     paths::anchor(session, place)?.create(bytes)
 }
 
@@ -86,7 +86,7 @@ pub(super) fn remove(session: &SessionContext, place: &Path) -> io::Result<()> {
     paths::anchor(session, place)?.remove_file()
 }
 
-/// Only folders that are empty again are removed.
+/// Removes the folders that are empty, the innermost first.
 pub(super) fn remove_folders(session: &SessionContext, folders: &[PathBuf]) {
     for folder in folders.iter().rev() {
         if paths::anchor(session, folder).and_then(|folder| folder.remove_folder()).is_err() {

@@ -1,4 +1,4 @@
-//! `edit_file`: exact replacements, all of them or none.
+//! Implements `edit_file`: exact replacements, all of them or none.
 
 use std::borrow::Cow;
 
@@ -12,9 +12,9 @@ use super::files::{Edit, FileFreshness, Files, PriorContents, Stamp};
 use super::{buffers, nearest, paths, report, text};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
-/// More places than this are not listed.
+/// Maximum number of line numbers in a message.
 const MAX_PLACES: usize = 20;
-/// Edits of one call. Each one reads the whole text.
+/// Maximum number of edits in one call. Each one reads the whole text.
 const MAX_EDITS: usize = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -59,7 +59,7 @@ pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> ToolReply {
     let had_seen = known.sight(&place, Stamp::of(&loaded.bytes)) == FileFreshness::Current;
     let written = buffers::replace(call, &place, &shown, &loaded, bytes)?;
     let after = Stamp::of(&written.bytes);
-    // The diff shows also what an editor made of the text.
+    // The diff also shows how an editor changed the text.
     if had_seen {
         known.saw(&place, after);
     }
@@ -70,8 +70,8 @@ pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> ToolReply {
     Ok(with_data(written.with_note(diff.text.clone()), diff.data()))
 }
 
-/// The text after all edits, in a file or in an app; each sees what the ones before it have left. Fails before it builds
-/// a text of more than `limit` bytes: replacing all matches again and again grows a text exponentially.
+/// Applies all edits in order, to a file or an app, and returns the text. Fails before it builds a text of more
+/// than `limit` bytes: repeated replacement of all matches grows a text exponentially.
 pub(in super::super) fn apply(text: &str, edits: &[Replacement], limit: usize) -> Result<String, ToolRefusal> {
     if edits.is_empty() {
         return Err(ToolRefusal::new("there is no edit to make"));
@@ -98,7 +98,7 @@ pub(in super::super) fn apply(text: &str, edits: &[Replacement], limit: usize) -
 
 fn replace(text: &str, edit: &Replacement, crlf: bool, limit: usize) -> Result<String, ToolRefusal> {
     if edit.before.is_empty() {
-        return Err(ToolRefusal::new("`before` is empty; give the text to replace, or write the whole anew"));
+        return Err(ToolRefusal::new("`before` is empty; give the text to replace, or rewrite the whole file"));
     }
     if edit.before == edit.after {
         return Err(ToolRefusal::new("`before` and `after` are the same"));
@@ -120,7 +120,7 @@ fn replace(text: &str, edit: &Replacement, crlf: bool, limit: usize) -> Result<S
     }
 }
 
-/// Fails if the text grows over `limit` bytes when `count` matches are replaced.
+/// Fails if replacing `count` matches grows the text beyond `limit` bytes.
 fn check_size(text: &str, count: usize, before: &str, after: &str, limit: usize) -> Result<(), ToolRefusal> {
     let kept = text.len() - count * before.len();
     let size = count.saturating_mul(after.len()).saturating_add(kept);
@@ -133,8 +133,8 @@ fn check_size(text: &str, count: usize, before: &str, after: &str, limit: usize)
     Ok(())
 }
 
-/// A model sees and writes `\n`, whatever the file has; the form that occurs is meant. In a file with CR LF
-/// that form comes first: the other one would match within a line end.
+/// Returns the edit with the line ends that occur in the file. A model sees and writes `\n` in any file. For a CR
+/// LF file the converted form is tried first, because plain `\n` would match within a line end.
 fn match_line_ends<'a>(text: &str, edit: &'a Replacement, crlf: bool) -> (Cow<'a, str>, Cow<'a, str>) {
     let as_written = (Cow::from(&edit.before), Cow::from(&edit.after));
     let converted = (text::with_crlf(&edit.before), text::with_crlf(&edit.after));

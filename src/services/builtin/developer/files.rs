@@ -1,7 +1,7 @@
-//! What a session knows about files: which contents it has seen, and what its edits replaced.
+//! Tracks the files of a session: the contents it has seen, and the contents its edits replaced.
 //!
-//! Invariant: nothing here touches the disk. The lock is held over an edit, so that two edits of one session
-//! do not overtake each other.
+//! Invariant: this module does not access the disk. An edit holds the lock, so two edits of one session cannot
+//! interleave.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 
-/// Contents that were replaced are kept up to this many bytes; the oldest go first.
+/// Maximum bytes of replaced contents; the oldest are dropped first.
 const MAX_JOURNAL: usize = 64 << 20;
 
-/// Lies in the session.
+/// The file records of a session; stored in its state.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     known: Mutex<FileRecords>,
@@ -20,14 +20,14 @@ pub(super) struct Files {
 
 #[derive(Debug, Default)]
 pub(super) struct FileRecords {
-    /// By place: what the session last read there or wrote.
+    /// Stamp of the contents that the session last read or wrote, by path.
     seen: HashMap<PathBuf, Stamp>,
-    /// In the order of the edits.
+    /// Oldest first.
     journal: Vec<Edit>,
     journal_bytes: usize,
 }
 
-/// Stands for a file's contents.
+/// Hash of a file's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp([u8; 32]);
 
@@ -43,7 +43,7 @@ pub(super) struct Edit {
     pub(super) place: PathBuf,
     pub(super) before: PriorContents,
     pub(super) after: Stamp,
-    /// The session had seen what was there, so it has seen it again after an undo.
+    /// Whether the session had seen the prior contents; if so, it has seen them again after an undo.
     pub(super) had_seen: bool,
 }
 
@@ -52,13 +52,13 @@ pub(super) enum PriorContents {
     Contents {
         bytes: Vec<u8>,
     },
-    /// The file was made by the edit, and these folders for it, the innermost last.
+    /// The edit created the file and these folders, the innermost last.
     Nothing {
         folders: Vec<PathBuf>,
     },
 }
 
-/// What the session knows about a file it is about to replace.
+/// The state of a file compared with what the session last saw of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileFreshness {
     Never,
@@ -93,12 +93,12 @@ impl FileRecords {
         }
     }
 
-    /// The last edit of a file, if it can still be undone.
+    /// Returns the last edit of a file; `None` if no edit can be undone.
     pub(super) fn last_edit(&self, place: &Path) -> Option<&Edit> {
         self.journal.iter().rev().find(|edit| edit.place == place)
     }
 
-    /// Its last edit has been undone.
+    /// Removes the last edit of a file after it was undone.
     pub(super) fn forget_last_edit(&mut self, place: &Path) {
         let Some(at) = self.journal.iter().rposition(|edit| edit.place == place) else { return };
         let edit = self.journal.remove(at);
@@ -111,7 +111,7 @@ impl FileRecords {
         }
     }
 
-    /// How many edits of a file can still be undone.
+    /// Returns how many edits of a file can be undone.
     pub(super) fn edits(&self, place: &Path) -> usize {
         self.journal.iter().filter(|edit| edit.place == place).count()
     }

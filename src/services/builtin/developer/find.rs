@@ -1,4 +1,4 @@
-//! `find_files`: files by glob, the newest first.
+//! Implements `find_files`: finds files by glob, newest first.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use super::{paths, report, walk};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, text};
 
 const MAX_SHOWN: usize = 500;
-/// More are not even looked at.
+/// Maximum number of matches that are collected.
 const MAX_FOUND: usize = 100_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -55,7 +55,7 @@ pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> ToolReply {
             paths::printable(&request.glob)
         )));
     }
-    // The newest first; files of the same moment by name.
+    // Newest first; files with equal times by name.
     found.sort_by(|(left_time, left), (right_time, right)| right_time.cmp(left_time).then_with(|| left.cmp(right)));
     let mut listing: String =
         found.iter().take(MAX_SHOWN).map(|(_, path)| paths::display_path(&call.session, path) + "\n").collect();

@@ -1,4 +1,4 @@
-//! `list_dir`: a folder as a tree, folders first, with the size of what is in it.
+//! Implements `list_dir`: shows a folder as a tree, folders first, with the size of each file.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use super::{output, paths, report, walk};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, size, text};
 
 const MAX_ENTRIES: usize = 1_000;
-/// Lines are counted in files up to this size, and as long as the sum stays below [`MAX_COUNTED`].
+/// Lines are counted in files up to this size, while the sum stays below [`MAX_COUNTED`].
 const MAX_FILE: u64 = 1 << 20;
 const MAX_COUNTED: u64 = 32 << 20;
 
@@ -53,7 +53,7 @@ pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> ToolReply {
         if call.cancel.is_cancelled() {
             return Err(ToolRefusal::new("the call was cancelled"));
         }
-        // What cannot be read is left out.
+        // Entries that cannot be read are omitted.
         let Ok(entry) = entry else { continue };
         let Ok(relative) = entry.path().strip_prefix(&place) else { continue };
         let Some(name) = relative.file_name() else { continue };
@@ -93,7 +93,7 @@ fn draw(folder: &Folder, depth: usize, listing: &mut String) {
     }
 }
 
-/// The number of lines of a text, the size of anything else, the target of a link.
+/// Returns the number of lines of a text, the size of any other file, or the target of a link.
 fn describe(roots: &[PathBuf], path: &Path, budget: &mut u64) -> String {
     let Ok(metadata) = path.symlink_metadata() else { return String::new() };
     if metadata.is_symlink() {

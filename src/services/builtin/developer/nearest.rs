@@ -1,19 +1,19 @@
-//! Where a text that was not found may have been meant: the lines that are most like it.
+//! Finds the lines most similar to a text that was not found.
 
 use std::time::{Duration, Instant};
 
 use similar::TextDiff;
 
-/// Places that are shown.
+/// Maximum number of passages shown.
 const MAX_PLACES: usize = 3;
-/// Lines that are shown of each place.
+/// Maximum number of lines shown per passage.
 const MAX_LINES: usize = 12;
-/// What is less alike than this is not worth showing.
+/// Minimum similarity of a passage that is shown.
 const ALIKE: f32 = 0.6;
-/// Comparing goes on for this long at most.
+/// Time limit of the comparison.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Says what in `text` resembles `wanted`, with line numbers, or that nothing does.
+/// Describes the lines of `text` that resemble `wanted`, with line numbers, or states that none do.
 pub(super) fn describe(text: &str, wanted: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let wanted: Vec<&str> = wanted.lines().collect();
@@ -41,9 +41,9 @@ fn same_but_for_space(lines: &[&str], wanted: &[&str]) -> Option<usize> {
     lines.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// The starts of the most similar places, in the order of the file.
+/// Returns the first lines of the most similar passages, in file order.
 fn alike(lines: &[&str], wanted: &[&str]) -> Vec<usize> {
-    // The longest line tells places apart better than a brace does.
+    // The longest line identifies a passage better than a brace does.
     let Some((offset, key)) = wanted.iter().map(|line| line.trim()).enumerate().max_by_key(|(_, line)| line.len())
     else {
         return Vec::new();
@@ -55,7 +55,8 @@ fn alike(lines: &[&str], wanted: &[&str]) -> Vec<usize> {
     let mut scored = Vec::new();
     for (index, line) in lines.iter().map(|line| line.trim()).enumerate() {
         let (short, long) = (line.len().min(key.len()), line.len().max(key.len()));
-        // The ratio is twice the common part by the sum of the lengths: a length that differs too much decides.
+        // The ratio is twice the common part divided by the sum of the lengths, so very different lengths rule a
+        // match out.
         if short * 2 < long || long > 2_000 {
             continue;
         }

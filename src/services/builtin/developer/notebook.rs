@@ -1,9 +1,9 @@
-//! Jupyter notebooks as text: the cells' sources and what they printed, without the JSON around them.
+//! Converts Jupyter notebooks to text: the sources and printed outputs of the cells, without JSON.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// As much of one output as is shown.
+/// Maximum characters of one output.
 const MAX_OUTPUT: usize = 2_000;
 
 #[derive(Deserialize)]
@@ -30,7 +30,7 @@ struct CellOutput {
     evalue: String,
 }
 
-/// The format allows one string or a list of lines.
+/// Text of a cell. The format allows one string or a list of lines.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum CellText {
@@ -53,7 +53,7 @@ impl CellText {
     }
 }
 
-/// The cells of a notebook, or nothing if `json` is not one.
+/// Returns the cells of a notebook; `None` if `json` is not a notebook.
 pub(super) fn cells(json: &str) -> Option<String> {
     let notebook: Notebook = serde_json::from_str(json).ok()?;
     let mut text = String::new();

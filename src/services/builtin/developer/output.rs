@@ -1,5 +1,5 @@
-//! Output of any length to text of bounded length: the head and the tail are shown, the whole goes to a log
-//! file. Memory stays bounded however much comes.
+//! Reduces output of any length to text of bounded length: shows the head and the tail, and writes all of it to a
+//! log file. Memory use is bounded.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,22 +14,22 @@ const HEAD_LINES: usize = 800;
 const HEAD_BYTES: usize = 20_000;
 const TAIL_LINES: usize = MAX_LINES - HEAD_LINES;
 const TAIL_BYTES: usize = MAX_BYTES - HEAD_BYTES;
-/// No log grows past this.
+/// Maximum size of a log.
 const MAX_LOG: u64 = 256 << 20;
 
-/// What has come so far.
+/// The output so far.
 #[derive(Debug, Default)]
 pub(super) struct Capture {
     head: Vec<u8>,
     head_lines: usize,
-    /// At least the last [`MAX_BYTES`] after the head, at most twice as many.
+    /// The last bytes after the head, at least [`MAX_BYTES`] and at most twice as many.
     tail: VecDeque<u8>,
     bytes: u64,
     lines: usize,
     log: Option<Log>,
 }
 
-/// What is shown of a [`Capture`].
+/// The visible part of a [`Capture`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OutputExcerpt {
     pub(super) text: String,
@@ -48,7 +48,7 @@ impl Capture {
             && (log.is_open() || log.keeps == Keeps::Everything || bytes > MAX_BYTES as u64 || lines >= MAX_LINES)
         {
             if !log.is_open() {
-                // Nothing has been dropped up to here.
+                // Nothing has been dropped so far.
                 log.write(&self.head);
                 log.write(self.tail.make_contiguous());
             }
@@ -64,7 +64,7 @@ impl Capture {
     }
 
     fn fill_head<'a>(&mut self, chunk: &'a [u8]) -> &'a [u8] {
-        // Once something lies in the tail the head is complete, or the order would be lost.
+        // Once the tail has bytes, the head is complete; otherwise the order would be lost.
         if !self.tail.is_empty() {
             return chunk;
         }
@@ -85,7 +85,7 @@ impl Capture {
         self.bytes == 0
     }
 
-    /// Where the whole lies, if a log has been made.
+    /// Returns the path of the log with the whole output; `None` if there is no log.
     pub(super) fn log_path(&self) -> Option<&Path> {
         self.log.as_ref().and_then(Log::path)
     }
@@ -114,7 +114,7 @@ impl Capture {
         OutputExcerpt { text, truncated: true }
     }
 
-    /// What is shown of everything since the last call. The log goes on.
+    /// Returns the visible part of the output since the last call. The log continues.
     pub(super) fn take(&mut self) -> OutputExcerpt {
         let shown = self.render();
         *self = Self { log: self.log.take(), ..Self::default() };
@@ -122,7 +122,7 @@ impl Capture {
     }
 }
 
-/// `text` if it is short enough to be shown, otherwise its head and tail.
+/// Returns `text` if it is short enough, otherwise its head and tail.
 pub(super) fn excerpt(text: &str) -> String {
     let mut capture = Capture::default();
     capture.push(text.as_bytes());
@@ -133,13 +133,13 @@ fn newlines(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// A last line without an end is a line too.
+/// Counts lines, including a last line without a line end.
 fn line_count(newlines: usize, head: &[u8], tail: &[u8]) -> usize {
     let last = tail.last().or(head.last());
     newlines + usize::from(last.is_some_and(|byte| *byte != b'\n'))
 }
 
-/// Up to the last line end, if there is one; otherwise up to the last whole character.
+/// Returns `head` up to its last line end. Without a line end, returns it up to the last complete character.
 fn whole_lines(head: &[u8]) -> &[u8] {
     if let Some(end) = head.iter().rposition(|byte| *byte == b'\n') {
         return &head[..=end];
@@ -150,7 +150,7 @@ fn whole_lines(head: &[u8]) -> &[u8] {
     }
 }
 
-/// The end of `tail`, from a line's start if there is one that is not too far in.
+/// Returns the end of `tail`, from the start of a line if one is near enough.
 fn last_part(tail: &[u8]) -> &[u8] {
     let mut start = tail.len().saturating_sub(TAIL_BYTES);
     let body = tail.strip_suffix(b"\n").unwrap_or(tail);
@@ -162,14 +162,14 @@ fn last_part(tail: &[u8]) -> &[u8] {
         let next_line = tail[start..].iter().position(|byte| *byte == b'\n').map(|at| start + at + 1);
         match next_line {
             Some(next) if next - start < TAIL_BYTES / 2 && next < tail.len() => start = next,
-            // One very long line: at least begin with a whole character.
+            // One very long line: starts at a complete character.
             _ => start += tail[start..].iter().take(3).take_while(|byte| (0x80..0xc0).contains(*byte)).count(),
         }
     }
     &tail[start..]
 }
 
-/// A file in the session's scratch folder, made when it is first needed.
+/// A log file in the session's scratch folder, created on first use.
 #[derive(Debug)]
 pub(super) struct Log {
     folder: PathBuf,
@@ -179,11 +179,11 @@ pub(super) struct Log {
     fault: Option<String>,
 }
 
-/// When output goes to its log.
+/// Which output is written to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeps {
     Everything,
-    /// All of it, but only if it is more than can be shown.
+    /// All output, but only if it is too long to show.
     LongOutput,
 }
 
@@ -216,7 +216,7 @@ impl Log {
         Ok(())
     }
 
-    /// A temporary file's rights and name: output may hold what only this user should read.
+    /// Creates the log as a temporary file, whose name and permissions keep its contents private to the user.
     fn open_file(&mut self) -> std::io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) => file,

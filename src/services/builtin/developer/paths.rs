@@ -1,7 +1,7 @@
-//! Names given by a model to places in the session's roots.
+//! Resolves paths from a model to files in the session's roots.
 //!
-//! Every link is followed before the roots are compared. What comes out has no link and no `..` in it, and files are
-//! opened so that a link put in place after the check is an error.
+//! Every link is resolved before the path is compared with the roots. The result contains no link and no `..`.
+//! Files are opened so that a link created after the check is an error.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use crate::tool::{CallContext, SessionContext};
 
 use crate::services::builtin::answer::ToolRefusal;
 
-/// The place that `name` means in a call: as [`resolve`], and only if that is what the call was allowed for.
+/// Resolves `name` like [`resolve`]. Fails if the result is not a file for which the call was approved.
 pub(super) fn target(call: &CallContext, name: &str) -> Result<PathBuf, ToolRefusal> {
     let place = resolve(&call.session, name)?;
     if call.targets().is_none_or(|targets| targets.contains(&place)) {
@@ -25,7 +25,7 @@ pub(super) fn target(call: &CallContext, name: &str) -> Result<PathBuf, ToolRefu
     )))
 }
 
-/// The place that `name` means in this session, if it is below one of the session's roots and not hidden.
+/// Resolves `name` in this session. Fails if the path is hidden or not below one of the session's roots.
 pub(super) fn resolve(session: &SessionContext, name: &str) -> Result<PathBuf, ToolRefusal> {
     if name.is_empty() {
         return Err(ToolRefusal::new("the path is empty; `.` means the working directory"));
@@ -49,13 +49,13 @@ pub(super) fn resolve(session: &SessionContext, name: &str) -> Result<PathBuf, T
         return Ok(place);
     }
     Err(ToolRefusal::new(format!(
-        "`{}` lies outside of what this session may reach: {}. Use a path below one of these, or ask the user to add the folder",
+        "`{}` is outside of what this session may reach: {}. Use a path below one of these, or ask the user to add the folder",
         printable(name),
         roots(session).iter().map(|root| format!("`{}`", root.display())).collect::<Vec<_>>().join(", "),
     )))
 }
 
-/// How a place is shown: relative to the working directory where it lies below it.
+/// Formats a path for messages, relative to the working directory if it is below it.
 pub(super) fn display_path(session: &SessionContext, place: &Path) -> String {
     let cwd = follow(&session.cwd).unwrap_or_else(|_| session.cwd.clone());
     match place.strip_prefix(&cwd) {
@@ -65,8 +65,8 @@ pub(super) fn display_path(session: &SessionContext, place: &Path) -> String {
     }
 }
 
-/// A place as the session names it: below a root as it was given, which may have a link in it. An editor knows
-/// its files by these names.
+/// Returns the path as the session names it: below a root as it was given, which may contain a link. An editor
+/// knows its files by these names.
 pub(super) fn session_path(session: &SessionContext, place: &Path) -> PathBuf {
     let below = |root: &PathBuf| {
         let rest = place.strip_prefix(follow(root).ok()?).ok()?;
@@ -75,26 +75,26 @@ pub(super) fn session_path(session: &SessionContext, place: &Path) -> PathBuf {
     session.roots.iter().find_map(below).unwrap_or_else(|| place.to_owned())
 }
 
-/// A name on one line, whatever is in it.
+/// Returns a name on one line, with control characters replaced.
 pub(super) fn printable(name: &str) -> String {
     name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
-/// A place that [`resolve`] gave, to be opened without following links.
+/// Opens a path from [`resolve`] for access that does not follow links.
 pub(super) fn anchor(session: &SessionContext, place: &Path) -> io::Result<RootedPath> {
     RootedPath::open(&roots(session), place)
 }
 
-/// Opens a regular file below one of these resolved roots.
+/// Opens a regular file below one of the resolved roots.
 pub(super) fn open(roots: &[PathBuf], place: &Path) -> io::Result<File> {
     RootedPath::open(roots, place)?.read()
 }
 
-/// The session's roots, resolved.
+/// Returns the session's roots, resolved.
 pub(super) fn roots(session: &SessionContext) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     for root in &session.roots {
-        // A root that cannot be resolved is no root.
+        // A root that cannot be resolved is ignored.
         if let Ok(root) = follow(root)
             && !roots.contains(&root)
         {
@@ -104,7 +104,7 @@ pub(super) fn roots(session: &SessionContext) -> Vec<PathBuf> {
     roots
 }
 
-/// Follows every link of an absolute path. Parts that do not exist are kept as they are named.
+/// Resolves every link of an absolute path. Keeps components that do not exist.
 fn follow(path: &Path) -> Result<PathBuf, ResolveError> {
     Ok(root_files::resolve(path)?.path)
 }

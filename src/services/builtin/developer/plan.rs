@@ -1,4 +1,4 @@
-//! `update_plan`: the steps of longer work, for the user to see.
+//! Implements `update_plan`: shows the user the steps of longer work.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! Live output as progress, a few times a second at most.
+//! Reports live output as progress, at most ten times a second.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::tool::{Activity, CallContext, CallProgress};
 
 const PAUSE: Duration = Duration::from_millis(100);
-/// As much of what came since the last report as is told.
+/// Maximum bytes of new output in one report.
 const MAX_MESSAGE: usize = 2_000;
 
 pub(super) struct LiveOutput<'a> {
@@ -21,7 +21,7 @@ impl<'a> LiveOutput<'a> {
         Self { call, fresh: Vec::new(), not_before: Instant::now() }
     }
 
-    /// `total` counts all output so far, so that progress only grows.
+    /// Adds output. `total` counts all output so far, so that progress only grows.
     pub(super) fn push(&mut self, bytes: &[u8], total: u64) {
         self.fresh.extend_from_slice(&bytes[bytes.len().saturating_sub(MAX_MESSAGE)..]);
         if self.fresh.len() > MAX_MESSAGE {
@@ -32,7 +32,7 @@ impl<'a> LiveOutput<'a> {
         }
     }
 
-    /// Waits until there is something to report and it is time to.
+    /// Waits until there is output to report and the pause since the last report is over.
     pub(super) async fn due(&self) {
         if self.fresh.is_empty() {
             std::future::pending::<()>().await;

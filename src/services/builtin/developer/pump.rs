@@ -1,7 +1,7 @@
-//! A child's two pipes as one sequence of pieces, in the order in which they come.
+//! Merges the two pipes of a child process into one sequence of pieces, in order of arrival.
 //!
-//! Pieces are whole lines, so that the two streams do not mix within a line. Order between the streams is the
-//! order of arrival: what was written to both within the same moment cannot be told apart.
+//! Pieces are whole lines, so that the streams do not mix within a line. The order of output written to both
+//! streams at the same moment is unknown.
 
 use std::mem::take;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tokio::time::sleep;
 use crate::process::Pipes;
 
 const CHUNK: usize = 32 << 10;
-/// An unfinished line is kept back up to this length.
+/// Maximum length of an unfinished line that is held back.
 const MAX_PARTIAL: usize = 8 << 10;
-/// An unfinished line that nothing follows for so long is a prompt, and is not kept back.
+/// An unfinished line is a prompt, and is no longer held back, if nothing follows for this long.
 const PROMPT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,8 @@ impl Pump {
         }
     }
 
-    /// Waits for the next piece; `None` when both pipes are closed. Can be dropped without loss.
+    /// Waits for the next piece; `None` when both pipes are closed. Cancel-safe: dropping the future loses no
+    /// output.
     pub(super) async fn next(&mut self) -> Option<(Stream, Vec<u8>)> {
         loop {
             let (stream, open) = tokio::select! {
@@ -77,16 +78,16 @@ impl Pump {
         }
     }
 
-    /// The unfinished lines.
+    /// Returns the unfinished lines.
     pub(super) fn rest(&mut self) -> [(Stream, Vec<u8>); 2] {
         [(Stream::Out, take(&mut self.out_partial)), (Stream::Err, take(&mut self.err_partial))]
     }
 }
 
-/// False when the pipe is closed, which it then is for good.
+/// Reads once. Returns `false` if the pipe is closed, and drops the pipe.
 async fn read(pipe: &mut Option<impl AsyncRead + Unpin>, chunk: &mut Vec<u8>) -> bool {
     let Some(open) = pipe else { return false };
-    // A pipe that cannot be read has nothing more to say.
+    // A read error counts as the end of the pipe.
     let more = matches!(open.read_buf(chunk).await, Ok(length) if length > 0);
     if !more {
         *pipe = None;

@@ -1,4 +1,4 @@
-//! `read_file`: a file as numbered lines, as a picture, as a notebook's cells, or in one sentence.
+//! Implements `read_file`: returns a file as numbered lines, as an image, as notebook cells, or as a description.
 
 use base64::Engine as _;
 use rmcp::model::{CallToolResult, ContentBlock};
@@ -13,9 +13,9 @@ use super::output::{MAX_BYTES, MAX_LINES};
 use super::{notebook, paths, report, text as contents};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, size, text};
 
-/// As base64 this is what providers take.
+/// Maximum size of an image; its base64 form is the limit of providers.
 const MAX_IMAGE: usize = 3_750_000;
-/// Longer lines are cut.
+/// Maximum characters of a line; longer lines are cut.
 const MAX_LINE: usize = 2_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -37,7 +37,7 @@ pub(super) fn read_file(call: &CallContext, request: &ReadFile) -> ToolReply {
     let shown = paths::display_path(session, &place);
     let FileContents { bytes, note, .. } = buffers::load(call, &place, &shown)?;
     let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");
-    // The lines of a notebook's cells are not those of its file.
+    // Line numbers of notebook cells differ from those of the file.
     report::place(call, &place, request.line.filter(|_| !is_notebook));
     session.state::<Files>().lock().saw(&place, Stamp::of(&bytes));
     if let Some(mime) = contents::image_type(&bytes) {
@@ -90,7 +90,7 @@ fn page(shown: &str, body: &str, note: Option<String>, request: &ReadFile) -> To
     }
     let mut notes: Vec<String> = note.into_iter().collect();
     if last < total {
-        notes.push(format!("lines {first}-{last} of {total}; go on with `line: {}`", last + 1));
+        notes.push(format!("lines {first}-{last} of {total}; continue with `line: {}`", last + 1));
     }
     if !notes.is_empty() {
         page.push_str(&format!("[{}]\n", notes.join("; ")));

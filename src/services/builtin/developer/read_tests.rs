@@ -12,7 +12,7 @@ async fn lines_are_numbered_and_paged() {
     let said = workshop.call("read_file", json!({"path": "a.txt"})).await.ok();
     assert_eq!(said.text, "    1\tone\n    2\ttwo\n    3\tthree\n");
     let said = workshop.call("read_file", json!({"path": "a.txt", "line": 2, "limit": 1})).await.ok();
-    assert_eq!(said.text, "    2\ttwo\n[lines 2-2 of 3; go on with `line: 3`]\n");
+    assert_eq!(said.text, "    2\ttwo\n[lines 2-2 of 3; continue with `line: 3`]\n");
     workshop.call("read_file", json!({"path": "a.txt", "line": 4})).await.refused("has 3 lines; there is no line 4");
     workshop.put("empty", "");
     assert_eq!(workshop.call("read_file", json!({"path": "empty"})).await.ok().text, "`empty` is empty");
@@ -24,13 +24,13 @@ async fn long_files_and_long_lines_are_cut_and_say_how_to_go_on() {
     let workshop = Workshop::new();
     workshop.put("long", "x\n".repeat(2_500));
     let said = workshop.call("read_file", json!({"path": "long"})).await.ok();
-    assert!(said.text.ends_with(" 2000\tx\n[lines 1-2000 of 2500; go on with `line: 2001`]\n"));
+    assert!(said.text.ends_with(" 2000\tx\n[lines 1-2000 of 2500; continue with `line: 2001`]\n"));
     workshop.put("wide", format!("{}\nend\n", "ä".repeat(3_000)));
     let said = workshop.call("read_file", json!({"path": "wide"})).await.ok();
     assert!(said.text.ends_with("ä[... 1.9 kB more]\n    2\tend\n"), "{}", said.text);
     workshop.put("broad", format!("{}\n", "y".repeat(1_000)).repeat(100));
     let said = workshop.call("read_file", json!({"path": "broad"})).await.ok();
-    assert!(said.text.len() < 51_000 && said.text.contains("of 100; go on with `line: 50`"));
+    assert!(said.text.len() < 51_000 && said.text.contains("of 100; continue with `line: 50`"));
     let huge = std::fs::File::create(workshop.path("huge")).unwrap();
     huge.set_len(17 << 20).unwrap();
     workshop.call("read_file", json!({"path": "huge"})).await.refused("larger than 16.0 MB");

@@ -1,4 +1,4 @@
-//! What the tools tell about the files they touch.
+//! Reports the files that tools touch.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use crate::tool::{Activity, CallContext};
 use super::paths;
 use crate::services::builtin::answer::{size, truncate};
 
-/// Of a larger file only the part that changed is told: what is told is kept with the session and shown in
-/// an editor, and a file of megabytes in which one line changed helps neither.
+/// Above this size a report contains only the changed part. Reports are stored with the session and shown in an
+/// editor, and megabytes of unchanged text help neither.
 const MAX_WHOLE: usize = 64 << 10;
-/// Lines around such a part.
+/// Number of context lines around a changed part.
 const AROUND: usize = 3;
 
-/// It works here; `line` counts from 1.
+/// Reports that a tool works at `place`; `line` counts from 1.
 pub(super) fn place(call: &CallContext, place: &Path, line: Option<usize>) {
     let line = line.and_then(|line| u32::try_from(line).ok());
     call.report(Activity::Location { path: paths::session_path(&call.session, place), line });
 }
 
-/// It has put `after` in the place of `before`; there was no file if that is missing.
+/// Reports that `after` replaced `before`. `before` is `None` if the file did not exist.
 pub(super) fn report_change(call: &CallContext, at: &Path, before: Option<&str>, after: &str) {
     let same = SharedLines::between(before.unwrap_or_default(), after);
     place(call, at, Some((same.above + 1).min(after.lines().count()).max(1)));
@@ -31,7 +31,7 @@ pub(super) fn report_change(call: &CallContext, at: &Path, before: Option<&str>,
     call.report(Activity::Changed { path: paths::session_path(&call.session, at), before, after });
 }
 
-/// How many lines two texts share at their ends.
+/// How many lines two texts share at their start and end.
 struct SharedLines {
     above: usize,
     below: usize,
@@ -47,7 +47,7 @@ impl SharedLines {
         Self { above, below: ends.take(left).take_while(same).count() }
     }
 
-    /// What is not shared, and a few lines around it.
+    /// Returns the lines that are not shared, with context.
     fn rest_of(&self, text: &str) -> String {
         let first = self.above.saturating_sub(AROUND);
         let last = lines(text).count() - self.below.saturating_sub(AROUND);
@@ -60,7 +60,7 @@ impl SharedLines {
     }
 }
 
-/// With their ends, so that a line end that changed counts.
+/// Splits into lines with their ends, so that a changed line end counts.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive('\n')
 }

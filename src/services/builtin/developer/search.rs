@@ -1,4 +1,4 @@
-//! `search`: lines that match, grouped by file, by the libraries that ripgrep is made of.
+//! Implements `search`: finds matching lines with ripgrep's libraries and groups them by file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use super::{output, paths, report, walk};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, text};
 
 const DEFAULT_MAX: usize = 100;
-/// Longer lines are cut.
+/// Maximum characters of a line; longer lines are cut.
 const MAX_LINE: usize = 400;
-/// A file with a longer line is left alone.
+/// Maximum memory for one line; the search of a file with a longer line fails.
 const MAX_HEAP: usize = 16 << 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,7 +50,7 @@ pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
     report::place(call, &place, None);
     let context = request.context.unwrap_or(0).min(20);
     let mut searcher = SearcherBuilder::new()
-        // As the matcher has it, or nothing is searched at all.
+        // Must equal the matcher's line terminator, or the searcher finds nothing.
         .line_terminator(LineTerminator::crlf())
         .before_context(context)
         .after_context(context)
@@ -68,7 +68,7 @@ pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
             continue;
         }
         let relative = entry.path().strip_prefix(&place).unwrap_or(entry.path());
-        // A file that was named itself is matched by its name.
+        // A path that is itself a file is matched by its name.
         let relative = if relative.as_os_str().is_empty() { Path::new(entry.file_name()) } else { relative };
         if glob.as_ref().is_some_and(|glob| !glob.is_match(relative)) {
             continue;
@@ -88,22 +88,22 @@ pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
 
 fn matcher(request: &SearchFiles) -> Result<RegexMatcher, ToolRefusal> {
     let mut builder = RegexMatcherBuilder::new();
-    // `^` and `$` are those of a line.
+    // `^` and `$` match at line ends.
     builder.multi_line(true).crlf(true).fixed_strings(request.literal);
     builder.build(&request.pattern).map_err(|error| {
         ToolRefusal::new(format!(
-            "the pattern is not a regular expression that can be used: {error}\nEscape what is meant as it stands \
-             (`\\(`), or set `literal: true`. There are no look-arounds or back-references, and a match lies in one line"
+            "the pattern is not a regular expression that can be used: {error}\nEscape literal characters \
+             (`\\(`), or set `literal: true`. There are no look-arounds or back-references, and a match is within one line"
         ))
     })
 }
 
-/// Collects what is shown.
+/// Collects the matches as text.
 #[derive(Debug)]
 struct SearchReport<'a> {
     session: &'a SessionContext,
     text: String,
-    /// The file that is searched, until its first match has been written.
+    /// The file being searched; `None` once its heading is written before the first match.
     heading: Option<PathBuf>,
     left: usize,
     matches: usize,

@@ -1,7 +1,7 @@
-//! `shell`: one command to its end, within its time.
+//! Implements `shell`: runs one command to its end within a time limit.
 //!
-//! Invariant: when the answer is given, no process of the command's group is left. What runs in the editor's terminal
-//! (`terminal`) is the editor's to end: it is told to.
+//! Invariant: when the call returns, no process of the command's group is left. A command in the editor's terminal
+//! (`terminal`) belongs to the editor, which is asked to end it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,9 +27,9 @@ use crate::services::builtin::answer::{ToolRefusal, ToolReply, error_with_data, 
 
 const DEFAULT_TIMEOUT: u64 = 120;
 const MAX_TIMEOUT: u64 = 600;
-/// How long output is waited for after the shell itself has ended.
+/// Time to wait for output after the shell has exited.
 const LINGER: Duration = Duration::from_millis(300);
-/// The signal that ends a program which writes a file beyond its limit.
+/// The signal that ends a program when a file that it writes exceeds the size limit.
 const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -46,14 +46,14 @@ pub(super) struct ShellCommand {
     background: bool,
 }
 
-/// How commands are started.
+/// Settings with which commands are started.
 #[derive(Debug)]
 pub(super) struct Shell {
     pub(super) reaper: Option<Reaper>,
     pub(super) environment: BTreeMap<OsString, OsString>,
 }
 
-/// Programs are told that nobody sits at a terminal.
+/// Variables that tell programs that no user is at the terminal.
 pub(super) const SILENCED: [(&str, &str); 8] = [
     ("TERM", "dumb"),
     ("PAGER", "cat"),
@@ -71,7 +71,8 @@ impl Shell {
         Self { reaper, environment }
     }
 
-    /// Processes that leave the command's process group run until the session ends.
+    /// Starts the command in the session's process scope. Processes that leave the command's process group run
+    /// until the session ends.
     fn start(&self, command: &str, session: &SessionContext) -> Result<(ProcessGroup, Pipes), ToolRefusal> {
         let scope = session.state::<ProcessScope>();
         let launch = |program: &str| Launch {
@@ -91,7 +92,7 @@ impl Shell {
     }
 }
 
-/// What no shell is started for.
+/// Fails for commands that no shell should be started for.
 fn check(command: &str, cwd: &Path) -> Result<(), ToolRefusal> {
     if command.trim().is_empty() {
         return Err(ToolRefusal::new("the command is empty"));
@@ -135,7 +136,7 @@ pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellComm
 #[derive(Debug)]
 enum ShellEnd {
     Exited(ExitStatus),
-    /// The shell ended, but something it had started did not.
+    /// The shell exited, but a process that it started did not.
     LeftBehind(ExitStatus),
     TimedOut,
     Cancelled,
@@ -201,9 +202,9 @@ impl Run {
         end
     }
 
-    /// Ends what is left of the group, and takes what it still had to say.
+    /// Kills the rest of the group and reads its remaining output.
     async fn finish(&mut self, end: &ShellEnd) {
-        // Also after an orderly end: a child may have closed its pipes and gone on.
+        // Needed also after a normal exit: a child may have closed its pipes and still run.
         self.group.kill();
         let until = Instant::now() + LINGER;
         if !matches!(end, ShellEnd::Exited(_)) {
@@ -231,7 +232,7 @@ impl Run {
             ShellEnd::Exited(status) => (format!("{} in {seconds:.1} s", status_text(*status)), code(*status)),
             ShellEnd::LeftBehind(status) => (
                 format!(
-                    "{} in {seconds:.1} s; what it left running in its process group was ended: use `background: true` for what has to go on",
+                    "{} in {seconds:.1} s; what it left running in its process group was ended: use `background: true` for commands that must keep running",
                     status_text(*status)
                 ),
                 code(*status),
@@ -246,7 +247,7 @@ impl Run {
     }
 }
 
-/// What is told of a command, wherever it ran.
+/// The result of a command, in a process group or in a terminal.
 pub(super) struct CommandReport {
     pub(super) verdict: String,
     pub(super) exit_code: Option<i32>,
@@ -272,7 +273,7 @@ impl CommandReport {
     }
 }
 
-/// `with_what` says what else was ended.
+/// `with_what` names what else was ended.
 pub(super) fn timeout_text(limit: Duration, with_what: &str) -> String {
     format!(
         "timed out after {} s and was ended{with_what}; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
@@ -280,7 +281,7 @@ pub(super) fn timeout_text(limit: Duration, with_what: &str) -> String {
     )
 }
 
-/// Output, and below it in brackets how it ended.
+/// Returns the output followed by the verdict in brackets.
 pub(super) fn with_verdict(mut output: String, verdict: &str) -> String {
     if output.is_empty() {
         output.push_str("(no output)");
@@ -300,7 +301,7 @@ pub(super) fn status_text(status: ExitStatus) -> String {
     }
 }
 
-/// As shells count: 128 and the signal's number.
+/// Returns the exit code; for a signal 128 plus its number, as shells do.
 pub(super) fn code(status: ExitStatus) -> Option<i32> {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }

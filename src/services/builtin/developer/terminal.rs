@@ -1,7 +1,7 @@
-//! `shell` in a terminal of the editor, where the user sees it run.
+//! Runs `shell` commands in a terminal of the editor, where the user sees them.
 //!
-//! Invariant: a terminal that was made is released, however the call ends. A command of which the editor did not say
-//! whether it was started is not started again by us.
+//! Invariant: every terminal that was created is released, however the call ends. If the editor did not confirm
+//! whether it started a command, Skein does not start the command again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,12 +17,12 @@ use super::output::{Capture, Keeps, Log};
 use super::shell::{CommandReport, SILENCED, timeout_text};
 use crate::services::builtin::answer::{ToolRefusal, size};
 
-/// As much output as an editor is asked to keep: the end of it.
+/// Bytes of output that the editor is asked to keep, from the end.
 const OUTPUT_LIMIT: u64 = 1 << 20;
-/// How long a command that was killed is waited for, so that its last words are read.
+/// Time to wait for a killed command, so that its last output is read.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// Lies in the session: its editor once did not say whether it had started a command.
+/// Set in the session once its editor did not confirm whether it started a command.
 #[derive(Debug, Default)]
 struct Distrust(AtomicBool);
 
@@ -35,7 +35,8 @@ enum TerminalEnd {
     Lost(EditorError),
 }
 
-/// `None` if the editor has no terminal for it.
+/// Runs a command in the editor's terminal. `None` if the editor offers no terminal, could not start the command, or
+/// failed to confirm an earlier start.
 pub(super) async fn run(
     call: &CallContext,
     command: &str,
@@ -72,7 +73,7 @@ pub(super) async fn run(
     call.report(Activity::Terminal { id: terminal.id().to_owned() });
     let end = follow(call, terminal.as_ref(), limit, editor.patience()).await;
     let result = report(call, terminal.as_ref(), &end, limit, started, editor.patience()).await;
-    // Dropping it would do as well; this way the editor has heard of it before the answer is given.
+    // Dropping the terminal would release it too; this way the editor confirms before the call returns.
     if timeout(editor.patience(), terminal.release()).await.is_err() {
         tracing::warn!("the editor did not confirm that a terminal was released");
     }
@@ -136,7 +137,7 @@ fn exit_text(exit: &TerminalExit) -> String {
     }
 }
 
-/// As shells count, if the signal has a number: 128 and that.
+/// Returns the exit code, as shells count: 128 plus the signal's number. `None` if the signal has no number.
 fn code(exit: &TerminalExit) -> Option<i32> {
     let signal = exit.signal.as_ref().and_then(|signal| signal.parse::<i32>().ok());
     exit.code.and_then(|code| i32::try_from(code).ok()).or(signal.map(|signal| 128 + signal))

@@ -1,10 +1,10 @@
-//! Bytes to text and back, so that an edit keeps a file's encoding, its byte order mark and its line ends.
+//! Decodes and encodes text so that an edit keeps a file's encoding, byte order mark and line ends.
 
 use std::borrow::Cow;
 
-/// Larger files are neither shown nor edited.
+/// Maximum size of a file that is shown or edited.
 pub(super) const MAX_TEXT: u64 = 16 << 20;
-/// As much of a file as decides whether it is binary.
+/// Number of leading bytes that decide whether a file is binary.
 const SNIFFED: usize = 8 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) struct DecodedText {
 }
 
 impl Encoding {
-    /// What a reader should know about it.
+    /// Returns a remark for the reader; `None` for UTF-8.
     pub(super) fn note(self) -> Option<&'static str> {
         match self {
             Encoding::Utf8 | Encoding::Utf8WithMark => None,
@@ -33,7 +33,7 @@ impl Encoding {
         }
     }
 
-    /// `None` if a character does not exist in the encoding.
+    /// Encodes `text`. `None` if the encoding lacks a character.
     pub(super) fn encode(self, text: &str) -> Option<Vec<u8>> {
         match self {
             Encoding::Utf8 => Some(text.as_bytes().to_vec()),
@@ -49,7 +49,7 @@ impl Encoding {
     }
 }
 
-/// The text in `bytes`, or nothing if they are not text.
+/// Decodes `bytes`; `None` if they are not text.
 pub(super) fn decode(bytes: &[u8]) -> Option<DecodedText> {
     let decoded = if let Some(rest) = bytes.strip_prefix(&[0xef, 0xbb, 0xbf]) {
         DecodedText { text: String::from_utf8(rest.to_vec()).ok()?, encoding: Encoding::Utf8WithMark }
@@ -70,7 +70,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<DecodedText> {
     Some(decoded)
 }
 
-/// What can be shown of any bytes.
+/// Returns a readable form of any bytes, with replacement characters if they are not text.
 pub(super) fn readable(bytes: &[u8]) -> String {
     decode(bytes).map_or_else(|| String::from_utf8_lossy(bytes).into_owned(), |decoded| decoded.text)
 }
@@ -80,14 +80,14 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
     char::decode_utf16(pairs.iter().map(|pair| unit(*pair))).collect::<Result<String, _>>().ok()
 }
 
-/// Text has no NUL and few other control characters.
+/// Returns whether `bytes` contain a NUL or many control characters.
 pub(super) fn looks_binary(bytes: &[u8]) -> bool {
     let sniffed = &bytes[..bytes.len().min(SNIFFED)];
     let is_control = |byte: &&u8| **byte < 0x20 && !matches!(**byte, b'\n' | b'\r' | b'\t' | 0x0c | 0x1b | 0x08);
     sniffed.contains(&0) || sniffed.iter().filter(is_control).count() * 20 > sniffed.len()
 }
 
-/// What a binary file is, by its first bytes.
+/// Names the type of a binary file by its first bytes.
 pub(super) fn kind(bytes: &[u8]) -> &'static str {
     const KINDS: [(&[u8], &str); 22] = [
         (b"\x89PNG\r\n\x1a\n", "PNG image"),
@@ -121,7 +121,7 @@ pub(super) fn kind(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// The type of an image that a model can look at.
+/// Returns the MIME type of an image that a model can view; `None` for anything else.
 pub(super) fn image_type(bytes: &[u8]) -> Option<&'static str> {
     match kind(bytes) {
         "PNG image" => Some("image/png"),
@@ -132,13 +132,13 @@ pub(super) fn image_type(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// True if most lines end in CR LF.
+/// Returns whether at least half of the lines end in CR LF.
 pub(super) fn uses_crlf(text: &str) -> bool {
     let crlf = text.matches("\r\n").count();
     crlf > 0 && crlf * 2 >= text.matches('\n').count()
 }
 
-/// Every line end as CR LF.
+/// Converts every line end to CR LF.
 pub(super) fn with_crlf(text: &str) -> Cow<'_, str> {
     if !text.contains('\n') {
         return Cow::Borrowed(text);
@@ -146,13 +146,13 @@ pub(super) fn with_crlf(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.replace("\r\n", "\n").replace('\n', "\r\n"))
 }
 
-/// True if two UTF-8 texts differ in no more than line ends and a mark at the beginning. Editors keep both
-/// apart from the text, and some give it out without.
+/// Returns whether two UTF-8 texts differ only in line ends and a byte order mark. Editors store both separately
+/// from the text, and some return the text without them.
 pub(super) fn same_but_for_form(left: &[u8], right: &[u8]) -> bool {
     left == right || matches!((plain(left), plain(right)), (Some(left), Some(right)) if left == right)
 }
 
-/// `bytes` with the line ends and the mark of `model`, both of them UTF-8.
+/// Returns `bytes` with the line ends and the byte order mark of `model`. Both must be UTF-8.
 pub(super) fn match_format(model: &[u8], bytes: &[u8]) -> Vec<u8> {
     let (Some(model), Some(text)) = (decode(model), plain(bytes)) else { return bytes.to_vec() };
     let text = if uses_crlf(&model.text) { with_crlf(&text) } else { Cow::Borrowed(text.as_str()) };

@@ -1,4 +1,4 @@
-//! `undo_edit`: a file as it was before this session's last edit of it.
+//! Implements `undo_edit`: restores a file to its state before this session's last edit.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -29,7 +29,7 @@ pub(super) fn undo_edit(call: &CallContext, request: &UndoEdit) -> ToolReply {
     let text_now = contents::readable(&now.bytes);
     if Stamp::of(&now.bytes) != edit.after {
         return Err(ToolRefusal::new(format!(
-            "`{shown}` was changed by somebody else after the last edit; nothing was undone. Read it and edit it instead"
+            "`{shown}` was changed by another program after the last edit; nothing was undone. Read it and edit it instead"
         )));
     }
     let answer = match &edit.before {

@@ -1,5 +1,5 @@
-//! The files below a folder, as `search`, `find_files` and `list_dir` see them: what `.gitignore` names and
-//! what git keeps for itself is left out, and so are hidden paths; links are not followed.
+//! Walks the files below a folder for `search`, `find_files` and `list_dir`. Skips files in `.gitignore`, `.git`
+//! folders and hidden paths, and does not follow links.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::paths::printable;
 use crate::services::builtin::answer::ToolRefusal;
 use crate::tool::SessionContext;
 
-/// In the order of names.
+/// Returns a walk in name order.
 pub(super) fn walk_folder(session: &Arc<SessionContext>, folder: &Path) -> WalkBuilder {
     let session = Arc::clone(session);
     let mut walk = WalkBuilder::new(folder);
     walk.hidden(false)
-        // The same everywhere: neither the user's settings nor the lack of a repository change what is seen.
+        // The user's git settings and the absence of a repository do not change the result.
         .git_global(false)
         .require_git(false)
         .follow_links(false)
@@ -25,7 +25,7 @@ pub(super) fn walk_folder(session: &Arc<SessionContext>, folder: &Path) -> WalkB
     walk
 }
 
-/// Matches paths relative to the folder that is walked. A glob without a `/` matches names at any depth.
+/// Compiles a glob for paths relative to the walked folder. A glob without a `/` matches names at any depth.
 pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, ToolRefusal> {
     let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
     let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };

@@ -1,4 +1,4 @@
-//! `write_file`: a whole file at once, if the session knows what it replaces.
+//! Implements `write_file`: writes a whole file, if the session has seen the contents it replaces.
 
 use std::path::{Path, PathBuf};
 
@@ -64,14 +64,14 @@ fn create(call: &CallContext, known: &mut FileRecords, place: PathBuf, shown: &s
     Ok(with_data(written.with_note(format!("created `{shown}` ({})", count(lines, "line"))), data))
 }
 
-/// What a model wrote it knows, unless something else became of it.
+/// Marks the written contents as seen, unless the editor changed them.
 fn saw(known: &mut FileRecords, place: &Path, written: &WrittenFile) {
     if written.note.is_none() {
         known.saw(place, Stamp::of(&written.bytes));
     }
 }
 
-/// True if the session has seen what it replaces.
+/// Returns whether the session has seen the contents it replaces. Fails if it may not overwrite them.
 fn may_overwrite(
     known: &FileRecords,
     place: &Path,
@@ -85,7 +85,7 @@ fn may_overwrite(
         FileFreshness::Never => Err(ToolRefusal::new(format!(
             "`{shown}` exists and was not read in this session; read it first and use `edit_file`, or set `overwrite: true`"
         ))),
-        // Also with `overwrite`: it speaks of a file that the model knew.
+        // `overwrite` does not apply: it covers files that the session has not read, not files that changed since.
         FileFreshness::Changed => {
             let place = loaded.location_text();
             Err(ToolRefusal::new(format!("`{shown}` was changed {place} since it was read; read it again, then write")))
@@ -93,13 +93,13 @@ fn may_overwrite(
     }
 }
 
-/// What a replacement is made of.
+/// The old text and the new bytes of a replacement.
 struct ReplacementBytes {
     old: String,
     bytes: Vec<u8>,
 }
 
-/// Keeps the old encoding and line ends where that is possible.
+/// Encodes `content` with the old encoding and line ends where possible.
 fn keep_format(loaded: &FileContents, content: &str) -> ReplacementBytes {
     let as_written = || content.as_bytes().to_vec();
     let Some(old) = text::decode(&loaded.bytes) else {
@@ -108,7 +108,7 @@ fn keep_format(loaded: &FileContents, content: &str) -> ReplacementBytes {
     let ended = if text::uses_crlf(&old.text) { text::with_crlf(content) } else { content.into() };
     let new = match old.encoding {
         Encoding::Utf8 | Encoding::Latin1 => ended.as_ref(),
-        // A mark that the model wrote itself is not doubled.
+        // Avoids a second byte order mark if the model wrote one.
         Encoding::Utf8WithMark | Encoding::Utf16Le | Encoding::Utf16Be => {
             ended.strip_prefix('\u{feff}').unwrap_or(&ended)
         }

@@ -1,7 +1,7 @@
-//! Which addresses a fetch may reach: public ones, and the hosts that the manifest lists.
+//! Decides which addresses a fetch may reach: public ones, and the hosts that the manifest lists.
 //!
-//! Invariant: what is not known to be public is refused. A name says nothing; only the address counts that is
-//! dialled.
+//! Invariant: an address is refused unless it is known to be public. Host names decide nothing; only the address
+//! that is connected to counts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,30 +9,31 @@ use url::{Host, Url};
 
 use super::super::answer::ToolRefusal;
 
-/// A URL that may be asked for, if its addresses may.
+/// A URL that passed the checks before name resolution. Its addresses are checked later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) host: Host<String>,
     pub(super) port: u16,
     pub(super) secure: bool,
-    /// It stands in the manifest.
+    /// The host is in the manifest's `allow_hosts`.
     listed: bool,
 }
 
-/// The hosts that the manifest lists, beside everything public.
+/// The hosts that the manifest allows in addition to public ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AllowedHosts {
     hosts: Vec<(Host<String>, Option<u16>)>,
 }
 
 impl AllowedHosts {
-    /// Each as `host` or `host:port`, exactly; without a port only http's and https's own.
+    /// Parses `host` or `host:port` entries, which match exactly. Without a port, an entry covers the default ports
+    /// of http and https. Returns an error if an entry is not a host.
     pub(super) fn new(hosts: &[String]) -> Result<Self, String> {
         let hosts = hosts.iter().map(|text| entry(text).ok_or_else(|| host_error(text)));
         Ok(Self { hosts: hosts.collect::<Result<_, _>>()? })
     }
 
-    /// Everything about a URL that can be judged before its name is resolved.
+    /// Checks everything about a URL that can be checked before its name is resolved.
     pub(super) fn target(&self, url: &Url) -> Result<Target, ToolRefusal> {
         let refused = |reason: &str| ToolRefusal::new(format!("`{}` is refused: {reason}", display_url(url)));
         let secure = match url.scheme() {
@@ -70,8 +71,8 @@ const UNLISTED: &str = "only a manifest of the service `fetch` can allow it, und
                         Tell the user if it is needed";
 
 impl Target {
-    /// `Ok` if every address may be dialled. One that may not spoils the others: a name that points both
-    /// outside and inside is an attempt to get inside.
+    /// Fails unless every address may be connected to. One forbidden address fails them all: a name that resolves
+    /// to public and internal addresses is probably an attack.
     pub(super) fn check(&self, url: &Url, addresses: &[IpAddr]) -> Result<(), ToolRefusal> {
         for address in addresses {
             let literal = !matches!(self.host, Host::Domain(_));
@@ -96,9 +97,9 @@ impl Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AddressKind {
     Public,
-    /// This machine and the networks it stands in: for those hosts that are listed.
+    /// This machine and private networks; allowed for listed hosts.
     Inner(&'static str),
-    /// Where clouds keep their credentials: only if the address itself is listed.
+    /// Link-local addresses, where clouds serve credentials; allowed only if the address itself is listed.
     LinkLocal,
     Never(&'static str),
 }
@@ -127,7 +128,8 @@ fn kind_v4(address: Ipv4Addr) -> AddressKind {
     }
 }
 
-/// Only 2000::/3 is given out; whatever carries an IPv4 address is what that address is.
+/// Classifies an IPv6 address. Only 2000::/3 is allocated. An address that embeds an IPv4 address is classified by
+/// that address.
 fn kind_v6(address: Ipv6Addr) -> AddressKind {
     let [a, b, c, d, e, f, g, h] = address.segments();
     let carried = || {
@@ -154,10 +156,10 @@ fn kind_v6(address: Ipv6Addr) -> AddressKind {
     }
 }
 
-/// A URL for people and models: no password, no endless query.
+/// Formats a URL for messages, without credentials and with a bounded length.
 pub(super) fn display_url(url: &Url) -> String {
     let mut url = url.clone();
-    // Neither can be set where there is no host, and there is none to hide then.
+    // Both setters fail only for a URL without a host, which has no credentials.
     if url.set_username("").is_err() || url.set_password(None).is_err() {
         return super::super::answer::truncate(url.as_str(), 200).to_owned();
     }
@@ -178,7 +180,7 @@ fn entry(text: &str) -> Option<(Host<String>, Option<u16>)> {
     if matches!(&host, Host::Domain(name) if name.ends_with('.')) {
         return None;
     }
-    // Not the URL's own port, which is none if it is the default one.
+    // The URL's port is not used, because it is `None` for the default port.
     let written = text.rsplit_once(':').filter(|(before, _)| !before.starts_with('[') || before.ends_with(']'));
     match written {
         Some((_, port)) => Some((host, Some(port.parse().ok().filter(|port| *port != 0)?))),

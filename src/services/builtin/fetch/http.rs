@@ -1,7 +1,7 @@
-//! A page from its URL: each hop checked, resolved, checked again and dialled at the checked address.
+//! Fetches a page: each hop is checked, resolved, checked again and connected to at the checked address.
 //!
-//! Invariant: nothing is kept between requests, neither cookies nor connections, and nothing but the URL is
-//! sent of what a caller says.
+//! Invariant: nothing is kept between requests, neither cookies nor connections. Of the caller's input only the URL
+//! is sent.
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -25,33 +25,33 @@ use super::address::{AllowedHosts, Target, display_url};
 use super::network::Network;
 
 const MAX_REDIRECTS: usize = 5;
-/// Of a body, as it comes and as it unpacks.
+/// Maximum size of a body, compressed and decompressed.
 pub(super) const MAX_BODY: usize = 2_000_000;
-/// For everything, from the first look at the URL to the last byte.
+/// Time limit of a whole fetch with all its redirects.
 const TOTAL: Duration = Duration::from_secs(30);
-/// For one address; a host may have several, and the first may be dead.
+/// Time limit for one address; a host may have several, and the first may be unreachable.
 const DIAL: Duration = Duration::from_secs(8);
-/// Of the answer's head.
+/// Maximum size of the response head.
 const MAX_HEAD: usize = 64 * 1024;
-/// A host that names more addresses than this has the first tried.
+/// Maximum number of addresses tried per host.
 const MAX_ADDRESSES: usize = 6;
 
 const USER_AGENT: &str = concat!("skein/", env!("CARGO_PKG_VERSION"), " (+reads single pages on request of a user)");
 
 pub(super) struct HttpResponse {
-    /// After all redirects.
+    /// URL after all redirects.
     pub(super) url: Url,
     pub(super) status: StatusCode,
     pub(super) content_type: Option<String>,
     pub(super) body: Vec<u8>,
-    /// There is more of the body than was read.
+    /// The body was longer than what was read.
     pub(super) cut: bool,
 }
 
-/// What a URL leads to.
+/// The result of following a URL.
 pub(super) enum FetchResult {
     Page(HttpResponse),
-    /// A URL at another host, which was not asked.
+    /// A redirect to another host, which was not contacted.
     Elsewhere(Url),
 }
 
@@ -60,7 +60,7 @@ pub(super) struct HttpClient {
     network: Arc<dyn Network>,
     allowed: Arc<AllowedHosts>,
     total: Duration,
-    /// Made at the first https, because it reads the machine's certificates.
+    /// Created at the first https request, because it reads the system's certificates.
     tls: Arc<OnceLock<Result<Arc<ClientConfig>, String>>>,
 }
 
@@ -115,7 +115,7 @@ impl HttpClient {
         )))
     }
 
-    /// One request; with where it leads if it leads elsewhere.
+    /// Sends one request. Returns the response, and the redirect location if there is one.
     async fn hop(&self, url: &Url, accept: &'static str) -> Result<(HttpResponse, Option<String>), ToolRefusal> {
         let target = self.allowed.target(url)?;
         let addresses = self.addresses(url, &target).await?;
@@ -190,15 +190,15 @@ async fn exchange(
         let (head, body) = (answer.status(), answer.headers().clone());
         read(url, head, &body, answer.into_body()).await
     };
-    // The connection is driven here, by whoever waits for the answer, so that it ends with the call.
+    // This task drives the connection itself, so that the connection ends with the call.
     match select(std::pin::pin!(conversation), std::pin::pin!(connection)).await {
         Either::Left((answer, _)) => answer,
-        // It has read all there is; what it read is still to be taken.
+        // The connection has read everything; the request still has to take it.
         Either::Right((_, conversation)) => conversation.await,
     }
 }
 
-/// Name and port; those of http and https count as one.
+/// Returns host and port; the default ports of http and https count as equal.
 fn host_of(url: &Url) -> (Option<Host<&str>>, Option<u16>) {
     (url.host(), url.port_or_known_default().filter(|port| ![80, 443].contains(port)))
 }
@@ -254,14 +254,14 @@ async fn read(
             break;
         }
     }
-    // A body of exactly the limit is whole; there is no telling without asking for more.
+    // A body of exactly the limit counts as cut: only reading on would show that it is complete.
     let bounded = unpacked.end();
     response.cut = response.cut || bounded.full;
     response.body = bounded.bytes;
     Ok((response, None))
 }
 
-/// What was unpacked, up to the limit: a small body can unpack to a thousand times its size.
+/// Decompressed bytes up to the limit: a small body can decompress to a thousand times its size.
 #[derive(Default)]
 struct BoundedBuffer {
     bytes: Vec<u8>,
@@ -293,7 +293,7 @@ enum BodyDecoder {
 }
 
 impl BodyDecoder {
-    /// `false` if there is no room for more.
+    /// Decodes `data`. Returns `false` if the buffer is full.
     fn take(&mut self, data: &[u8]) -> std::io::Result<bool> {
         let written = match self {
             BodyDecoder::Plain(bounded) => bounded.write_all(data),
@@ -310,7 +310,7 @@ impl BodyDecoder {
         }
     }
 
-    /// A body that ends too early is shown as far as it came.
+    /// Returns the body. One that ends early is kept as far as it was received, and counts as cut.
     fn end(self) -> BoundedBuffer {
         match self {
             BodyDecoder::Plain(bounded) => bounded,

@@ -1,7 +1,7 @@
-//! HTML to Markdown or plain text, in one pass over its tags.
+//! Converts HTML to Markdown or plain text in one pass over its tags.
 //!
-//! Invariant: takes time and room in proportion to the page, whatever the page holds. There is no tree and no
-//! recursion, because a hostile page makes both as deep, and a tree much larger, than it likes.
+//! Invariant: time and memory are proportional to the page. There is no tree and no recursion, because a hostile
+//! page can make both arbitrarily deep and a tree much larger than the page.
 
 mod inline;
 mod table;
@@ -14,21 +14,21 @@ use inline::{Inline, InlineMark};
 use table::{Row, Table};
 use writer::MarkdownWriter;
 
-/// A page that renders to more is cut here.
+/// Maximum size of the rendered text; the rest is cut.
 const MAX_OUTPUT: usize = 4_000_000;
-/// A longer link is left out; its text stays.
+/// Maximum length of a link; a longer one is dropped and its text kept.
 const MAX_LINK: usize = 2_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     Markdown,
-    /// No marks and no addresses.
+    /// Without marks and addresses.
     Text,
 }
 
 pub(super) fn render(html: &str, url: &Url, style: Style) -> String {
     let (text, whole) = attempt(html, url, style, Noise::Dropped);
-    // Something that is left out and never ends would take the rest of the page with it.
+    // A skipped element that is never closed would hide the rest of the page.
     if whole { text } else { attempt(html, url, style, Noise::Kept).0 }
 }
 
@@ -63,9 +63,9 @@ struct PageConverter {
     style: Style,
     noise: Noise,
     base: Url,
-    /// The name of what is left out, and how many of that name are open.
+    /// Name of the element being skipped, and how many elements of that name are open.
     skipped: Option<(String, usize)>,
-    /// Articles have footers and headers of their own.
+    /// Number of open articles. The headers and footers of an article are content.
     articles: usize,
     title: Option<String>,
     in_title: bool,
@@ -226,7 +226,7 @@ impl PageConverter {
                 self.inline.close(&InlineMark::Strong);
                 self.boundary();
             }
-            // Whoever writes `</br>` means one.
+            // Browsers treat `</br>` as a line break.
             "br" => self.inline.line_break(),
             _ => match mark(name) {
                 Some(mark) => self.inline.close(&mark),
@@ -252,7 +252,7 @@ impl PageConverter {
         }
     }
 
-    /// The end of a paragraph, or of what else stands by itself.
+    /// Ends a paragraph or another block.
     fn boundary(&mut self) {
         if let Some(pre) = &mut self.pre {
             if !pre.text.is_empty() && !pre.text.ends_with('\n') {
@@ -300,7 +300,7 @@ impl PageConverter {
         }
     }
 
-    /// The whole address of something that can be fetched or written to.
+    /// Returns the absolute URL of an http, https or mailto link; `None` for any other.
     fn link(&self, href: &str) -> Option<String> {
         let href = href.trim();
         if href.starts_with('#') || href.len() > MAX_LINK {
@@ -356,7 +356,7 @@ fn attribute(tag: &StartTag<()>, name: &str) -> Option<String> {
     tag.attributes.get(name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
 }
 
-/// `language-rust`, `lang-rust`, `highlight-source-rust`.
+/// Returns the language from a class such as `language-rust`, `lang-rust` or `highlight-source-rust`.
 fn language(tag: &StartTag<()>) -> String {
     let classes = attribute(tag, "class").unwrap_or_default();
     let prefixes = ["language-", "lang-", "highlight-source-"];

@@ -1,5 +1,5 @@
-//! The way out: names to addresses, addresses to connections. Everything else in `fetch` reaches the network
-//! through this, so a test that replaces it sees every address that is dialled.
+//! Resolves host names and opens connections. All of `fetch` uses the network through this module, so a test that
+//! replaces it sees every address.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,8 +14,8 @@ pub trait Network: Send + Sync {
     fn dial(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<TcpStream>>;
 }
 
-/// The machine's resolver and its network. It knows no proxy: one that the environment names would resolve for
-/// itself, where nobody checks.
+/// The system's resolver and network. It ignores proxies from the environment, because a proxy would resolve names
+/// without any check.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct System;
 

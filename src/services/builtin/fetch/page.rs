@@ -1,4 +1,4 @@
-//! From bytes to text: what kind of thing a body is, which characters it holds, how it was asked for.
+//! Converts a response body to text: detects its kind and encoding, and renders it in the requested format.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use super::super::answer::{ToolRefusal, size, truncate};
 use super::http::HttpResponse;
 use super::markdown::{Style, render};
 
-/// In what form a page is wanted.
+/// The requested format of a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline, description = "")]
@@ -51,7 +51,7 @@ enum ContentKind {
     Binary,
 }
 
-/// The text of a page in the form that was asked for.
+/// Returns the text of a page in the requested format.
 pub(super) fn text(response: &HttpResponse, form: PageFormat) -> Result<String, ToolRefusal> {
     let kind = kind(response);
     if kind == ContentKind::Binary {
@@ -110,7 +110,7 @@ fn kind(response: &HttpResponse) -> ContentKind {
     if !textual && !unknown {
         return ContentKind::Binary;
     }
-    // Text has no NUL, unless its characters are wider than a byte; those say so at their beginning.
+    // Text contains no NUL, except in UTF-16, which a byte order mark or the header declares.
     if start.contains(&0) && Encoding::for_bom(start).is_none() && !declared.to_ascii_lowercase().contains("utf-16") {
         return ContentKind::Binary;
     }
@@ -122,8 +122,8 @@ fn looks_like_html(start: &[u8]) -> bool {
     start.starts_with("<!doctype html") || start.starts_with("<html")
 }
 
-/// The mark at the beginning, then what the header says, then what the page says of itself; what says nothing
-/// is UTF-8 if it can be, and else what the web was written in before.
+/// Decodes a body by its byte order mark, the header or the page's own declaration, in this order. Without any, it
+/// is UTF-8 if valid and otherwise Windows-1252.
 fn decode(response: &HttpResponse, kind: ContentKind) -> String {
     static CHARSET: LazyLock<Option<Regex>> = LazyLock::new(|| {
         Regex::new(r#"(?i)<(?:meta|\?xml)\s[^>]{0,500}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{2,40})"#).ok()
@@ -137,7 +137,7 @@ fn decode(response: &HttpResponse, kind: ContentKind) -> String {
     let meta = || {
         let found = CHARSET.as_ref().filter(|_| kind == ContentKind::Html)?.captures(start)?;
         let encoding = Encoding::for_label(found.get(1)?.as_bytes())?;
-        // Whoever could be read so far is not in UTF-16, whatever it says.
+        // The declaration was readable as ASCII, so the page cannot be UTF-16.
         Some(if encoding.is_ascii_compatible() { encoding } else { UTF_8 })
     };
     let guess = || match std::str::from_utf8(&response.body) {

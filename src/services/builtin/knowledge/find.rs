@@ -1,7 +1,7 @@
-//! Which skills, recipes and agent files there are for a folder: those of the project, nearest first, then those of
-//! the user. Of two with one name the first is used and the other is told.
+//! Finds the skills, recipes and agent files for a folder: those of the project, nearest first, then those of the
+//! user. The first item of a name is used, and the others are reported.
 //!
-//! Invariant: nothing is read of a project, links resolved, that does not lie in it.
+//! Invariant: a project item is read only if its path, with links resolved, is in the project.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,25 +12,25 @@ use super::item::{self, Item, ItemDocument, ItemKind, ItemOrigin, Problem, Wrong
 use crate::services::UserFolders;
 use crate::store::project_root;
 
-/// A file that is larger was not written to be read by a model.
+/// Maximum size of a file that a model reads.
 pub(super) const MAX_FILE: u64 = 256 * 1024;
-/// In one folder.
+/// Maximum number of entries read in one folder.
 const MAX_ENTRIES: usize = 500;
-/// What the files of a project may say of themselves, all together and in bytes: they are read at every listing, before
-/// anybody has asked for one. Each counts for something, so that there is a limit on their number.
+/// Maximum bytes of metadata from all files of a project, because every listing reads them. Each file counts at
+/// least `LEAST` bytes, which also limits their number.
 const MAX_PROJECT: usize = 512 * 1024;
 const LEAST: usize = 512;
 
-/// What there is, at one moment.
+/// The result of one search.
 #[derive(Debug, Default)]
 pub(super) struct KnowledgeItems {
-    /// Each name once, by name.
+    /// Sorted by name; each name occurs once.
     pub(super) items: Vec<Item>,
     pub(super) problems: Vec<Problem>,
     pub(super) shadowed: Vec<ShadowedItem>,
 }
 
-/// One that is not used, because another has its name.
+/// An item that is not used because another has its name.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ShadowedItem {
     pub(super) name: String,
@@ -44,7 +44,7 @@ impl KnowledgeItems {
         self.items.iter().find(|item| item.name == name)
     }
 
-    /// Those that cannot be used and whose name stands for nothing else, each name once.
+    /// Returns the unusable files whose name no usable item has, each name once.
     pub(super) fn unusable(&self) -> impl Iterator<Item = &Problem> {
         let mut seen = HashSet::new();
         let own = |of: &&Problem| item::check_name(&of.name, None).is_ok() && self.get(&of.name).is_none();
@@ -52,7 +52,7 @@ impl KnowledgeItems {
     }
 }
 
-/// Looks for everything that can be loaded in a session that works in `cwd`.
+/// Finds everything that a session in `cwd` can load.
 pub(super) fn find(cwd: &Path, user: &UserFolders) -> KnowledgeItems {
     let root = project_root(cwd);
     let real = fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
@@ -68,7 +68,7 @@ pub(super) fn find(cwd: &Path, user: &UserFolders) -> KnowledgeItems {
     for place in real.ancestors().take_while(|place| place.starts_with(&root)) {
         for (kind, folder) in PROJECT {
             let folder = place.join(folder);
-            // Whoever works in their home has their own folders there.
+            // The project may be the user's home, whose folders are searched as the user's.
             if !fs::canonicalize(&folder).is_ok_and(|real| own.contains(&real)) {
                 search.folder(kind, ItemOrigin::Project, &folder);
             }
@@ -112,9 +112,9 @@ fn user_folders(user: &UserFolders) -> Vec<(ItemKind, PathBuf)> {
 struct ItemSearch {
     root: PathBuf,
     home: PathBuf,
-    /// Files that were read, links resolved: one that is reached in two ways is one.
+    /// Resolved paths of the files read, so that a file reachable by two paths counts once.
     seen: HashSet<PathBuf>,
-    /// What is left of [`MAX_PROJECT`]; nothing once it was told that there is more.
+    /// Rest of [`MAX_PROJECT`]; `None` once the limit was exceeded and reported.
     left: Option<usize>,
     found: KnowledgeItems,
 }
@@ -122,7 +122,7 @@ struct ItemSearch {
 impl ItemSearch {
     fn folder(&mut self, kind: ItemKind, origin: ItemOrigin, folder: &Path) {
         let Ok(entries) = fs::read_dir(folder) else { return };
-        // Not even the names of what lies outside are told.
+        // Names of entries outside the project are not revealed.
         if origin == ItemOrigin::Project && !fs::canonicalize(folder).is_ok_and(|real| real.starts_with(&self.root)) {
             return self.add_problem(String::new(), folder, leads_out());
         }
@@ -162,7 +162,7 @@ impl ItemSearch {
         self.found.problems.push(Problem { name, file, at, problem, help });
     }
 
-    /// What a file offers; nothing if it was read already, or is more than a project may have.
+    /// Reads an item from a file. `None` if it was read before or exceeds the project's limit.
     fn read(&mut self, kind: ItemKind, origin: ItemOrigin, name: &str, file: &Path) -> Result<Option<Item>, Wrong> {
         let (real, folder) = self.locate(kind, origin, file)?;
         if !self.seen.insert(real.clone()) {
@@ -176,12 +176,12 @@ impl ItemSearch {
         Ok(Some(Item { kind, name, description, origin, shown: self.display_path(file), file: real, folder, recipe }))
     }
 
-    /// Whether there was so much left for the project. That there was not is told once.
+    /// Takes `bytes` from the project's limit. Returns `false` if it is exceeded, and reports that once.
     fn spend(&mut self, bytes: usize) -> bool {
         self.left = self.left.and_then(|left| left.checked_sub(bytes));
         if self.left.is_none() {
             let problem = format!("what its files say of themselves takes more than {} kB", MAX_PROJECT / 1024);
-            let wrong = Wrong::new(problem, "the rest is not looked at; remove what nobody uses");
+            let wrong = Wrong::new(problem, "the rest is ignored; remove unused files");
             self.found.problems.push(Problem {
                 name: String::new(),
                 file: "the project".to_owned(),
@@ -193,11 +193,11 @@ impl ItemSearch {
         self.left.is_some()
     }
 
-    /// Where a file really is and, of a skill, what it may not leave.
+    /// Returns the resolved path of a file and, for a skill, the folder that its files must be in.
     fn locate(&self, kind: ItemKind, origin: ItemOrigin, file: &Path) -> Result<(PathBuf, Option<PathBuf>), Wrong> {
         let real = fs::canonicalize(file)
             .map_err(|error| Wrong::new(format!("it cannot be read: {error}"), "correct the link or remove it"))?;
-        // A link in someone's clone may lead to a key. The user's own links lead where the user wants.
+        // A link in a cloned project may point to a private key. The user chose the links in the user's folders.
         if origin == ItemOrigin::Project && !real.starts_with(&self.root) {
             return Err(leads_out());
         }
@@ -211,7 +211,7 @@ impl ItemSearch {
         Ok((real, folder))
     }
 
-    /// A path as people write it.
+    /// Formats a path relative to the project or the home folder.
     fn display_path(&self, path: &Path) -> String {
         display_name(&match (path.strip_prefix(&self.root), path.strip_prefix(&self.home)) {
             (Ok(below), _) => below.to_string_lossy(),
@@ -221,7 +221,7 @@ impl ItemSearch {
     }
 }
 
-/// What an entry of a folder would be called, and the file to read.
+/// Returns the name of a folder entry and the file to read; `None` if it is not an item.
 fn candidate(kind: ItemKind, entry: &Path) -> Option<(String, PathBuf)> {
     let name = entry.file_name()?.to_string_lossy().into_owned();
     if name.starts_with('.') {
@@ -232,7 +232,7 @@ fn candidate(kind: ItemKind, entry: &Path) -> Option<(String, PathBuf)> {
     match kind {
         ItemKind::Skill => {
             let file = entry.join("SKILL.md");
-            // A link that leads to nothing is told; a folder without the file is no skill.
+            // A dangling link is reported later; a folder without the file is not a skill.
             fs::symlink_metadata(&file).is_ok().then_some((name, file))
         }
         ItemKind::Recipe => ["yaml", "yml", "json"].contains(&&*extension).then(|| (stem, entry.to_owned())),
@@ -245,17 +245,17 @@ fn leads_out() -> Wrong {
     Wrong::new("it is a link that leads out of the project", help)
 }
 
-/// The text of a file whose path, links resolved, was found to be good.
+/// Reads a text file. The caller has resolved and checked the path.
 pub(super) fn text(real: &Path) -> Result<String, Wrong> {
     let bytes = contents(real).map_err(|problem| Wrong::new(problem, "make it a text file that can be read"))?;
     if bytes.len() as u64 > MAX_FILE {
-        let help = "keep what is always needed, and put the rest into files beside it";
+        let help = "keep what is always needed, and put the rest into files next to it";
         return Err(Wrong::new(format!("it has more than {} kB", MAX_FILE / 1024), help));
     }
     String::from_utf8(bytes).map_err(|_| Wrong::new("it is not UTF-8 text", "save it as UTF-8"))
 }
 
-/// What a file holds, and no more than one byte past the limit. A pipe or a device has no end.
+/// Reads at most one byte more than the limit. Fails for pipes and devices, which have no end.
 pub(super) fn contents(real: &Path) -> Result<Vec<u8>, String> {
     let told = |error: std::io::Error| format!("it cannot be read: {error}");
     if !fs::metadata(real).map_err(told)?.is_file() {

@@ -1,5 +1,5 @@
-//! The text of a skill, a recipe or an agent file as something with a name and a description, or what is wrong with
-//! it, where, and what to do about that.
+//! Parses a skill, a recipe or an agent file into an item with a name and a description, or into a problem with its
+//! location and a remedy.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use super::recipe::RecipeItem;
 use crate::manifest::{self, SourceFile};
 
 const MAX_NAME: usize = 64;
-/// Of front matter, and of a recipe, which is YAML as a whole. It is read whenever somebody lists what there is.
+/// Maximum size of front matter, and of a recipe, which is YAML as a whole. Every listing parses them.
 const MAX_FRONT: usize = 8 * 1024;
 const MAX_RECIPE: usize = 64 * 1024;
-/// Of a description, as far as it is shown.
+/// Maximum bytes shown of a description.
 const MAX_DESCRIPTION: usize = 1_000;
-/// Of a path or another name that a project chose, as far as it is shown.
+/// Maximum bytes shown of a path or another name from a project.
 const MAX_SHOWN: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl ItemKind {
     }
 }
 
-/// Who brought it.
+/// The source of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ItemOrigin {
     Project,
@@ -50,7 +50,7 @@ impl ItemOrigin {
     }
 }
 
-/// What can be loaded, without its text.
+/// An item that can be loaded, without its text.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) kind: ItemKind,
@@ -58,10 +58,10 @@ pub(super) struct Item {
     /// One line.
     pub(super) description: String,
     pub(super) origin: ItemOrigin,
-    /// Its file as [`named`] shows it, and as it is, links resolved.
+    /// The path as [`display_name`] formats it, and with links resolved.
     pub(super) shown: String,
     pub(super) file: PathBuf,
-    /// Of a skill: what it may not leave, links resolved.
+    /// The resolved folder that the files of a skill must be in; `None` for other kinds.
     pub(super) folder: Option<PathBuf>,
     pub(super) recipe: Option<RecipeItem>,
 }
@@ -69,9 +69,9 @@ pub(super) struct Item {
 /// A file that looks like knowledge and cannot be used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
-    /// What it would be called, going by its path.
+    /// The item's name according to its path.
     pub(super) name: String,
-    /// As [`named`] shows it.
+    /// The path as [`display_name`] formats it.
     pub(super) file: String,
     /// Line and column, both counted from 1.
     pub(super) at: Option<(usize, usize)>,
@@ -80,7 +80,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The file, and the place in it if there is one.
+    /// Returns the file, with line and column if they are known.
     pub fn place(&self) -> String {
         match self.at {
             Some((line, column)) => format!("{}:{line}:{column}", self.file),
@@ -95,7 +95,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// What a file says.
+/// The parsed contents of a file.
 #[derive(Debug)]
 pub(super) struct ItemDocument {
     pub(super) name: String,
@@ -104,7 +104,7 @@ pub(super) struct ItemDocument {
     pub(super) recipe: Option<RecipeItem>,
 }
 
-/// What is wrong with a text, before it is known whose it is.
+/// A problem in a text, not yet assigned to a file.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub(super) at: Option<(usize, usize)>,
@@ -113,19 +113,19 @@ pub(super) struct Wrong {
 }
 
 impl Wrong {
-    /// What is wrong may quote the text.
+    /// Sanitizes `problem`, because it may quote the text.
     pub(super) fn new(problem: impl AsRef<str>, help: impl Into<String>) -> Self {
         Self { at: None, problem: one_line(problem.as_ref()), help: help.into() }
     }
 
-    /// At the value under a key, or at what is around it.
+    /// Creates a problem located at the value of `path`, or at its nearest parent.
     pub(super) fn at(source: &SourceFile, path: &manifest::DocumentPath, problem: impl AsRef<str>, help: &str) -> Self {
         let at = source.place(path).span.map(|span| (span.line, span.column));
         Self { at, ..Self::new(problem, help) }
     }
 }
 
-/// How much of a text is YAML, in bytes: that is what reading it costs.
+/// Returns the number of bytes that are YAML, which determine the cost of parsing.
 pub(super) fn weight(kind: ItemKind, text: &str) -> usize {
     match kind {
         ItemKind::Recipe => text.len().min(MAX_RECIPE),
@@ -133,7 +133,7 @@ pub(super) fn weight(kind: ItemKind, text: &str) -> usize {
     }
 }
 
-/// Reads the text of a file whose path suggests `name`.
+/// Parses the text of a file whose path suggests `name`.
 pub(super) fn read(kind: ItemKind, name: &str, file: &Path, text: &str) -> Result<ItemDocument, Wrong> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match kind {
@@ -173,9 +173,9 @@ pub(super) fn read(kind: ItemKind, name: &str, file: &Path, text: &str) -> Resul
 }
 
 const FRONT: &str = "begin the file with a line `---`, then `name: …` and `description: …`, then a line `---`";
-const DESCRIBE: &str = "add `description: …`: it is what tells when to use it";
+const DESCRIBE: &str = "add `description: …`: it says when to use the item";
 
-/// The front matter and what follows. The lines of the former are counted as in the file.
+/// Splits a text into front matter and body. Line numbers in the front matter equal those in the file.
 fn split_front_matter(text: &str) -> Result<(String, &str), Wrong> {
     let mut lines = text.split_inclusive('\n');
     if lines.next().map(str::trim_end) != Some("---") {
@@ -184,7 +184,7 @@ fn split_front_matter(text: &str) -> Result<(String, &str), Wrong> {
     let mut front = String::from("\n");
     for line in lines.by_ref() {
         if line.trim_end() == "---" {
-            // The one character that stands for the first line is counted in place of its line break.
+            // The first character of `front` replaces the first line and is counted as its line break.
             let behind = text.find('\n').unwrap_or_default() + front.len() + line.len();
             return Ok((front, &text[behind..]));
         }
@@ -208,7 +208,7 @@ pub(super) fn parse(source: &SourceFile) -> Result<Value, Wrong> {
     })
 }
 
-/// The text under a key, as one line.
+/// Returns the text of a key as one line; `None` if the key is missing.
 pub(super) fn text_of(source: &SourceFile, value: &Value, key: &str) -> Result<Option<String>, Wrong> {
     match &value[key] {
         Value::Null => Ok(None),
@@ -220,7 +220,7 @@ pub(super) fn text_of(source: &SourceFile, value: &Value, key: &str) -> Result<O
     }
 }
 
-/// A name is typed behind a slash and stands in addresses.
+/// Checks a name. It must be valid after a slash and in a URI.
 pub(super) fn check_name(name: &str, source: Option<&SourceFile>) -> Result<String, Wrong> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let good =
@@ -236,15 +236,14 @@ pub(super) fn check_name(name: &str, source: Option<&SourceFile>) -> Result<Stri
     })
 }
 
-/// A description or another sentence of a file: without line breaks and what does not show, and not longer than anyone
-/// reads.
+/// Returns a sentence from a file on one line, without invisible characters and with a bounded length.
 pub(super) fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     short(words.chars().filter(|c| !is_invisible(*c)).collect(), MAX_DESCRIPTION)
 }
 
-/// A path, a file's name or a key of somebody's file, as it is shown everywhere: on one line, with a mark in the place
-/// of everything that would break the line or not show. It is a label then, whatever it was meant to be.
+/// Returns a path, file name or key from a file on one line, with invisible characters replaced. The result is safe
+/// to use as a label.
 pub(super) fn display_name(name: &str) -> String {
     let seen = |c: char| if is_invisible(c) || (c.is_whitespace() && c != ' ') { '\u{FFFD}' } else { c };
     short(name.chars().map(seen).collect(), MAX_SHOWN)
@@ -255,7 +254,7 @@ fn short(text: String, bytes: usize) -> String {
     if head.len() < text.len() { format!("{head}…") } else { text }
 }
 
-/// Control characters, and those that have no width or turn the direction of what follows.
+/// Returns whether a character is a control character, has no width or changes the text direction.
 fn is_invisible(c: char) -> bool {
     c.is_control() || crate::text::is_invisible(c)
 }

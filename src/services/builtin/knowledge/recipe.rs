@@ -1,6 +1,6 @@
-//! Recipes as goose writes them: instructions and a prompt with parameters to fill in.
+//! Parses recipes in goose's format: instructions and a prompt with parameters.
 //!
-//! Invariant: a recipe is only text here. What it says about extensions, models or other recipes is told and not done.
+//! Invariant: a recipe is only text here. Its extensions, models and sub-recipes are reported but not used.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 use super::item::{Wrong, display_name, one_line, parse, text_of};
 use crate::manifest::{self, SourceFile};
 
-/// What is understood; everything else is told.
+/// The supported keys; any other key is reported.
 const KNOWN: [&str; 9] =
     ["version", "title", "description", "instructions", "prompt", "parameters", "author", "activities", "metadata"];
 
 const MAX_KEY: usize = 64;
-/// More is no form that anybody fills in.
+/// Maximum number of parameters; no user fills in a longer form.
 const MAX_PARAMETERS: usize = 50;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +23,7 @@ pub(super) struct RecipeItem {
     instructions: String,
     prompt: String,
     pub(super) parameters: Vec<ItemParameter>,
-    /// What it asks for and does not get.
+    /// Keys of the recipe that are not supported.
     pub(super) undone: Vec<String>,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct ItemParameter {
     pub(super) required: bool,
     default: String,
     options: Vec<String>,
-    /// Its value names a file whose text is meant.
+    /// The value names a file, and the file's text is inserted.
     file: bool,
 }
 
 impl RecipeItem {
-    /// The recipe and its description.
+    /// Parses a recipe. Returns it with its description.
     pub(super) fn read(file: &Path, text: &str) -> Result<(Self, String), Wrong> {
         let source = SourceFile::new(file.display().to_string(), text);
         let value = parse(&source)?;
@@ -65,14 +65,14 @@ impl RecipeItem {
         Ok((Self { instructions, prompt, parameters, undone }, description))
     }
 
-    /// Its text, not filled in.
+    /// Returns the text with its placeholders.
     pub(super) fn text(&self) -> String {
         let parts: Vec<_> = [&self.instructions, &self.prompt].into_iter().filter(|part| !part.is_empty()).collect();
         parts.into_iter().cloned().collect::<Vec<_>>().join("\n\n")
     }
 
-    /// Its text with the values that were given. `folder` is where the recipe lies, `read` gives the text of a file
-    /// that a value names.
+    /// Returns the text with the given values filled in. `folder` contains the recipe. `read` returns the text of a
+    /// file that a value names.
     pub(super) fn fill_in(
         &self,
         given: &Map<String, Value>,

@@ -1,5 +1,5 @@
-//! How knowledge is told: the list for a model and for programs, the lines of the instructions, and a text with its
-//! origin before it.
+//! Formats knowledge items: the list for models and programs, the lines of the instructions, and a text below a
+//! label with its origin.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,15 +11,15 @@ use super::item::{Item, ItemKind, ItemOrigin, Problem, display_name};
 use super::recipe::{ItemParameter, RecipeItem};
 use crate::services::builtin::answer;
 
-/// What is shown of one text, in bytes; the whole is on disk.
+/// Maximum bytes shown of one text; the whole text is on disk.
 const MAX_SHOWN: usize = 50_000;
-/// What a list may take.
+/// Maximum bytes of a list.
 const MAX_LISTED: usize = 50_000;
-/// What a row of names may take.
+/// Maximum bytes of a row of names.
 const MAX_NAMES: usize = 4_000;
-/// What the list in the instructions may take; they are paid for in every request.
+/// Maximum bytes of the list in the instructions, which every model request includes.
 const MAX_INSTRUCTIONS: usize = 3_000;
-/// Of one description there.
+/// Maximum bytes of one description in the instructions.
 pub(super) const MAX_LINE: usize = 160;
 
 pub(super) fn uri(item: &Item) -> String {
@@ -29,7 +29,7 @@ pub(super) fn uri(item: &Item) -> String {
     }
 }
 
-/// What a model is told before anything is loaded.
+/// Returns the instructions that a model receives before it loads anything.
 pub(super) fn instructions(found: &KnowledgeItems) -> String {
     let mut text = String::from(
         "`load` reads in skills, recipes and agent files. Load one when it fits the task, before you begin. ",
@@ -52,7 +52,7 @@ pub(super) fn instructions(found: &KnowledgeItems) -> String {
     }
     if !found.problems.is_empty() {
         let files = answer::count(found.problems.len(), "file");
-        _ = write!(text, "\n{files} cannot be used; `load` without a name tells why.");
+        _ = write!(text, "\n{files} cannot be used; `load` without a name shows the reasons.");
     }
     text
 }
@@ -85,7 +85,7 @@ pub(super) fn parameter(parameter: &ItemParameter) -> String {
     if parameter.required { parameter.key.clone() } else { format!("{} (optional)", parameter.key) }
 }
 
-/// The same for programs.
+/// Returns the list as data for programs.
 pub(super) fn list_data(found: &KnowledgeItems) -> Value {
     let item = |item: &Item| {
         let parameters = item.recipe.as_ref().map(|recipe| {
@@ -115,11 +115,11 @@ pub(super) fn list_data(found: &KnowledgeItems) -> Value {
     })
 }
 
-/// What a file brings besides its text, each on a line: names that its author chose, so they stand within its label.
+/// Lists a file's additional contents, one kind per line. Its author chose the names, so they are within its label.
 pub(super) fn extras(item: &Item, files: &[String], recipe: Option<&RecipeItem>) -> String {
     let mut lines = Vec::new();
     if !files.is_empty() {
-        lines.push(format!("files beside it, to be loaded as {}/PATH: {}", item.name, some(files)));
+        lines.push(format!("files next to it, to be loaded as {}/PATH: {}", item.name, some(files)));
     }
     let parameters = recipe.map(|recipe| recipe.parameters.as_slice()).unwrap_or_default();
     if !parameters.is_empty() {
@@ -133,7 +133,7 @@ pub(super) fn extras(item: &Item, files: &[String], recipe: Option<&RecipeItem>)
     lines.join("\n")
 }
 
-/// Names in a row, as many as fit.
+/// Joins as many names as fit.
 fn some(names: &[String]) -> String {
     let mut room = MAX_NAMES;
     let fits = |name: &&String| {
@@ -147,10 +147,10 @@ fn some(names: &[String]) -> String {
     if more == 0 { all } else { format!("{all} and {more} more") }
 }
 
-/// A text and what comes with it, with its origin before it, and an end that it cannot fake.
+/// Returns a text and its extras below a label with its origin, ended by a line that it cannot forge.
 pub(super) fn add_label(item: &Item, shown: &str, real: &Path, text: &str, extras: &str) -> String {
     let whose = match item.origin {
-        ItemOrigin::Project => "of this project, written by whoever wrote the project",
+        ItemOrigin::Project => "of this project, written by the authors of the project",
         ItemOrigin::User => "of the user, from their own folder",
     };
     let head = answer::truncate(text, MAX_SHOWN);

@@ -1,6 +1,6 @@
-//! The files beside a skill: listed, and read as long as they lie in its folder.
+//! Lists the files of a skill and reads those in its folder.
 //!
-//! Invariant: links and `..` are resolved before it is looked where a file lies.
+//! Invariant: links and `..` are resolved before a path is checked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use super::item::display_name;
 const MAX_LISTED: usize = 100;
 const MAX_DEPTH: usize = 6;
 
-/// What lies in a skill's folder apart from the skill itself, as paths in it. Links are not followed, and a name that
-/// cannot be written on a line is shown, not loaded.
+/// Returns the paths of the files in a skill's folder, except `SKILL.md`. Links are not followed. A name with line
+/// breaks is shown sanitized and cannot be loaded.
 pub(super) fn list(folder: &Path) -> Vec<String> {
     let mut files = Vec::new();
     collect_files(folder, folder, 0, &mut files);
@@ -38,11 +38,11 @@ fn collect_files(folder: &Path, root: &Path, depth: usize, files: &mut Vec<Strin
     }
 }
 
-/// A file below one of some folders, all of them without links: its real path and its text.
+/// Reads a file below one of `folders`, whose paths are resolved. Returns its resolved path and its text.
 pub(super) fn read(path: &Path, folders: &[PathBuf]) -> Result<(PathBuf, String), String> {
     let real = fs::canonicalize(path).map_err(|error| format!("it cannot be read: {error}"))?;
     if !folders.iter().any(|folder| real.starts_with(folder)) {
-        return Err("it lies outside, links and `..` resolved".to_owned());
+        return Err("it is outside, links and `..` resolved".to_owned());
     }
     let bytes = contents(&real)?;
     if bytes.len() as u64 > MAX_FILE {

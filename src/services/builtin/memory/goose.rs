@@ -1,17 +1,17 @@
-//! Taking over what goose remembers: a folder of `<category>.txt` files, entries separated by blank lines, each
-//! with an optional first line of `# tags`.
+//! Imports goose's memories: a folder of `<category>.txt` files, entries separated by blank lines, each with an
+//! optional first line of `# tags`.
 
 use std::path::{Path, PathBuf};
 
 use crate::secrets;
 use crate::store::{MemoryOwner, MemoryStore, NewMemory, StoreError};
 
-/// What was taken over, and what was not.
+/// The result of an import.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ImportedMemories {
-    /// The category and the text of each.
+    /// Category and text of each imported memory.
     pub kept: Vec<(String, String)>,
-    /// The file and why an entry of it was left out.
+    /// File and reason for each entry that was left out.
     pub left_out: Vec<(String, String)>,
 }
 
@@ -25,8 +25,8 @@ pub enum ImportError {
     Store(#[from] StoreError),
 }
 
-/// Reads every file of `folder` into the store in `data`; the files stay as they are. Doing it twice keeps
-/// everything once. Without `write` it is only said what would be kept.
+/// Imports every file of `folder` into the store in `data`; the files stay unchanged. A second import adds nothing.
+/// If `write` is false, only reports what would be imported.
 pub fn import(
     folder: &Path,
     data: &Path,
@@ -63,8 +63,8 @@ pub fn import(
     Ok(imported)
 }
 
-/// The files of a folder that holds nothing but categories. An entry without tags looks like any text, so that only
-/// the company it is in tells a memory from somebody's notes. Hidden files are a file manager's.
+/// Returns the category files of a folder. Fails if it contains anything else: an entry without tags looks like any
+/// text, so only the other files distinguish memories from notes. Hidden files are ignored.
 fn categories(mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     files.retain(|path| !name(path).starts_with('.'));

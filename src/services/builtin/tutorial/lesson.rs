@@ -1,6 +1,6 @@
-//! A page of `docs/tutorials` as a lesson. A heading begins a step; in a step, a block `file=PATH` is a file to write, a
-//! block `console` holds commands to run, and the block `console check` a command and lines that it must print once
-//! the step is done.
+//! Parses a page of `docs/tutorials` into a lesson. A heading starts a step. In a step, a block `file=PATH` is a
+//! file to write, and a block `console` contains commands to run. The block `console check` contains a command and
+//! lines that it must print once the step is done.
 
 /// A tutorial.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,21 +11,21 @@ pub struct Lesson {
     pub steps: Vec<LessonStep>,
 }
 
-/// One step of it.
+/// One step of a tutorial.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LessonStep {
     pub title: String,
-    /// All of it, as Markdown.
+    /// The whole step as Markdown.
     pub text: String,
-    /// Paths and texts.
+    /// Paths and contents.
     pub files: Vec<(String, String)>,
     pub commands: Vec<String>,
-    /// The command, and what must be among the lines that it prints.
+    /// The command, and lines that its output must contain.
     pub check: Option<(String, Vec<String>)>,
 }
 
 impl Lesson {
-    /// Whatever stands there is taken as it is; a test looks whether it makes sense.
+    /// Parses a page without validation; a test checks the pages.
     pub fn read(name: &str, page: &str) -> Self {
         let mut parts = page.split("\n## ");
         let (title, about) = parts.next().unwrap_or_default().split_once('\n').unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Words in scripts and styles by which a page would load something.
+//! Finds expressions in scripts and styles that would make a page load something.
 
 use std::sync::LazyLock;
 
@@ -7,13 +7,13 @@ use regex::Regex;
 use super::super::network::{LinkTarget, NetworkOrigin, address};
 use super::INSTEAD;
 
-/// A word that does not belong, and where it stands.
+/// A forbidden expression and its position.
 pub(super) struct WordProblem {
     pub(super) at: usize,
     pub(super) problem: String,
 }
 
-/// What connects, with the address it is given, if that stands right behind it.
+/// Calls that open a connection. Captures the address if it directly follows as a literal.
 static CONNECTS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let called = r"\b(?P<called>fetch|sendBeacon|importScripts)\s*(?:\?\.\s*)?\(";
     let made = r"\bnew\s+(?P<made>WebSocket|EventSource)\b\s*\(?";
@@ -21,7 +21,7 @@ static CONNECTS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r#"(?:{called}|{made}|{handed})\s*(?:["'`](?P<to>[^"'`$]*)["'`])?"#)).ok()
 });
 
-/// What an address is given to, in code as well as in markup that code makes: `i.src = "…"`, `'<img src="…">'`,
+/// Places that receive an address, in code and in markup that code creates: `i.src = "…"`, `'<img src="…">'`,
 /// `setAttribute("src", "…")`.
 static NAMES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let given = r#"\b(?:src|href|poster|action|location)\b["'`]?\s*[=,:]"#;
@@ -29,7 +29,7 @@ static NAMES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r#"(?:{given}|{called})\s*\\?["'`]?\s*(?P<to>(?:(?:https?|wss?):)?//[^\s"'`<>$\\]+)"#)).ok()
 });
 
-/// What no origin in the metadata can allow; some of it would only fail when the app runs.
+/// APIs that no origin in the metadata can allow. Some of them would fail only when the app runs.
 static NEVER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let words = r"\b(?:(?:webkit)?RTCPeerConnection|WebTransport|serviceWorker|SharedWorker)\b|\bnew\s+Worker\b|\b(?:XMLHttpRequest|XSLTProcessor)\b";
     let dead = r"\beval\s*\(|\bnew\s+Function\b|\bdocument\.write(?:ln)?\s*\(|\bwindow\.open\s*\(";

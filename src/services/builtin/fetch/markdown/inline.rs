@@ -1,9 +1,9 @@
-//! The text of one block with its marks, as it is collected.
+//! Collects the text of one block with its inline marks.
 
 use super::Style;
 use crate::text::{ZERO_WIDTH_JOINER, ZERO_WIDTH_NON_JOINER, code_span, is_invisible};
 
-/// More marks inside each other are left out.
+/// Maximum nesting of marks; deeper ones are dropped.
 const MAX_MARKS: usize = 12;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,13 +13,13 @@ pub(super) enum InlineMark {
     Struck,
     Code,
     Link(String),
-    /// Opened and closed like the others, and not shown: a link that leads nowhere.
+    /// An invisible mark for a link without a usable address, so that its end tag matches.
     Plain,
 }
 
 pub(super) struct Inline {
     text: String,
-    /// What is open, and where in the text it began.
+    /// Open marks and the positions in the text where they start.
     open: Vec<(InlineMark, usize)>,
     style: Style,
 }
@@ -29,7 +29,7 @@ impl Inline {
         Self { text: String::new(), open: Vec::new(), style }
     }
 
-    /// Any white space is one blank, as a browser shows it.
+    /// Appends text and collapses white space to one blank, as a browser does.
     pub(super) fn push_collapsed(&mut self, text: &str) {
         for c in text.chars() {
             if c.is_whitespace() {
@@ -44,7 +44,7 @@ impl Inline {
 
     pub(super) fn line_break(&mut self) {
         let kept = self.text.trim_end_matches(' ').len();
-        // Not before what an open mark holds.
+        // Keeps blanks inside an open mark.
         let first = self.open.iter().map(|(_, start)| *start).max().unwrap_or(0);
         self.text.truncate(kept.max(first));
         if !self.text.is_empty() {
@@ -59,7 +59,7 @@ impl Inline {
         }
     }
 
-    /// Any link closes any link.
+    /// Closes the innermost mark of that kind. Any link closes any link.
     pub(super) fn close(&mut self, mark: &InlineMark) {
         let same = |open: &InlineMark| match (mark, open) {
             (InlineMark::Link(_), InlineMark::Link(_) | InlineMark::Plain) => true,
@@ -71,7 +71,7 @@ impl Inline {
         }
     }
 
-    /// The text so far. What is open goes on in the next block.
+    /// Returns the text so far. Open marks continue in the next block.
     pub(super) fn take(&mut self) -> String {
         let open = std::mem::take(&mut self.open);
         for (mark, start) in open.iter().rev() {
@@ -94,7 +94,7 @@ impl Inline {
             InlineMark::Emphasis => format!("*{inner}*"),
             InlineMark::Struck => format!("~~{inner}~~"),
             InlineMark::Code => code_span(inner),
-            // The sign beside a heading that links to itself.
+            // The sign next to a heading that links to itself.
             InlineMark::Link(_) if inner == "¶" || inner == "#" => String::new(),
             InlineMark::Link(target) => format!("[{inner}]({target})"),
         };
@@ -107,7 +107,8 @@ impl Inline {
     }
 }
 
-/// What a reader would not see and a model would. Joiners and selectors stay: the scripts and emoji of a page need them.
+/// Returns whether a reader would not see the character but a model would. Joiners and variation selectors stay,
+/// because scripts and emoji need them.
 pub(super) fn is_hidden(c: char) -> bool {
     let shaping = matches!(c, ZERO_WIDTH_JOINER | ZERO_WIDTH_NON_JOINER | '\u{FE00}'..='\u{FE0F}');
     c.is_control() || (is_invisible(c) && !shaping)

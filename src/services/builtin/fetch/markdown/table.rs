@@ -1,10 +1,10 @@
-//! Tables: those that hold data become Markdown's, those that only lay out a page become the blocks in them.
+//! Converts tables: data tables become Markdown tables, layout tables become the blocks in their cells.
 
 use html5gum::StartTag;
 
 use super::{MAX_OUTPUT, PageConverter, Style, attribute};
 
-/// Whatever is deeper belongs to the innermost that is counted.
+/// Maximum nesting of tables; the contents of deeper ones belong to the innermost counted one.
 const MAX_TABLES: usize = 16;
 const MAX_COLUMNS: usize = 60;
 
@@ -12,7 +12,7 @@ const MAX_COLUMNS: usize = 60;
 pub(super) struct Table {
     pub(super) rows: Vec<Vec<String>>,
     pub(super) in_cell: bool,
-    /// It holds more than cells can: headings, lists, tables. Then its cells are blocks like any other.
+    /// The table has headings, lists or tables, which a Markdown cell cannot hold. Its cells become normal blocks.
     pub(super) layout: bool,
 }
 
@@ -34,7 +34,7 @@ impl PageConverter {
     pub(super) fn open_cell(&mut self, tag: &StartTag<()>) {
         self.close_cell(Row::Same);
         let Some(table) = self.tables.last_mut().filter(|table| !table.layout) else { return };
-        // Text before the first cell stands before the table.
+        // Text before the first cell precedes the table.
         if !table.in_cell {
             let before = self.inline.take();
             if !before.is_empty() {
@@ -76,7 +76,7 @@ impl PageConverter {
         }
     }
 
-    /// Called before what no cell of a table can hold.
+    /// Turns the current table into a layout table. Called before content that no cell can hold.
     pub(super) fn not_in_a_cell(&mut self) {
         let Some(table) = self.tables.last_mut().filter(|table| table.in_cell && !table.layout) else { return };
         table.layout = true;
@@ -97,7 +97,7 @@ impl PageConverter {
         }
         let mut text = String::new();
         for (index, row) in rows.iter().enumerate() {
-            // Bounded, because a row of one cell is filled up to the longest.
+            // Bounded, because a short row is padded to the length of the longest.
             if text.len() > MAX_OUTPUT {
                 break;
             }

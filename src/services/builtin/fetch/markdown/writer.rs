@@ -1,24 +1,24 @@
-//! Blocks under each other, each with the signs of the lists and quotations it stands in.
+//! Writes blocks with the prefixes of the lists and quotations around them.
 
-/// Deeper lists and quotations are written as if they were this deep.
+/// Maximum depth of lists and quotations; deeper ones are written at this depth.
 const MAX_DEPTH: usize = 24;
 
 pub(super) struct MarkdownWriter {
     text: String,
     containers: Vec<Container>,
-    /// Containers that were opened past the greatest depth.
+    /// Number of open containers beyond the maximum depth.
     uncounted: usize,
     gap: BlockGap,
-    /// How many quotations the last block stood in.
+    /// Number of quotations around the last block.
     quoted: usize,
     limit: usize,
 }
 
 enum Container {
     Quote,
-    /// With the number of its next item, if they have numbers.
+    /// The number of the next item; `None` for an unordered list.
     List(Option<u64>),
-    /// Its sign stands before its first line.
+    /// `fresh` until its sign is written before its first line.
     Item {
         sign: String,
         fresh: bool,
@@ -32,7 +32,7 @@ enum BlockGap {
 }
 
 impl MarkdownWriter {
-    /// Blocks past the limit in bytes are left out.
+    /// Creates a writer that drops blocks beyond `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self { text: String::new(), containers: Vec::new(), uncounted: 0, gap: BlockGap::Line, quoted: 0, limit }
     }
@@ -96,7 +96,7 @@ impl MarkdownWriter {
     }
 
     pub(super) fn open_list(&mut self, first: Option<u64>) {
-        // A list in an item goes on from it without a gap.
+        // A list in an item follows without a blank line.
         if self.containers.iter().any(|container| matches!(container, Container::Item { .. })) {
             self.gap = BlockGap::Line;
         }
@@ -107,7 +107,7 @@ impl MarkdownWriter {
         self.close(|container| matches!(container, Container::List(_)));
     }
 
-    /// An item ends where the next begins.
+    /// Starts an item, which ends the previous one.
     pub(super) fn open_item(&mut self) {
         let list = self.containers.iter().rposition(|container| matches!(container, Container::List(_)));
         let begun = match list {
@@ -116,7 +116,7 @@ impl MarkdownWriter {
                 self.containers.truncate(list + 1);
                 begun
             }
-            // An item of no list.
+            // An item outside a list.
             None => {
                 let item = self.containers.iter().rposition(|container| matches!(container, Container::Item { .. }));
                 item.is_some_and(|item| {
@@ -141,7 +141,7 @@ impl MarkdownWriter {
         }
     }
 
-    /// Keeps the item in its list until the next begins, so that the list knows that it has begun.
+    /// Ends an item. In a list the item stays open until the next starts, so that the list knows it has one.
     pub(super) fn close_item(&mut self) {
         let list = self.containers.iter().rposition(|container| matches!(container, Container::List(_)));
         let item = self.containers.iter().rposition(|container| matches!(container, Container::Item { .. }));
@@ -150,7 +150,7 @@ impl MarkdownWriter {
         }
     }
 
-    /// Up to and including the innermost that fits; an end without a beginning closes nothing.
+    /// Closes containers up to and including the innermost match. An end tag without a start closes nothing.
     fn close(&mut self, fits: impl Fn(&Container) -> bool) {
         if self.uncounted > 0 {
             self.uncounted -= 1;
