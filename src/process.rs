@@ -1,7 +1,7 @@
 //! Starts child processes, each in its own process group and with a minimal environment. Ends each group as a whole,
 //! even if Skein itself is killed.
 //!
-//! Invariant: no domain words. A process that leaves its group with `setsid` ends with its [`ProcessScope`].
+//! Invariant: no domain words. A process that leaves its group with `setsid` ends with its `ProcessScope`.
 
 mod hardening;
 mod output_limit;

@@ -1,4 +1,4 @@
-//! Defines the project of a folder: its trusted manifests and the result of its settings. [`ProjectLoader`] is a port:
+//! Defines the project of a folder: its trusted manifests and the result of its settings. `ProjectLoader` is a port:
 //! front ends request a folder, and the module that reads files implements it.
 
 use std::path::Path;

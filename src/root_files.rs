@@ -1,6 +1,6 @@
 //! Resolves and opens files below a folder without following links.
 //!
-//! Invariant: no operation of a [`RootedPath`] follows a link or leaves the root, even if folders on the way are
+//! Invariant: no operation of a `RootedPath` follows a link or leaves the root, even if folders on the way are
 //! replaced between resolution and use.
 
 mod resolve;

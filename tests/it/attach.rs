@@ -132,7 +132,7 @@ async fn a_token_is_good_once_and_no_other_is_good() {
     let wrong = "0".repeat(64);
     for token in [wrong.as_str(), "x", &offer.token[..63], &format!("{}0", offer.token)] {
         let said = refused(shim(&offer.socket, token));
-        assert!(said.contains("skein does not let this in: the token is not known here"), "{token}: {said}");
+        assert!(said.contains("skein does not let this in: the token is unknown"), "{token}: {said}");
     }
     let (mut client, _) = Client::connect(attach(&offer));
     let said = refused(attach(&offer));
@@ -156,7 +156,7 @@ async fn what_is_withdrawn_ends() {
     client.ask("tools/call", json!({"name": "echo__sleep", "arguments": {"ms": 600_000}}));
     drop((used, unused));
     assert!(client.ended().success());
-    assert!(refused(withdrawn).contains("what it stood for was withdrawn"));
+    assert!(refused(withdrawn).contains("its offer was withdrawn"));
     offering.stop().await;
 }
 

@@ -261,7 +261,7 @@ fn an_edit_is_shown_as_a_diff_and_undo_takes_it_back() {
     assert!(last.to_string().contains("hello"), "{last}");
     let shown = sandbox.skein(&["sessions", "list", "--json"]).json()[0]["id"].as_str().unwrap().to_owned();
     let shown = sandbox.skein(&["sessions", "show", &shown]).stdout;
-    assert!(shown.contains("greet by name") && shown.contains("taken back"), "{shown}");
+    assert!(shown.contains("greet by name") && shown.contains("were undone"), "{shown}");
 }
 
 #[test]

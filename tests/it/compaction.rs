@@ -175,7 +175,7 @@ async fn what_cannot_be_made_to_fit_ends_clearly() {
     let cases = [
         (Moderator::Passive, talk(5), 1, "the moderator is `passive`"),
         (Moderator::Truncate, History::default(), 1, "does not fit by itself"),
-        (Moderator::Truncate, talk(5), 3, "did not help"),
+        (Moderator::Truncate, talk(5), 3, "too long even"),
     ];
     for (moderator, mut history, asked, says) in cases {
         let model = Script::new((0..asked).map(|_| overflow()).collect());

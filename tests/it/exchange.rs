@@ -315,7 +315,10 @@ async fn an_answer_that_was_cut_off_is_taken_up_where_it_stopped() {
     assert!(!stage.session.cwd.join("made").exists(), "a wish of an answer without an end is not fulfilled");
     let asked = model.asked();
     let last: Vec<_> = asked[2].messages.iter().map(|message| message.text()).collect();
-    assert_eq!((last.len(), last[1].as_str(), last[2].contains("Go on")), (3, "Let me look at the fold", true));
+    assert_eq!(
+        (last.len(), last[1].as_str(), last[2].contains("Continue exactly")),
+        (3, "Let me look at the fold", true)
+    );
     let notices = stage.ear.notices();
     assert!(notices.len() == 2 && notices[0].contains("the line went dead") && notices[0].contains("try 2 of 5"));
     stage.runtime.stop().await;

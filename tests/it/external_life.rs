@@ -125,9 +125,9 @@ fn its_death_is_told_and_the_next_prompt_starts_it_again() {
             assert!(spoken(&updates).contains("say something to remember"), "{flags:?} {updates:#?}");
             assert!(of_kind(&updates, "user_message_chunk").is_empty(), "what it replays is known: {updates:#?}");
         } else {
-            assert!(spoken(&updates).contains("What was said in this session so far"), "{updates:#?}");
+            assert!(spoken(&updates).contains("The conversation of this session so far"), "{updates:#?}");
             let told = said(&updates, "agent_thought_chunk");
-            assert!(told.contains("was started again and does not remember this session"), "{updates:#?}");
+            assert!(told.contains("was restarted and lost this session"), "{updates:#?}");
         }
     }
 }

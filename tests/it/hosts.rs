@@ -141,7 +141,7 @@ fn rules_of_configs_deny_and_ask_and_a_project_only_tightens() {
     config("project/.skein/config.yaml", "deny");
     assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
     let run_denied = run(&sandbox, &fetcher(site.url("/a")), &[&named]);
-    assert!(site.seen().is_empty() && run_denied.whole().contains("a rule says so"), "{}", run_denied.whole());
+    assert!(site.seen().is_empty() && run_denied.whole().contains("required by a rule"), "{}", run_denied.whole());
     let list = sandbox.skein(&["permissions", "list", "--json"]).json();
     assert_eq!((&list[0]["host"], &list[0]["tool"]), (&json!(site.host), &Value::Null), "{list}");
     config("project/.skein/config.yaml", "allow");

@@ -505,7 +505,7 @@ fn a_rule_of_the_command_line_is_for_one_run() {
     assert_eq!((run.code, sandbox.path("project/more").exists()), (5, false), "{}", run.whole());
     let run = shell(&sandbox, &["--approval", "auto", "--deny", TOUCH], "ls; touch more");
     assert_eq!((run.code, sandbox.path("project/more").exists()), (5, false), "{}", run.whole());
-    assert!(run.stderr.contains("a rule says so") || run.stdout.contains("a rule says so"), "{}", run.whole());
+    assert!(run.stderr.contains("required by a rule") || run.stdout.contains("required by a rule"), "{}", run.whole());
     let run = shell(&sandbox, &["--approval", "read-only", "--allow", TOUCH], "touch more");
     assert_eq!(run.code, 5, "a rule opens no level: {}", run.whole());
     let run = sandbox.skein(&["run", "--allow", "a b", "x"]);

@@ -39,10 +39,10 @@ fn an_mcp_client_reads_only_what_level_and_rules_allow() {
         (&[][..], "", "", ""),
         (&["--approval", "read-only"], "read-only", "read-only", ""),
         (&["--approval", "deny"], "no tool calls", "no tool calls", "no tool calls"),
-        (&["--deny", "parrot__resources/read"], "a rule says so", "", ""),
-        (&["--deny", "parrot__prompts/get"], "", "a rule says so", ""),
-        (&["--deny", "parrot__*"], "a rule says so", "a rule says so", ""),
-        (&["--deny", "parrot__resources/read: {uri: \"echo://pa*\"}"], "a rule says so", "", ""),
+        (&["--deny", "parrot__resources/read"], "required by a rule", "", ""),
+        (&["--deny", "parrot__prompts/get"], "", "required by a rule", ""),
+        (&["--deny", "parrot__*"], "required by a rule", "required by a rule", ""),
+        (&["--deny", "parrot__resources/read: {uri: \"echo://pa*\"}"], "required by a rule", "", ""),
         (&["--deny", "parrot__resources/read: {uri: \"echo://other\"}"], "", "", ""),
     ] {
         let command = sandbox.command(&[&["mcp", "-a", "talk", "-m", "all"], flags].concat());

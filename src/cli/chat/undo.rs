@@ -19,7 +19,7 @@ impl Chat<'_> {
             return Ok(LineAction::Done);
         };
         let first = undone.prompt.lines().next().unwrap_or_default();
-        self.screen.remark(&format!("taken back: {}", cut(&display_line(first), 60)));
+        self.screen.remark(&format!("undone: {}", cut(&display_line(first), 60)));
         let (back, changed): (Vec<_>, Vec<_>) = undone.files.iter().partition(|file| is_as_left(file));
         for file in &changed {
             self.screen.remark(&format!("{} {CHANGED}", self.folders.display_path(&file.path)));

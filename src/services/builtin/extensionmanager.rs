@@ -275,7 +275,7 @@ mod tests {
             ("read_resource", json!({"service": "x", "uri": "y"})),
         ] {
             let refusal = service.refusal(tool, arguments).await;
-            assert!(refusal.contains("session of the orchestrator"), "{refusal}");
+            assert!(refusal.contains("in an orchestrator session"), "{refusal}");
         }
     }
 

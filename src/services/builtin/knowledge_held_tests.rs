@@ -34,7 +34,7 @@ async fn a_skill_cannot_leave_its_folder() {
         assert!(set.load(path).await.contains("\ninside\n"), "{path}");
     }
     assert!(
-        set.knowledge.read("skill://review/..%2F..%2F..%2Fsecret.txt").await.unwrap_err().contains("it lies outside")
+        set.knowledge.read("skill://review/..%2F..%2F..%2Fsecret.txt").await.unwrap_err().contains("it is outside")
     );
     // Neither can its own file be another's.
     fs::create_dir(set.path("cwd/.agents/skills/false")).unwrap();

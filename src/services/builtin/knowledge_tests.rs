@@ -385,7 +385,7 @@ async fn a_recipe_is_filled_in_within_limits() {
     let text = set.knowledge.prompt("file", json!({"doc": "notes.md"})).await.unwrap();
     assert!(text.contains("\nRead: from the file\n"), "{text}");
     let outside = set.knowledge.prompt("file", json!({"doc": "../home/key"})).await.unwrap_err();
-    assert!(outside.contains("the file for `doc` cannot be read: it lies outside"), "{outside}");
+    assert!(outside.contains("the file for `doc` cannot be read: it is outside"), "{outside}");
     // A recipe of somebody else must not choose what is read.
     let chosen = "title: t\nprompt: '{{ doc }}'\nparameters:\n- {key: doc, input_type: file, requirement: optional, default: .env}\n";
     set.write("cwd/.goose/recipes/chosen.yaml", chosen);

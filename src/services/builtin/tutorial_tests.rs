@@ -51,7 +51,7 @@ fn a_page_is_read_as_steps() {
             title: "Title",
             about: "What it is about.",
             steps: [
-                Step {
+                LessonStep {
                     title: "One",
                     text: "Text.\n\n```yaml file=a/b.yaml\nx: 1\n```\n\n```console\n$ do it\nsaid\n```\n\n```console check\n$ look\nthere\n```",
                     files: [

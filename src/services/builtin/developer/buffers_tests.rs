@@ -67,7 +67,7 @@ async fn what_the_user_types_after_the_reading_is_a_change() {
     workshop.call("write_file", write()).await.ok();
     assert_eq!(workshop.get("f"), b"new\n");
     editor.type_into(&file, "three\n");
-    workshop.call("undo_edit", json!({"path": "f"})).await.refused("changed by somebody else");
+    workshop.call("undo_edit", json!({"path": "f"})).await.refused("changed by another program");
     assert_eq!((workshop.get("f"), editor.buffer(&file)), (b"new\n".to_vec(), Some("three\n".to_owned())));
 }
 
@@ -218,7 +218,7 @@ async fn what_may_not_be_touched_never_reaches_the_editor() {
             ("edit_file", json!({"path": path, "edits": [{"before": "secret", "after": "x"}]})),
             ("undo_edit", json!({"path": path})),
         ] {
-            workshop.call(tool, arguments).await.refused("lies outside of what this session may reach");
+            workshop.call(tool, arguments).await.refused("is outside of what this session may reach");
         }
     }
     read(&workshop, "missing").await.refused("No such file");

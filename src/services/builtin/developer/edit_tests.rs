@@ -104,7 +104,7 @@ async fn undo_goes_back_edit_by_edit_and_not_over_others_changes() {
     assert!(said.text.starts_with("undone (1 earlier edit left)\n--- a/f"), "{}", said.text);
     assert_eq!(workshop.get("f"), b"2\n");
     workshop.put("f", "other\n");
-    undo().await.refused("changed by somebody else");
+    undo().await.refused("changed by another program");
     workshop.put("f", "2\n");
     undo().await.ok();
     assert_eq!(workshop.get("f"), b"1\n");

@@ -11,7 +11,7 @@ use crate::tool::SessionContext;
 
 use super::*;
 
-const REFUSED: &str = "lies outside of what this session may reach";
+const REFUSED: &str = "is outside of what this session may reach";
 
 #[tokio::test]
 async fn no_file_tool_leaves_the_roots() {
