@@ -28,7 +28,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
 use self::ask::{ElicitationSupport, PendingQuestion};
-use self::folders::FolderError;
+use self::folders::RootError;
 use self::sessions::{OpenError, OpenSessions};
 use self::tools::AgentTools;
 use self::turn::BackgroundTurn;
@@ -147,7 +147,7 @@ impl AgentMcpServer {
                     request = *first;
                 }
                 PendingAnswer::Folder { folder, .. } => {
-                    return Err(TurnRefusal::Work(FolderError::Outside(folder).to_string()));
+                    return Err(TurnRefusal::Work(RootError::Outside(folder).to_string()));
                 }
             }
         }
@@ -161,7 +161,7 @@ impl AgentMcpServer {
         // `request` may now be the suspended one, and the request with the answer may name another tool.
         let mode = mode(&request.name)?;
         let mut opened = self.0.sessions.open(mode, &wanted).await;
-        if let Err(OpenError::Folder(FolderError::Outside(folder))) = &opened
+        if let Err(OpenError::Folder(RootError::Outside(folder))) = &opened
             && let Some((asked, answer)) = ask::about_folder(folder, reach)
         {
             if in_rounds(context) {

@@ -6,8 +6,8 @@
 
 pub mod attachments;
 mod child;
-mod live;
-mod outside;
+mod open_session;
+mod external_methods;
 mod recorder;
 mod external;
 mod setup;
@@ -15,7 +15,7 @@ pub mod slash;
 mod turn;
 mod undo;
 
-pub use live::{PromptError, Session};
+pub use open_session::{PromptError, Session};
 pub use turn::PendingTurn;
 pub use undo::{ChangedFile, UndoneTurn};
 

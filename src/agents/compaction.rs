@@ -142,7 +142,7 @@ impl Exchange {
         cancel: &CancellationToken,
     ) -> bool {
         let Some(cut) = cut(history, keep) else { return false };
-        let (summary, told) = match how {
+        let (summary, shown_as) = match how {
             Moderator::Truncate => (None, "left out".to_owned()),
             Moderator::Summarize | Moderator::Passive => match self.sum_up(history, cut, usage, cancel).await {
                 Ok(text) => (Some(format!("{SUMMARY}{text}")), "summed up".to_owned()),
@@ -154,7 +154,7 @@ impl Exchange {
         let stand_in = Arc::new(stand_in(text, history, cut));
         history.compact(cut, Arc::clone(&stand_in));
         self.notifier.log(Event::Compacted { messages: cut, summary: stand_in });
-        let notice = format!("the first {cut} messages are now {told} for the model");
+        let notice = format!("the first {cut} messages are now {shown_as} for the model");
         self.notifier.status(StatusUpdate::Notice(notice));
         true
     }

@@ -372,7 +372,7 @@ impl AgentConnection {
         let Some(waiting) = id.get().parse().ok().and_then(|id: u64| lock(&self.waiting).remove(&id)) else { return };
         let answer = match error {
             Some(error) => {
-                let message = error["message"].as_str().unwrap_or("it did not say why").to_owned();
+                let message = error["message"].as_str().unwrap_or("no reason given").to_owned();
                 let data = error.get("data").cloned();
                 Err(RpcError { code: error["code"].as_i64().unwrap_or(-32603), message, data })
             }

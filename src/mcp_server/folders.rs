@@ -15,7 +15,7 @@ pub(super) struct WorkFolders {
 
 /// The reason why a session cannot work in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FolderError {
+pub(super) enum RootError {
     #[error("`cwd` must be the absolute path of a folder that exists, unlike `{}`", .0.display())]
     NoFolder(PathBuf),
     /// The resolved folder, which the client's user can allow.
@@ -36,14 +36,14 @@ impl WorkFolders {
 
     /// Returns the folder with symbolic links resolved. Fails if it is not an existing folder with an absolute path, or
     /// if sessions may not work there.
-    pub(super) fn resolve(&self, folder: &Path) -> Result<PathBuf, FolderError> {
+    pub(super) fn resolve(&self, folder: &Path) -> Result<PathBuf, RootError> {
         let real = folder.canonicalize().ok().filter(|real| folder.is_absolute() && real.is_dir());
-        let real = real.ok_or_else(|| FolderError::NoFolder(folder.to_owned()))?;
+        let real = real.ok_or_else(|| RootError::NoFolder(folder.to_owned()))?;
         let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
         if self.roots.iter().chain(&*allowed).any(|root| real.starts_with(root)) {
             Ok(real)
         } else {
-            Err(FolderError::Outside(real))
+            Err(RootError::Outside(real))
         }
     }
 
@@ -67,14 +67,13 @@ mod tests {
         std::os::unix::fs::symlink(base.join("other"), base.join("work/link")).unwrap();
         std::os::unix::fs::symlink(base.join("work"), base.join("to-work")).unwrap();
         let folders = WorkFolders::new(&[base.join("to-work"), base.join("missing")]);
-        let outside =
-            |folder: &str| folders.resolve(&base.join(folder)) == Err(FolderError::Outside(base.join("other")));
+        let outside = |folder: &str| folders.resolve(&base.join(folder)) == Err(RootError::Outside(base.join("other")));
         assert_eq!(folders.resolve(&base.join("work/project")), Ok(base.join("work/project")));
         assert_eq!(folders.resolve(&base.join("to-work/project")), Ok(base.join("work/project")));
         assert!(outside("other") && outside("work/link") && outside("work/../other"));
-        assert!(matches!(folders.resolve(&base.join("work-not")), Err(FolderError::Outside(_))));
-        assert!(matches!(folders.resolve(&base.join("missing")), Err(FolderError::NoFolder(_))));
-        assert!(matches!(folders.resolve(Path::new(".")), Err(FolderError::NoFolder(_))));
+        assert!(matches!(folders.resolve(&base.join("work-not")), Err(RootError::Outside(_))));
+        assert!(matches!(folders.resolve(&base.join("missing")), Err(RootError::NoFolder(_))));
+        assert!(matches!(folders.resolve(Path::new(".")), Err(RootError::NoFolder(_))));
         folders.allow(base.join("other"));
         assert_eq!(folders.resolve(&base.join("work/link/inner")), Ok(base.join("other/inner")));
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ask::McpAsker;
-use super::folders::{FolderError, WorkFolders};
+use super::folders::{RootError, WorkFolders};
 use super::tools::AskArguments;
 use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
@@ -30,7 +30,7 @@ pub(super) struct OpenSessions {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpenError {
     #[error(transparent)]
-    Folder(#[from] FolderError),
+    Folder(#[from] RootError),
     #[error("{0}")]
     Refused(String),
 }

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     fn is_protected(path: &str) -> bool {
-        find_protected(Path::new(path), Some(Path::new("/work/project"))).is_some()
+        find_protected(Path::new(path), Some(Path::new("/srv/project"))).is_some()
     }
 
     #[test]
@@ -287,11 +287,11 @@ mod tests {
             ".github/workflows/ci.yml",
             ".github",
         ] {
-            assert!(is_protected(&format!("/work/project/{path}")), "{path}");
+            assert!(is_protected(&format!("/srv/project/{path}")), "{path}");
             assert!(find_protected_name(path).is_some(), "{path}");
         }
         for path in ["src/main.rs", ".git/HEAD", ".git/refs/heads/main", ".gitignore", ".github/CODEOWNERS", "agents"] {
-            assert!(!is_protected(&format!("/work/project/{path}")), "{path}");
+            assert!(!is_protected(&format!("/srv/project/{path}")), "{path}");
         }
     }
 
@@ -305,9 +305,9 @@ mod tests {
     #[test]
     fn folders_above_the_root_do_not_count_except_for_git() {
         let below = |path: &str, root: &str| find_protected(Path::new(path), Some(Path::new(root))).is_some();
-        assert!(!below("/work/.claude/worktrees/a/src/x.rs", "/work/.claude/worktrees/a"));
-        assert!(below("/work/.skein/config.yaml", "/work/.skein"));
-        assert!(below("/work/.git/hooks/x", "/work/.git/hooks"));
+        assert!(!below("/srv/.claude/worktrees/a/src/x.rs", "/srv/.claude/worktrees/a"));
+        assert!(below("/srv/.skein/config.yaml", "/srv/.skein"));
+        assert!(below("/srv/.git/hooks/x", "/srv/.git/hooks"));
     }
 
     #[test]

@@ -93,9 +93,9 @@ fn message_items(message: &Message) -> Vec<TranscriptItem> {
         })
         .collect();
     let text = text.join("");
-    let beside: usize = message.injections().map(str::len).sum();
-    let remark = format!("with this prompt skein sent the model {beside} bytes; `sessions export` has them");
-    let mut items: Vec<_> = (beside > 0).then_some(TranscriptItem::Remark(remark)).into_iter().collect();
+    let injected: usize = message.injections().map(str::len).sum();
+    let remark = format!("with this prompt skein sent the model {injected} bytes; `sessions export` has them");
+    let mut items: Vec<_> = (injected > 0).then_some(TranscriptItem::Remark(remark)).into_iter().collect();
     match message.role {
         _ if text.trim().is_empty() => {}
         Role::User => items.push(TranscriptItem::Prompt(text)),
