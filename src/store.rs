@@ -1,6 +1,7 @@
 //! Persists data in SQLite: one file per kind of data, which several processes may use at once.
 //!
 //! Invariant: the only user of SQLite. It stores values and knows no protocol and no agent.
+//! Nothing is written to a file before it is known to be a Skein database, intact and of a known version.
 
 mod memories;
 mod routes;

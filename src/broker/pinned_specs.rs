@@ -1,5 +1,7 @@
 //! Pins the tool specs of third-party services. The spec that a session saw first stays in force for the whole session.
 //! Also keeps what front ends may show about these tools.
+//!
+//! Invariant: a tool whose spec differs from the pinned one is not called in this session.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

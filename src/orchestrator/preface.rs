@@ -3,6 +3,7 @@
 //!
 //! Invariant: history already sent never changes, so provider caches stay valid. Text that the visible history contains
 //! is not repeated; text that compaction removed is.
+//! No front end shows this text as words of the user.
 
 use std::sync::Arc;
 

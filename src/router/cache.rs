@@ -1,5 +1,7 @@
 //! Caches trained routers in files named after the hash of their training data. A file that is not intact is ignored,
 //! and the router is trained again.
+//!
+//! Invariant: a damaged file is never used.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
 //! Creates child sessions, which share the folders, editor and servers of their parent and never exceed its limits.
+//!
+//! Invariant: a child session needs consent wherever its parent would, and cannot delegate.
 
 use std::sync::Arc;
 

@@ -15,6 +15,8 @@
 //!
 //! **Reading** uses a separate connection, so that a long search delays no turn. A read first passes through the queue,
 //! so it sees everything this process queued before it. It does not wait for a sync.
+//!
+//! Invariant: appending never waits, and events for which `flush` has returned are on disk.
 
 mod id;
 mod read;

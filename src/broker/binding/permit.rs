@@ -1,5 +1,7 @@
 //! Checks a call before it runs: scope, arguments, unchanged tool description, rules and approval level. Asks the user
 //! if these require it.
+//!
+//! Invariant: a permission request about a file shows where its path leads, and the tool may touch only that file.
 
 use std::sync::Arc;
 
