@@ -121,8 +121,8 @@ impl CommandError {
             }
             CommandError::Refused { tool } => (
                 format!("the turn ended because {tool} was refused"),
-                "consent to it, or allow such calls with `--approval auto`; if a rule denies it, only another rule helps: \
-                 `skein permissions` lists them"
+                "consent to it, or allow such calls with `--approval auto`. For a protected path or a denied call, only a \
+                 rule helps: the refusal names it, and `skein permissions` lists yours"
                     .to_owned(),
             ),
             CommandError::Manifests { .. } | CommandError::Interrupted => return None,

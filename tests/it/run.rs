@@ -358,7 +358,11 @@ fn what_a_rule_denies_is_not_said_to_be_allowed_by_a_level() {
     let sandbox = Sandbox::new();
     let run = sandbox.skein(&["run", "--approval", "auto", "--deny", "developer__shell", "run touch made"]);
     assert_eq!(run.code, 5, "{}", run.whole());
-    assert!(run.stderr.contains("if a rule denies it") && run.stderr.contains("skein permissions"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("a denied call, only a rule helps") && run.stderr.contains("skein permissions"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]
