@@ -22,6 +22,8 @@ pub mod socket;
 pub mod task;
 /// Files below a folder, opened without following links.
 pub mod root_files;
+/// Hosts, addresses and the port to the network.
+pub mod network;
 /// Paths that are protected or hidden.
 pub mod sandbox;
 /// The user's approval of a project's files.

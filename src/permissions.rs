@@ -19,7 +19,7 @@ use budget::Budget;
 use command::covers;
 pub use command::narrowest;
 use glob::UNKNOWN;
-pub use host::{HostPattern, HostPatternError, RemoteHost, judge_host};
+pub use host::judge_host;
 pub use shell::{Script, SimpleCommand, read};
 
 use crate::diagnostic::SourceLocation;

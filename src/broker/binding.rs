@@ -25,7 +25,8 @@ use super::{
 use crate::graph::{GroupRuleKind, Plan, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, SchemaValidator, ServiceEntry, Transport};
-use crate::permissions::{self, Call, CommandRule, RemoteHost, SourcedRule};
+use crate::network::RemoteHost;
+use crate::permissions::{self, Call, CommandRule, SourcedRule};
 use crate::services::Lease;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
 

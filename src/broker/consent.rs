@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 
 use crate::diagnostic::printable;
 use crate::manifest::{PermissionRule, RuleEffect};
-use crate::permissions::{self, RemoteHost};
+use crate::network::RemoteHost;
+use crate::permissions;
 use crate::tool::{FileTarget, SessionContext, path_line};
 
 /// The scope of an "always" answer: the narrowest one that is still useful.

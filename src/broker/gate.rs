@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use super::consent::ConsentSubject;
 use crate::manifest::{ApprovalLevel, PermissionRule};
-use crate::permissions::{RemoteHost, RuleDecision, SourcedRule};
+use crate::network::RemoteHost;
+use crate::permissions::{RuleDecision, SourcedRule};
 use crate::sandbox::ProtectedPath;
 use crate::tool::FileTarget;
 use crate::tool::elicit::{Elicitation, ElicitationResponse, Elicitor};

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::permissions::RemoteHost;
+use crate::network::RemoteHost;
 use crate::tool::SessionContext;
 
 /// Maximum number of hosts that a session remembers.

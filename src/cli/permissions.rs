@@ -13,7 +13,8 @@ use crate::broker::{BindRequest, DecisionReason, GateDecision, NoAsker, unreadab
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{PermissionRule, RuleEffect, Settings};
-use crate::permissions::{self, CommandRule, HostPattern, HostPatternError, RuleOrigin, SourcedRule};
+use crate::network::{HostPattern, HostPatternError};
+use crate::permissions::{self, CommandRule, RuleOrigin, SourcedRule};
 
 #[derive(Debug, Args)]
 pub(super) struct PermissionsArgs {

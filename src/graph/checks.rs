@@ -10,7 +10,7 @@ use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, ModeId, PROVIDERS, ServiceName, nearest};
 use crate::manifest::{ConfigEntry, DocumentPath, Layer, Manifests, PermissionRule, RuleEffect, Transport};
-use crate::permissions::HostPattern;
+use crate::network::HostPattern;
 
 /// Runs all checks, and resolves the tool groups of each mode.
 pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {

@@ -1,107 +1,8 @@
-//! Evaluates host rules: extracts the host of a URL, matches patterns against it, and returns the decision.
-//!
-//! Invariant: hosts and patterns are normalised in the same way before they are compared (lower case, IDNA, no trailing
-//! dot), so that no spelling of a URL escapes a rule.
-
-use url::{Host as UrlHost, Url};
+//! Evaluates host rules: finds the rules that match a host and returns the decision.
 
 use super::{RuleDecision, SourcedRule};
 use crate::manifest::RuleEffect;
-
-/// A normalised host that a call reaches.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct RemoteHost {
-    name: String,
-    port: u16,
-}
-
-impl RemoteHost {
-    /// Parses the host of a URL as a tool would. `None` if the text is not a URL or the URL has no host.
-    pub fn of_url(url: &str) -> Option<Self> {
-        let url = Url::parse(url.trim()).ok()?;
-        Some(Self { name: canonical_name(&url.host()?), port: url.port_or_known_default()? })
-    }
-
-    /// Parses `HOST` or `HOST:PORT`. The port defaults to 443. `None` if the text is not a host.
-    pub fn of_text(text: &str) -> Option<Self> {
-        let (name, port) = parts(text).ok()?;
-        Some(Self { name: canonical_name(&name), port: port.unwrap_or(HTTPS) })
-    }
-
-    /// Returns true if both are the same host; 80 and 443 count as one port.
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.to_string() == other.to_string()
-    }
-
-    fn has_web_port(&self) -> bool {
-        [HTTP, HTTPS].contains(&self.port)
-    }
-}
-
-/// `example.com`, or `example.com:8080` if the port is neither 80 nor 443.
-impl std::fmt::Display for RemoteHost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.has_web_port() { f.write_str(&self.name) } else { write!(f, "{}:{}", self.name, self.port) }
-    }
-}
-
-const HTTP: u16 = 80;
-const HTTPS: u16 = 443;
-
-/// The reason why a text is not a host pattern.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HostPatternError {
-    #[error("`{0}` is no host; write `HOST`, `HOST:PORT` or `*.HOST`, without scheme and path")]
-    NoHost(String),
-    #[error("`{0}` has a `*` that is not the whole first part; write `*.HOST`")]
-    Wildcard(String),
-    #[error("`{0}` has no port between 1 and 65535 behind the `:`")]
-    Port(String),
-}
-
-/// The `host` of a rule: `HOST[:PORT]`, `*.HOST[:PORT]` for all subdomains without the host itself, or an IP address.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostPattern {
-    name: String,
-    subdomains: bool,
-    port: Option<u16>,
-}
-
-impl HostPattern {
-    pub fn parse(text: &str) -> Result<Self, HostPatternError> {
-        let (subdomains, rest) = match text.strip_prefix("*.") {
-            Some(rest) => (true, rest),
-            None => (false, text),
-        };
-        if rest.contains('*') {
-            return Err(HostPatternError::Wildcard(text.to_owned()));
-        }
-        let (host, port) = parts(rest).map_err(|problem| match problem {
-            HostPatternError::Port(_) => HostPatternError::Port(text.to_owned()),
-            HostPatternError::NoHost(_) | HostPatternError::Wildcard(_) => HostPatternError::NoHost(text.to_owned()),
-        })?;
-        if subdomains && !matches!(host, UrlHost::Domain(_)) {
-            return Err(HostPatternError::NoHost(text.to_owned()));
-        }
-        Ok(Self { name: canonical_name(&host), subdomains, port })
-    }
-
-    /// Matches a host. Without a port, an `allow` pattern matches ports 80 and 443; `deny` and `ask` patterns match
-    /// every port.
-    pub fn matches(&self, host: &RemoteHost, then: RuleEffect) -> bool {
-        let port = match (self.port, then) {
-            (Some(port), _) => port == host.port,
-            (None, RuleEffect::Allow) => host.has_web_port(),
-            (None, RuleEffect::Ask | RuleEffect::Deny) => true,
-        };
-        let name = if self.subdomains {
-            host.name.strip_suffix(&self.name).is_some_and(|sub| sub.len() > 1 && sub.ends_with('.'))
-        } else {
-            host.name == self.name
-        };
-        port && name
-    }
-}
+use crate::network::{HostPattern, RemoteHost, UnstatedPort};
 
 /// Evaluates the host rules for a host. Ignores tool rules.
 pub fn judge_host<'a>(rules: &'a [SourcedRule], host: &RemoteHost) -> RuleDecision<'a> {
@@ -120,8 +21,13 @@ impl SourcedRule {
     /// host for `deny` and `ask`, and none for `allow`.
     fn names_host(&self, host: &RemoteHost) -> bool {
         let Some(pattern) = &self.rule.host else { return false };
+        // Without a port, `allow` covers the ports of the web only; `ask` and `deny` cover all.
+        let unstated = match self.rule.then {
+            RuleEffect::Allow => UnstatedPort::Web,
+            RuleEffect::Ask | RuleEffect::Deny => UnstatedPort::Any,
+        };
         match HostPattern::parse(pattern) {
-            Ok(pattern) => pattern.matches(host, self.rule.then),
+            Ok(pattern) => pattern.matches(host, unstated),
             Err(_) => self.rule.then != RuleEffect::Allow,
         }
     }
@@ -142,39 +48,6 @@ impl<'a> RuleDecision<'a> {
     }
 }
 
-/// Parses a host and an optional port from a text without scheme, path, user or wildcard.
-fn parts(text: &str) -> Result<(UrlHost<String>, Option<u16>), HostPatternError> {
-    let no_host = || HostPatternError::NoHost(text.to_owned());
-    let stray = |c: char| "/\\?#@*%".contains(c) || c.is_whitespace() || c.is_control();
-    if text.is_empty() || text.contains(stray) {
-        return Err(no_host());
-    }
-    // A colon inside the brackets of an IPv6 address does not start a port.
-    let (name, port) =
-        match text.rsplit_once(':').filter(|(before, _)| !before.starts_with('[') || before.ends_with(']')) {
-            Some((name, port)) => {
-                let digits = port.bytes().all(|byte| byte.is_ascii_digit());
-                let number = port.parse().ok().filter(|port| *port != 0 && digits);
-                (name, Some(number.ok_or_else(|| HostPatternError::Port(text.to_owned()))?))
-            }
-            None => (text, None),
-        };
-    let host = Url::parse(&format!("http://{name}/")).ok().and_then(|url| url.host().map(|host| host.to_owned()));
-    Ok((host.ok_or_else(no_host)?, port))
-}
-
-fn canonical_name<S: AsRef<str>>(host: &UrlHost<S>) -> String {
-    match host {
-        UrlHost::Domain(name) => name.as_ref().trim_end_matches('.').to_ascii_lowercase(),
-        UrlHost::Ipv4(address) => address.to_string(),
-        // `::ffff:10.0.0.1` becomes the IPv4 address it contains.
-        UrlHost::Ipv6(address) => match address.to_ipv4_mapped() {
-            Some(address) => address.to_string(),
-            None => format!("[{address}]"),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,72 +56,6 @@ mod tests {
 
     fn host(url: &str) -> RemoteHost {
         RemoteHost::of_url(url).expect(url)
-    }
-
-    #[test]
-    fn a_pattern_matches_its_host_in_every_spelling() {
-        for (pattern, url, matches) in [
-            ("example.com", "https://example.com/a", true),
-            ("example.com", "http://EXAMPLE.com:80/", true),
-            ("Example.COM.", "https://example.com./", true),
-            ("example.com", "https://www.example.com/", false),
-            ("example.com", "https://example.com.evil.net/", false),
-            ("example.com", "https://example.com@evil.net/", false),
-            ("*.example.com", "https://a.b.example.com/", true),
-            ("*.example.com", "https://example.com/", false),
-            ("*.example.com", "https://badexample.com/", false),
-            ("bücher.de", "https://xn--bcher-kva.de/", true),
-            ("xn--bcher-kva.de", "https://BÜCHER.de/", true),
-            ("example.com:8080", "http://example.com:8080/", true),
-            ("example.com:8080", "http://example.com/", false),
-            ("example.com:443", "http://example.com/", false),
-            ("*.example.com:8080", "http://a.example.com:8080/", true),
-            ("127.0.0.1:9", "http://127.0.0.1:9/", true),
-            ("127.0.0.1", "http://0x7f.1/", true),
-            ("127.0.0.1", "http://[::ffff:127.0.0.1]/", true),
-            ("[::1]:9", "http://[0:0::1]:9/", true),
-            ("10.0.0.1", "http://10.0.0.10/", false),
-        ] {
-            for then in [RuleEffect::Allow, RuleEffect::Deny] {
-                let matched = HostPattern::parse(pattern).expect(pattern).matches(&host(url), then);
-                assert_eq!(matched, matches, "{pattern} {url} {then:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn without_a_port_an_allow_rule_means_the_two_of_the_web() {
-        let pattern = HostPattern::parse("example.com").expect("a pattern");
-        assert!(!pattern.matches(&host("http://example.com:8080/"), RuleEffect::Allow));
-        assert!(pattern.matches(&host("http://example.com:8080/"), RuleEffect::Deny));
-        assert!(pattern.matches(&host("http://example.com:8080/"), RuleEffect::Ask));
-    }
-
-    #[test]
-    fn what_is_no_pattern_is_refused() {
-        for text in [
-            "",
-            "*",
-            "*.",
-            "https://example.com",
-            "example.com/",
-            "a b",
-            "a*.com",
-            "*.*.com",
-            "www.*.com",
-            "user@a.com",
-            "a.com:0",
-            "a.com:99999",
-            "a.com:",
-            "a.com:x",
-            "*.127.0.0.1",
-            "[::1",
-            "a%41.com",
-            ":80",
-            "a.com:+80",
-        ] {
-            assert!(HostPattern::parse(text).is_err(), "{text}");
-        }
     }
 
     #[test]
@@ -273,13 +80,5 @@ mod tests {
         assert_eq!(said("https://asks.example.com/"), "ask");
         assert_eq!(said("https://bad.example.com/"), "deny");
         assert_eq!(said("https://example.com/"), "silent");
-    }
-
-    #[test]
-    fn a_host_is_shown_without_the_ports_of_the_web() {
-        assert_eq!(host("https://Example.com:443/x").to_string(), "example.com");
-        assert_eq!(host("http://localhost:3000").to_string(), "localhost:3000");
-        assert!(host("http://a.com/").is_same(&host("https://a.com/")));
-        assert!(!host("http://a.com:8080/").is_same(&host("http://a.com/")));
     }
 }

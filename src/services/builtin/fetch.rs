@@ -5,7 +5,6 @@
 mod address;
 mod http;
 mod markdown;
-mod network;
 mod page;
 
 use std::collections::VecDeque;
@@ -27,10 +26,10 @@ use url::Url;
 
 use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
+use crate::network::{Network, SystemNetwork};
 use crate::tool::REDIRECT;
 use address::AllowedHosts;
 use http::{FetchResult, HttpClient, HttpResponse, MAX_BODY};
-pub use network::Network;
 use page::PageFormat;
 
 const DEFAULT_OUTPUT: usize = 50_000;
@@ -77,7 +76,7 @@ struct FetchUrl {
 #[tool_router]
 impl FetchService {
     pub fn new(settings: &Map<String, Value>) -> Result<Self, String> {
-        Self::with_network(settings, Arc::new(network::System))
+        Self::with_network(settings, Arc::new(SystemNetwork))
     }
 
     /// Creates the service with another network.

@@ -3,11 +3,12 @@
 //! Invariant: an address is refused unless it is known to be public. Host names decide nothing; only the address
 //! that is connected to counts.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use url::{Host, Url};
 
 use super::super::answer::ToolRefusal;
+use crate::network::{AddressKind, address_kind};
 
 /// A URL that passed the checks before name resolution. Its addresses are checked later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,13 +77,14 @@ impl Target {
     pub(super) fn check(&self, url: &Url, addresses: &[IpAddr]) -> Result<(), ToolRefusal> {
         for address in addresses {
             let literal = !matches!(self.host, Host::Domain(_));
-            let reason = match kind(*address) {
+            let reason = match address_kind(*address) {
                 AddressKind::Public => continue,
-                AddressKind::Inner(_) if self.listed => continue,
+                AddressKind::Loopback | AddressKind::Private(_) if self.listed => continue,
                 AddressKind::LinkLocal if self.listed && literal => continue,
-                AddressKind::Inner(what) => format!("is {what}; {UNLISTED}"),
+                AddressKind::Loopback => format!("is this machine; {UNLISTED}"),
+                AddressKind::Private(what) => format!("is {what}; {UNLISTED}"),
                 AddressKind::LinkLocal => format!("is link-local; {UNLISTED}"),
-                AddressKind::Never(what) => format!("is {what}, which is no host to read from"),
+                AddressKind::Special(what) => format!("is {what}, which is no host to read from"),
             };
             let subject = if literal { String::new() } else { ", to which it leads,".to_owned() };
             return Err(ToolRefusal::new(format!(
@@ -91,68 +93,6 @@ impl Target {
             )));
         }
         Ok(())
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AddressKind {
-    Public,
-    /// This machine and private networks; allowed for listed hosts.
-    Inner(&'static str),
-    /// Link-local addresses, where clouds serve credentials; allowed only if the address itself is listed.
-    LinkLocal,
-    Never(&'static str),
-}
-
-pub(super) fn kind(address: IpAddr) -> AddressKind {
-    match address {
-        IpAddr::V4(address) => kind_v4(address),
-        IpAddr::V6(address) => kind_v6(address),
-    }
-}
-
-fn kind_v4(address: Ipv4Addr) -> AddressKind {
-    match address.octets() {
-        [0, ..] => AddressKind::Never("unspecified"),
-        [10, ..] | [192, 168, ..] => AddressKind::Inner("private"),
-        [172, second, ..] if (16..32).contains(&second) => AddressKind::Inner("private"),
-        [100, second, ..] if (64..128).contains(&second) => AddressKind::Inner("behind a carrier's NAT"),
-        [127, ..] => AddressKind::Inner("this machine"),
-        [169, 254, ..] => AddressKind::LinkLocal,
-        [192, 0, 0, _] | [192, 88, 99, _] => AddressKind::Never("for protocols"),
-        [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => AddressKind::Never("for documentation"),
-        [198, 18 | 19, ..] => AddressKind::Never("for benchmarks"),
-        [224..=239, ..] => AddressKind::Never("multicast"),
-        [240..=255, ..] => AddressKind::Never("reserved"),
-        _ => AddressKind::Public,
-    }
-}
-
-/// Classifies an IPv6 address. Only 2000::/3 is allocated. An address that embeds an IPv4 address is classified by
-/// that address.
-fn kind_v6(address: Ipv6Addr) -> AddressKind {
-    let [a, b, c, d, e, f, g, h] = address.segments();
-    let carried = || {
-        let ([g1, g2], [h1, h2]) = (g.to_be_bytes(), h.to_be_bytes());
-        kind_v4(Ipv4Addr::new(g1, g2, h1, h2))
-    };
-    match (a, b) {
-        _ if address.is_unspecified() => AddressKind::Never("unspecified"),
-        _ if address.is_loopback() => AddressKind::Inner("this machine"),
-        // Mapped, translated, compatible, NAT64.
-        (0, 0) if (c, d, e) == (0, 0, 0) && (f == 0xffff || f == 0) => carried(),
-        (0, 0) if (c, d, e, f) == (0, 0, 0xffff, 0) => carried(),
-        (0x64, 0xff9b) if (c, d, e, f) == (0, 0, 0, 0) => carried(),
-        (0xfc00..=0xfdff, _) => AddressKind::Inner("private"),
-        (0xfe80..=0xfebf, _) => AddressKind::LinkLocal,
-        (0xfec0..=0xfeff, _) => AddressKind::Never("site-local"),
-        (0xff00..=0xffff, _) => AddressKind::Never("multicast"),
-        // Teredo, ORCHID, benchmarks.
-        (0x2001, 0..0x200) => AddressKind::Never("for protocols"),
-        (0x2001, 0xdb8) | (0x3fff, 0..0x1000) => AddressKind::Never("for documentation"),
-        (0x2002, _) => AddressKind::Never("6to4"),
-        (0x2000..0x4000, _) => AddressKind::Public,
-        _ => AddressKind::Never("reserved"),
     }
 }
 

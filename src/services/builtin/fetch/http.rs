@@ -22,7 +22,7 @@ use url::{Host, Url};
 
 use super::super::answer::ToolRefusal;
 use super::address::{AllowedHosts, Target, display_url};
-use super::network::Network;
+use crate::network::Network;
 
 const MAX_REDIRECTS: usize = 5;
 /// Maximum size of a body, compressed and decompressed.

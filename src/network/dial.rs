@@ -1,5 +1,5 @@
-//! Resolves host names and opens connections. All of `fetch` uses the network through this module, so a test that
-//! replaces it sees every address.
+//! Resolves host names and opens connections. `fetch` and the proxy of a sandbox use the network only through this
+//! port, so a test that replaces it sees every address.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use futures::future::BoxFuture;
 use tokio::net::TcpStream;
 
+/// The port to the network.
 pub trait Network: Send + Sync {
+    /// Returns the addresses of a name. Fails if the name does not exist.
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 
     /// Connects to exactly this address.
@@ -17,9 +19,9 @@ pub trait Network: Send + Sync {
 /// The system's resolver and network. It ignores proxies from the environment, because a proxy would resolve names
 /// without any check.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct System;
+pub struct SystemNetwork;
 
-impl Network for System {
+impl Network for SystemNetwork {
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
             let found = tokio::net::lookup_host((host, 0)).await?;
