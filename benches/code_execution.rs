@@ -4,7 +4,7 @@
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a benchmark that cannot be set up ends, and prints")]
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use skein::agents::{Event, Exchange, History, Notifier, StatusUpdate, StopReason, TurnLimits};
 use skein::broker::{BindRequest, NoAsker};
 use skein::conversation::{Content, ToolUse, Usage};
+use skein::ids::ModelRef;
 use skein::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
 use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
@@ -46,8 +47,9 @@ struct Script {
 }
 
 impl Provider for Script {
-    fn name(&self) -> &str {
-        "script"
+    fn name(&self) -> &ModelRef {
+        static NAME: LazyLock<ModelRef> = LazyLock::new(|| ModelRef::from("script"));
+        &NAME
     }
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {

@@ -2,6 +2,10 @@
 //!
 //! Invariant: a name is only text here. The schema checks its form; the graph checks that it refers to something.
 
+mod model_ref;
+
+pub use model_ref::ModelRef;
+
 use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};

@@ -9,7 +9,6 @@ pub mod remote;
 pub mod replay;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use futures::stream::BoxStream;
 use serde_json::{Map, Value};
 
 use crate::conversation::{Message, ToolUse, Usage};
+use crate::ids::ModelRef;
 
 /// Maximum bytes of one answer: text, thoughts and the arguments of its calls. A longer answer is stopped. No current
 /// model writes half as much in one answer.
@@ -24,8 +24,8 @@ pub const MAX_ANSWER: usize = 8 << 20;
 
 /// A model that answers requests.
 pub trait Provider: Send + Sync {
-    /// Returns the name that users write: `provider:model`.
-    fn name(&self) -> &str;
+    /// Returns the name that users write.
+    fn name(&self) -> &ModelRef;
 
     /// Streams the answer. The stream ends after [`StreamEvent::Done`] or an error.
     ///
@@ -146,8 +146,7 @@ pub enum LlmError {
 pub struct ModelRegistry {
     /// Additional providers, and other addresses for built-in ones.
     pub providers: BTreeMap<String, ProviderEndpoint>,
-    /// By `provider:model`.
-    pub facts: BTreeMap<String, ModelInfo>,
+    pub facts: BTreeMap<ModelRef, ModelInfo>,
 }
 
 /// The address of a provider. A provider from the settings uses the OpenAI dialect, a built-in one its own.
@@ -194,19 +193,23 @@ impl ModelRegistry {
         known
     }
 
-    /// Returns the model with this name: `offline`, `replay:FILE` or `provider:model`. `variable` looks up the
-    /// environment. Fails if the provider is unknown, its key is missing or the file cannot be read.
+    /// Returns the model with this name. `variable` looks up the environment. Fails if the provider is unknown, its key
+    /// is missing or the file cannot be read, and for external agents: only a session can ask them.
     pub fn provider(
         &self,
-        name: &str,
+        name: &ModelRef,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Arc<dyn Provider>, LlmError> {
-        if name == "offline" {
-            return Ok(Arc::new(offline::OfflineProvider));
-        }
-        match name.strip_prefix("replay:") {
-            Some(file) => Ok(Arc::new(replay::ReplayProvider::new(Path::new(file))?)),
-            None => Ok(Arc::new(remote::HttpProvider::new(name, self, variable)?)),
+        match name {
+            ModelRef::Offline => Ok(Arc::new(offline::OfflineProvider)),
+            ModelRef::Replay(file) => Ok(Arc::new(replay::ReplayProvider::new(file)?)),
+            ModelRef::External(_) => {
+                let reason = "an external agent can only be the model of a session".to_owned();
+                Err(LlmError::Unusable { model: name.to_string(), reason })
+            }
+            ModelRef::Hosted { .. } | ModelRef::Malformed(_) => {
+                Ok(Arc::new(remote::HttpProvider::new(name, self, variable)?))
+            }
         }
     }
 }

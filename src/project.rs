@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::agents::ExternalAgents;
 use crate::broker::{Broker, RuleStore};
 use crate::diagnostic::Diagnostic;
+use crate::ids::ModelRef;
 use crate::session::ModelSource;
 
 /// Loads the projects of folders.
@@ -25,8 +26,8 @@ pub struct Project {
     pub agent: Option<String>,
     pub mode: Option<String>,
     /// The model of new sessions; `others` lists the alternatives.
-    pub model: String,
-    pub others: Vec<String>,
+    pub model: ModelRef,
+    pub others: Vec<ModelRef>,
     /// Saves the permission rules of the user.
     pub rules: Arc<dyn RuleStore>,
     /// Notices for the user about the folder.

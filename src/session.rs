@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{Asker, BindError, Broker};
-use crate::ids::ModeId;
+use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry};
 use crate::sandbox::HiddenPaths;
@@ -41,14 +41,14 @@ pub struct Sessions {
 /// Provides the models of a session.
 pub trait ModelSource: Send + Sync {
     /// Returns the model that the user names. Fails if it is unknown or unusable.
-    fn provider(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError>;
+    fn provider(&self, name: &ModelRef) -> Result<Arc<dyn Provider>, LlmError>;
 
     /// Returns the policy for a full context window and for failed model requests.
     fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError>;
 
     /// Returns the model that judges calls at the level `smart` in a session with `model`. It is always a model that
     /// the user chose. `None` if there is no such model or it cannot be used.
-    fn judge(&self, model: &str) -> Option<Arc<dyn Provider>>;
+    fn judge(&self, model: &ModelRef) -> Option<Arc<dyn Provider>>;
 }
 
 #[derive(Debug)]
@@ -73,8 +73,7 @@ pub struct SessionRoots {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionSettings {
     pub mode: ModeId,
-    /// A model reference, such as `provider:model`.
-    pub model: String,
+    pub model: ModelRef,
     /// Overrides the level of the mode and of the configuration.
     pub approval: Option<ApprovalLevel>,
 }
@@ -148,7 +147,7 @@ impl Sessions {
             roots: place.roots.clone(),
             agent: choice.mode.agent.to_string(),
             mode: choice.mode.mode.to_string(),
-            model: choice.model.clone(),
+            model: choice.model.to_string(),
             // A level from the launch applies to this launch only; the store keeps levels chosen in the session.
             approval: None,
             parent: parent.map(str::to_owned),
@@ -241,7 +240,7 @@ fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker)
     let offered = |mode: &ModeId| plan.mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
     SessionSettings {
         mode: mode.filter(offered).unwrap_or(fallback.mode),
-        model: stored.model.clone(),
+        model: ModelRef::from(stored.model.as_str()),
         // The level of this launch overrides the stored one.
         approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(ApprovalLevel::from_name)),
     }

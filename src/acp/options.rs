@@ -9,7 +9,7 @@ use agent_client_protocol::v1::schema as acp;
 use super::connection::ClientSession;
 use super::{commands, errors, external};
 use crate::graph::Plan;
-use crate::ids::ModeId;
+use crate::ids::{ModeId, ModelRef};
 use crate::manifest::ApprovalLevel;
 
 const MODE: &str = "mode";
@@ -59,7 +59,7 @@ pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
         .collect();
     let models = models(open, &choice.model);
     let models: Vec<_> =
-        models.into_iter().map(|name| acp::SessionConfigSelectOption::new(name.clone(), name)).collect();
+        models.iter().map(|name| acp::SessionConfigSelectOption::new(name.to_string(), name.to_string())).collect();
     let levels = ApprovalLevel::ALL.map(|level| {
         acp::SessionConfigSelectOption::new(level.as_str(), level.as_str())
             .description(level_in_words(level).to_owned())
@@ -68,7 +68,7 @@ pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
         acp::SessionConfigOption::select(MODE, "Mode", choice.mode.to_string(), groups)
             .description("The agent and the way it works: its prompt, its tools".to_owned())
             .category(acp::SessionConfigOptionCategory::Mode),
-        acp::SessionConfigOption::select(MODEL, "Model", choice.model, models)
+        acp::SessionConfigOption::select(MODEL, "Model", choice.model.to_string(), models)
             .category(acp::SessionConfigOptionCategory::Model),
         acp::SessionConfigOption::select(APPROVAL, "Approval", approval(open).as_str(), levels.to_vec())
             .description("When a tool call needs your consent".to_owned()),
@@ -78,12 +78,12 @@ pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
 }
 
 /// Returns the configured models and external agents, plus the current model and `offline`.
-fn models(open: &ClientSession, current: &str) -> Vec<String> {
+fn models(open: &ClientSession, current: &ModelRef) -> Vec<ModelRef> {
     let mut names = vec![open.project.model.clone()];
     names.extend(open.project.others.iter().cloned());
     let outside = open.plan().agents().filter(|agent| agent.manifest.runtime.is_some());
-    names.extend(outside.map(|agent| format!("acp:{}", agent.manifest.name)));
-    names.extend([current.to_owned(), "offline".to_owned()]);
+    names.extend(outside.map(|agent| ModelRef::External(agent.manifest.name.clone())));
+    names.extend([current.clone(), ModelRef::Offline]);
     let mut seen = std::collections::HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
     names
@@ -132,9 +132,14 @@ pub(super) async fn set_option(
         value.ok_or_else(|| errors::invalid_params(format!("the option `{option}` takes the id of a value")))?;
     let set = match option {
         MODE => open.session.set_mode(mode(open.plan(), &value)?).await,
-        MODEL if models(open, &open.session.choice().model).contains(&value) => open.session.set_model(value).await,
         APPROVAL => open.session.set_approval(ApprovalLevel::from_name(&value).ok_or_else(|| unfit(&value))?).await,
-        MODEL => return Err(unfit(&value)),
+        MODEL => {
+            let model = ModelRef::from(value.as_str());
+            if !models(open, &open.session.choice().model).contains(&model) {
+                return Err(unfit(&value));
+            }
+            open.session.set_model(model).await
+        }
         _ => {
             let all = options(open);
             let known: Vec<_> = all.iter().map(|option| &*option.id.0).collect();

@@ -103,7 +103,7 @@ impl ModelCall<'_> {
             // Text that the joiner holds back counts, too. Dropping the stream ends the request.
             answer.size += event.as_ref().and_then(|event| event.as_ref().ok()).map_or(0, StreamEvent::size);
             if answer.size > MAX_ANSWER {
-                return Err(Some(LlmError::AnswerTooLong { model: self.provider.name().to_owned() }));
+                return Err(Some(LlmError::AnswerTooLong { model: self.provider.name().to_string() }));
             }
             match event {
                 Some(Ok(StreamEvent::Text(text))) => {
@@ -124,7 +124,7 @@ impl ModelCall<'_> {
                 Some(Err(error)) => return Err(Some(error)),
                 None => {
                     let reason = "the connection was lost before the answer was complete".to_owned();
-                    let model = self.provider.name().to_owned();
+                    let model = self.provider.name().to_string();
                     return Err(Some(LlmError::Transient { model, reason, retry_after: None }));
                 }
             }
@@ -174,7 +174,7 @@ impl ModelCall<'_> {
         }
         let (next, most) = (tries + 1, self.retry.retries + 1);
         let notice = format!("{error}; asking again in {:.1} s, try {next} of {most}", pause.as_secs_f64());
-        tracing::warn!(model = self.provider.name(), "{notice}");
+        tracing::warn!(model = %self.provider.name(), "{notice}");
         self.notifier.status(StatusUpdate::Notice(notice));
         tokio::select! {
             biased;

@@ -25,7 +25,7 @@ pub async fn ask_once(
             Ok(StreamEvent::Done { stop: ModelStop::Finished, usage }) => return Some((answer, usage)),
             Ok(StreamEvent::ToolUse(_) | StreamEvent::Done { .. }) => return None,
             Err(error) => {
-                tracing::warn!(model = provider.name(), %error, "a question to a model failed");
+                tracing::warn!(model = %provider.name(), %error, "a question to a model failed");
                 return None;
             }
         }

@@ -167,7 +167,7 @@ impl Exchange {
         cancel: &CancellationToken,
     ) -> Result<String, String> {
         let model = self.recovery.accelerator.as_ref().unwrap_or(&self.provider);
-        if model.name() == "offline" {
+        if model.name().is_offline() {
             return Err("no language model is configured that could do it".to_owned());
         }
         let room = usize::try_from(model.window().unwrap_or(USUAL_WINDOW) * 4 * 60 / 100).unwrap_or(usize::MAX);

@@ -118,7 +118,7 @@ impl Exchange {
             schema: Arc::clone(&tool.spec.input_schema),
         });
         // The offline provider writes no code.
-        let code = Code::of(&binding).filter(|_| provider.name() != "offline");
+        let code = Code::of(&binding).filter(|_| !provider.name().is_offline());
         let (tools, system) = match &code {
             Some(code) => (code.tools(), Code::with_instructions(&system.into())),
             None => (tools.collect(), system.into()),

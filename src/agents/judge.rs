@@ -56,7 +56,7 @@ impl Judge for ModelJudge {
                 Ok(Some((answer, _))) => is_read_only(&answer),
                 Ok(None) => false,
                 Err(_) => {
-                    tracing::warn!(model = self.provider.name(), "the judge took too long");
+                    tracing::warn!(model = %self.provider.name(), "the judge took too long");
                     false
                 }
             }
@@ -84,7 +84,7 @@ fn is_read_only(answer: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{LazyLock, Mutex};
 
     use futures::StreamExt as _;
     use futures::stream::{self, BoxStream};
@@ -93,6 +93,7 @@ mod tests {
     use super::*;
     use crate::broker::ConsentSubject;
     use crate::conversation::{ToolUse, Usage};
+    use crate::ids::ModelRef;
     use crate::llm::{LlmError, ModelRequest, ModelStop, StreamEvent};
 
     type Said = Vec<Result<StreamEvent, LlmError>>;
@@ -106,8 +107,9 @@ mod tests {
     }
 
     impl Provider for Scripted {
-        fn name(&self) -> &str {
-            "scripted"
+        fn name(&self) -> &ModelRef {
+            static NAME: LazyLock<ModelRef> = LazyLock::new(|| ModelRef::from("scripted"));
+            &NAME
         }
 
         fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {

@@ -22,6 +22,7 @@ use crate::agents::{ExternalAgents, TurnLimits};
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
+use crate::ids::ModelRef;
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
 use crate::permissions::SourcedRule;
@@ -96,7 +97,7 @@ pub(super) struct WorkspaceLoader {
     /// Agent, mode and model from the command line, for all sessions of this process.
     agent: Option<String>,
     mode: Option<String>,
-    pub(super) model: Option<String>,
+    pub(super) model: Option<ModelRef>,
     pub(super) rules: Vec<SourcedRule>,
     known: Mutex<HashMap<Traces, Project>>,
     /// Shared by all projects, so that Skein waits only once for a keyring that does not answer.
@@ -164,10 +165,10 @@ impl WorkspaceLoader {
         };
         let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         Project {
-            models: KnownModels::of(&settings, self.model.as_deref(), None, self.keys.clone()),
+            models: KnownModels::of(&settings, self.model.as_ref(), None, self.keys.clone()),
             agent,
             mode,
-            model: self.model.clone().or(settings.processor).unwrap_or_else(|| "offline".to_owned()),
+            model: self.model.clone().or(settings.processor).unwrap_or(ModelRef::Offline),
             others,
             broker: self.broker.with_plan(Arc::new(plan)).with_rules(self.rules.clone()),
             external_agents: Arc::clone(&self.outside),

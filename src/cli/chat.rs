@@ -284,7 +284,7 @@ impl Chat<'_> {
         if let Some(window) = self.live.window().filter(|_| taken.context > 0) {
             parts.push(format!("{} % of the window", taken.context * 100 / window.max(1)));
         }
-        parts.push(self.live.choice().model);
+        parts.push(self.live.choice().model.to_string());
         self.screen.print_text("\n");
         self.screen.remark(&parts.join(" · "));
     }

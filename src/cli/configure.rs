@@ -18,6 +18,7 @@ use super::{Global, agents, workspace};
 use crate::agents::models;
 use crate::conversation::{Content, Message};
 use crate::graph::Plan;
+use crate::ids::ModelRef;
 use crate::llm::{ModelRegistry, ModelRequest, ProviderInfo, StreamEvent};
 use crate::manifest::{Layer, Settings};
 
@@ -68,8 +69,7 @@ impl ConfigureArgs {
 /// The user's choices, before anything is written.
 struct ConfigureAnswers {
     facts: ProviderInfo,
-    /// The model as `provider:model`.
-    model: String,
+    model: ModelRef,
     /// The variable of the key. `None` if the provider needs no key.
     key_name: Option<String>,
     /// A new key to store.
@@ -159,16 +159,8 @@ fn answers_from_flags(
     models: &ModelRegistry,
     keys: &Keys,
 ) -> Result<Option<ConfigureAnswers>, CommandError> {
-    let current = settings.processor.clone().unwrap_or_default();
-    let named = args.model.clone().unwrap_or_else(|| match &args.provider {
-        None => current.clone(),
-        Some(provider) => current.strip_prefix(&format!("{provider}:")).map(str::to_owned).unwrap_or_default(),
-    });
-    let model = match &args.provider {
-        Some(provider) if !named.starts_with(&format!("{provider}:")) => format!("{provider}:{named}"),
-        _ => named,
-    };
-    let facts = facts(&model, models)?;
+    let model = model_from_flags(args, settings.processor.as_ref());
+    let (model, facts) = model.map_or_else(|| Err(no_model()), |model| facts(model, models))?;
     let key_name = args.key_env.clone().or(facts.key.clone());
     if let Some(name) = args.key_env.as_ref().filter(|name| !args.no_test && keys.find(name).0 == KeyLocation::Nowhere)
     {
@@ -209,22 +201,23 @@ fn ask(
     }
     let current = settings.processor.clone();
     match &current {
-        Some(model) => output.line(&format!("Your profile names the model {}.", display_line(model))),
+        Some(model) => output.line(&format!("Your profile names the model {}.", display_line(&model.to_string()))),
         None => output.line("No model is configured. Sessions work all the same: tools are called by name."),
     }
     let names: Vec<_> = models.providers().into_iter().map(|facts| facts.name).collect();
     output.line(&format!("Providers: {}", names.join(", ")));
-    let held = current.as_deref().and_then(|model| model.split_once(':'));
-    let Some((facts, named)) = ask_provider(held.map(|(provider, _)| provider), models, output)? else {
+    let Some((facts, named)) = ask_provider(current.as_ref().and_then(ModelRef::provider), models, output)? else {
         return Ok(None);
     };
-    let provider = facts.name.as_str();
-    let held = held.filter(|(before, _)| *before == provider).map(|(_, model)| model);
+    let held = match &current {
+        Some(ModelRef::Hosted { provider, model }) if *provider == facts.name => Some(model.as_str()),
+        _ => None,
+    };
     let model = named.map_or_else(|| question("Model", held, output), Ok)?;
     if model.is_empty() {
         return Ok(None);
     }
-    let model = format!("{provider}:{model}");
+    let model = ModelRef::Hosted { provider: facts.name.clone(), model };
     let key_name = facts.key.clone();
     let key = match &key_name {
         None => None,
@@ -295,11 +288,32 @@ fn ask_agent(
     Ok(Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some()))
 }
 
-fn facts(model: &str, models: &ModelRegistry) -> Result<ProviderInfo, CommandError> {
-    let Some((provider, _)) = model.split_once(':').filter(|(_, name)| !name.is_empty()) else {
-        return Err(CommandError::usage("no model is named", "give --provider and --model, or --model provider:model"));
+/// Returns the model that the flags name. A flag that is left out keeps that part of `current`.
+fn model_from_flags(args: &ConfigureArgs, current: Option<&ModelRef>) -> Option<ModelRef> {
+    let Some(provider) = args.provider.clone() else {
+        return args.model.as_deref().map(ModelRef::from).or_else(|| current.cloned());
     };
-    provider_facts(provider, models)
+    let named = args.model.as_deref().map(ModelRef::from);
+    match named.or_else(|| current.cloned().filter(|current| current.provider() == Some(&provider)))? {
+        named if named.provider() == Some(&provider) => Some(named),
+        named => Some(ModelRef::from(format!("{provider}:{named}"))),
+    }
+}
+
+fn no_model() -> CommandError {
+    CommandError::usage("no model is named", "give --provider and --model, or --model provider:model")
+}
+
+/// Returns a model with its provider. Fails if no known provider answers for it.
+fn facts(model: ModelRef, models: &ModelRegistry) -> Result<(ModelRef, ProviderInfo), CommandError> {
+    let provider = match &model {
+        ModelRef::Hosted { provider, .. } => provider,
+        ModelRef::Replay(_) => "replay",
+        ModelRef::External(_) => "acp",
+        ModelRef::Offline | ModelRef::Malformed(_) => return Err(no_model()),
+    };
+    let facts = provider_facts(provider, models)?;
+    Ok((model, facts))
 }
 
 fn provider_facts(provider: &str, models: &ModelRegistry) -> Result<ProviderInfo, CommandError> {
@@ -323,7 +337,7 @@ fn changes(
     let user = plan.manifests().configs.iter().find(|entry| entry.layer == Layer::User);
     let profile = user.and_then(|entry| entry.config.profile.clone()).unwrap_or_else(|| "default".to_owned());
     let in_profile = |key: &str| vec!["profiles".to_owned(), profile.clone(), key.to_owned()];
-    let mut changes = vec![(in_profile("processor"), Value::from(chosen.model.as_str()))];
+    let mut changes = vec![(in_profile("processor"), Value::from(chosen.model.to_string()))];
     if let Some((agent, mode)) = &chosen.agent {
         changes.push((in_profile("agent"), Value::from(agent.as_str())));
         changes.extend(mode.iter().map(|mode| (in_profile("mode"), Value::from(mode.as_str()))));
@@ -365,7 +379,7 @@ fn try_out(
         variable(wanted)
     };
     let provider = models.provider(&chosen.model, lookup).map_err(|error| failed(error.to_string()))?;
-    output.aside(&format!("asking {} once …\n", display_line(&chosen.model)));
+    output.aside(&format!("asking {} once …\n", display_line(&chosen.model.to_string())));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(error.to_string()))?;
     let request = ModelRequest {
@@ -407,7 +421,7 @@ fn print_result(
         }));
         return;
     }
-    output.line(&format!("{}: sessions begin with {}.", file.display(), display_line(&chosen.model)));
+    output.line(&format!("{}: sessions begin with {}.", file.display(), display_line(&chosen.model.to_string())));
     match kept {
         Some((name, KeyLocation::Environment)) => output.line(&format!("Its key is in the variable {name}.")),
         Some((_, KeyLocation::Keyring)) => output.line("Its key is kept in your keyring."),

@@ -15,6 +15,7 @@ use super::output::{CommandError, CommandOutput, display_line};
 use super::{Global, top_of_mind, workspace};
 use crate::agents::models;
 use crate::diagnostic::{Diagnostic, Severity};
+use crate::ids::ModelRef;
 use crate::manifest::Settings;
 use crate::services::builtin::knowledge::problems;
 use crate::session::ModelSource as _;
@@ -176,7 +177,7 @@ const MAX_KNOWLEDGE: usize = 20;
 /// Checks the model. If `whole` is false, some files could not be read and one of them may name the model.
 fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findings) {
     let place = if variable("SKEIN_MODEL").is_some() { "SKEIN_MODEL" } else { "the profile in your config.yaml" };
-    let Some(name) = variable("SKEIN_MODEL").or(settings.processor.clone()) else {
+    let Some(name) = variable("SKEIN_MODEL").map(ModelRef::from).or(settings.processor.clone()) else {
         if !whole {
             return;
         }
@@ -184,7 +185,7 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
         return found.add(Severity::Note, "no model is configured", "config.yaml", fix);
     };
     // `check` verifies the name of an external agent, and its program is checked with the others.
-    if name.starts_with("acp:") {
+    if name.external_agent().is_some() {
         return;
     }
     let keys = Keys::of(folders);
@@ -206,9 +207,9 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
 }
 
 /// Reports where the key of a model is stored.
-fn key(model: &str, settings: &Settings, keys: &Keys, found: &mut Findings) {
+fn key(model: &ModelRef, settings: &Settings, keys: &Keys, found: &mut Findings) {
     let known = models(settings).providers();
-    let provider = model.split(':').next().unwrap_or_default();
+    let Some(provider) = model.provider() else { return };
     let Some(facts) = known.iter().find(|facts| facts.name == provider) else { return };
     let Some(name) = &facts.key else { return };
     let remove = format!("nothing need be done; `skein configure --forget-key {provider}` removes it");

@@ -160,7 +160,7 @@ impl Import {
                 Some(has) => self.skip(&format!("the model {model}"), &format!("your profile names {has} already")),
                 None => {
                     self.settled.push(format!("model {model}"));
-                    changes.push((vec!["profiles", &profile, "processor"], Value::from(model)));
+                    changes.push((vec!["profiles", &profile, "processor"], Value::from(model.to_string())));
                 }
             }
         }

@@ -8,6 +8,7 @@ use super::keys::Keys;
 use super::output::CommandError;
 use crate::agents::{RecoveryPolicy, models};
 use crate::graph::Plan;
+use crate::ids::ModelRef;
 use crate::llm::replay::ModelRecorder;
 use crate::llm::{LlmError, ModelRegistry, Provider};
 use crate::manifest::Settings;
@@ -16,27 +17,27 @@ use crate::session::ModelSource;
 /// The models of one set of settings. Each provider is created once, so that all sessions share its connections.
 pub(super) struct KnownModels {
     models: ModelRegistry,
-    accelerator: Option<String>,
+    accelerator: Option<ModelRef>,
     /// The accelerator, if the user's own settings name it.
-    judge: Option<String>,
+    judge: Option<ModelRef>,
     /// The models that the user named, in a config or for this run. A project or recipe must not choose the judge.
-    users: HashSet<String>,
+    users: HashSet<ModelRef>,
     upkeep: RecoveryPolicy,
     keys: Keys,
     /// A file that records the models' answers.
     record: Option<PathBuf>,
-    made: Mutex<HashMap<String, Arc<dyn Provider>>>,
+    made: Mutex<HashMap<ModelRef, Arc<dyn Provider>>>,
 }
 
 impl KnownModels {
     /// Collects the models of the settings. `named` is the model named for this run.
-    pub(super) fn of(settings: &Settings, named: Option<&str>, record: Option<PathBuf>, keys: Keys) -> Arc<Self> {
-        let users = settings.users_processor.iter().chain(settings.models.keys()).map(String::as_str).chain(named);
-        let users = users.map(str::to_owned).collect();
+    pub(super) fn of(settings: &Settings, named: Option<&ModelRef>, record: Option<PathBuf>, keys: Keys) -> Arc<Self> {
+        let users = settings.users_processor.iter().chain(settings.models.keys()).chain(named).cloned().collect();
+        let accelerator = variable("SKEIN_ACCELERATOR").map(ModelRef::from);
         Arc::new(Self {
             models: models(settings),
-            accelerator: variable("SKEIN_ACCELERATOR").or_else(|| settings.accelerator.clone()),
-            judge: variable("SKEIN_ACCELERATOR").or_else(|| settings.users_accelerator.clone()),
+            accelerator: accelerator.clone().or_else(|| settings.accelerator.clone()),
+            judge: accelerator.or_else(|| settings.users_accelerator.clone()),
             users,
             upkeep: RecoveryPolicy { moderator: settings.moderator, ..RecoveryPolicy::default() },
             keys,
@@ -46,9 +47,9 @@ impl KnownModels {
     }
 
     /// Fails if the model's name or key is unusable, before anything starts.
-    pub(super) fn check(&self, name: &str, plan: &Plan) -> Result<(), CommandError> {
-        if let Some(agent) = name.strip_prefix("acp:") {
-            let external = plan.agent(agent).is_some_and(|entry| entry.manifest.runtime.is_some());
+    pub(super) fn check(&self, name: &ModelRef, plan: &Plan) -> Result<(), CommandError> {
+        if let Some(agent) = name.external_agent() {
+            let external = plan.agent(agent.as_str()).is_some_and(|entry| entry.manifest.runtime.is_some());
             let problem = format!("there is no external agent `{agent}`");
             return if external {
                 Ok(())
@@ -63,7 +64,7 @@ impl KnownModels {
     }
 
     /// Creates a provider. Only keys are looked up outside the environment.
-    fn make(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError> {
+    fn make(&self, name: &ModelRef) -> Result<Arc<dyn Provider>, LlmError> {
         let known = self.models.providers();
         let is_key = |name: &str| known.iter().any(|facts| facts.key.as_deref() == Some(name));
         let find = |name: &str| if is_key(name) { self.keys.find(name).1 } else { variable(name) };
@@ -77,7 +78,7 @@ impl KnownModels {
 }
 
 impl ModelSource for KnownModels {
-    fn provider(&self, name: &str) -> Result<Arc<dyn Provider>, LlmError> {
+    fn provider(&self, name: &ModelRef) -> Result<Arc<dyn Provider>, LlmError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(provider) = made.get(name) {
             return Ok(Arc::clone(provider));
@@ -86,16 +87,16 @@ impl ModelSource for KnownModels {
         if let Some(file) = &self.record {
             provider = Arc::new(ModelRecorder::new(provider, file)?);
         }
-        made.insert(name.to_owned(), Arc::clone(&provider));
+        made.insert(name.clone(), Arc::clone(&provider));
         Ok(provider)
     }
 
     fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError> {
-        let fast = self.accelerator.as_deref().map(|name| self.make(name));
+        let fast = self.accelerator.as_ref().map(|name| self.make(name));
         Ok(RecoveryPolicy { accelerator: fast.transpose()?, ..self.upkeep.clone() })
     }
 
-    fn judge(&self, model: &str) -> Option<Arc<dyn Provider>> {
+    fn judge(&self, model: &ModelRef) -> Option<Arc<dyn Provider>> {
         match &self.judge {
             Some(fast) => self.make(fast).ok(),
             None if self.users.contains(model) => self.provider(model).ok(),

@@ -14,6 +14,7 @@ use super::models::KnownModels;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::{Global, attach, workspace};
 use crate::graph::Plan;
+use crate::ids::ModelRef;
 use crate::llm::{LlmError, Provider};
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
@@ -84,16 +85,14 @@ pub(super) fn run(
 /// Returns the model to ask when the router is unsure: the same one that a session would ask. `None` if there is none.
 fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Arc<dyn Provider>>, CommandError> {
     let settings = Settings::of(plan.manifests());
-    let named = args.model.clone().filter(|model| !model.is_empty());
-    let model = named.or_else(|| settings.processor.clone()).unwrap_or_else(|| "offline".to_owned());
-    let models = KnownModels::of(&settings, args.model.as_deref(), None, Keys::of(folders));
+    let named = args.model.as_deref().filter(|model| !model.is_empty()).map(ModelRef::from);
+    let models = KnownModels::of(&settings, named.as_ref(), None, Keys::of(folders));
+    let model = named.or(settings.processor).unwrap_or(ModelRef::Offline);
     models.check(&model, plan)?;
     let usable = |error: LlmError| CommandError::usage(error.to_string(), "choose another --model or SKEIN_MODEL");
     let accelerator = models.recovery_policy().map_err(usable)?.accelerator;
-    // An external agent is too slow for small decisions; sessions do not ask it either.
-    let decides = model != "offline" && !model.starts_with("acp:");
     accelerator
-        .map_or_else(|| decides.then(|| models.provider(&model)).transpose(), |model| Ok(Some(model)))
+        .map_or_else(|| model.can_advise().then(|| models.provider(&model)).transpose(), |model| Ok(Some(model)))
         .map_err(usable)
 }
 

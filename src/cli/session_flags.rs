@@ -16,7 +16,7 @@ use super::{Global, agents, top_of_mind, workspace};
 use crate::agents::{Event, TurnLimits};
 use crate::broker::{Asker, Broker};
 use crate::graph::Plan;
-use crate::ids::ModeId;
+use crate::ids::{ModeId, ModelRef};
 use crate::manifest::{ServiceEntry, Settings, goose_provider};
 use crate::orchestrator::Orchestrator;
 use crate::session::{PromptError, Session, SessionPorts, SessionRoots, SessionSettings, Sessions};
@@ -40,8 +40,8 @@ pub(super) struct AgentFlags {
 
 impl AgentFlags {
     /// Returns the model. An empty value counts as unset.
-    pub(super) fn model(&self) -> Option<String> {
-        self.model.clone().filter(|model| !model.is_empty())
+    pub(super) fn model(&self) -> Option<ModelRef> {
+        self.model.as_deref().filter(|model| !model.is_empty()).map(ModelRef::from)
     }
 
     fn names_mode(&self) -> bool {
@@ -90,7 +90,7 @@ pub(super) struct SessionLauncher<'a> {
     pub(super) orchestrator: Orchestrator,
     pub(super) choice: SessionSettings,
     /// The models in the settings.
-    pub(super) named: Vec<String>,
+    pub(super) named: Vec<ModelRef>,
     /// Services added to the session.
     pub(super) client_services: Vec<Arc<ServiceEntry>>,
 }
@@ -116,9 +116,9 @@ impl<'a> SessionLauncher<'a> {
             settings.processor = Some(model);
         }
         let models =
-            KnownModels::of(&settings, args.speaker.model().as_deref(), args.record_model.clone(), Keys::of(folders));
+            KnownModels::of(&settings, args.speaker.model().as_ref(), args.record_model.clone(), Keys::of(folders));
         let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
-        let model = args.speaker.model().or(settings.processor).unwrap_or_else(|| "offline".to_owned());
+        let model = args.speaker.model().or(settings.processor).unwrap_or(ModelRef::Offline);
         models.check(&model, &plan)?;
         let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
         let sessions = runtime::sessions(store, limits, folders);
@@ -200,14 +200,14 @@ impl<'a> SessionLauncher<'a> {
 
 /// Converts a model of goose's settings to Skein's name. Accepts only built-in providers and the user's own: a recipe
 /// must not choose where requests are sent.
-fn model_of(provider: &str, model: &str, settings: &Settings) -> Result<String, CommandError> {
+fn model_of(provider: &str, model: &str, settings: &Settings) -> Result<ModelRef, CommandError> {
     let theirs = settings.providers.contains_key(provider).then_some(provider);
     let ours = theirs.or_else(|| goose_provider(provider)).ok_or_else(|| {
         let problem =
             format!("the recipe wants a model of the provider `{}`, which is not known", display_line(provider));
         CommandError::usage(problem, "choose another with --model, or add it to `providers` (docs/models.md)")
     })?;
-    Ok(format!("{ours}:{model}"))
+    Ok(ModelRef::Hosted { provider: ours.to_owned(), model: model.to_owned() })
 }
 
 /// Returns the mode from the flags, else from the profile, else goose's default mode.

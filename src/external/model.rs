@@ -15,25 +15,26 @@ use super::session::AcpSession;
 use super::{Inner, OPEN_TIMEOUT};
 use crate::agents::{Event, ExternalAgentSpec, Notifier, StatusUpdate, StopReason};
 use crate::conversation::{Content, Usage};
+use crate::ids::ModelRef;
 use crate::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
 
 pub(super) struct ExternalModel {
     inner: Arc<Inner>,
     who: ExternalAgentSpec,
-    name: String,
+    name: ModelRef,
 }
 
 type StreamItem = Result<StreamEvent, LlmError>;
 
 impl ExternalModel {
     pub(super) fn new(inner: Arc<Inner>, who: ExternalAgentSpec) -> Self {
-        let name = format!("acp:{}", who.name);
+        let name = ModelRef::External(who.name.clone());
         Self { inner, who, name }
     }
 }
 
 impl Provider for ExternalModel {
-    fn name(&self) -> &str {
+    fn name(&self) -> &ModelRef {
         &self.name
     }
 
@@ -41,7 +42,7 @@ impl Provider for ExternalModel {
         let (tell, told) = mpsc::unbounded_channel();
         let cancel = CancellationToken::new();
         let (inner, who, model, given_up) =
-            (Arc::clone(&self.inner), self.who.clone(), self.name.clone(), cancel.clone());
+            (Arc::clone(&self.inner), self.who.clone(), self.name.to_string(), cancel.clone());
         self.inner.scope.spawn(async move {
             let asked = ask(&inner, who, &request, tell.clone(), &given_up).await;
             let last = asked.map_err(|reason| LlmError::Failed { model, reason });
@@ -119,22 +120,22 @@ impl Notifier for StreamNotifier {
 
 /// A model that fails every request, because external agents are disabled.
 pub(super) struct UnavailableModel {
-    name: String,
+    name: ModelRef,
 }
 
 impl UnavailableModel {
     pub(super) fn new(who: &ExternalAgentSpec) -> Self {
-        Self { name: format!("acp:{}", who.name) }
+        Self { name: ModelRef::External(who.name.clone()) }
     }
 }
 
 impl Provider for UnavailableModel {
-    fn name(&self) -> &str {
+    fn name(&self) -> &ModelRef {
         &self.name
     }
 
     fn stream(&self, _: ModelRequest) -> BoxStream<'_, StreamItem> {
         let reason = "this skein runs no external agents".to_owned();
-        futures::stream::iter([Err(LlmError::Unusable { model: self.name.clone(), reason })]).boxed()
+        futures::stream::iter([Err(LlmError::Unusable { model: self.name.to_string(), reason })]).boxed()
     }
 }

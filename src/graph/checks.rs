@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, SourceLocation};
-use crate::ids::{AgentName, ModeId, PROVIDERS, ServiceName, nearest};
+use crate::ids::{AgentName, ModeId, ModelRef, PROVIDERS, ServiceName, nearest};
 use crate::manifest::{ConfigEntry, DocumentPath, Layer, Manifests, PermissionRule, RuleEffect, Transport};
 use crate::network::HostPattern;
 
@@ -130,7 +130,7 @@ impl<'a> Checks<'a> {
                 self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` next to it");
             }
             for (key, model) in [("processor", &profile.processor), ("accelerator", &profile.accelerator)] {
-                if let Some((problem, help)) = model.as_deref().and_then(|model| self.model_problem(model)) {
+                if let Some((problem, help)) = model.as_ref().and_then(|model| self.model_problem(model)) {
                     self.found.push(Diagnostic::warning("W205", source.place(&at.key(key)), problem, help));
                 }
             }
@@ -219,46 +219,43 @@ impl<'a> Checks<'a> {
         for name in config.providers.keys() {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
             let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain);
-            if !is_name || matches!(name.as_str(), "offline" | "replay") {
+            if !is_name || ModelRef::RESERVED.contains(&name.as_str()) {
                 let at = source.key_place(&DocumentPath::root().key("providers").key(name));
                 let help = "use lower-case letters, digits and `-`, and neither `offline` nor `replay`";
                 self.error("E013", at, format!("`{name}` cannot be the name of a provider"), help);
             }
         }
-        for name in config.models.keys().filter(|name| !name.contains(':')) {
-            let at = source.key_place(&DocumentPath::root().key("models").key(name));
+        let unnamed = |name: &&ModelRef| matches!(name, ModelRef::Offline | ModelRef::Malformed(_));
+        for name in config.models.keys().filter(unnamed) {
+            let at = source.key_place(&DocumentPath::root().key("models").key(name.to_string()));
             self.error("E013", at, format!("`{name}` is not the name of a model"), "write `provider:model`");
         }
     }
 
     /// Returns the problem with a model reference, and help. Only the provider knows its models, so they are not
     /// checked.
-    fn model_problem(&self, model: &str) -> Option<(String, String)> {
-        if model == "offline" {
-            return None;
-        }
+    fn model_problem(&self, model: &ModelRef) -> Option<(String, String)> {
         let own = || self.manifests.configs.iter().flat_map(|entry| entry.config.providers.keys()).map(String::as_str);
         let known = || PROVIDERS.into_iter().chain(["replay"]).chain(own());
-        let Some((provider, _)) = model.split_once(':').filter(|(_, name)| !name.is_empty()) else {
-            return Some((format!("`{model}` is not the name of a model"), "write `provider:model`".to_owned()));
-        };
-        if let Some(agent) = model.strip_prefix("acp:") {
-            let found = self
-                .manifests
-                .agents
-                .values()
-                .any(|entry| entry.manifest.name.as_str() == agent && entry.manifest.runtime.is_some());
-            let problem = format!("there is no external agent `{agent}`");
-            return (!found).then(|| (problem, "name one that has a `runtime`".to_owned()));
+        match model {
+            ModelRef::Offline | ModelRef::Replay(_) => None,
+            ModelRef::Malformed(name) => {
+                Some((format!("`{name}` is not the name of a model"), "write `provider:model`".to_owned()))
+            }
+            ModelRef::External(agent) => {
+                let found = self.manifests.agents.get(agent).is_some_and(|entry| entry.manifest.runtime.is_some());
+                let problem = format!("there is no external agent `{agent}`");
+                (!found).then(|| (problem, "name one that has a `runtime`".to_owned()))
+            }
+            ModelRef::Hosted { provider, .. } if known().any(|name| name == provider) => None,
+            ModelRef::Hosted { provider, .. } => {
+                let help = match nearest(provider, known()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("there are: {}; others have an address under `providers`", join_names(known())),
+                };
+                Some((format!("there is no provider `{provider}`"), help))
+            }
         }
-        if known().any(|name| name == provider) {
-            return None;
-        }
-        let help = match nearest(provider, known()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are: {}; others have an address under `providers`", join_names(known())),
-        };
-        Some((format!("there is no provider `{provider}`"), help))
     }
 
     /// Reports a referenced mode that does not exist or is internal.

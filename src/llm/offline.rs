@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::{LlmError, ModelRequest, ModelStop, OfferedTool, Provider, StreamEvent};
 use crate::conversation::{MessagePart, ToolResult, ToolUse, Usage};
-use crate::ids::nearest;
+use crate::ids::{ModelRef, nearest};
 
 /// A provider without a model, which maps plain requests to tool calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OfflineProvider;
 
 impl Provider for OfflineProvider {
-    fn name(&self) -> &str {
-        "offline"
+    fn name(&self) -> &ModelRef {
+        &ModelRef::Offline
     }
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {

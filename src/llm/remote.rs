@@ -22,6 +22,7 @@ use super::{
     LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, Price, Provider, ProviderInfo, StreamEvent,
 };
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse, Usage};
+use crate::ids::ModelRef;
 
 /// Maximum length of a tool name that every provider accepts.
 const MAX_NAME: usize = 64;
@@ -115,7 +116,7 @@ pub(super) fn builtin_providers() -> Vec<ProviderInfo> {
 
 /// A model behind an HTTP API.
 pub struct HttpProvider {
-    name: String,
+    name: ModelRef,
     client: Client,
     /// Kept to remove it from error texts.
     key: Option<String>,
@@ -127,29 +128,28 @@ impl HttpProvider {
     /// Creates the provider for `provider:model`. Keys and addresses come from `variable`, which looks up the
     /// environment, or from `models`. Fails if the name is malformed, the provider unknown or its key missing.
     pub fn new(
-        name: &str,
+        name: &ModelRef,
         models: &ModelRegistry,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, LlmError> {
-        let unusable = |reason: String| LlmError::Unusable { model: name.to_owned(), reason };
+        let unusable = |reason: String| LlmError::Unusable { model: name.to_string(), reason };
         let names = || {
             let added =
                 models.providers.keys().map(String::as_str).filter(|name| KNOWN.iter().all(|it| it.name != *name));
-            ["offline", "replay"]
+            ModelRef::RESERVED
                 .into_iter()
                 .chain(KNOWN.iter().map(|it| it.name))
                 .chain(added)
                 .collect::<Vec<_>>()
                 .join(", ")
         };
-        let (provider, model) = name
-            .split_once(':')
-            .filter(|(_, model)| !model.is_empty())
-            .ok_or_else(|| unusable(format!("write it as provider:model; providers: {}", names())))?;
+        let ModelRef::Hosted { provider, model } = name else {
+            return Err(unusable(format!("write it as provider:model; providers: {}", names())));
+        };
         let configured = models.providers.get(provider);
         let known = KNOWN
             .iter()
-            .find(|known| known.name == provider)
+            .find(|known| known.name == *provider)
             .or(configured.map(|_| &OWN))
             .ok_or_else(|| unusable(format!("there is no provider `{provider}`; there are: {}", names())))?;
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -162,7 +162,7 @@ impl HttpProvider {
             return Err(unusable(format!("set {key_name} in the environment")));
         }
         let target = ServiceTarget {
-            model: ModelIden::new(known.kind, model),
+            model: ModelIden::new(known.kind, model.as_str()),
             endpoint: Endpoint::from_owned(address(known, base)),
             auth: AuthData::Key(key.clone().unwrap_or_else(|| "none".to_owned())),
         };
@@ -175,7 +175,7 @@ impl HttpProvider {
             .map_err(|error| unusable(error.to_string()))?;
         let client = Client::builder().with_reqwest(http).build().map_err(|error| unusable(error.to_string()))?;
         let facts = models.facts.get(name).copied().unwrap_or_default();
-        Ok(Self { name: name.to_owned(), client, key, target, facts })
+        Ok(Self { name: name.clone(), client, key, target, facts })
     }
 
     async fn open(&self, request: ChatRequest) -> Result<ChatStream, LlmError> {
@@ -195,7 +195,7 @@ impl HttpProvider {
         if let Some(key) = &self.key {
             failed.reason = failed.reason.replace(key.as_str(), "(the key)");
         }
-        let (model, reason) = (self.name.clone(), failed.reason);
+        let (model, reason) = (self.name.to_string(), failed.reason);
         match failed.kind {
             FailureKind::Lasting => LlmError::Failed { model, reason },
             FailureKind::Transient { retry_after } => LlmError::Transient { model, reason, retry_after },
@@ -211,7 +211,7 @@ impl std::fmt::Debug for HttpProvider {
 }
 
 impl Provider for HttpProvider {
-    fn name(&self) -> &str {
+    fn name(&self) -> &ModelRef {
         &self.name
     }
 
@@ -256,7 +256,7 @@ impl HttpProvider {
                 return Some((vec![Err(self.cut(reason))], (events, heard, true, arguments)));
             };
             if arguments.exceed(&event) {
-                let error = LlmError::AnswerTooLong { model: self.name.clone() };
+                let error = LlmError::AnswerTooLong { model: self.name.to_string() };
                 return Some((vec![Err(error)], (events, heard, true, arguments)));
             }
             let pieces = self.translate_event(event);
@@ -268,7 +268,7 @@ impl HttpProvider {
     }
 
     fn cut(&self, reason: &str) -> LlmError {
-        LlmError::Transient { model: self.name.clone(), reason: reason.to_owned(), retry_after: None }
+        LlmError::Transient { model: self.name.to_string(), reason: reason.to_owned(), retry_after: None }
     }
 
     fn translate_event(&self, event: genai::Result<ChatStreamEvent>) -> Vec<Result<StreamEvent, LlmError>> {

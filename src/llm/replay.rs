@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LlmError, ModelRequest, ModelStop, Price, Provider, StreamEvent};
 use crate::conversation::{MessagePart, ToolUse, Usage};
+use crate::ids::ModelRef;
 
 /// Characters of a message that identify it in a recording.
 const ASKED: usize = 200;
@@ -59,15 +60,15 @@ enum ReplayStop {
 /// Replays a recording. Each request gets the next line.
 #[derive(Debug)]
 pub struct ReplayProvider {
-    name: String,
+    name: ModelRef,
     lines: Vec<(usize, ReplayLine)>,
     next: AtomicUsize,
 }
 
 impl ReplayProvider {
     pub fn new(file: &Path) -> Result<Self, LlmError> {
-        let name = format!("replay:{}", file.display());
-        let unusable = |reason: String| LlmError::Unusable { model: name.clone(), reason };
+        let name = ModelRef::Replay(file.to_owned());
+        let unusable = |reason: String| LlmError::Unusable { model: name.to_string(), reason };
         let text = fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
         let mut lines = Vec::new();
         for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
@@ -81,7 +82,7 @@ impl ReplayProvider {
     }
 
     fn answer(&self, request: &ModelRequest) -> Result<ReplayLine, LlmError> {
-        let failed = |reason: String| LlmError::Failed { model: self.name.clone(), reason };
+        let failed = |reason: String| LlmError::Failed { model: self.name.to_string(), reason };
         let at = self.next.fetch_add(1, Ordering::Relaxed);
         let Some((number, line)) = self.lines.get(at) else {
             return Err(failed(format!("it holds {} answers, and one more was asked for", self.lines.len())));
@@ -98,7 +99,7 @@ impl ReplayProvider {
 }
 
 impl Provider for ReplayProvider {
-    fn name(&self) -> &str {
+    fn name(&self) -> &ModelRef {
         &self.name
     }
 
@@ -156,7 +157,7 @@ impl ModelRecorder {
         // A conversation may be private even if it contains no secret.
         let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
         let file = opened.and_then(restrict).map_err(|error| LlmError::Unusable {
-            model: inner.name().to_owned(),
+            model: inner.name().to_string(),
             reason: format!("it cannot be recorded to {}: {error}", path.display()),
         })?;
         Ok(Self { inner, file: Mutex::new(file), path: path.to_owned() })
@@ -167,14 +168,14 @@ impl ModelRecorder {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let written = text.and_then(|text| file.write_all(format!("{text}\n").as_bytes()));
         written.map_err(|error| LlmError::Failed {
-            model: self.inner.name().to_owned(),
+            model: self.inner.name().to_string(),
             reason: format!("its answer cannot be written to {}: {error}", self.path.display()),
         })
     }
 }
 
 impl Provider for ModelRecorder {
-    fn name(&self) -> &str {
+    fn name(&self) -> &ModelRef {
         self.inner.name()
     }
 

@@ -3,12 +3,14 @@
 use super::*;
 use crate::conversation::{Content, Message, Role, ToolResult};
 use serde_json::json;
+use std::sync::LazyLock;
 
 struct Once(Mutex<Vec<Vec<Result<StreamEvent, LlmError>>>>);
 
 impl Provider for Once {
-    fn name(&self) -> &str {
-        "once"
+    fn name(&self) -> &ModelRef {
+        static NAME: LazyLock<ModelRef> = LazyLock::new(|| ModelRef::from("once"));
+        &NAME
     }
 
     fn stream(&self, _: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalLevel;
 use super::permission::PermissionRule;
-use crate::ids::{AgentName, ModeSlug, ServiceName};
+use crate::ids::{AgentName, ModeSlug, ModelRef, ServiceName};
 
 /// Settings of a user (`config.yaml` in the configuration folder) or of a project (`.skein/config.yaml`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,7 +30,7 @@ pub struct Config {
     pub profiles: BTreeMap<String, Profile>,
     /// Properties of models, by `provider:model`; only in the user's config.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub models: BTreeMap<String, ModelFacts>,
+    pub models: BTreeMap<ModelRef, ModelFacts>,
     /// Additional providers, and other addresses of known ones; only in the user's config.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub providers: BTreeMap<String, ProviderAddress>,
@@ -76,11 +76,11 @@ pub struct Profile {
     /// The main model, as `provider:model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*(:.+)?$"))]
-    pub processor: Option<String>,
+    pub processor: Option<ModelRef>,
     /// A fast model for routing and compaction; the processor if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*(:.+)?$"))]
-    pub accelerator: Option<String>,
+    pub accelerator: Option<ModelRef>,
     /// How a full context is handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moderator: Option<Moderator>,

@@ -17,6 +17,7 @@ use super::model::ServiceManifest;
 use super::yaml::{self, SourceFile};
 use super::{ApprovalLevel, ManifestDuration};
 use crate::diagnostic::Diagnostic;
+use crate::ids::ModelRef;
 pub use goose::goose_provider;
 pub use registry::{RegistryAgent, read_registry};
 use secrets::ImportedSecrets;
@@ -28,7 +29,7 @@ pub struct ImportedConfig {
     pub from: &'static str,
     pub services: Vec<ServiceManifest>,
     /// The model, as `provider:model`.
-    pub processor: Option<String>,
+    pub processor: Option<ModelRef>,
     pub approval: Option<ApprovalLevel>,
     /// The variables that services need, each with these services.
     pub variables: BTreeMap<String, BTreeSet<String>>,

@@ -34,7 +34,7 @@ fn variables(moved: &ImportedConfig) -> Vec<&str> {
 #[test]
 fn goose_brings_extensions_model_and_mode() {
     let moved = fixture("goose.yaml");
-    assert_eq!(moved.processor.as_deref(), Some("anthropic:claude-sonnet-4-5"));
+    assert_eq!(moved.processor, Some("anthropic:claude-sonnet-4-5".into()));
     assert_eq!(moved.approval, Some(ApprovalLevel::Smart));
     let github = stdio(&moved, "github");
     assert_eq!((github.command.as_str(), github.args.len()), ("npx", 2));

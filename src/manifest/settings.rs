@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{Config, Layer, Manifests, ModelFacts, Moderator, Profile, ProviderAddress};
-use crate::ids::{AgentName, ModeSlug, ServiceName};
+use crate::ids::{AgentName, ModeSlug, ModelRef, ServiceName};
 
 /// The profile to use when no config names one.
 const DEFAULT: &str = "default";
@@ -14,19 +14,19 @@ const DEFAULT: &str = "default";
 /// The combined settings of all configs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    pub processor: Option<String>,
-    pub accelerator: Option<String>,
+    pub processor: Option<ModelRef>,
+    pub accelerator: Option<ModelRef>,
     /// The user's accelerator. A project must not choose the judge of calls.
-    pub users_accelerator: Option<String>,
+    pub users_accelerator: Option<ModelRef>,
     /// The user's processor.
-    pub users_processor: Option<String>,
+    pub users_processor: Option<ModelRef>,
     pub moderator: Moderator,
     /// The user's enabled services; `None` means all.
     pub services: Option<Vec<ServiceName>>,
     pub agent: Option<AgentName>,
     /// Always a mode of `agent`.
     pub mode: Option<ModeSlug>,
-    pub models: BTreeMap<String, ModelFacts>,
+    pub models: BTreeMap<ModelRef, ModelFacts>,
     pub providers: BTreeMap<String, ProviderAddress>,
 }
 
@@ -55,19 +55,19 @@ impl Settings {
     fn merge(
         user: Profile,
         project: Profile,
-        models: BTreeMap<String, ModelFacts>,
+        models: BTreeMap<ModelRef, ModelFacts>,
         providers: BTreeMap<String, ProviderAddress>,
     ) -> Self {
         // A mode belongs to its agent, so both come from the same profile.
         let (agent, mode) =
             if project.agent.is_some() { (project.agent, project.mode) } else { (user.agent, user.mode) };
         let services = intersect(user.services, project.services);
-        let chosen = project.processor.filter(|name| is_model(name));
+        let chosen = project.processor.filter(is_model);
         Self {
             users_accelerator: user.accelerator.clone(),
             users_processor: user.processor.clone(),
             processor: chosen.or(user.processor),
-            accelerator: project.accelerator.filter(|name| is_model(name)).or(user.accelerator),
+            accelerator: project.accelerator.filter(is_model).or(user.accelerator),
             moderator: project.moderator.or(user.moderator).unwrap_or(Moderator::Summarize),
             services,
             agent,
@@ -84,8 +84,8 @@ impl Settings {
 }
 
 /// Returns false for a recording. Trust in a project does not cover that file, so a project cannot name one.
-fn is_model(name: &str) -> bool {
-    !name.starts_with("replay:")
+fn is_model(name: &ModelRef) -> bool {
+    !matches!(name, ModelRef::Replay(_))
 }
 
 /// Returns the services in both lists; `None` means all services.
@@ -112,29 +112,33 @@ mod tests {
         Settings::of(&manifests)
     }
 
+    fn text(model: &Option<ModelRef>) -> Option<String> {
+        model.as_ref().map(ModelRef::to_string)
+    }
+
     const USER: &str = "profile: work\nprofiles:\n  work: {processor: 'openai:a', accelerator: 'openai:b', agent: goose, mode: planner, services: [x, y]}\n  home: {processor: 'ollama:c', moderator: passive}\nmodels: {'openai:a': {window: 1000}}\n";
 
     #[test]
     fn the_users_profile_is_in_use() {
         let settings = settings(USER, "");
-        assert_eq!(settings.processor.as_deref(), Some("openai:a"));
+        assert_eq!(text(&settings.processor).as_deref(), Some("openai:a"));
         assert_eq!(settings.moderator, Moderator::Summarize);
         assert_eq!(settings.mode.as_ref().map(ModeSlug::as_str), Some("planner"));
-        assert_eq!(settings.models["openai:a"].window, Some(1000));
+        assert_eq!(settings.models[&ModelRef::from("openai:a")].window, Some(1000));
     }
 
     #[test]
     fn a_project_may_name_one_of_the_users_profiles() {
         let settings = settings(USER, "profile: home\n");
-        assert_eq!((settings.processor.as_deref(), settings.moderator), (Some("ollama:c"), Moderator::Passive));
+        assert_eq!((text(&settings.processor).as_deref(), settings.moderator), (Some("ollama:c"), Moderator::Passive));
     }
 
     #[test]
     fn project_can_choose_models_and_agent_and_disable_services() {
         let own = "profile: own\nprofiles:\n  own: {processor: 'groq:d', agent: coding, services: [y, z]}\n";
         let settings = settings(USER, own);
-        assert_eq!(settings.processor.as_deref(), Some("groq:d"));
-        assert_eq!(settings.accelerator.as_deref(), Some("openai:b"), "the rest is the user's");
+        assert_eq!(text(&settings.processor).as_deref(), Some("groq:d"));
+        assert_eq!(text(&settings.accelerator).as_deref(), Some("openai:b"), "the rest is the user's");
         assert_ne!(settings.users_processor, settings.processor, "and it is known whose it is");
         assert_eq!((settings.agent.as_ref().map(AgentName::as_str), settings.mode), (Some("coding"), None));
         let services: Vec<_> = settings.services.iter().flatten().map(ServiceName::as_str).collect();
@@ -144,7 +148,7 @@ mod tests {
     #[test]
     fn the_profile_named_default_needs_no_naming() {
         let config = "profiles: {default: {processor: 'openai:a'}}\n";
-        assert_eq!(settings(config, "").processor.as_deref(), Some("openai:a"));
+        assert_eq!(text(&settings(config, "").processor).as_deref(), Some("openai:a"));
         assert_eq!(settings("profiles: {other: {processor: 'openai:a'}}\n", "").processor, None);
     }
 }

@@ -14,7 +14,7 @@ use crate::agents::{Event, Exchange, History, Notifier, StatusUpdate};
 use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Message, Role, Usage};
 use crate::graph::Plan;
-use crate::ids::ModeId;
+use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry};
 use crate::store::{SessionChange, StoreError, StoredSession, UsageTotals};
@@ -195,7 +195,7 @@ impl Session {
         self.change(|choice| choice.mode = mode).await
     }
 
-    pub async fn set_model(&self, model: String) -> Result<(), SessionError> {
+    pub async fn set_model(&self, model: ModelRef) -> Result<(), SessionError> {
         self.setup().provider_named(&model)?;
         self.change(|choice| choice.model = model).await
     }
@@ -219,7 +219,7 @@ impl Session {
         let change = SessionChange {
             agent: Some(choice.mode.agent.to_string()),
             mode: Some(choice.mode.mode.to_string()),
-            model: Some(choice.model.clone()),
+            model: Some(choice.model.to_string()),
             approval: approval.map(|approval| approval.as_str().to_owned()),
             ..SessionChange::default()
         };

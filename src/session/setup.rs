@@ -12,13 +12,10 @@ use crate::agents::{ExternalAgentSpec, ModelJudge, SystemPromptInputs, memories,
 use crate::broker::{BindError, BindRequest, Binding, Broker, ParentLimits};
 use crate::clock;
 use crate::graph::Plan;
-use crate::ids::{AgentName, ModeId, ModeSlug, ServiceName};
+use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, ServiceName};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptValues};
 use crate::tool::SessionContext;
-
-/// Prefix of a model name that refers to an external agent.
-const ACP_PREFIX: &str = "acp:";
 
 /// The settings of a session and their binding, which is made when it is first needed.
 pub(super) struct SessionSetup {
@@ -95,10 +92,10 @@ impl SessionSetup {
     }
 
     /// Returns the model that the user names. Fails if it is unknown or unusable.
-    pub(super) fn provider_named(&self, model: &str) -> Result<Arc<dyn Provider>, LlmError> {
-        let Some(agent) = model.strip_prefix(ACP_PREFIX) else { return self.host.models.provider(model) };
+    pub(super) fn provider_named(&self, model: &ModelRef) -> Result<Arc<dyn Provider>, LlmError> {
+        let Some(agent) = model.external_agent() else { return self.host.models.provider(model) };
         let who = self.external_agent_named(agent).ok_or_else(|| LlmError::Unusable {
-            model: model.to_owned(),
+            model: model.to_string(),
             reason: format!("there is no external agent `{agent}`; `skein agents` lists them"),
         })?;
         Ok(self.host.external_agents.model(who))
@@ -107,14 +104,14 @@ impl SessionSetup {
     /// Returns the external agent that runs turns here: the mode's own, or the one chosen as the model. `None` if
     /// neither is external.
     pub(super) fn external_agent(&self) -> Option<(ExternalAgentSpec, ExternalSessionKey)> {
-        let of_mode = self.external_agent_named(self.choice.mode.agent.as_str());
-        let who = of_mode.or_else(|| self.external_agent_named(self.choice.model.strip_prefix(ACP_PREFIX)?))?;
+        let of_mode = self.external_agent_named(&self.choice.mode.agent);
+        let who = of_mode.or_else(|| self.external_agent_named(self.choice.model.external_agent()?))?;
         let key = (self.choice.mode.clone(), who.name.clone());
         Some((who, key))
     }
 
-    fn external_agent_named(&self, agent: &str) -> Option<ExternalAgentSpec> {
-        let manifest = &self.host.broker.plan().agent(agent)?.manifest;
+    fn external_agent_named(&self, agent: &AgentName) -> Option<ExternalAgentSpec> {
+        let manifest = &self.host.broker.plan().agent(agent.as_str())?.manifest;
         let AgentRuntime::Acp(runtime) = manifest.runtime.clone()?;
         let title = manifest.title.clone().unwrap_or_else(|| manifest.name.to_string());
         Some(ExternalAgentSpec { name: manifest.name.clone(), title, runtime })
@@ -164,7 +161,7 @@ impl SessionSetup {
         if entry.layer == Layer::Project {
             return None;
         }
-        let provider = self.host.models.judge(&self.choice.model).filter(|provider| provider.name() != "offline")?;
+        let provider = self.host.models.judge(&self.choice.model).filter(|provider| !provider.name().is_offline())?;
         let date = clock::date(clock::now());
         let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "", delegates: "" };
         let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;

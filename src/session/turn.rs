@@ -51,10 +51,7 @@ impl PendingTurn {
     pub fn adviser(&self) -> Result<Option<Arc<dyn Provider>>, LlmError> {
         let accelerator = self.setup.models().recovery_policy()?.accelerator;
         let provider = accelerator.map_or_else(|| self.setup.provider(), Ok)?;
-        // An external agent is too slow for small decisions.
-        let decides =
-            |provider: &Arc<dyn Provider>| provider.name() != "offline" && !provider.name().starts_with("acp:");
-        Ok(Some(provider).filter(decides))
+        Ok(Some(provider).filter(|provider| provider.name().can_advise()))
     }
 
     /// Names the session after its first prompt. Returns the title if it is new.

@@ -1,7 +1,7 @@
 //! The loop between a model and its tools. The model is scripted; the binding, the services and the processes
 //! are real.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
@@ -11,6 +11,7 @@ use skein::agents::{
 };
 use skein::broker::{BindRequest, NoAsker};
 use skein::conversation::{Content, Message, MessagePart, ToolUse, Usage};
+use skein::ids::ModelRef;
 use skein::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
 use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
@@ -46,8 +47,9 @@ impl Script {
 }
 
 impl Provider for Script {
-    fn name(&self) -> &str {
-        "script"
+    fn name(&self) -> &ModelRef {
+        static NAME: LazyLock<ModelRef> = LazyLock::new(|| ModelRef::from("script"));
+        &NAME
     }
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {

@@ -19,7 +19,7 @@ fn remote(name: &str, model: &Model) -> Arc<HttpProvider> {
     let provider = name.split(':').next().unwrap().to_owned();
     let address = ProviderEndpoint { base_url: model.address.clone(), key: None };
     let models = ModelRegistry { providers: [(provider, address)].into(), ..ModelRegistry::default() };
-    Arc::new(HttpProvider::new(name, &models, |_| None).unwrap())
+    Arc::new(HttpProvider::new(&name.into(), &models, |_| None).unwrap())
 }
 
 async fn turn(stage: &Stage, mode: &str, answers: Vec<Answer>) -> (StopReason, Vec<Message>, Model) {
@@ -436,8 +436,10 @@ async fn a_key_follows_no_redirect_and_is_in_no_words_about_a_failure() {
     let address = ProviderEndpoint { base_url: model.address.clone(), key: Some("A_KEY".to_owned()) };
     let models = ModelRegistry { providers: [("anthropic".to_owned(), address)].into(), ..ModelRegistry::default() };
     let remote = Arc::new(
-        HttpProvider::new("anthropic:m", &models, |name| (name == "A_KEY").then(|| "a-marked-secret".to_owned()))
-            .unwrap(),
+        HttpProvider::new(&"anthropic:m".into(), &models, |name| {
+            (name == "A_KEY").then(|| "a-marked-secret".to_owned())
+        })
+        .unwrap(),
     );
     let (ending, _) = stage.turn("goose/planner", &remote).await;
     assert!(matches!(ending, StopReason::Failed { .. }), "{ending:?}");

@@ -15,7 +15,7 @@ use super::Chat;
 use super::input::CompletionWords;
 use crate::broker::{Asker, Binding};
 use crate::conversation::Content;
-use crate::ids::nearest;
+use crate::ids::{ModelRef, nearest};
 use crate::session::PromptError;
 use crate::session::slash::{self, ServicePrompt, SlashCommandError};
 
@@ -60,7 +60,12 @@ impl Chat<'_> {
             let reading = binding.tools().iter().filter(|(_, tool)| tool.read_only);
             self.reading.extend(reading.map(|(name, _)| name.clone()));
         }
-        CompletionWords { commands, modes: self.modes(), models: self.models(), cwd: self.folders.cwd.clone() }
+        CompletionWords {
+            commands,
+            modes: self.modes(),
+            models: self.models().iter().map(ModelRef::to_string).collect(),
+            cwd: self.folders.cwd.clone(),
+        }
     }
 
     fn modes(&self) -> Vec<String> {
@@ -71,9 +76,9 @@ impl Chat<'_> {
     }
 
     /// Returns the models in the settings, the models in use, and `offline`, without duplicates.
-    fn models(&self) -> Vec<String> {
+    fn models(&self) -> Vec<ModelRef> {
         let mut names = self.opening.named.clone();
-        names.extend([self.opening.choice.model.clone(), self.live.choice().model, "offline".to_owned()]);
+        names.extend([self.opening.choice.model.clone(), self.live.choice().model, ModelRef::Offline]);
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(name.clone()));
         names
@@ -157,17 +162,18 @@ impl Chat<'_> {
 
     fn list_models(&self) {
         let now = self.live.choice().model;
-        let line = |name: &String| match *name == now {
-            true => format!("● {BOLD}{}{BOLD:#}\n", display_line(name)),
-            false => format!("  {}\n", display_line(name)),
+        let line = |name: &ModelRef| match *name == now {
+            true => format!("● {BOLD}{}{BOLD:#}\n", display_line(&name.to_string())),
+            false => format!("  {}\n", display_line(&name.to_string())),
         };
         let known: String = self.models().iter().map(line).collect();
         self.screen.print_text(&format!("{known}{QUIET}or any other, as provider:model{QUIET:#}\n"));
     }
 
     async fn set_model(&self, wanted: &str) -> Result<(), CommandError> {
-        self.opening.models.check(wanted, self.started.runtime.broker().plan())?;
-        self.live.set_model(wanted.to_owned()).await.map_err(|error| session_failure(&error))?;
+        let model = ModelRef::from(wanted);
+        self.opening.models.check(&model, self.started.runtime.broker().plan())?;
+        self.live.set_model(model).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{wanted} continues this session"));
         Ok(())
     }
@@ -267,7 +273,7 @@ impl Chat<'_> {
         match slash::prompt(&binding, self.live.context(), &ours(), name, rest, &CancellationToken::new()).await {
             Ok(Some(prompt)) => Ok(LineAction::Said(prompt)),
             // The `offline` model calls tools by this syntax.
-            Ok(None) if self.live.choice().model == "offline" && names_tool(&binding, name) => {
+            Ok(None) if self.live.choice().model.is_offline() && names_tool(&binding, name) => {
                 self.prompt(line).map(LineAction::Prompt)
             }
             // The external agent defines this command.

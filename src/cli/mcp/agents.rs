@@ -12,7 +12,7 @@ use crate::cli::output::{CommandError, CommandOutput};
 use crate::cli::runtime::{self, CommandRuntime, store_failure};
 use crate::cli::{Global, agents, top_of_mind, workspace};
 use crate::graph::Plan;
-use crate::ids::ModeId;
+use crate::ids::{ModeId, ModelRef};
 use crate::mcp_server::{AgentMcpServer, McpServerConfig};
 use crate::orchestrator::Orchestrator;
 use crate::store;
@@ -39,7 +39,7 @@ pub(super) fn run(
         output,
         async |started: &CommandRuntime, _: &mut CommandOutput| {
             let mut projects = WorkspaceLoader::new(global, folders, started);
-            projects.model = args.model.clone().or_else(|| variable("SKEIN_MODEL"));
+            projects.model = args.model.clone().or_else(|| variable("SKEIN_MODEL")).map(ModelRef::from);
             projects.rules = args.rules.rules();
             let front = McpServerConfig {
                 sessions: runtime::sessions(store, TurnLimits::default(), folders),

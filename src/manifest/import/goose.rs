@@ -8,6 +8,7 @@ use super::super::{ApprovalLevel, ManifestDuration};
 use super::ImportedConfig;
 use super::secrets::ImportedSecrets;
 use super::servers::{SSE, environment, headers, strings};
+use crate::ids::ModelRef;
 
 /// goose's provider names, and Skein's.
 const PROVIDERS: [(&str, &str); 10] = [
@@ -76,7 +77,7 @@ fn model(config: &Map<String, Value>, moved: &mut ImportedConfig) {
     let text = |key: &str| config.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     match (text("GOOSE_PROVIDER"), text("GOOSE_MODEL")) {
         (Some(provider), Some(model)) => match goose_provider(provider) {
-            Some(ours) => moved.processor = Some(format!("{ours}:{model}")),
+            Some(ours) => moved.processor = Some(ModelRef::from(format!("{ours}:{model}"))),
             None => moved.skip(
                 format!("GOOSE_PROVIDER {provider}"),
                 "Skein does not know it; if it speaks the OpenAI dialect, add it to `providers` (docs/models.md)",
