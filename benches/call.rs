@@ -13,10 +13,11 @@ use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::CallToolRequestParams;
 use rmcp::{ServerHandler, ServiceExt as _, tool, tool_handler, tool_router};
 use serde_json::{Map, Value, json};
-use skein::broker::{BindRequest, Binding, NoAsker};
+use skein::broker::{BindRequest, Binding};
 use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
 use skein::services::{BuiltinRegistry, PoolOptions};
+use skein::tool::ask::NoAsker;
 use skein::tool::{CallContext, SessionContext};
 
 #[derive(Clone)]

@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
 use skein::agents::{Event, Exchange, History, Notifier, StatusUpdate, StopReason, TurnLimits};
-use skein::broker::{BindRequest, NoAsker};
+use skein::broker::BindRequest;
 use skein::conversation::{Content, ToolUse, Usage};
 use skein::ids::ModelRef;
 use skein::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
@@ -19,6 +19,7 @@ use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
 use skein::services::{BuiltinRegistry, PoolOptions};
 use skein::tool::SessionContext;
+use skein::tool::ask::NoAsker;
 use tokio_util::sync::CancellationToken;
 
 const FILES: usize = 10;

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::conversation::{Message, ToolUse, Usage};
-use crate::tool::{Activity, ToolOutcome};
+use crate::tool::{Activity, Notice, ToolOutcome};
 
 /// Name of the call that records which mode handles a prompt. No model makes it, and no service receives it.
 pub const ROUTE: &str = "route";
@@ -158,8 +158,15 @@ pub enum StatusUpdate {
         /// Tokens of the last request and its answer: how full the model's window is.
         context: u64,
     },
-    /// A problem from which the turn may still recover.
-    Notice(String),
+    /// A warning or hint for the user.
+    Notice(Notice),
     /// The session has a new title.
     Title(String),
+}
+
+impl StatusUpdate {
+    /// Returns a notice for the user.
+    pub fn notice(text: impl Into<String>) -> Self {
+        Self::Notice(Notice::new(text))
+    }
 }

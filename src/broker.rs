@@ -20,13 +20,9 @@ use std::sync::{Arc, Mutex};
 
 use binding::CallPolicy;
 pub use binding::{Binding, BoundTool, ExcludedTool, Requester, ServiceResource};
-pub use consent::ConsentSubject;
 pub use files::within;
 use futures::future::BoxFuture;
-pub use gate::{
-    Asker, DecisionReason, ExternalPermissionRequest, GateDecision, Judge, NoAsker, PermissionOption,
-    PermissionRequest, PermissionResponse, RuleStore,
-};
+pub use gate::{DecisionReason, GateDecision, Judge, RuleStore};
 use manage::DISABLED;
 pub use manage::sanitize_text;
 pub use named_hosts::note_user_text;
@@ -38,6 +34,7 @@ use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{ApprovalLevel, Layer, ModeEntry, Readiness, ServiceEntry, ServiceManifest};
 use crate::permissions::{self, SourcedRule};
 use crate::services::{Lease, Pool};
+use crate::tool::ask::Asker;
 use crate::tool::{Catalog, ServiceError, SessionContext};
 
 /// Binds modes to sessions.

@@ -118,7 +118,7 @@ impl Orchestrator {
     async fn gather_context(&self, live: &Session, prompt: &[Content], front: &Arc<dyn Notifier>) -> PromptContext {
         let TopOfMindText { text: top, problem } = self.top_of_mind.read();
         if let Some(problem) = problem {
-            front.status(StatusUpdate::Notice(problem));
+            front.status(StatusUpdate::notice(problem));
         }
         let about = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
         let family = live.family().await;

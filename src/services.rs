@@ -132,15 +132,16 @@ impl Pool {
             let required: Vec<(RoleName, Lease)> =
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
             let roots = || session.roots.iter().filter(|root| **root != session.scratch).cloned().collect();
+            let notices = || Mutex::new(Arc::clone(&session.notices));
             let owner = key
                 .session
                 .is_some()
-                .then(|| Arc::new(Owner { cwd: session.cwd.clone(), roots: roots(), warnings: Mutex::default() }));
+                .then(|| Arc::new(Owner { cwd: session.cwd.clone(), roots: roots(), notices: notices() }));
             let entry = Arc::new(Service::new(manifest.clone(), required, owner, &self.inner));
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
         if key.session.as_ref() == Some(&session.id) {
-            entry.show_warnings_in(session);
+            entry.send_notices_to(session);
         }
         Lease { entry, key, pool: Arc::downgrade(&self.inner) }
     }

@@ -10,6 +10,7 @@ mod open_session;
 mod external_methods;
 mod recorder;
 mod external;
+mod notices;
 mod setup;
 pub mod slash;
 mod turn;
@@ -23,12 +24,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
-use crate::broker::{Asker, BindError, Broker};
+use crate::broker::{BindError, Broker};
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry};
 use crate::sandbox::HiddenPaths;
 use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
+use crate::tool::ask::Asker;
 use crate::tool::editor::Editor;
 
 /// Creates and reopens sessions. Cheap to clone.

@@ -4,16 +4,19 @@
 //! Invariant: a tool's failure is an outcome that the model can read; an `Err` means that the service gave no answer.
 
 mod activity;
+pub mod ask;
 pub mod delegate;
 pub mod editor;
 pub mod elicit;
 mod limit;
 pub mod manage;
+mod notice;
 mod text;
 mod preview;
 mod target;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
+pub use notice::{LogNotices, Notice, NoticeSink};
 pub use preview::{Preview, preview, subject};
 pub use target::{FileTarget, path_line};
 pub use text::{is_hidden, strip_invisible, strip_to_line, truncate};
@@ -94,7 +97,7 @@ pub struct CallContext {
     targets: Option<Arc<[PathBuf]>>,
     activity: Option<ActivitySink>,
     /// The port for elicitations of the service, if the session has a user.
-    elicitor: Option<Arc<dyn elicit::Elicitor>>,
+    asker: Option<Arc<dyn ask::Asker>>,
 }
 
 type ActivitySink = Arc<dyn Fn(Activity) + Send + Sync>;
@@ -118,7 +121,7 @@ impl ExchangeView {
 impl CallContext {
     pub fn new(session: Arc<SessionContext>) -> Self {
         let (cancel, view) = (CancellationToken::new(), ExchangeView::default());
-        Self { session, cancel, id: None, view, targets: None, activity: None, elicitor: None }
+        Self { session, cancel, id: None, view, targets: None, activity: None, asker: None }
     }
 
     #[must_use]
@@ -168,20 +171,21 @@ impl CallContext {
     }
 
     #[must_use]
-    pub fn with_elicitor(mut self, elicitor: Arc<dyn elicit::Elicitor>) -> Self {
-        self.elicitor = Some(elicitor);
+    pub fn with_asker(mut self, asker: Arc<dyn ask::Asker>) -> Self {
+        self.asker = Some(asker);
         self
     }
 
-    pub fn elicitor(&self) -> Option<&Arc<dyn elicit::Elicitor>> {
-        self.elicitor.as_ref()
+    /// Returns the port to the user of the session. `None` if the session has none.
+    pub fn asker(&self) -> Option<&Arc<dyn ask::Asker>> {
+        self.asker.as_ref()
     }
 
     /// Returns a context for work that outlasts the call. It reports nothing, and cancelling the call does not cancel
     /// it.
     #[must_use]
     pub fn detach(&self) -> Self {
-        Self { cancel: CancellationToken::new(), activity: None, elicitor: None, ..self.clone() }
+        Self { cancel: CancellationToken::new(), activity: None, asker: None, ..self.clone() }
     }
 
     pub fn report(&self, activity: Activity) {
@@ -194,6 +198,29 @@ impl CallContext {
 impl std::fmt::Debug for CallContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CallContext({})", self.session.id)
+    }
+}
+
+/// The ports that the creator of a session passes to its context.
+pub struct SessionContextPorts {
+    /// Paths that file tools neither read nor write, also below the roots.
+    pub hidden: Arc<HiddenPaths>,
+    /// The editor that shows the session, if it lends files or terminals.
+    pub editor: Option<Arc<dyn editor::Editor>>,
+    /// Receives the notices of the session's services.
+    pub notices: Arc<dyn NoticeSink>,
+}
+
+/// No hidden paths and no editor; notices go to the log.
+impl Default for SessionContextPorts {
+    fn default() -> Self {
+        Self { hidden: Arc::default(), editor: None, notices: Arc::new(LogNotices) }
+    }
+}
+
+impl std::fmt::Debug for SessionContextPorts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionContextPorts").field("hidden", &self.hidden).finish_non_exhaustive()
     }
 }
 
@@ -218,25 +245,25 @@ pub struct SessionContext {
     enabled: Mutex<manage::EnabledServices>,
     /// Id of the top-level session, if this is a child session.
     family: OnceLock<String>,
-    /// Delivers warnings of the session's services to the user.
-    pub warnings: Arc<Warnings>,
+    /// Receives the notices of the session's services.
+    pub notices: Arc<dyn NoticeSink>,
     /// State of services, keyed by type.
     state: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl SessionContext {
     pub fn new(id: impl Into<String>, cwd: PathBuf, additional_roots: Vec<PathBuf>, scratch: PathBuf) -> Arc<Self> {
-        Self::in_editor(id, cwd, additional_roots, scratch, Arc::default(), None)
+        Self::with_ports(id, cwd, additional_roots, scratch, SessionContextPorts::default())
     }
 
-    pub fn in_editor(
+    pub fn with_ports(
         id: impl Into<String>,
         cwd: PathBuf,
         additional_roots: Vec<PathBuf>,
         scratch: PathBuf,
-        hidden: Arc<HiddenPaths>,
-        editor: Option<Arc<dyn editor::Editor>>,
+        ports: SessionContextPorts,
     ) -> Arc<Self> {
+        let SessionContextPorts { hidden, editor, notices } = ports;
         let mut roots = vec![cwd.clone(), scratch.clone()];
         roots.extend(additional_roots);
         Arc::new(Self {
@@ -250,7 +277,7 @@ impl SessionContext {
             manager: OnceLock::new(),
             enabled: Mutex::default(),
             family: OnceLock::new(),
-            warnings: Arc::default(),
+            notices,
             state: Mutex::default(),
         })
     }
@@ -286,29 +313,6 @@ impl SessionContext {
         let entry = state.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
         // The entry under a type's id always has that type.
         Arc::clone(entry).downcast().unwrap_or_else(|_| Arc::new(T::default()))
-    }
-}
-
-/// Delivers warnings to the front end that shows the session.
-#[derive(Default)]
-pub struct Warnings(OnceLock<Box<dyn Fn(String) -> bool + Send + Sync>>);
-
-impl Warnings {
-    /// Sets the listener, which must not block and returns whether it delivered the warning. Later calls have no
-    /// effect.
-    pub fn listen(&self, listener: impl Fn(String) -> bool + Send + Sync + 'static) {
-        self.0.get_or_init(|| Box::new(listener));
-    }
-
-    /// Sends a warning. Returns whether it was delivered.
-    pub fn say(&self, text: String) -> bool {
-        self.0.get().is_some_and(|listener| listener(text))
-    }
-}
-
-impl std::fmt::Debug for Warnings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Warnings")
     }
 }
 

@@ -12,11 +12,12 @@ use serde_json::Value;
 use super::calls;
 use super::updates::ClientFeatures;
 use super::wire::ClientWriter;
-use crate::broker::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse, RuleStore};
+use crate::broker::RuleStore;
 use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::random_id;
+use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
 
 const ALLOW: &str = "allow";
@@ -102,7 +103,7 @@ impl AcpAsker {
     async fn put_choice(&self, choosing: ExternalPermissionRequest) -> Option<String> {
         let apart = choosing.apart.filter(|_| self.features.subagents);
         let mut params = choosing.request;
-        if let (None, Some(call), Some(shown)) = (&apart, choosing.call, params.get_mut("toolCall")) {
+        if let (None, Some(call), Some(shown)) = (&apart, choosing.parent_call, params.get_mut("toolCall")) {
             shown["toolCallId"] = Value::String(call);
             shown["title"] = Value::String(choosing.title);
         }

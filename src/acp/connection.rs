@@ -13,10 +13,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::updates::{ClientFeatures, MessageIds, Updates};
 use super::wire::ClientWriter;
 use super::{AcpServer, Project, errors};
+use crate::agents::{Notifier as _, StatusUpdate};
 use crate::broker::Binding;
 use crate::graph::Plan;
 use crate::session::{Session, SessionError, Sessions};
 use crate::task::TaskScope;
+use crate::tool::Notice;
 
 /// The connection to one client.
 pub(super) struct ClientConnection {
@@ -36,8 +38,6 @@ pub(super) struct ClientSession {
     pub(super) messages: Arc<MessageIds>,
     /// The client supports boolean options.
     pub(super) knows_booleans: bool,
-    /// Notices that were not sent yet.
-    pending_notices: Mutex<Vec<String>>,
     /// All notices about missing services, sent or not, so that each is sent once.
     seen_notices: Mutex<HashSet<String>>,
     /// The commands that were sent to the client last.
@@ -138,16 +138,16 @@ impl ClientConnection {
         &self,
         live: Arc<Session>,
         project: Project,
-        untold: Vec<String>,
+        notices: Vec<String>,
         events: usize,
     ) -> Arc<ClientSession> {
         let id = live.id().to_owned();
+        notices.into_iter().for_each(|text| live.queue_notice(Notice::new(text)));
         let open = Arc::new(ClientSession {
             session: live,
             project,
             messages: Arc::new(MessageIds::after(events)),
             knows_booleans: knows_booleans(&self.client()),
-            pending_notices: Mutex::new(untold),
             seen_notices: Mutex::default(),
             commands: Mutex::default(),
             forwarded_sessions: Mutex::default(),
@@ -183,8 +183,8 @@ impl ClientConnection {
         if !ClientFeatures::of(&self.client()).notices {
             return;
         }
-        for text in open.take_pending_notices() {
-            let notice = acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, text));
+        for notice in open.session.take_notices() {
+            let notice = acp::SessionUpdate::Notice(acp::Notice::new(acp::NoticeSeverity::Warning, notice.text));
             let id = acp::SessionId::new(open.session.id());
             // Fails only if the client has disconnected.
             drop(client.send_notification(acp::SessionNotification::new(id, notice)));
@@ -193,14 +193,12 @@ impl ClientConnection {
 
     /// Sends the pending notices at the start of a turn.
     pub(super) fn show_pending_notices(&self, open: &ClientSession) {
-        let untold = open.take_pending_notices();
-        if untold.is_empty() {
+        let notices = open.session.take_notices();
+        if notices.is_empty() {
             return;
         }
         let updates = self.updates(open);
-        for text in untold {
-            updates.notice(acp::NoticeSeverity::Warning, &text);
-        }
+        notices.into_iter().for_each(|notice| updates.status(StatusUpdate::Notice(notice)));
     }
 
     /// Ends all turns and tasks after the client has disconnected.
@@ -228,7 +226,7 @@ impl ClientSession {
         let missed = binding.missing_services().iter().filter(|absent| absent.is_expected());
         let notes = missed.map(|absent| format!("service `{}` is unavailable: {}", absent.service, absent.reason));
         let mut noted = lock(&self.seen_notices);
-        lock(&self.pending_notices).extend(notes.filter(|note| noted.insert(note.clone())));
+        notes.filter(|note| noted.insert(note.clone())).for_each(|note| self.session.queue_notice(Notice::new(note)));
         drop(noted);
         Ok(binding)
     }
@@ -250,10 +248,6 @@ impl ClientSession {
 
     pub(super) fn commands(&self) -> Option<acp::AvailableCommandsUpdate> {
         lock(&self.commands).clone()
-    }
-
-    fn take_pending_notices(&self) -> Vec<String> {
-        std::mem::take(&mut *lock(&self.pending_notices))
     }
 
     /// Returns a ticket after all earlier requests for this session.

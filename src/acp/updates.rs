@@ -305,7 +305,7 @@ impl Notifier for Updates {
                     self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window).cost(cost)));
                 }
             }
-            StatusUpdate::Notice(text) => self.notice(acp::NoticeSeverity::Warning, &text),
+            StatusUpdate::Notice(notice) => self.notice(acp::NoticeSeverity::Warning, &notice.text),
             StatusUpdate::Title(title) => {
                 let info = acp::SessionInfoUpdate::new().title(title);
                 self.send(acp::SessionUpdate::SessionInfoUpdate(info));

@@ -175,7 +175,7 @@ impl ModelCall<'_> {
         let (next, most) = (tries + 1, self.retry.retries + 1);
         let notice = format!("{error}; asking again in {:.1} s, try {next} of {most}", pause.as_secs_f64());
         tracing::warn!(model = %self.provider.name(), "{notice}");
-        self.notifier.status(StatusUpdate::Notice(notice));
+        self.notifier.status(StatusUpdate::notice(notice));
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(FailureCause::Cancelled),

@@ -155,7 +155,7 @@ impl Exchange {
         history.compact(cut, Arc::clone(&stand_in));
         self.notifier.log(Event::Compacted { messages: cut, summary: stand_in });
         let notice = format!("the first {cut} messages are now {shown_as} for the model");
-        self.notifier.status(StatusUpdate::Notice(notice));
+        self.notifier.status(StatusUpdate::notice(notice));
         true
     }
 

@@ -184,7 +184,7 @@ impl Exchange {
             let calls: Vec<_> = parts.iter().filter_map(tool_use).cloned().collect();
             if parts.is_empty() {
                 self.notifier
-                    .status(StatusUpdate::Notice(format!("the model `{}` said nothing", self.provider.name())));
+                    .status(StatusUpdate::notice(format!("the model `{}` said nothing", self.provider.name())));
             } else {
                 self.say(history, Message { role: Role::Assistant, parts });
             }

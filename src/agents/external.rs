@@ -11,12 +11,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, Notifier, StatusUpdate, TurnEnd};
-use crate::broker::{Asker, Binding};
+use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::ids::AgentName;
 use crate::llm::Provider;
 use crate::manifest::AcpRuntime;
 use crate::tool::SessionContext;
+use crate::tool::ask::Asker;
 
 /// Runs external agents.
 pub trait ExternalAgents: Send + Sync {

@@ -11,8 +11,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::ask_once::ask_once;
-use crate::broker::{Judge, PermissionRequest};
+use crate::broker::Judge;
 use crate::llm::Provider;
+use crate::tool::ask::PermissionRequest;
 
 /// After this time the user is asked instead.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -91,10 +92,10 @@ mod tests {
     use serde_json::{Map, Value};
 
     use super::*;
-    use crate::broker::ConsentSubject;
     use crate::conversation::{ToolUse, Usage};
     use crate::ids::ModelRef;
     use crate::llm::{LlmError, ModelRequest, ModelStop, StreamEvent};
+    use crate::tool::ask::ConsentSubject;
 
     type Said = Vec<Result<StreamEvent, LlmError>>;
 

@@ -385,7 +385,7 @@ impl Binding {
 
     /// Returns the context with an asker, so that the service can send elicitations.
     fn with_asker(&self, context: CallContext) -> CallContext {
-        context.with_elicitor(Arc::new(gate::ByAsker(Arc::clone(&self.request.asker))))
+        context.with_asker(Arc::clone(&self.request.asker))
     }
 
     /// Returns the gate's decision on a call without running it. Fails if the tool is unknown or the arguments are

@@ -1,73 +1,12 @@
-//! The permission gate: decides whether a call runs, needs consent or is refused. `Binding::call` uses it; the front
-//! end supplies the asker.
-
-use std::sync::Arc;
+//! The permission gate: decides whether a call runs, needs consent or is refused. `Binding::call` uses it.
 
 use futures::future::BoxFuture;
-use serde_json::{Map, Value};
 
-use super::consent::ConsentSubject;
 use crate::manifest::{ApprovalLevel, PermissionRule};
 use crate::network::RemoteHost;
 use crate::permissions::{RuleDecision, SourcedRule};
 use crate::sandbox::ProtectedPath;
-use crate::tool::FileTarget;
-use crate::tool::elicit::{Elicitation, ElicitationResponse, Elicitor};
-
-/// The port through which a session asks its user. A front end without a user passes [`NoAsker`].
-pub trait Asker: Send + Sync {
-    fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse>;
-
-    /// Shows a permission request of an external agent, with the agent's options. Returns the id of the option that the
-    /// user chose, or `None`. An implementation without a user must not choose.
-    fn choose(&self, _: ExternalPermissionRequest) -> BoxFuture<'_, Option<String>> {
-        Box::pin(async { None })
-    }
-
-    /// Sends an elicitation of a service or an external agent to the user.
-    fn elicit(&self, _: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
-        Box::pin(async { ElicitationResponse::Unavailable })
-    }
-
-    /// Reports that the user is done with a page they were asked to open.
-    fn page_done(&self, _by: &str, _id: &str) {}
-}
-
-/// A permission request of an external agent, with its own options.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ExternalPermissionRequest {
-    /// The requesting agent, as `agent/mode`.
-    pub by: String,
-    /// Id of the child session that asks, for clients that show it separately.
-    pub apart: Option<String>,
-    /// Tool-call id in the prompted session, when it differs from the id in the request.
-    pub call: Option<String>,
-    /// Describes the action to the user.
-    pub title: String,
-    pub options: Vec<PermissionOption>,
-    /// The whole request in ACP's JSON, without the session id, for clients that can show it directly.
-    pub request: Map<String, Value>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PermissionOption {
-    pub id: String,
-    pub name: String,
-    pub allows: bool,
-}
-
-/// Passes elicitations of a call to the session's asker.
-pub(super) struct ByAsker(pub(super) Arc<dyn Asker>);
-
-impl Elicitor for ByAsker {
-    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
-        self.0.elicit(question)
-    }
-
-    fn page_done(&self, by: &str, id: &str) {
-        self.0.page_done(by, id);
-    }
-}
+use crate::tool::ask::PermissionRequest;
 
 /// Decides for `smart` whether a call is read-only, so that the user gets fewer requests.
 pub trait Judge: Send + Sync + std::fmt::Debug {
@@ -75,53 +14,10 @@ pub trait Judge: Send + Sync + std::fmt::Debug {
     fn finds_read_only<'a>(&'a self, question: &'a PermissionRequest) -> BoxFuture<'a, bool>;
 }
 
-/// A call that needs consent.
-#[derive(Debug, Clone)]
-pub struct PermissionRequest {
-    /// The id of the call, if it has one.
-    pub call: Option<Arc<str>>,
-    /// The calling `agent/mode`, if it is a child of the prompted session.
-    pub by: Option<String>,
-    /// Id of the child session and of the call in it, for clients that show it separately.
-    pub apart: Option<(String, Arc<str>)>,
-    /// The tool's name as the model sees it.
-    pub tool: String,
-    pub title: Option<String>,
-    pub arguments: Map<String, Value>,
-    /// The resolved file that a built-in tool works on.
-    pub target: Option<FileTarget>,
-    /// Set if the call writes a protected path. Consent then covers this call only.
-    pub protected: Option<ProtectedPath>,
-    /// The scope of [`PermissionResponse::AllowAlways`] and [`PermissionResponse::RefuseAlways`] in this session.
-    pub always: ConsentSubject,
-    /// The narrowest useful rule that could be stored for this project, if there is one.
-    pub rule: Option<PermissionRule>,
-}
-
 /// Stores rules for later sessions, in the user's config and never in the project.
 pub trait RuleStore: Send + Sync {
     /// Stores a rule. The error gives the reason and a remedy.
     fn keep(&self, rule: &PermissionRule) -> Result<(), String>;
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PermissionResponse {
-    Allow,
-    AllowAlways,
-    Refuse,
-    RefuseAlways,
-    /// There is no user to ask.
-    Unavailable,
-}
-
-/// An asker without a user; refuses every call that needs consent.
-#[derive(Debug, Clone, Copy)]
-pub struct NoAsker;
-
-impl Asker for NoAsker {
-    fn ask(&self, _: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
-        Box::pin(async { PermissionResponse::Unavailable })
-    }
 }
 
 /// The decision on a call before the user is asked, and its reason.

@@ -35,10 +35,10 @@ use super::session_flags::{
 use super::wrap::{Margin, Wrap, screen_width};
 use super::{Global, attach, trust};
 use crate::agents::{Event, Notifier, StopReason, TurnEnd, TurnLimits};
-use crate::broker::Asker;
 use crate::conversation::Content;
 use crate::orchestrator::PromptOptions;
 use crate::session::{PromptError, Session};
+use crate::tool::ask::Asker;
 use input::{Input, LineInput};
 use screen::Screen;
 

@@ -18,10 +18,11 @@ use super::output::{BOLD, QUIET, clear_line, display_line, verbatim};
 use super::rule_store::UserConfig;
 use super::wrap::{Margin, Wrap, paragraph, screen_width};
 use super::{diff, elicit};
-use crate::broker::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse, RuleStore as _};
+use crate::broker::RuleStore as _;
 use crate::diagnostic::printable;
 use crate::manifest::PermissionRule;
 use crate::text::escape_json;
+use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
 use crate::tool::{FileTarget, Preview, preview};
 
@@ -165,9 +166,7 @@ fn choice(
         display_line(&choosing.title)
     )?;
     // Show the input as well, because the title alone may hide what the call does.
-    if let Some(input) =
-        choosing.request.get("toolCall").and_then(|call| call.get("rawInput")).filter(|input| !input.is_null())
-    {
+    if let Some(input) = &choosing.input {
         let json = escape_json(&serde_json::to_string_pretty(input).unwrap_or_default());
         let lines = json.lines().map(|line| format!("    {}", verbatim(line)));
         lines.take(MAX_LINES).try_for_each(|line| writeln!(stderr, "{line}"))?;

@@ -16,11 +16,12 @@ use super::permissions::RuleFlags;
 use super::runtime::{self, CommandRuntime};
 use super::{Global, services, workspace};
 use crate::adapter::export::{BindingServer, ToolNaming};
-use crate::broker::{BindRequest, NoAsker};
+use crate::broker::BindRequest;
 use crate::cli::agents as known_agents;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug};
 use crate::manifest::ApprovalLevel;
+use crate::tool::ask::NoAsker;
 
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {

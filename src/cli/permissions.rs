@@ -9,12 +9,13 @@ use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::runtime::{self, CommandRuntime};
 use super::{Global, agents, workspace};
-use crate::broker::{BindRequest, DecisionReason, GateDecision, NoAsker, unreadable};
+use crate::broker::{BindRequest, DecisionReason, GateDecision, unreadable};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{PermissionRule, RuleEffect, Settings};
 use crate::network::{HostPattern, HostPatternError};
 use crate::permissions::{self, CommandRule, RuleOrigin, SourcedRule};
+use crate::tool::ask::NoAsker;
 
 #[derive(Debug, Args)]
 pub(super) struct PermissionsArgs {

@@ -205,7 +205,7 @@ impl Notifier for TerminalNotifier {
                 self.print_text(&text)
             }
             StatusUpdate::Usage { turn, .. } => self.state().usage = turn,
-            StatusUpdate::Notice(text) => self.aside(&format!("{QUIET}{}{QUIET:#}", display_line(&text))),
+            StatusUpdate::Notice(notice) => self.aside(&format!("{QUIET}{}{QUIET:#}", display_line(&notice.text))),
             // The call no longer waits for consent.
             StatusUpdate::ToolActivity { id, activity: Activity::Running } => {
                 let mut state = self.state();

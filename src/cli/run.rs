@@ -22,11 +22,11 @@ use super::session_flags::{
 };
 use super::{Global, attach, trust};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd, TurnLimits};
-use crate::broker::{Asker, NoAsker};
 use crate::conversation::Content;
 use crate::manifest::ManifestDuration;
 use crate::orchestrator::{PromptOptions, Verification, VerificationResult};
 use crate::session::Session;
+use crate::tool::ask::{Asker, NoAsker};
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -222,7 +222,7 @@ impl Stage for Turns<'_> {
     }
 
     fn notify(&self, text: &str) {
-        self.progress.status(StatusUpdate::Notice(text.to_owned()));
+        self.progress.status(StatusUpdate::notice(text.to_owned()));
     }
 
     fn cancel(&self) -> CancellationToken {

@@ -18,7 +18,7 @@ use crate::runtime::{Runtime, RuntimePaths};
 use crate::services::{Cassette, Environment, PoolOptions};
 use crate::session::{SessionError, SessionOptions, Sessions};
 use crate::store::{self, StoreError};
-use crate::tool::SessionContext;
+use crate::tool::{SessionContext, SessionContextPorts};
 
 /// Time for work that watches for interrupts to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
@@ -75,14 +75,8 @@ pub(super) fn block_on_until<T>(
     })?;
     let scratch = folders.state.join("scratch").join(std::process::id().to_string());
     let id = format!("cli-{}", std::process::id());
-    let session = SessionContext::in_editor(
-        id,
-        folders.cwd.clone(),
-        Vec::new(),
-        scratch.clone(),
-        Arc::new(folders.paths_to_hide()),
-        None,
-    );
+    let ports = SessionContextPorts { hidden: Arc::new(folders.paths_to_hide()), ..SessionContextPorts::default() };
+    let session = SessionContext::with_ports(id, folders.cwd.clone(), Vec::new(), scratch.clone(), ports);
     let tokio = tokio::runtime::Runtime::new()
         .map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
     let result = tokio.block_on(async {

@@ -14,13 +14,14 @@ use super::runtime::{self, CommandRuntime, LISTED, session_failure, store_failur
 use super::settings_file::SettingsFile;
 use super::{Global, agents, top_of_mind, workspace};
 use crate::agents::{Event, TurnLimits};
-use crate::broker::{Asker, Broker};
+use crate::broker::Broker;
 use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
 use crate::manifest::{ServiceEntry, Settings, goose_provider};
 use crate::orchestrator::Orchestrator;
 use crate::session::{PromptError, Session, SessionPorts, SessionRoots, SessionSettings, Sessions};
 use crate::store::{self, FolderFilter, ListFilter, StoredSession};
+use crate::tool::ask::Asker;
 
 /// Flags that choose agent, mode and model.
 #[derive(Debug, Clone, Args)]

@@ -10,9 +10,10 @@ use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::runtime::{self, CommandRuntime};
 use super::{Global, agents, workspace};
 use crate::agents::Code;
-use crate::broker::{BindRequest, Binding, MissingService, NoAsker};
+use crate::broker::{BindRequest, Binding, MissingService};
 use crate::graph::{Plan, ToolScope};
 use crate::manifest::{AgentEntry, ServiceEntry};
+use crate::tool::ask::NoAsker;
 
 #[derive(Debug, Args)]
 pub(super) struct ToolsArgs {

@@ -15,9 +15,10 @@ use super::connection::{RpcError, lock};
 use super::session::{AcpSession, SessionBinding};
 use super::valid;
 use crate::agents::{Event, StatusUpdate};
-use crate::broker::{self, Binding, ExternalPermissionRequest, GateDecision, PermissionOption};
+use crate::broker::{self, Binding, GateDecision};
 use crate::conversation::ToolUse;
 use crate::manifest::ApprovalLevel;
+use crate::tool::ask::{ExternalPermissionRequest, PermissionOption};
 use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 use crate::tool::{CallContext, ToolOutcome, strip_invisible, truncate};
@@ -309,9 +310,11 @@ impl ClientRequest<'_> {
         }
         let Value::Object(mut whole) = passed else { return Err(RpcError::new(-32602, "this is no object")) };
         whole.remove("sessionId");
-        if !whole.get_mut("toolCall").is_some_and(|call| self.session.calls.rewrite(call)) {
-            return Err(RpcError::new(-32602, "this tool call is not one of yours"));
-        }
+        let call = match whole.get_mut("toolCall") {
+            Some(call) => self.session.calls.rewrite(call).then(|| call.clone()),
+            None => None,
+        };
+        let call = call.ok_or_else(|| RpcError::new(-32602, "this tool call is not one of yours"))?;
         let title = request.tool_call.fields.title.clone().unwrap_or_else(|| "something it does not name".to_owned());
         let level = self.binding.binding.approval();
         if matches!(level, ApprovalLevel::ReadOnly | ApprovalLevel::Deny) {
@@ -327,7 +330,9 @@ impl ClientRequest<'_> {
             by: self.binding.binding.mode().to_string(),
             apart: None,
             title: title.clone(),
-            call: None,
+            call: call.get("toolCallId").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            parent_call: None,
+            input: call.get("rawInput").filter(|input| !input.is_null()).cloned(),
             options: request.options.iter().map(option).collect(),
             request: whole,
         };
@@ -350,7 +355,7 @@ impl ClientRequest<'_> {
     fn tell_refused(&self, title: &str, why: &str) {
         if let Some(notifier) = self.session.notifier() {
             let text = format!("{} asked about `{title}`; it was refused: {why}", self.binding.binding.mode());
-            notifier.status(StatusUpdate::Notice(text));
+            notifier.status(StatusUpdate::notice(text));
         }
     }
 

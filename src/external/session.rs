@@ -22,9 +22,10 @@ use super::updates::{TextChunk, UpdateRelay, UpdateVerdict};
 use super::valid;
 use crate::adapter::export::BindingSource;
 use crate::agents::{ExternalAgentSpec, ExternalSession, Notifier, StatusUpdate, StopReason, TurnEnd};
-use crate::broker::{Asker, Binding};
+use crate::broker::Binding;
 use crate::conversation::{Content, Usage};
 use crate::tool::SessionContext;
+use crate::tool::ask::Asker;
 use crate::tool::editor::Terminal;
 
 /// How long an agent may take to end a turn after `session/cancel`.
@@ -185,7 +186,7 @@ impl AcpSession {
         let verdict = lock(&self.relay).admit(params.get().len());
         if verdict != UpdateVerdict::Passes {
             if let (UpdateVerdict::FirstDropped, Some(notifier)) = (verdict, self.notifier()) {
-                notifier.status(StatusUpdate::Notice(UpdateRelay::drop_notice(self.who.name.as_str())));
+                notifier.status(StatusUpdate::notice(UpdateRelay::drop_notice(self.who.name.as_str())));
             }
             return;
         }
@@ -308,7 +309,7 @@ impl AcpSession {
                     let silent = self.connection.health().silent(Instant::now()).unwrap_or_default();
                     if silent >= stale {
                         let text = format!("`{}` has said nothing for {} s; cancel if you do not want to wait", self.who.name, silent.as_secs());
-                        notifier.status(StatusUpdate::Notice(text));
+                        notifier.status(StatusUpdate::notice(text));
                     }
                 }
             }

@@ -14,7 +14,8 @@ use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::broker::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse, RuleStore};
+use crate::broker::RuleStore;
+use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 use crate::tool::{strip_invisible, truncate};
 
@@ -279,8 +280,8 @@ fn question_text(question: &PermissionRequest) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::PermissionOption;
     use crate::manifest::PermissionRule;
+    use crate::tool::ask::PermissionOption;
 
     struct NoRules;
 
@@ -326,7 +327,9 @@ mod tests {
         let option =
             |id: &str, name: &str, allows| PermissionOption { id: id.to_owned(), name: name.to_owned(), allows };
         ExternalPermissionRequest {
-            call: None,
+            call: "1".to_owned(),
+            parent_call: None,
+            input: None,
             by: "claude/default".to_owned(),
             apart: None,
             title: "Remove everything".to_owned(),

@@ -63,7 +63,7 @@ impl Notifier for ProgressNotifier {
                     self.tell(strip_invisible(&text.so_far));
                 }
             }
-            StatusUpdate::Notice(notice) => self.tell(strip_invisible(&notice)),
+            StatusUpdate::Notice(notice) => self.tell(strip_invisible(&notice.text)),
             StatusUpdate::Thought(_)
             | StatusUpdate::ExternalChunk { .. }
             | StatusUpdate::ToolActivity { .. }

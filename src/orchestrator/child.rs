@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use futures::future::BoxFuture;
 
 use crate::agents::{Event, Notifier, StatusUpdate, notify_native};
-use crate::broker::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::conversation::ToolUse;
+use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
 use crate::tool::{Activity, CallContext, CallProgress};
 
@@ -87,8 +87,8 @@ impl Notifier for ChildNotifier {
             {
                 parent.status(StatusUpdate::ToolActivity { id: self.id(&id), activity });
             }
-            (StatusUpdate::Notice(text), Some(parent)) => {
-                parent.status(StatusUpdate::Notice(format!("{}: {text}", self.who)));
+            (StatusUpdate::Notice(notice), Some(parent)) => {
+                parent.status(StatusUpdate::notice(format!("{}: {}", self.who, notice.text)));
             }
             (
                 StatusUpdate::ToolActivity { .. }
@@ -129,13 +129,10 @@ impl Asker for ChildAsker {
 
     fn choose(&self, choosing: ExternalPermissionRequest) -> BoxFuture<'_, Option<String>> {
         let apart = self.session.get().cloned();
-        let own = choosing
-            .call
-            .clone()
-            .or_else(|| Some(choosing.request.get("toolCall")?.get("toolCallId")?.as_str()?.to_owned()));
-        let call = own.map(|id| inner_id(&self.call, &id));
+        let own = choosing.parent_call.as_deref().unwrap_or(&choosing.call);
+        let parent_call = Some(inner_id(&self.call, own));
         let title = format!("{}: {}", self.who, choosing.title);
-        self.asker.choose(ExternalPermissionRequest { apart, call, title, ..choosing })
+        self.asker.choose(ExternalPermissionRequest { apart, parent_call, title, ..choosing })
     }
 
     fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse> {

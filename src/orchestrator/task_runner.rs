@@ -239,7 +239,7 @@ struct DelegatedTask {
 fn waiting(who: String, parent: Option<Weak<dyn Notifier>>) -> impl Fn(String) + Send + Sync + 'static {
     move |what| {
         if let Some(parent) = parent.as_ref().and_then(Weak::upgrade) {
-            parent.status(StatusUpdate::Notice(format!("{who} {what}")));
+            parent.status(StatusUpdate::notice(format!("{who} {what}")));
         }
     }
 }

@@ -118,7 +118,7 @@ impl Orchestrator {
                 let decided = route_prompt(&plan, &own, &text, &router, adviser.as_deref()).await;
                 begun.session().spend(decided.usage);
                 if let Some(problem) = decided.problem {
-                    front.status(StatusUpdate::Notice(problem));
+                    front.status(StatusUpdate::notice(problem));
                 }
                 decided.decision
             }
@@ -158,7 +158,7 @@ impl Orchestrator {
             Ok(()) => format!("remembered for this project: such a prompt is for {mode}"),
             Err(problem) => format!("the correction is not remembered: {problem}"),
         };
-        front.status(StatusUpdate::Notice(told));
+        front.status(StatusUpdate::notice(told));
     }
 }
 

@@ -233,7 +233,7 @@ impl McpConnection {
             return options;
         }
         let mut meta = RequestMetaObject::new();
-        meta.set_client_capabilities(self.client.capabilities(context.elicitor().is_some()));
+        meta.set_client_capabilities(self.client.capabilities(context.asker().is_some()));
         meta.set_log_level(rmcp::model::LoggingLevel::Info);
         options.with_meta(meta)
     }

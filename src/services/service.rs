@@ -95,10 +95,10 @@ impl Service {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows the service's warnings in this session from now on.
-    pub(super) fn show_warnings_in(&self, session: &SessionContext) {
+    /// Sends the service's notices to this session from now on.
+    pub(super) fn send_notices_to(&self, session: &SessionContext) {
         if let Some(owner) = &self.owner {
-            *owner.warnings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&session.warnings);
+            *owner.notices.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&session.notices);
         }
     }
 

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use super::{Session, SessionError, SessionPorts, SessionRoots, SessionSettings};
-use crate::broker::{Asker, ParentLimits, WriteLock};
+use crate::broker::{ParentLimits, WriteLock};
 use crate::ids::ModeId;
 use crate::manifest::ServiceEntry;
+use crate::tool::ask::Asker;
 
 impl Session {
     /// Creates a child session in `mode` with the same folders, editor, servers, rules and model. Its calls never need

@@ -164,7 +164,7 @@ impl ExternalTurn {
             let text = format!(
                 "`{who}` was restarted and lost this session; the conversation is resent with your next prompt"
             );
-            self.notifier.status(StatusUpdate::Notice(text));
+            self.notifier.status(StatusUpdate::notice(text));
         }
         let heard = Arc::new(HistoryTap { inner: Arc::clone(&self.notifier), messages: Mutex::default() });
         let front = Arc::clone(&heard) as Arc<dyn Notifier>;

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::notices::SessionNotices;
 use super::recorder::{SessionRecorder, row};
 use super::setup::SessionSetup;
 use super::turn::PendingTurn;
 use super::undo::{UndoneTurn, last_exchange};
 use super::{SessionError, SessionPorts, SessionRoots, SessionSettings, Sessions};
-use crate::agents::{Event, Exchange, History, Notifier, StatusUpdate};
+use crate::agents::{Event, Exchange, History, Notifier};
 use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Message, Role, Usage};
 use crate::graph::Plan;
@@ -18,7 +19,7 @@ use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry};
 use crate::store::{SessionChange, StoreError, StoredSession, UsageTotals};
-use crate::tool::{SessionContext, is_hidden};
+use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts, is_hidden};
 
 /// An open session.
 pub struct Session {
@@ -33,8 +34,8 @@ pub struct Session {
     switch: tokio::sync::Mutex<()>,
     title: Mutex<Option<String>>,
     usage: Mutex<UsageTotals>,
-    /// Notifier of the running turn.
-    notifier: Mutex<Option<Arc<dyn Notifier>>>,
+    /// Notices for the user, and the notifier of the running turn.
+    notices: Arc<SessionNotices>,
     /// Setup of the running turn. A switch applies to the next one.
     turn: Mutex<Option<Arc<SessionSetup>>>,
     /// Tokens spent for the running turn outside its own requests.
@@ -75,17 +76,16 @@ impl Session {
         stored: Option<&StoredSession>,
     ) -> Arc<Self> {
         let scratch = sessions.scratch(&id);
-        let session = SessionContext::in_editor(
-            id,
-            place.cwd,
-            place.roots,
-            scratch,
-            sessions.paths_to_hide(),
-            host.editor.clone(),
-        );
+        let notices = Arc::new(SessionNotices::default());
+        let ports = SessionContextPorts {
+            hidden: sessions.paths_to_hide(),
+            editor: host.editor.clone(),
+            notices: Arc::clone(&notices) as Arc<dyn NoticeSink>,
+        };
+        let session = SessionContext::with_ports(id, place.cwd, place.roots, scratch, ports);
         let setup = SessionSetup::new(choice, host, Arc::clone(&session));
         let spent = stored.map(|stored| stored.spent).unwrap_or_default();
-        let live = Arc::new(Self {
+        Arc::new(Self {
             sessions,
             context: session,
             history: Arc::new(tokio::sync::Mutex::new(history)),
@@ -94,17 +94,11 @@ impl Session {
             switch: tokio::sync::Mutex::default(),
             title: Mutex::new(stored.and_then(|stored| stored.title.clone())),
             usage: Mutex::new(spent),
-            notifier: Mutex::default(),
+            notices,
             turn: Mutex::default(),
             extra_usage: Mutex::default(),
             alone: AtomicBool::new(false),
-        });
-        let weak = Arc::downgrade(&live);
-        live.context.warnings.listen(move |text| {
-            let turn = weak.upgrade().and_then(|live| live.notifier());
-            turn.map(|turn| turn.status(StatusUpdate::Notice(text))).is_some()
-        });
-        live
+        })
     }
 
     pub fn id(&self) -> &str {
@@ -246,7 +240,17 @@ impl Session {
 
     /// Returns the notifier of the running turn, which also stores its events.
     pub fn notifier(&self) -> Option<Arc<dyn Notifier>> {
-        lock(&self.notifier).clone()
+        self.notices.notifier()
+    }
+
+    /// Queues a notice for the next turn. A front end that can show it earlier takes it with [`Self::take_notices`].
+    pub fn queue_notice(&self, notice: Notice) {
+        self.notices.queue(notice);
+    }
+
+    /// Takes the notices that wait for the next turn.
+    pub fn take_notices(&self) -> Vec<Notice> {
+        self.notices.take()
     }
 
     /// Replaces the older messages for the model by a summary, at the user's request. Returns the number of messages
@@ -306,7 +310,7 @@ impl Session {
             events: Arc::clone(&self.events),
             notifier: Arc::clone(front),
         });
-        *lock(&self.notifier) = Some(Arc::clone(&recorder));
+        self.notices.attach(Arc::clone(&recorder));
         recorder
     }
 
@@ -353,7 +357,7 @@ impl Session {
     }
 
     pub(super) fn clear_turn(&self) {
-        *lock(&self.notifier) = None;
+        self.notices.detach();
         *lock(&self.turn) = None;
     }
 

@@ -1,19 +1,10 @@
 //! Defines elicitations: input that a service or an external agent requests from the user, as a form or a page to open.
 //!
-//! Invariant: a port only. The request names its source, and Skein never invents an answer.
+//! Invariant: the request names its source, and Skein never invents an answer.
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use serde_json::{Map, Value};
-
-/// Passes elicitations to the user of a session.
-pub trait Elicitor: Send + Sync {
-    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse>;
-
-    /// Reports that, according to the requesting service, the user's action on the page is complete.
-    fn page_done(&self, _by: &str, _id: &str) {}
-}
 
 /// A request for input from the user.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,7 +63,7 @@ impl Elicitation {
 
 /// Returns the host of a page that may be offered: `https`, or `http` on this machine. `None` for any other URL.
 pub fn host(url: &str) -> Option<&str> {
-    let odd = |c: char| c.is_whitespace() || c.is_control() || super::is_hidden(c) || c == '\\';
+    let odd = |c: char| c.is_whitespace() || c.is_control() || super::text::is_hidden(c) || c == '\\';
     if url.contains(odd) {
         return None;
     }

@@ -15,9 +15,10 @@ use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig
 use serde_json::{Value, json};
 use skein::adapter::attach::{Attachments, SocketOffer};
 use skein::adapter::export::{BindingServer, BindingSource, ToolNaming};
-use skein::broker::{BindRequest, Binding, NoAsker};
+use skein::broker::{BindRequest, Binding};
 use skein::manifest::ApprovalLevel;
 use skein::task::TaskScope;
+use skein::tool::ask::NoAsker;
 
 use crate::client::{Client, PATIENCE};
 use crate::support::{Sandbox, Wired, agent, arguments, echo, full_tests, inspector, mode, with};

@@ -10,9 +10,10 @@ use futures::future::BoxFuture;
 use proptest::prelude::*;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
-use skein::broker::{Asker, BindError, BindRequest, Binding, NoAsker, PermissionRequest, PermissionResponse};
+use skein::broker::{BindError, BindRequest, Binding};
 use skein::manifest::ApprovalLevel;
 use skein::services::{BuiltinRegistry, Pool};
+use skein::tool::ask::{Asker, NoAsker, PermissionRequest, PermissionResponse};
 use skein::tool::{CallContext, ServiceError};
 
 use crate::support::{Fake, Wired, Wiring, agent, arguments, echo, mode, service, until, with};

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use serde_json::json;
-use skein::broker::{BindRequest, Binding, NoAsker};
+use skein::broker::{BindRequest, Binding};
 use skein::manifest::ApprovalLevel;
+use skein::tool::ask::NoAsker;
 use skein::tool::editor::{Editor, EditorCapabilities, EditorError, Terminal, TerminalCommand};
-use skein::tool::{Activity, CallContext, SessionContext};
+use skein::tool::{Activity, CallContext, SessionContext, SessionContextPorts};
 
 use crate::support::{Wired, agent, arguments, mode};
 
@@ -61,7 +62,8 @@ impl Shown {
         let editor = Arc::new(Watched::default());
         let lent: Arc<dyn Editor> = Arc::clone(&editor) as _;
         let (cwd, scratch) = (wired.path("project"), wired.path("scratch"));
-        let session = SessionContext::in_editor("session", cwd, Vec::new(), scratch, Default::default(), Some(lent));
+        let ports = SessionContextPorts { editor: Some(lent), ..SessionContextPorts::default() };
+        let session = SessionContext::with_ports("session", cwd, Vec::new(), scratch, ports);
         let terms = BindRequest {
             session: Arc::clone(&session),
             approval: Some(ApprovalLevel::Auto),

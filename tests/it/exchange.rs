@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use skein::agents::{
     Event, Exchange, History, Notifier, RecoveryPolicy, RetryPolicy, StatusUpdate, StopReason, TurnLimits,
 };
-use skein::broker::{BindRequest, NoAsker};
+use skein::broker::BindRequest;
 use skein::conversation::{Content, Message, MessagePart, ToolUse, Usage};
 use skein::ids::ModelRef;
 use skein::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
@@ -17,6 +17,7 @@ use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
 use skein::services::{BuiltinRegistry, Environment, PoolOptions};
 use skein::tool::SessionContext;
+use skein::tool::ask::NoAsker;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Fake, until};
@@ -89,7 +90,7 @@ pub(crate) struct Ear {
 impl Ear {
     pub(crate) fn notices(&self) -> Vec<String> {
         let notice = |status: &StatusUpdate| match status {
-            StatusUpdate::Notice(text) => Some(text.clone()),
+            StatusUpdate::Notice(notice) => Some(notice.text.clone()),
             _ => None,
         };
         self.statuses.lock().unwrap().iter().filter_map(notice).collect()

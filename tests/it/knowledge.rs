@@ -4,8 +4,9 @@ use std::fs;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use skein::broker::{BindRequest, NoAsker, Requester};
+use skein::broker::{BindRequest, Requester};
 use skein::manifest::ApprovalLevel;
+use skein::tool::ask::NoAsker;
 use skein::tool::{CallContext, SessionContext};
 
 use crate::client::Client;

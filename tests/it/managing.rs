@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use skein::broker::{Asker, BindRequest, Binding, NoAsker, PermissionRequest, PermissionResponse};
+use skein::broker::{BindRequest, Binding};
 use skein::ids::ServiceName;
 use skein::manifest::ApprovalLevel;
 use skein::orchestrator::session_services::SessionServices;
+use skein::tool::ask::{Asker, NoAsker, PermissionRequest, PermissionResponse};
 use skein::tool::{CallContext, SessionContext};
 
 use crate::support::{Wired, Wiring, agent, arguments, echo, mode};

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use skein::broker::{Asker, BindRequest, NoAsker, PermissionRequest, PermissionResponse as UserAnswer};
+use skein::broker::BindRequest;
 use skein::manifest::ApprovalLevel;
+use skein::tool::ask::{Asker, NoAsker, PermissionRequest, PermissionResponse as UserAnswer};
 
 use crate::model::{Answer, Model, calls, says};
 use crate::support::acp::{Acp, of_kind, selected};

@@ -7,12 +7,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use skein::broker::{BindRequest, NoAsker};
+use skein::broker::BindRequest;
 use skein::graph;
 use skein::ids::{AgentName, ModeId, ModeSlug};
 use skein::manifest::{self, ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
 use skein::services::{BuiltinRegistry, Environment, PoolOptions};
+use skein::tool::ask::NoAsker;
 use skein::tool::{CallContext, SessionContext};
 
 use crate::client::Client;

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
-use skein::broker::{Asker, BindRequest, PermissionRequest, PermissionResponse, Requester};
+use skein::broker::{BindRequest, Requester};
 use skein::manifest::ApprovalLevel;
+use skein::tool::ask::{Asker, PermissionRequest, PermissionResponse};
 
 use crate::client::Client;
 use crate::support::acp::Acp;

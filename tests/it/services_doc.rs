@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use expect_test::expect_file;
 use serde_json::{Value, json};
-use skein::broker::{BindRequest, Binding, NoAsker};
+use skein::broker::{BindRequest, Binding};
 use skein::manifest::{ApprovalLevel, Layer, Readiness, Root, ServiceEntry};
 use skein::orchestrator::session_services::SessionServices;
 use skein::runtime::Runtime;
 use skein::services::{BuiltinRegistry, Environment, PoolOptions};
+use skein::tool::ask::NoAsker;
 use skein::tool::{CallContext, SessionContext};
 
 use crate::support::repository;

@@ -6,9 +6,10 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use serde_json::json;
-use skein::broker::{BindRequest, NoAsker};
+use skein::broker::BindRequest;
 use skein::manifest::ApprovalLevel;
 use skein::services::builtin::tutorial::{Lesson, LessonStep, lessons};
+use skein::tool::ask::NoAsker;
 
 use crate::cli::code_blocks;
 use crate::client::Client;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::consent::{ConsentSubject, SessionConsents};
-use super::super::gate::{self, DecisionReason, GateDecision, PermissionRequest, PermissionResponse};
+use super::super::consent::{self, SessionConsents};
+use super::super::gate::{self, DecisionReason, GateDecision};
 use super::super::{files, sanitize};
 use super::{AdmittedCall, Binding, BoundTool};
 use crate::manifest::ApprovalLevel;
+use crate::tool::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
 use crate::tool::{CallContext, FileTarget, ServiceError, SessionContext, ToolOutcome, ToolService, path_line};
 
 /// A call as the user sees it in a permission request.
@@ -71,7 +72,7 @@ impl Binding {
             };
         }
         let subject = match tool.host(arguments) {
-            Some(host) => ConsentSubject::of_host(name, &host),
+            Some(host) => ConsentSubject::of_host(name, host.to_string()),
             None => ConsentSubject::of(name, arguments, tool.builtin, admitted.target.as_ref()),
         };
         // A looser level or an allowing rule does not override the user's refusal.
@@ -206,7 +207,7 @@ impl Binding {
             arguments: call.arguments.clone(),
             target: call.target.cloned(),
             // Consent for a protected path covers one call only.
-            rule: subject.rule(&self.request.session).filter(|_| protected.is_none()),
+            rule: consent::rule_for(&subject, &self.request.session).filter(|_| protected.is_none()),
             protected: protected.clone(),
             always: subject.clone(),
         };

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::super::consent::ConsentSubject;
 use super::super::gate::{self, DecisionReason, GateDecision};
 use super::super::manage::matches_template;
 use super::Binding;
@@ -16,6 +15,7 @@ use super::permit::ProposedCall;
 use crate::ids::ServiceName;
 use crate::manifest::{ApprovalLevel, Layer, Transport};
 use crate::permissions::{self, Argument, Call, RuleDecision};
+use crate::tool::ask::ConsentSubject;
 use crate::tool::{CallContext, Catalog, ServiceError};
 
 /// Names of resources and prompts in rules, after `SERVICE__`.

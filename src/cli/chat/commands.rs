@@ -13,11 +13,12 @@ use super::super::wrap::{Margin, Wrap, screen_width as width};
 use super::super::{services, session_flags};
 use super::Chat;
 use super::input::CompletionWords;
-use crate::broker::{Asker, Binding};
+use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::ids::{ModelRef, nearest};
 use crate::session::PromptError;
 use crate::session::slash::{self, ServicePrompt, SlashCommandError};
+use crate::tool::ask::Asker;
 
 /// Action that a line of input leads to.
 pub(super) enum LineAction {

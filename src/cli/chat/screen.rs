@@ -230,14 +230,14 @@ impl Notifier for Screen {
                 let mut state = self.state();
                 (state.usage, state.context) = (turn, context);
             }
-            StatusUpdate::Notice(text) => {
+            StatusUpdate::Notice(notice) => {
                 // An interrupted answer continues below the notice.
                 let yellow = AnsiColor::Yellow.on_default();
                 let mut state = self.state();
                 let mut wrap = Wrap::default();
                 let first = format!("{}{yellow}!{yellow:#} ", state.markdown.interrupt());
                 wrap.begin(Margin { first, next: "  ".to_owned(), width: 2 });
-                wrap.push(&display_line(&text), QUIET, width());
+                wrap.push(&display_line(&notice.text), QUIET, width());
                 wrap.end(width());
                 state.waits_for = Some("waiting");
                 self.print(&mut state, &wrap.take());

@@ -309,7 +309,7 @@ impl Stage for SubRecipeStage<'_> {
     }
 
     fn notify(&self, text: &str) {
-        self.around.front.status(StatusUpdate::Notice(text.to_owned()));
+        self.around.front.status(StatusUpdate::notice(text.to_owned()));
     }
 
     fn cancel(&self) -> CancellationToken {

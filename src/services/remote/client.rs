@@ -26,8 +26,8 @@ use super::questions;
 use crate::ids::ServiceName;
 use crate::process::{OutputLimit, OutputVerdict};
 use crate::services::environment::SecretValues;
-use crate::tool::elicit::Elicitor;
-use crate::tool::{Activity, CallContext, CallProgress, Warnings, strip_to_line, truncate};
+use crate::tool::ask::Asker;
+use crate::tool::{Activity, CallContext, CallProgress, Notice, NoticeSink, strip_to_line, truncate};
 
 /// Time to wait for the call that a question belongs to: a fast server asks before the call is registered.
 const CALL_APPEARS: Duration = Duration::from_secs(1);
@@ -39,12 +39,11 @@ const MAX_ASKING: usize = 5;
 const MAX_PAGES_OPEN: usize = 100;
 
 /// The only session that uses a connection.
-#[derive(Debug)]
 pub(in crate::services) struct Owner {
     pub(in crate::services) cwd: PathBuf,
     pub(in crate::services) roots: Vec<PathBuf>,
-    /// Warnings of the session. Replaced when the session is closed and reopened.
-    pub(in crate::services) warnings: Mutex<Arc<Warnings>>,
+    /// Receives notices for the session's user. Replaced when the session is closed and reopened.
+    pub(in crate::services) notices: Mutex<Arc<dyn NoticeSink>>,
 }
 
 #[derive(Clone)]
@@ -57,8 +56,8 @@ pub(in crate::services) struct McpClient {
     /// Notified when a request is registered; `flight_soon` waits for it.
     begun: Arc<Notify>,
     generation: Arc<watch::Sender<u64>>,
-    /// Pages that users opened, with the elicitor to notify when they are done.
-    pages: Arc<Mutex<HashMap<String, Arc<dyn Elicitor>>>>,
+    /// Pages that users opened, with the asker to notify when they are done.
+    pages: Arc<Mutex<HashMap<String, Arc<dyn Asker>>>>,
     /// Rate limit of the server's log messages.
     log_limit: Arc<Mutex<OutputLimit>>,
 }
@@ -184,17 +183,17 @@ impl McpClient {
         self.owner.is_some()
     }
 
-    /// Registers an opened page. `elicitor` is notified when the server reports that the page is done.
-    pub(super) fn register_page(&self, page: String, elicitor: Arc<dyn Elicitor>) {
+    /// Registers an opened page. `asker` is notified when the server reports that the page is done.
+    pub(super) fn register_page(&self, page: String, asker: Arc<dyn Asker>) {
         let mut pages = lock(&self.pages);
         if self.is_owned() && pages.len() < MAX_PAGES_OPEN {
-            pages.insert(page, elicitor);
+            pages.insert(page, asker);
         }
     }
 
     pub(super) fn finish_page(&self, page: &str) {
-        if let Some(elicitor) = lock(&self.pages).remove(page) {
-            elicitor.page_done(self.service.as_str(), page);
+        if let Some(asker) = lock(&self.pages).remove(page) {
+            asker.page_done(self.service.as_str(), page);
         }
     }
 
@@ -314,8 +313,11 @@ impl ClientHandler for McpClient {
         let text = self.secrets.hide(truncate(&strip_to_line(&text), MAX_SAID));
         let grave = !matches!(params.level, LoggingLevel::Debug | LoggingLevel::Info | LoggingLevel::Notice);
         let owner = self.owner.as_ref().filter(|_| grave);
-        let told = owner.is_some_and(|owner| lock(&owner.warnings).say(format!("{}: {text}", self.service)));
-        self.log(params.level, &text, told);
+        if let Some(owner) = owner {
+            let notices = Arc::clone(&lock(&owner.notices));
+            notices.send(Notice::new(format!("{}: {text}", self.service)));
+        }
+        self.log(params.level, &text, owner.is_some());
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

@@ -37,7 +37,7 @@ pub(super) async fn elicit(client: &McpClient, params: ElicitRequestParams, cont
         // The enum is non-exhaustive; an unknown question cannot be asked.
         _ => return ElicitResult::new(ElicitationAction::Decline),
     };
-    let Some(elicitor) = context.elicitor() else {
+    let Some(asker) = context.asker() else {
         return ElicitResult::new(ElicitationAction::Cancel);
     };
     let question = Elicitation {
@@ -49,14 +49,14 @@ pub(super) async fn elicit(client: &McpClient, params: ElicitRequestParams, cont
     let answer = tokio::select! {
         biased;
         () = context.cancel.cancelled() => ElicitationResponse::Dismissed,
-        answer = elicitor.elicit(question) => answer,
+        answer = asker.elicit(question) => answer,
     };
     match (answer, wanted) {
         (ElicitationResponse::Accepted(fields), ElicitationKind::Fields(schema)) => {
             ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(retain_requested(fields, &schema)))
         }
         (ElicitationResponse::Accepted(_), ElicitationKind::Page { id, .. }) => {
-            client.register_page(id, std::sync::Arc::clone(elicitor));
+            client.register_page(id, std::sync::Arc::clone(asker));
             ElicitResult::new(ElicitationAction::Accept)
         }
         (ElicitationResponse::Declined, _) => ElicitResult::new(ElicitationAction::Decline),
@@ -126,8 +126,8 @@ fn page_of(params: &ElicitRequestParams) -> Option<String> {
 pub(super) fn finish_pages(client: &McpClient, pages: &[String], context: &CallContext) {
     for page in pages {
         // Two sessions on one connection may have pages with the same id.
-        match context.elicitor().filter(|_| !client.is_owned()) {
-            Some(elicitor) => elicitor.page_done(client.service.as_str(), page),
+        match context.asker().filter(|_| !client.is_owned()) {
+            Some(asker) => asker.page_done(client.service.as_str(), page),
             None => client.finish_page(page),
         }
     }

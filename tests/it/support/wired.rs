@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use skein::broker::{Asker, BindError, BindRequest, Binding, NoAsker};
+use skein::broker::{BindError, BindRequest, Binding};
 use skein::graph;
 use skein::manifest::{self, ApprovalLevel, Layer, Root};
 use skein::process::Reaper;
 use skein::runtime::Runtime;
 use skein::services::{BuiltinRegistry, Environment, PoolOptions, UserFolders};
+use skein::tool::ask::{Asker, NoAsker};
 use skein::tool::{CallContext, ServiceStatus, SessionContext, ToolOutcome};
 use tempfile::TempDir;
 

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::process::minimal_environment;
 use crate::sandbox::HiddenPaths;
 use crate::tool::editor::Editor;
-use crate::tool::{Activity, CallContext, SessionContext};
+use crate::tool::{Activity, CallContext, SessionContext, SessionContextPorts};
 
 use super::{Developer, DeveloperOptions};
 
@@ -50,7 +50,8 @@ impl Workshop {
         }
         let (cwd, scratch) = (folder.path().join("project"), folder.path().join("scratch"));
         let hidden = Arc::new(HiddenPaths::new(&cwd.join("home"), []));
-        let session = SessionContext::in_editor("s1", cwd, Vec::new(), scratch, hidden, editor);
+        let ports = SessionContextPorts { hidden, editor, ..SessionContextPorts::default() };
+        let session = SessionContext::with_ports("s1", cwd, Vec::new(), scratch, ports);
         let (client, requests) = mpsc::channel(8);
         let (answers, from_server) = mpsc::channel(8);
         let environment = minimal_environment([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]);

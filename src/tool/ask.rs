@@ -1,0 +1,170 @@
+//! Defines the port through which a session reaches its user: permission requests and elicitations.
+//!
+//! Invariant: a port only. An implementation without a user neither consents nor invents an answer.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use super::elicit::{Elicitation, ElicitationResponse};
+use super::target::{FileTarget, path_line};
+use crate::diagnostic::printable;
+use crate::manifest::PermissionRule;
+use crate::sandbox::ProtectedPath;
+
+/// The port through which a session asks its user. A front end without a user passes [`NoAsker`].
+pub trait Asker: Send + Sync {
+    /// Asks whether a call may run.
+    fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse>;
+
+    /// Shows a permission request of an external agent, with the agent's options. Returns the id of the option that the
+    /// user chose, or `None`. An implementation without a user must not choose.
+    fn choose(&self, _: ExternalPermissionRequest) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async { None })
+    }
+
+    /// Sends an elicitation of a service or an external agent to the user.
+    fn elicit(&self, _: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
+        Box::pin(async { ElicitationResponse::Unavailable })
+    }
+
+    /// Reports that the user is done with a page they were asked to open.
+    fn page_done(&self, _by: &str, _id: &str) {}
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PermissionResponse {
+    Allow,
+    AllowAlways,
+    Refuse,
+    RefuseAlways,
+    /// There is no user to ask.
+    Unavailable,
+}
+
+/// An asker without a user; refuses every call that needs consent.
+#[derive(Debug, Clone, Copy)]
+pub struct NoAsker;
+
+impl Asker for NoAsker {
+    fn ask(&self, _: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
+        Box::pin(async { PermissionResponse::Unavailable })
+    }
+}
+
+/// A call that needs consent.
+#[derive(Debug, Clone)]
+pub struct PermissionRequest {
+    /// The id of the call, if it has one.
+    pub call: Option<Arc<str>>,
+    /// The calling `agent/mode`, if it is a child of the prompted session.
+    pub by: Option<String>,
+    /// Id of the child session and of the call in it, for clients that show it separately.
+    pub apart: Option<(String, Arc<str>)>,
+    /// The tool's name as the model sees it.
+    pub tool: String,
+    pub title: Option<String>,
+    pub arguments: Map<String, Value>,
+    /// The resolved file that a built-in tool works on.
+    pub target: Option<FileTarget>,
+    /// Set if the call writes a protected path. Consent then covers this call only.
+    pub protected: Option<ProtectedPath>,
+    /// The scope of [`PermissionResponse::AllowAlways`] and [`PermissionResponse::RefuseAlways`] in this session.
+    pub always: ConsentSubject,
+    /// The narrowest useful rule that could be stored for this project, if there is one.
+    pub rule: Option<PermissionRule>,
+}
+
+/// The scope of an "always" answer: the narrowest one that is still useful.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ConsentSubject {
+    pub tool: String,
+    pub target: ConsentTarget,
+}
+
+/// The calls of a tool that a [`ConsentSubject`] covers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ConsentTarget {
+    /// This exact command line, in the background or not.
+    Command { line: String, background: bool },
+    /// Any call of the tool on this file, with links resolved.
+    File { shown: String, real: PathBuf },
+    /// Any call of the tool that reads from this host.
+    Host(String),
+    /// The call with exactly these arguments, as JSON.
+    Exactly(String),
+}
+
+impl ConsentSubject {
+    /// Covers every URL at this host.
+    pub fn of_host(tool: &str, host: impl Into<String>) -> Self {
+        Self { tool: tool.to_owned(), target: ConsentTarget::Host(host.into()) }
+    }
+
+    /// Returns the host that the consent covers. `None` if it covers something else.
+    pub fn host(&self) -> Option<&str> {
+        match &self.target {
+            ConsentTarget::Host(host) => Some(host),
+            ConsentTarget::Command { .. } | ConsentTarget::File { .. } | ConsentTarget::Exactly(_) => None,
+        }
+    }
+
+    /// Derives the subject of a call. `command` has a known meaning only if `builtin`; `target` is the file of a
+    /// built-in tool.
+    pub fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, target: Option<&FileTarget>) -> Self {
+        let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
+        let covered = match (text("command"), target) {
+            (Some(line), _) => {
+                ConsentTarget::Command { line, background: arguments.get("background") == Some(&Value::Bool(true)) }
+            }
+            (None, Some(target)) => ConsentTarget::File { shown: target.shown.clone(), real: target.real.clone() },
+            (None, None) => ConsentTarget::Exactly(Value::Object(arguments.clone()).to_string()),
+        };
+        Self { tool: tool.to_owned(), target: covered }
+    }
+}
+
+impl std::fmt::Display for ConsentSubject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let short = |text: &str| {
+            let line: String = printable(&text.replace('\n', "⏎")).chars().take(60).collect();
+            if line.chars().count() < text.chars().count() { format!("{line}…") } else { line }
+        };
+        match &self.target {
+            ConsentTarget::Command { line, background: false } => write!(f, "`{}`", short(line)),
+            ConsentTarget::Command { line, background: true } => write!(f, "`{}` in the background", short(line)),
+            ConsentTarget::File { shown, .. } => write!(f, "{} of {}", self.tool, path_line(shown)),
+            ConsentTarget::Host(host) => f.write_str(&short(host)),
+            ConsentTarget::Exactly(_) => write!(f, "this very call of {}", self.tool),
+        }
+    }
+}
+
+/// A permission request of an external agent, with its own options.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExternalPermissionRequest {
+    /// The requesting agent, as `agent/mode`.
+    pub by: String,
+    /// Id of the child session that asks, for clients that show it separately.
+    pub apart: Option<String>,
+    /// Id of the call in the agent's own session.
+    pub call: String,
+    /// Id of the call in the prompted session, if a child session asks.
+    pub parent_call: Option<String>,
+    /// Describes the action to the user.
+    pub title: String,
+    /// Arguments of the call, if the agent sent them.
+    pub input: Option<Value>,
+    pub options: Vec<PermissionOption>,
+    /// The whole request in ACP's JSON, without the session id. Only `acp` opens it, to pass it to its client.
+    pub request: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PermissionOption {
+    pub id: String,
+    pub name: String,
+    pub allows: bool,
+}
