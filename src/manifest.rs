@@ -6,6 +6,7 @@
 
 mod approval;
 mod builtin;
+mod complete;
 mod config;
 mod duration;
 mod edit;
@@ -65,7 +66,6 @@ pub use settings::Settings;
 pub use yaml::{DocumentPath, SourceFile, parse};
 
 use crate::diagnostic::{Diagnostic, SourceLocation};
-use crate::ids::nearest;
 
 /// The origin of a manifest. Later layers override earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -187,17 +187,21 @@ impl ManifestReader<'_> {
                 .into_iter()
                 .map(|(manifest, path)| ManifestDocument::Service { manifest: Box::new(manifest), path })
                 .collect(),
-            FileRole::Config => self
-                .deserialize(DocumentKind::Config, value, source)
-                .map(ManifestDocument::Config)
-                .into_iter()
-                .collect(),
+            FileRole::Config => self.config(value, source).into_iter().collect(),
             FileRole::Manifest | FileRole::NotOurs => self.manifest(value, source).into_iter().collect(),
         }
     }
 
+    fn config(&mut self, mut value: Value, source: &SourceFile) -> Option<ManifestDocument> {
+        if let Some(object) = value.as_object_mut() {
+            complete::complete_version(object, source, self.diagnostics);
+            migrate::check_version(object, source, self.diagnostics).ok()?;
+        }
+        self.deserialize(DocumentKind::Config, value, source).map(ManifestDocument::Config)
+    }
+
     fn manifest(&mut self, mut value: Value, source: &Arc<SourceFile>) -> Option<ManifestDocument> {
-        if !value.is_object() {
+        let Some(object) = value.as_object_mut() else {
             self.diagnostics.push(Diagnostic::error(
                 "E010",
                 source.place(&DocumentPath::root()),
@@ -205,23 +209,18 @@ impl ManifestReader<'_> {
                 "start with `version: 1` and `kind: agent` or `kind: service`",
             ));
             return None;
+        };
+        complete::complete_version(object, source, self.diagnostics);
+        migrate::migrate(object, source, self.diagnostics).ok()?;
+        let kind = complete::complete_kind(object, source, self.diagnostics)?;
+        complete::complete_texts(kind, object, source, self.diagnostics);
+        if kind == DocumentKind::Service {
+            let manifest = self.deserialize(kind, value, source)?;
+            return Some(ManifestDocument::Service { manifest, path: DocumentPath::root() });
         }
-        migrate::migrate(&mut value, source, self.diagnostics).ok()?;
-        match kind_of(&value, source) {
-            Ok(DocumentKind::Service) => {
-                let manifest = self.deserialize(DocumentKind::Service, value, source)?;
-                Some(ManifestDocument::Service { manifest, path: DocumentPath::root() })
-            }
-            Ok(_) => {
-                let manifest: Box<AgentManifest> = self.deserialize(DocumentKind::Agent, value, source)?;
-                let mode_files = self.mode_files(&manifest, source);
-                Some(ManifestDocument::Agent { manifest, mode_files })
-            }
-            Err(diagnostic) => {
-                self.diagnostics.push(*diagnostic);
-                None
-            }
-        }
+        let manifest: Box<AgentManifest> = self.deserialize(kind, value, source)?;
+        let mode_files = self.mode_files(&manifest, source);
+        Some(ManifestDocument::Agent { manifest, mode_files })
     }
 
     fn deserialize<T: DeserializeOwned>(
@@ -231,9 +230,6 @@ impl ManifestReader<'_> {
         source: &SourceFile,
     ) -> Option<Box<T>> {
         let before = self.diagnostics.len();
-        if kind == DocumentKind::Config {
-            migrate::check_version(&value, source, self.diagnostics);
-        }
         // A test checks the built-in files against their schemas. Doing so at every start would double the start time.
         if self.layer != Layer::Builtin {
             self.diagnostics.extend(schema::validate(kind, &value, source));
@@ -249,31 +245,15 @@ impl ManifestReader<'_> {
         let mut files = Vec::with_capacity(manifest.modes.len());
         for (index, mode) in manifest.modes.iter().enumerate() {
             let at = DocumentPath::root().key("modes").index(index);
-            let prompt = self.prompt(manifest, mode, &at, source);
+            let prompt = self.prompt(mode, &at, source);
             let examples = self.examples(mode, &at, source);
             files.push(ModeFiles { prompt, examples });
         }
         files
     }
 
-    fn prompt(
-        &mut self,
-        manifest: &AgentManifest,
-        mode: &Mode,
-        at: &DocumentPath,
-        source: &SourceFile,
-    ) -> Option<Prompt> {
-        let Some(file) = &mode.prompt else {
-            if manifest.runtime.is_none() {
-                self.diagnostics.push(Diagnostic::error(
-                    "E012",
-                    source.place(at),
-                    format!("the field `prompt` is missing in mode `{}`", mode.slug),
-                    "add `prompt: FILE.md`; only an external agent (`runtime`) brings its own",
-                ));
-            }
-            return None;
-        };
+    fn prompt(&mut self, mode: &Mode, at: &DocumentPath, source: &SourceFile) -> Option<Prompt> {
+        let file = mode.prompt.as_ref()?;
         match self.root.read_linked_file(self.path, file) {
             Ok(LinkedFile { file, text }) => {
                 let prompt = Prompt { file, text };
@@ -346,23 +326,4 @@ fn deserialize<T: DeserializeOwned>(value: Value, source: &SourceFile, diagnosti
         ));
     })
     .ok()
-}
-
-fn kind_of(value: &Value, source: &SourceFile) -> Result<DocumentKind, Box<Diagnostic>> {
-    let at = DocumentPath::root().key("kind");
-    let wrong =
-        |problem: String, help: String| Err(Box::new(Diagnostic::error("E007", source.place(&at), problem, help)));
-    match value.get("kind").map(Value::as_str) {
-        Some(Some("agent")) => Ok(DocumentKind::Agent),
-        Some(Some("service")) => Ok(DocumentKind::Service),
-        Some(Some(other)) => {
-            let near = nearest(other, ["agent", "service"]).map(|near| format!("did you mean `{near}`?"));
-            wrong(
-                format!("unknown kind `{other}`"),
-                near.unwrap_or("write `kind: agent` or `kind: service`".to_owned()),
-            )
-        }
-        Some(None) => wrong("`kind` must be text".to_owned(), "write `kind: agent` or `kind: service`".to_owned()),
-        None => wrong("the field `kind` is missing".to_owned(), "add `kind: agent` or `kind: service`".to_owned()),
-    }
 }

@@ -125,14 +125,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &SourceFile, fou
             }
         }
         ValidationErrorKind::Required { property } => {
-            let name = property.as_str().unwrap_or_default();
-            let whole = if path == DocumentPath::root() { String::new() } else { format!(" in `{path}`") };
-            found.push(Diagnostic::error(
-                "E012",
-                here(),
-                format!("the field `{name}` is missing{whole}"),
-                missing_help(name),
-            ));
+            found.push(missing_field(&path, property.as_str().unwrap_or_default(), source));
         }
         ValidationErrorKind::Type { kind } => {
             let help = form(error, schema).map(|form| format!("write {form}"));
@@ -189,6 +182,13 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &SourceFile, fou
             found.push(Diagnostic::error("E013", here(), problem, help));
         }
     }
+}
+
+/// Returns the diagnostic for a required field that the mapping at `path` lacks.
+pub(super) fn missing_field(path: &DocumentPath, name: &str, source: &SourceFile) -> Diagnostic {
+    let whole = if *path == DocumentPath::root() { String::new() } else { format!(" in `{path}`") };
+    let problem = format!("the field `{name}` is missing{whole}");
+    Diagnostic::error("E012", source.place(path), problem, missing_help(name))
 }
 
 /// Explains a value that matches none of several forms. Assumes that the author meant the closest form, which is the

@@ -89,6 +89,24 @@ fn every_bad_manifest_is_explained() {
     }
 }
 
+/// The JSON manifest of the first design document lacks five fields. The messages of one run name all of them.
+#[test]
+fn one_round_of_messages_makes_the_draft_load() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let draft = fs::read_to_string(bad().join("rfc-draft.json")).expect("the fixture");
+    let mut value: serde_json::Value = serde_json::from_str(&draft).expect("JSON");
+    let (manifest, mode) =
+        (r#"{"version": 1, "kind": "agent", "description": "x"}"#, r#"{"description": "x", "prompt": "p.md"}"#);
+    for (pointer, fields) in [("", manifest), ("/modes/0", mode)] {
+        let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(fields).expect("JSON");
+        value.pointer_mut(pointer).and_then(|value| value.as_object_mut()).expect("a mapping").extend(fields);
+    }
+    fs::write(folder.path().join("coding.json"), value.to_string()).expect("written");
+    fs::write(folder.path().join("p.md"), "You write code.").expect("written");
+    let found = findings(on_disk(folder.path(), "draft"), "draft");
+    assert!(!skein::diagnostic::has_errors(&found), "{found:?}");
+}
+
 #[test]
 fn every_bad_recipe_is_explained() {
     for path in cases(&bad_recipes()) {
