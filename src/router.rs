@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 
 use crate::ids::ModeId;
 use crate::manifest::{AgentEntry, Capability, Manifests, ModeEntry};
-use calibrate::Curve;
+use calibrate::{Curve, Scores};
 use train::{Example, Weights, train};
 use vocabulary::Vocabulary;
 
@@ -29,6 +29,8 @@ pub const THRESHOLD: f64 = 0.5;
 const ROUNDS: usize = 12;
 /// The weight of an agent's capabilities. They describe all its modes, but count only for the default mode.
 const HINT: f32 = 0.2;
+/// Requests that name no work: they belong to no mode, and keep similar requests from a confident route.
+const VAGUE: &str = include_str!("router/vague.txt");
 /// The bytes read from the start and end of a longer prompt. Pasted text is usually in between.
 const HEAD: usize = 3_000;
 const TAIL: usize = 1_000;
@@ -145,6 +147,10 @@ impl Router {
                 pulls.push(1.0);
             }
         }
+        for request in VAGUE.lines() {
+            texts.push((features::count(request), candidates.len()));
+            pulls.push(1.0);
+        }
         let seen = texts.len();
         for (mode, candidate) in candidates.iter().enumerate() {
             for (text, pull) in candidate.about() {
@@ -153,13 +159,13 @@ impl Router {
             }
         }
         let modes: Vec<ModeId> = candidates.iter().map(|candidate| candidate.mode.clone()).collect();
-        let vocabulary = Vocabulary::learn(&texts, modes.len());
+        let vocabulary = Vocabulary::learn(&texts, modes.len() + 1);
         let examples: Vec<Example> = texts
             .iter()
             .zip(pulls)
             .map(|((counts, mode), weight)| Example { features: vocabulary.vector(counts), mode: *mode, weight })
             .collect();
-        let weights = train(&examples.iter().collect::<Vec<_>>(), vocabulary.size(), modes.len(), ROUNDS);
+        let weights = train(&examples.iter().collect::<Vec<_>>(), vocabulary.size(), modes.len() + 1, ROUNDS);
         let curve = Curve::learn(&examples, seen, vocabulary.size(), modes.len());
         Self { modes, vocabulary, weights, curve, corrected: Vec::new() }
     }
@@ -188,22 +194,18 @@ impl Router {
         let prompt = truncate_middle(prompt);
         let counts = features::count(&prompt);
         let vector = self.vocabulary.vector(&counts);
-        let mut scores = self.weights.scores(&vector);
-        let drawn = self.apply_corrections(&vector, &mut scores);
-        let mut order: Vec<usize> = (0..scores.len()).collect();
-        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
-        let highest = order.first().map_or(0.0, |mode| scores[*mode]);
-        let second = order.get(1).map_or(highest, |mode| scores[*mode]);
+        let mut scores = Scores::new(self.weights.scores(&vector));
+        let drawn = self.apply_corrections(&vector, &mut scores.modes);
         let says = self.word_scores(&counts.plain, &vector);
-        let ranked = |(place, mode): (usize, &usize)| RankedMode {
+        let ranked = |mode: &usize| RankedMode {
             mode: self.modes[*mode].clone(),
-            confidence: self.curve.confidence(scores[*mode], scores[*mode] - if place == 0 { second } else { highest }),
+            confidence: self.curve.confidence(scores.modes[*mode], scores.lead(*mode)),
             reason: match drawn.contains(mode) {
                 true => "it is like a prompt for which you chose it before".to_owned(),
                 false => reason(&says, *mode),
             },
         };
-        let mut ranked: Vec<RankedMode> = order.iter().enumerate().map(ranked).collect();
+        let mut ranked: Vec<RankedMode> = scores.order().iter().map(ranked).collect();
         let same = normal(&prompt);
         if let Some(known) = self.corrected.iter().find(|known| known.normal == same) {
             let at = ranked.iter().position(|ranked| ranked.mode == self.modes[known.mode]).unwrap_or_default();

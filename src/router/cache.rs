@@ -11,11 +11,11 @@ use sha2::{Digest as _, Sha256};
 use super::calibrate::Curve;
 use super::train::Weights;
 use super::vocabulary::{FeatureWeights, Vocabulary};
-use super::{Candidate, Router, sorted};
+use super::{Candidate, Router, VAGUE, sorted};
 
 const MAGIC: &[u8; 4] = b"SKRT";
 /// Must be increased with every change of the method, the word vectors or this format, so that old files are ignored.
-const METHOD: u32 = 1;
+const METHOD: u32 = 2;
 const HASH: usize = 32;
 /// The number of newest models kept. Each project may define different agents.
 const KEPT: usize = 8;
@@ -44,6 +44,7 @@ fn key(candidates: &[Candidate]) -> String {
         hasher.update((text.len() as u64).to_le_bytes());
         hasher.update(text);
     };
+    text(VAGUE);
     for candidate in sorted(candidates) {
         text(&candidate.mode.to_string());
         text(candidate.name.as_deref().unwrap_or_default());
@@ -127,10 +128,11 @@ fn decode(bytes: &[u8], candidates: &[Candidate]) -> Option<Router> {
     if count != modes.len() {
         return None;
     }
-    let size = vocabulary.size().checked_mul(count)?.checked_mul(4)?;
+    let columns = count.checked_add(1)?;
+    let size = vocabulary.size().checked_mul(columns)?.checked_mul(4)?;
     let rows: Vec<f32> = reader.take(size)?.chunks_exact(4).filter_map(small).collect();
     reader.0.is_empty().then(|| Router {
-        weights: Weights { modes: count, rows },
+        weights: Weights { modes: columns, rows },
         modes,
         vocabulary,
         curve,

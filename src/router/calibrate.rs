@@ -24,9 +24,10 @@ impl Curve {
         logistic(base + by_score * f64::from(score) + by_lead * f64::from(lead))
     }
 
-    /// Fits a curve. The first `seen` examples were written by people; the rest are only used for training.
+    /// Fits a curve. The first `seen` examples were written by people; the rest are only used for training. The column
+    /// after the last mode is that of vague requests, see [`Scores`].
     pub(super) fn learn(examples: &[Example], seen: usize, features: usize, modes: usize) -> Self {
-        let mut counted = vec![0; modes];
+        let mut counted = vec![0; modes + 1];
         let folds: Vec<usize> = examples.iter().map(|example| fold(example.mode, &mut counted)).collect();
         let mut points = Vec::new();
         for part in 0..FOLDS {
@@ -36,11 +37,16 @@ impl Curve {
             if others.is_empty() || held().next().is_none() || points.len() >= 2 * JUDGED {
                 continue;
             }
-            let weights = train(&others, features, modes, ROUNDS);
+            let weights = train(&others, features, modes + 1, ROUNDS);
             for (example, _) in held() {
-                let scores = weights.scores(&example.features);
-                points.extend(best(&scores, None).map(|(mode, score, lead)| (score, lead, mode == example.mode)));
-                points.extend(best(&scores, Some(example.mode)).map(|(_, score, lead)| (score, lead, false)));
+                let mut scores = Scores::new(weights.scores(&example.features));
+                if let Some((mode, score, lead)) = scores.best() {
+                    points.push((score, lead, mode == example.mode));
+                }
+                scores.leave_out(example.mode);
+                if let Some((_, score, lead)) = scores.best() {
+                    points.push((score, lead, false));
+                }
             }
         }
         fit(&points)
@@ -56,12 +62,45 @@ fn logistic(value: f64) -> f64 {
     1.0 / (1.0 + (-value).exp())
 }
 
-/// Returns the best mode, its score, and its lead over the next.
-fn best(scores: &[f32], without: Option<usize>) -> Option<(usize, f32, f32)> {
-    let mut order: Vec<_> = scores.iter().copied().enumerate().filter(|(mode, _)| Some(*mode) != without).collect();
-    order.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let (mode, score) = *order.first()?;
-    Some((mode, score, order.get(1).map_or(0.0, |(_, next)| score - next)))
+/// The scores of the modes for a request, and that of a request that is too vague for any mode.
+#[derive(Debug, Clone)]
+pub(super) struct Scores {
+    pub(super) modes: Vec<f32>,
+    vague: f32,
+}
+
+impl Scores {
+    /// Splits a row of scores, in which the last column is that of vague requests.
+    pub(super) fn new(mut row: Vec<f32>) -> Self {
+        let vague = row.pop().unwrap_or(f32::MIN);
+        Self { modes: row, vague }
+    }
+
+    /// Returns the modes from best to worst.
+    pub(super) fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.modes.len()).collect();
+        order.sort_by(|a, b| self.modes[*b].total_cmp(&self.modes[*a]).then(a.cmp(b)));
+        order
+    }
+
+    /// Returns how far a mode is ahead of the best other mode and of the vague requests; negative if it is behind.
+    pub(super) fn lead(&self, mode: usize) -> f32 {
+        let others = self.modes.iter().enumerate().filter(|(other, _)| *other != mode).map(|(_, score)| *score);
+        self.modes[mode] - others.fold(self.vague, f32::max)
+    }
+
+    fn leave_out(&mut self, mode: usize) {
+        if let Some(score) = self.modes.get_mut(mode) {
+            *score = f32::MIN;
+        }
+    }
+
+    /// Returns the best mode that is not left out, with its score and its lead.
+    fn best(&self) -> Option<(usize, f32, f32)> {
+        let best = *self.order().first()?;
+        let score = self.modes[best];
+        (score > f32::MIN).then(|| (best, score, self.lead(best)))
+    }
 }
 
 /// Fits the most likely curve with Newton's method.

@@ -64,7 +64,7 @@ fn join_clauses(prompt: &str, clauses: &[Clause], router: &Router, whole: &Ranke
                 let sure = |routed: &RoutedClause| routed.ranked.confidence >= SURE;
                 sure(last) && sure(&next) && last.ranked.mode != next.ranked.mode
             }
-            ClauseJoin::After => settle(last, whole) && settle(&mut next, whole),
+            ClauseJoin::After | ClauseJoin::Item => settle(last, whole) && settle(&mut next, whole),
         };
         if apart {
             kept.push((clause.clone(), next));
@@ -114,7 +114,7 @@ fn tasks(parts: Vec<RoutedClause>) -> Vec<RoutedTask> {
             waits = std::mem::take(&mut stage);
         }
         let mut after = waits.clone();
-        if place > 0 && part.join == ClauseJoin::Beside && refers_back(&part.text) {
+        if place > 0 && part.join != ClauseJoin::After && refers_back(&part.text) {
             after.push(place - 1);
         }
         stage.push(place);

@@ -96,6 +96,23 @@ fn the_built_in_modes_take_what_is_theirs() {
     assert_eq!((&unsure["routes"][0]["agent"], &unsure["routes"][0]["mode"]), (&json!("goose"), &json!("assistant")));
     assert_eq!(unsure["alternatives"].as_array().map(Vec::len), Some(3));
 
+    for vague in [
+        "handle the whole gadget matter end to end",
+        "deal with the gadget stuff",
+        "take care of everything about the widget",
+        "do something about the printer situation",
+    ] {
+        let unsure = sandbox.skein(&["route", "--json", vague]).json();
+        assert_eq!(unsure["by"], "default", "{vague}: {unsure}");
+        assert_eq!(unsure["alternatives"].as_array().map(Vec::len), Some(3), "{vague}");
+    }
+
+    let list = "For the shop:\n- fix the login API\n- add a dark theme\n";
+    let expected_list = ["For the shop: fix the login API", "For the shop: add a dark theme"];
+    let tasks: Vec<_> =
+        routed(&sandbox.skein(&["route", "--json", list])).into_iter().map(|(_, task, _)| task).collect();
+    assert_eq!(tasks, expected_list);
+
     // The same from a damaged file, which is whole afterwards.
     let files: Vec<_> = fs::read_dir(sandbox.path("data/router")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 1);

@@ -1,5 +1,5 @@
 //! Finds the clauses of a prompt. A prompt splits at `and`, `then`, commas and sentence ends that a request follows,
-//! and at the items of a numbered list. Text in quotes, code or brackets is never split.
+//! and at the items of a numbered or bulleted list. Text in quotes, code or brackets is never split.
 
 /// The length in bytes above which a prompt is considered pasted and is not split.
 const LONGEST: usize = 2_000;
@@ -11,6 +11,8 @@ pub(super) enum ClauseJoin {
     Beside,
     /// `then`, `;`, the next number: in this order.
     After,
+    /// The next bullet of a list: a request of its own, in any order.
+    Item,
 }
 
 /// A part of a prompt, as a byte range.
@@ -282,22 +284,30 @@ fn gap(between: &str) -> WordGap {
     }
 }
 
-/// Finds two or more lines `1. …` that each begin with a request.
+/// Finds two or more lines `1. …` or `- …` that each begin with a request. An item reaches to the next one; lines that
+/// are indented further belong to it.
 fn list_clauses(prompt: &str) -> Vec<Clause> {
     let masked = mask(prompt);
-    let mut items: Vec<usize> = Vec::new();
+    let mut items: Vec<(usize, ListMarker)> = Vec::new();
     let mut clauses: Vec<Clause> = Vec::new();
     let mut at = 0;
     for line in masked.split_inclusive('\n') {
-        if let Some(marker) = marker(line, items.len() + 1) {
-            items.push(at);
-            clauses.push(Clause { start: at + marker, end: 0, join: ClauseJoin::After, heading: String::new() });
+        let next = match items.first() {
+            None => numbered(line, 1).or_else(|| bullet(line)),
+            Some((_, ListMarker::Number { .. })) => numbered(line, items.len() + 1),
+            Some((_, ListMarker::Bullet { .. })) => bullet(line),
+        };
+        let first = items.first().map_or(0, |(_, first)| first.indent());
+        if let Some(marker) = next.filter(|marker| items.is_empty() || marker.indent() <= first) {
+            items.push((at, marker));
+            let join = marker.join();
+            clauses.push(Clause { start: at + marker.length(), end: 0, join, heading: String::new() });
         }
         at += line.len();
     }
-    let Some(first) = items.first() else { return Vec::new() };
+    let Some((first, _)) = items.first() else { return Vec::new() };
     let heading = prompt[..*first].split_whitespace().collect::<Vec<_>>().join(" ");
-    let ends = items.iter().skip(1).copied().chain([prompt.len()]);
+    let ends = items.iter().skip(1).map(|(start, _)| *start).chain([prompt.len()]);
     for (clause, end) in clauses.iter_mut().zip(ends) {
         (clause.end, clause.heading) = (end, heading.clone());
     }
@@ -308,11 +318,51 @@ fn list_clauses(prompt: &str) -> Vec<Clause> {
     if requests { clauses } else { Vec::new() }
 }
 
-/// Returns the length of the `1. ` or `1) ` at the start of a line, if it has this number.
-fn marker(line: &str, number: usize) -> Option<usize> {
+/// The start of a list item.
+#[derive(Clone, Copy)]
+enum ListMarker {
+    Number { indent: usize, length: usize },
+    Bullet { indent: usize, length: usize },
+}
+
+impl ListMarker {
+    fn indent(self) -> usize {
+        let (Self::Number { indent, .. } | Self::Bullet { indent, .. }) = self;
+        indent
+    }
+
+    /// Returns the bytes from the start of the line to the item's text.
+    fn length(self) -> usize {
+        let (Self::Number { length, .. } | Self::Bullet { length, .. }) = self;
+        length
+    }
+
+    fn join(self) -> ClauseJoin {
+        match self {
+            Self::Number { .. } => ClauseJoin::After,
+            Self::Bullet { .. } => ClauseJoin::Item,
+        }
+    }
+}
+
+/// Returns the `1. ` or `1) ` at the start of a line, if it has this number.
+fn numbered(line: &str, number: usize) -> Option<ListMarker> {
     let trimmed = line.trim_start();
     let rest = trimmed.strip_prefix(&number.to_string())?.strip_prefix(['.', ')'])?;
-    rest.starts_with(' ').then(|| line.len() - rest.len())
+    let marker = ListMarker::Number { indent: line.len() - trimmed.len(), length: line.len() - rest.len() };
+    rest.starts_with(' ').then_some(marker)
+}
+
+/// Returns the `- `, `* ` or `• ` at the start of a line, with the box of a task list.
+fn bullet(line: &str) -> Option<ListMarker> {
+    let trimmed = line.trim_start();
+    let rest = trimmed.strip_prefix(['-', '*', '+', '•'])?;
+    if !rest.starts_with(' ') {
+        return None;
+    }
+    // The mask replaces the three bytes of `[ ]`.
+    let rest = rest.strip_prefix(" ___").filter(|rest| rest.starts_with(' ')).unwrap_or(rest);
+    Some(ListMarker::Bullet { indent: line.len() - trimmed.len(), length: line.len() - rest.len() })
 }
 
 /// Replaces quotes, code and bracketed text with `_`, keeping the length in bytes.

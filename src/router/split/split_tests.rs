@@ -133,9 +133,38 @@ fn the_items_of_a_numbered_list_follow_each_other() {
 }
 
 #[test]
+fn the_items_of_a_bulleted_list_are_tasks_in_any_order() {
+    for [first, second, third] in [["- "; 3], ["* "; 3], ["• "; 3], ["- [ ] "; 3], ["  - ", "  - ", "  - "]] {
+        let list = format!("{first}fix the login API\n{second}add a dark theme\n{third}write tests for it\n");
+        assert_eq!(
+            told(&list),
+            [
+                task("fix the login API", "coding/backend", &[]),
+                task("add a dark theme", "coding/frontend", &[]),
+                task("write tests for it", "coding/qa", &[1])
+            ],
+            "{list}"
+        );
+    }
+}
+
+#[test]
+fn lines_below_an_item_belong_to_it() {
+    let list = "- fix the login API\n  - it returns 500\n- add a dark theme\n  for the shop";
+    assert_eq!(
+        told(list),
+        [
+            task("fix the login API\n  - it returns 500", "coding/backend", &[]),
+            task("add a dark theme\n  for the shop", "coding/frontend", &[])
+        ]
+    );
+}
+
+#[test]
 fn what_is_one_thing_stays_one() {
     let prompts = [
         "add created_at and updated_at",
+        "translate this into Spanish:\n- milk\n- eggs",
         "add created_at and updated_at to the orders table",
         "search and replace foo with bar",
         "rename a and b",
