@@ -43,19 +43,21 @@ pub use duration::ManifestDuration;
 pub use edit::{apply_edits, with_first};
 pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
 pub use import::goose_provider;
-pub use import::{ImportedConfig, RegistryAgent, SkippedItem, read_foreign, read_registry, service_text};
+pub use import::{
+    ForeignFileError, ImportedConfig, RegistryAgent, SkippedItem, read_foreign, read_registry, service_text,
+};
 pub use json_schema::{
     RunningValidation, SchemaError, SchemaValidator, VALIDATION_TIME, ValidationFailure, check_schema,
 };
 pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
-pub use mcp_servers::{client_service, recipe_service, session_service};
+pub use mcp_servers::{SessionServiceError, client_service, recipe_service, session_service};
 pub use model::{
     AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport, LOADERS, Metadata,
     Mode, Readiness, Requires, Restart, ServiceManifest, ServiceSharing, StdioTransport, Timeouts, Transport, VERSION,
 };
-pub use permission::{PermissionRule, RuleEffect};
+pub use permission::{PermissionRule, RuleEffect, RuleTextError};
 pub use placeholder::Placeholder;
-pub use prompt::{Prompt, PromptValues, Rendering, VARIABLES, fill_in, place_in_tags, variables_of};
+pub use prompt::{Prompt, PromptFileError, PromptValues, Rendering, VARIABLES, fill_in, place_in_tags, variables_of};
 pub use recipe::{
     Check, Extension, ExtensionKind, InputType, RecipeFile, RecipeParameter, RecipeSettings, Requirement, Retry,
     Scalar, SubRecipe,
@@ -63,6 +65,7 @@ pub use recipe::{
 pub use runtime::{AcpRuntime, AcpTimeouts, AgentProgram, AgentRuntime, Crate, Handover, Package, VariableName};
 pub use schema::{DocumentKind, generate as generate_schema};
 pub use settings::Settings;
+pub use template::TemplateError;
 pub use yaml::{DocumentPath, SourceFile, parse};
 
 use crate::diagnostic::{Diagnostic, SourceLocation};

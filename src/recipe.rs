@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use response::ResponseSchema;
-pub use values::{FOLDER, file_below, file_named};
+pub use response::{AnswerError, ResponseSchema};
+pub use values::{FOLDER, ParameterError, ValueError, file_below, file_named};
 
 use crate::diagnostic::{Diagnostic, SourceLocation};
-use crate::manifest::{self, DocumentKind, DocumentPath, RecipeFile, SourceFile};
+use crate::manifest::{self, DocumentKind, DocumentPath, RecipeFile, SchemaError, SourceFile, TemplateError};
 
 /// The maximum nesting depth of sub-recipes.
 const MAX_DEPTH: usize = 2;
@@ -34,6 +34,17 @@ pub struct Recipe {
     value: Value,
     /// In the order of `sub_recipes`.
     pub subs: Vec<Recipe>,
+}
+
+/// Why a recipe cannot be used with its values.
+#[derive(Debug, thiserror::Error)]
+pub enum RecipeError {
+    #[error("`{field}` cannot be filled in: {source}")]
+    Template { field: String, source: TemplateError },
+    #[error("it does not fit once it is filled in: {0}")]
+    Format(#[source] serde_json::Error),
+    #[error(transparent)]
+    ResponseSchema(#[from] SchemaError),
 }
 
 /// Returns true if a document without a `kind` looks like a recipe.
@@ -163,14 +174,14 @@ impl Recipe {
 
     /// Returns the recipe with the values filled in. Fails if a template is invalid or the result does not fit the
     /// format.
-    pub fn fill(&self, values: &BTreeMap<String, String>) -> Result<RecipeFile, String> {
+    pub fn fill(&self, values: &BTreeMap<String, String>) -> Result<RecipeFile, RecipeError> {
         let mut value = self.value.clone();
         for (field, part) in value.as_object_mut().into_iter().flatten() {
             if is_template(field) {
-                fill(part, values).map_err(|reason| format!("`{field}` cannot be filled in: {reason}"))?;
+                fill(part, values).map_err(|source| RecipeError::Template { field: field.clone(), source })?;
             }
         }
-        serde_json::from_value(value).map_err(|error| format!("it does not fit once it is filled in: {error}"))
+        serde_json::from_value(value).map_err(RecipeError::Format)
     }
 
     /// Returns every text that may contain a parameter.
@@ -201,7 +212,7 @@ fn without_nulls(value: &mut Value) {
     }
 }
 
-fn fill(value: &mut Value, values: &BTreeMap<String, String>) -> Result<(), String> {
+fn fill(value: &mut Value, values: &BTreeMap<String, String>) -> Result<(), TemplateError> {
     match value {
         Value::String(text) => *text = manifest::fill_in(text, values)?,
         Value::Array(items) => items.iter_mut().try_for_each(|item| fill(item, values))?,

@@ -15,7 +15,9 @@ use super::{Project, errors, options};
 use crate::agents::Event;
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::manifest::{AgentEntry, HttpTransport, ServiceEntry, StdioTransport, Transport, client_service};
+use crate::manifest::{
+    AgentEntry, HttpTransport, ServiceEntry, SessionServiceError, StdioTransport, Transport, client_service,
+};
 use crate::session::{SessionPorts, SessionRoots, SessionSettings};
 use crate::store::{Cursor, FolderFilter, ListFilter, StoredSession};
 
@@ -114,7 +116,7 @@ fn client_services(
                 let headers = http.headers.iter().map(|header| (header.name.clone(), header.value.clone())).collect();
                 (&http.name, Ok(Transport::Http(HttpTransport { url: http.url.clone(), headers })))
             }
-            acp::McpServer::Sse(sse) => (&sse.name, Err("the old HTTP+SSE transport is not spoken".to_owned())),
+            acp::McpServer::Sse(sse) => (&sse.name, Err(SessionServiceError::ClientOldTransport)),
             _ => continue,
         };
         let taken = |name: &str| {

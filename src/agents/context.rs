@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::broker::{Binding, Requester};
-use crate::manifest::{Prompt, PromptValues};
+use crate::manifest::{Prompt, PromptFileError, PromptValues};
 use crate::tool::{CallContext, SessionContext};
 
 /// Files with a project's instructions for agents, read from the repository root down to the working directory.
@@ -66,7 +66,7 @@ pub fn system_prompt(
     binding: &Binding,
     session: &SessionContext,
     setting: SystemPromptInputs<'_>,
-) -> Result<String, String> {
+) -> Result<String, PromptFileError> {
     let mode = binding.mode();
     let values = PromptValues {
         agent: mode.agent.as_str(),

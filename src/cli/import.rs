@@ -78,7 +78,7 @@ fn read(file: &Path) -> Result<ImportedConfig, CommandError> {
     let name = file.display();
     let help = "name goose's config.yaml, a JSON file with MCP servers, or the folder with goose's memories";
     read_foreign(&name.to_string(), &text_of(file, help)?).map_err(|problem| {
-        CommandError::usage(format!("{name} cannot be taken over: {}", display_line(&problem)), help)
+        CommandError::usage(format!("{name} cannot be taken over: {}", display_line(&problem.to_string())), help)
     })
 }
 

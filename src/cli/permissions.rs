@@ -69,14 +69,18 @@ pub(super) struct RuleFlags {
     deny: Vec<PermissionRule>,
 }
 
-fn allowing(text: &str) -> Result<PermissionRule, String> {
-    let rule = PermissionRule::from_text(text, RuleEffect::Allow)?;
-    check_host(&rule).map_err(|problem| problem.to_string()).map(|()| rule)
+fn allowing(text: &str) -> anyhow::Result<PermissionRule> {
+    parse_rule(text, RuleEffect::Allow)
 }
 
-fn denying(text: &str) -> Result<PermissionRule, String> {
-    let rule = PermissionRule::from_text(text, RuleEffect::Deny)?;
-    check_host(&rule).map_err(|problem| problem.to_string()).map(|()| rule)
+fn denying(text: &str) -> anyhow::Result<PermissionRule> {
+    parse_rule(text, RuleEffect::Deny)
+}
+
+fn parse_rule(text: &str, then: RuleEffect) -> anyhow::Result<PermissionRule> {
+    let rule = PermissionRule::from_text(text, then)?;
+    check_host(&rule)?;
+    Ok(rule)
 }
 
 /// Fails if the rule's host pattern is invalid.

@@ -10,6 +10,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use clap::Args;
 
 use steps::{FilledRecipe, shell_is_there};
@@ -40,8 +41,8 @@ pub(super) struct RecipeArgs {
     allow_extensions: bool,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+fn pair(text: &str) -> anyhow::Result<(String, String)> {
+    let (key, value) = text.split_once('=').context("write it as KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.to_owned()))
 }
 
@@ -71,6 +72,7 @@ impl RecipeInput {
         let recipe = recipe.ok_or_else(|| CommandError::usage("the recipe is wrong", "correct it as said above"))?;
         let given = collect_values(&recipe, &args.params, output)?;
         let values = recipe.values(&given, |name| file_named(name, &folders.cwd)).map_err(|wrong| {
+            let wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
             CommandError::usage(wrong.join("\n       "), "give each parameter as --param KEY=VALUE")
         })?;
         let ready = recipe.fill(&values).and_then(FilledRecipe::new);
@@ -221,8 +223,8 @@ mod tests {
 
     #[test]
     fn a_value_may_hold_an_equals_sign_and_may_be_empty() {
-        assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
-        assert_eq!(pair("a="), Ok(("a".to_owned(), String::new())));
+        assert_eq!(pair("a=b=c").unwrap(), ("a".to_owned(), "b=c".to_owned()));
+        assert_eq!(pair("a=").unwrap(), ("a".to_owned(), String::new()));
         assert!(pair("a").is_err());
     }
 }

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::mcp_servers::{ServerFieldError, ServiceNameError};
 use super::model::ServiceManifest;
 use super::yaml::{self, SourceFile};
 use super::{ApprovalLevel, ManifestDuration};
@@ -49,13 +50,53 @@ impl ImportedConfig {
     }
 }
 
+/// Why a server or an extension is not imported.
+#[derive(Debug, thiserror::Error)]
+enum SkipReason {
+    #[error(transparent)]
+    Name(#[from] ServiceNameError),
+    #[error(transparent)]
+    Field(#[from] ServerFieldError),
+    #[error("it has no `{0}`")]
+    MissingField(&'static str),
+    #[error("the old HTTP+SSE transport is not spoken; use the server's streamable HTTP address")]
+    OldTransport,
+    #[error("it has both a command and a url")]
+    CommandAndUrl,
+    #[error("it has neither a command nor a url")]
+    NoTransport,
+    #[error("it is an extension of Zed, which brings its own program")]
+    ZedExtension,
+    #[error("it is part of goose; {instead}")]
+    PartOfGoose { instead: &'static str },
+    #[error("extensions of type {kind} are goose's own")]
+    GooseOnly { kind: String },
+    #[error("its address begins with neither http:// nor https://")]
+    Address,
+    #[error("a `${{` has no closing brace")]
+    OpenPlaceholder,
+    #[error("it uses ${{{name}}}, which only its editor can fill in")]
+    EditorVariable { name: String },
+    #[error("it uses a `${{…}}` that only its editor can fill in")]
+    EditorPlaceholder,
+}
+
+/// Why a file of another tool cannot be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignFileError {
+    #[error("{}{}", .0.problem, .0.at.span.as_ref().map(|span| format!(" in line {}", span.line)).unwrap_or_default())]
+    Syntax(Box<Diagnostic>),
+    #[error("it has none of `mcpServers`, `context_servers`, `servers` or goose's `extensions`")]
+    UnknownFormat,
+}
+
 /// Imports a file, which it recognises by its content. Fails if the format is unknown or the file is invalid.
-pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, String> {
+pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, ForeignFileError> {
     let text = text.trim_start_matches('\u{feff}');
     let plain = jsonc::without_comments(text);
     let is_json = plain.trim_start().starts_with('{');
     let source = if is_json { SourceFile::new("import.json", plain) } else { SourceFile::new(file, text) };
-    let value = yaml::parse(&source).map_err(|found| problem_text(&found))?;
+    let value = yaml::parse(&source).map_err(ForeignFileError::Syntax)?;
     let mut secrets = ImportedSecrets::default();
     let mut moved = ImportedConfig::default();
     let mapping = |key: &str| value.get(key).and_then(Value::as_object);
@@ -73,7 +114,7 @@ pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, String> {
         moved.from = "a goose config.yaml";
         goose::read(config, &mut secrets, &mut moved);
     } else {
-        return Err("it has none of `mcpServers`, `context_servers`, `servers` or goose's `extensions`".to_owned());
+        return Err(ForeignFileError::UnknownFormat);
     }
     for name in &secrets.without_default {
         moved.skip(format!("the default of {name}"), "variables have none here; set it");
@@ -91,11 +132,6 @@ fn skip_project_servers(value: &Value, moved: &mut ImportedConfig) {
             moved.skip(name, reason);
         }
     }
-}
-
-fn problem_text(found: &Diagnostic) -> String {
-    let line = found.at.span.as_ref().map(|span| format!(" in line {}", span.line)).unwrap_or_default();
-    format!("{}{line}", found.problem)
 }
 
 /// Formats a service manifest as a file. Text is written as JSON strings, which are always valid YAML.

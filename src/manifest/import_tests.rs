@@ -156,6 +156,6 @@ fn a_secret_is_found_in_whatever_way_it_is_written() {
 fn a_file_that_is_none_of_these_is_refused_with_the_reason() {
     for (text, expected) in [("{\"a\": 1}", "none of"), ("a: [", "line"), ("", "empty"), ("- a\n", "none of")] {
         let error = read_foreign("x.yaml", text).expect_err("refused");
-        assert!(error.contains(expected), "{text}: {error}");
+        assert!(error.to_string().contains(expected), "{text}: {error}");
     }
 }

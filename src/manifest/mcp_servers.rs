@@ -40,30 +40,68 @@ pub(super) fn read(
         match service(name, server) {
             Ok(manifest) => services.push((manifest, at)),
             // The file belongs to other tools, so a server that Skein cannot use is only a warning.
-            Err(McpServerError(problem, help)) => found.push(Diagnostic::warning(
+            Err(error) => found.push(Diagnostic::warning(
                 "W204",
                 source.key_place(&at),
-                format!("the server `{name}` is left out: {problem}"),
-                help,
+                format!("the server `{name}` is left out: {error}"),
+                error.help(),
             )),
         }
     }
     services
 }
 
-/// The problem with a server, and help.
-pub(super) struct McpServerError(String, &'static str);
+/// Why a server of `.mcp.json` cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum McpServerError {
+    #[error("{}", ServiceNameError::PROBLEM)]
+    Name(#[from] ServiceNameError),
+    #[error("the old HTTP+SSE transport is not spoken")]
+    OldTransport,
+    #[error("its url is \"{url}\"")]
+    Url { url: String },
+    #[error("it has both a command and a url")]
+    CommandAndUrl,
+    #[error("it has neither a command nor a url")]
+    NoTransport,
+    #[error(transparent)]
+    Field(#[from] ServerFieldError),
+}
 
 impl McpServerError {
-    pub(super) fn message(self) -> String {
-        format!("{}; {}", self.0, self.1)
+    fn help(&self) -> &'static str {
+        match self {
+            Self::Name(_) => ServiceNameError::HELP,
+            Self::OldTransport => "use the server's streamable HTTP address, with `\"type\": \"http\"`",
+            Self::Url { .. } => "write the whole address, with http:// or https://",
+            Self::CommandAndUrl | Self::NoTransport | Self::Field(_) => {
+                "give it a `command` with `args` and `env`, or a `url` with `headers`"
+            }
+        }
     }
 }
 
-impl From<String> for McpServerError {
-    fn from(problem: String) -> Self {
-        McpServerError(problem, "give it a `command` with `args` and `env`, or a `url` with `headers`")
-    }
+/// A name that cannot be converted to a service name.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("{}; {}", Self::PROBLEM, Self::HELP)]
+pub struct ServiceNameError;
+
+impl ServiceNameError {
+    const PROBLEM: &str = "its name cannot be made one that a manifest can hold";
+    const HELP: &str = "rename it: a letter first, then at most 31 letters, digits and -";
+}
+
+/// A field of a server, in the form that several tools share, with a value of the wrong type.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ServerFieldError {
+    #[error("`args` is not a list")]
+    ArgsNotList,
+    #[error("an entry of `args` is not text")]
+    ArgumentNotText,
+    #[error("`env` or `headers` is not a mapping")]
+    NotMapping,
+    #[error("the value of `{key}` is not text")]
+    ValueNotText { key: String },
 }
 
 fn service(name: &str, server: &Value) -> Result<ServiceManifest, McpServerError> {
@@ -76,18 +114,16 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, McpServerError
             cwd: text("cwd").map(variables),
         }),
         (None, Some(_)) if text("type") == Some("sse") => {
-            let help = "use the server's streamable HTTP address, with `\"type\": \"http\"`";
-            return Err(McpServerError("the old HTTP+SSE transport is not spoken".to_owned(), help));
+            return Err(McpServerError::OldTransport);
         }
         (None, Some(url)) if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) => {
-            let help = "write the whole address, with http:// or https://";
-            return Err(McpServerError(format!("its url is \"{url}\""), help));
+            return Err(McpServerError::Url { url: url.to_owned() });
         }
         (None, Some(url)) => {
             Transport::Http(HttpTransport { url: variables(url), headers: map(server.get("headers"))? })
         }
-        (Some(_), Some(_)) => return Err("it has both a command and a url".to_owned().into()),
-        (None, None) => return Err("it has neither a command nor a url".to_owned().into()),
+        (Some(_), Some(_)) => return Err(McpServerError::CommandAndUrl),
+        (None, None) => return Err(McpServerError::NoTransport),
     };
     let description = text("description").map_or_else(|| format!("MCP server {name} of .mcp.json"), str::to_owned);
     Ok(manifest(service_name(name)?, Some(name.to_owned()), description, transport))
@@ -117,14 +153,39 @@ pub(super) fn manifest(
     }
 }
 
+/// Why a server of a client or an extension of a recipe cannot become a service of its session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionServiceError {
+    #[error("its settings contain `${{env:`, which only manifests may use; let the editor fill in the value")]
+    ClientVariable,
+    #[error("it sets {variable}, which makes a program load code that the recipe does not show")]
+    Loader { variable: String },
+    #[error("it has no `{0}`")]
+    MissingField(&'static str),
+    #[error("its `uri` is \"{uri}\", which begins with neither http:// nor https://")]
+    Uri { uri: String },
+    #[error("the old HTTP+SSE transport is not spoken")]
+    ClientOldTransport,
+    #[error("the old HTTP+SSE transport is not spoken; use the server's `streamable_http` address")]
+    OldTransport,
+    #[error("extensions of type {} are goose's own", .0.as_str())]
+    GooseOnly(ExtensionKind),
+    #[error(transparent)]
+    Name(#[from] ServiceNameError),
+    #[error("there is another service of the name `{0}`; rename it")]
+    NameTaken(ServiceName),
+}
+
 /// Creates a service from a server that a client passes for one session. Its values are literal: clients fill in
 /// variables themselves and may not use Skein's. If the name is `taken`, the service becomes `editor-NAME`.
-pub fn client_service(name: &str, transport: Transport, taken: impl Fn(&str) -> bool) -> Result<ServiceEntry, String> {
+pub fn client_service(
+    name: &str,
+    transport: Transport,
+    taken: impl Fn(&str) -> bool,
+) -> Result<ServiceEntry, SessionServiceError> {
     let written = serde_json::to_string(&transport).unwrap_or_default();
     if written.contains("${env:") {
-        return Err(
-            "its settings contain `${env:`, which only manifests may use; let the editor fill in the value".to_owned()
-        );
+        return Err(SessionServiceError::ClientVariable);
     }
     let description = format!("MCP server {name} of the editor");
     let name_of = free_name(name, "editor", taken)?;
@@ -133,7 +194,10 @@ pub fn client_service(name: &str, transport: Transport, taken: impl Fn(&str) -> 
 
 /// Converts an extension of a recipe to a service of its session. `None` if the service is built in. If the name is
 /// `taken`, the service becomes `recipe-NAME`.
-pub fn recipe_service(extension: &Extension, taken: impl Fn(&str) -> bool) -> Result<Option<ServiceEntry>, String> {
+pub fn recipe_service(
+    extension: &Extension,
+    taken: impl Fn(&str) -> bool,
+) -> Result<Option<ServiceEntry>, SessionServiceError> {
     let transport = match extension.kind {
         ExtensionKind::Builtin | ExtensionKind::Platform => return Ok(None),
         ExtensionKind::Stdio => {
@@ -141,25 +205,21 @@ pub fn recipe_service(extension: &Extension, taken: impl Fn(&str) -> bool) -> Re
             let mut env = extension.envs.clone();
             env.extend(extension.env_keys.iter().map(|name| (name.clone(), format!("${{env:{name}}}"))));
             if let Some(name) = env.keys().find(|name| LOADERS.contains(&name.as_str())) {
-                return Err(format!("it sets {name}, which makes a program load code that the recipe does not show"));
+                return Err(SessionServiceError::Loader { variable: name.clone() });
             }
-            let command = command.ok_or("it has no `cmd`")?;
+            let command = command.ok_or(SessionServiceError::MissingField("cmd"))?;
             Transport::Stdio(StdioTransport { command, args: extension.args.clone(), env, cwd: None })
         }
         ExtensionKind::StreamableHttp => {
-            let url = extension.uri.clone().ok_or("it has no `uri`")?;
+            let url = extension.uri.clone().ok_or(SessionServiceError::MissingField("uri"))?;
             if !["http://", "https://", "${env:", "{{"].iter().any(|start| url.starts_with(start)) {
-                return Err(format!("its `uri` is \"{url}\", which begins with neither http:// nor https://"));
+                return Err(SessionServiceError::Uri { uri: url });
             }
             Transport::Http(HttpTransport { url, headers: extension.headers.clone() })
         }
-        ExtensionKind::Sse => {
-            return Err(
-                "the old HTTP+SSE transport is not spoken; use the server's `streamable_http` address".to_owned()
-            );
-        }
+        ExtensionKind::Sse => return Err(SessionServiceError::OldTransport),
         ExtensionKind::Frontend | ExtensionKind::InlinePython => {
-            return Err(format!("extensions of type {} are goose's own", extension.kind.as_str()));
+            return Err(SessionServiceError::GooseOnly(extension.kind));
         }
     };
     let title = extension.display_name.clone().unwrap_or_else(|| extension.name.clone());
@@ -192,13 +252,13 @@ pub fn session_service(
 }
 
 /// Converts a name to a valid service name, with `prefix` if it is taken. Fails if both are taken.
-fn free_name(name: &str, prefix: &str, taken: impl Fn(&str) -> bool) -> Result<ServiceName, String> {
-    let mut free = service_name(name).map_err(McpServerError::message)?;
+fn free_name(name: &str, prefix: &str, taken: impl Fn(&str) -> bool) -> Result<ServiceName, SessionServiceError> {
+    let mut free = service_name(name)?;
     if taken(free.as_str()) {
-        free = service_name(&format!("{prefix}-{name}")).map_err(McpServerError::message)?;
+        free = service_name(&format!("{prefix}-{name}"))?;
     }
     if taken(free.as_str()) {
-        return Err(format!("there is another service of the name `{free}`; rename it"));
+        return Err(SessionServiceError::NameTaken(free));
     }
     Ok(free)
 }
@@ -216,7 +276,7 @@ fn session_entry(manifest: ServiceManifest, origin: &str) -> ServiceEntry {
 }
 
 /// Converts `GitHub Tools` to `github-tools`. Fails if the result is not a valid name.
-pub(super) fn service_name(name: &str) -> Result<ServiceName, McpServerError> {
+pub(super) fn service_name(name: &str) -> Result<ServiceName, ServiceNameError> {
     let words: Vec<String> = name
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .flat_map(|word| word.split('_'))
@@ -225,12 +285,7 @@ pub(super) fn service_name(name: &str) -> Result<ServiceName, McpServerError> {
         .collect();
     let clean = words.join("-");
     let fits = clean.len() <= 32 && clean.starts_with(|c: char| c.is_ascii_lowercase());
-    if fits {
-        Ok(ServiceName::new(clean))
-    } else {
-        let help = "rename it: a letter first, then at most 31 letters, digits and -";
-        Err(McpServerError("its name cannot be made one that a manifest can hold".to_owned(), help))
-    }
+    if fits { Ok(ServiceName::new(clean)) } else { Err(ServiceNameError) }
 }
 
 /// Converts `${NAME}`, the form of these files, to `${env:NAME}`, the form of manifests.
@@ -238,19 +293,19 @@ fn variables(text: &str) -> String {
     text.replace("${env:", "${").replace("${", "${env:")
 }
 
-fn strings(value: Option<&Value>) -> Result<Vec<String>, String> {
+fn strings(value: Option<&Value>) -> Result<Vec<String>, ServerFieldError> {
     let Some(value) = value else { return Ok(Vec::new()) };
-    let items = value.as_array().ok_or("`args` is not a list")?;
-    items.iter().map(|item| item.as_str().map(variables).ok_or("an entry of `args` is not text".to_owned())).collect()
+    let items = value.as_array().ok_or(ServerFieldError::ArgsNotList)?;
+    items.iter().map(|item| item.as_str().map(variables).ok_or(ServerFieldError::ArgumentNotText)).collect()
 }
 
-fn map(value: Option<&Value>) -> Result<BTreeMap<String, String>, String> {
+fn map(value: Option<&Value>) -> Result<BTreeMap<String, String>, ServerFieldError> {
     let Some(value) = value else { return Ok(BTreeMap::new()) };
-    let entries = value.as_object().ok_or("`env` or `headers` is not a mapping")?;
+    let entries = value.as_object().ok_or(ServerFieldError::NotMapping)?;
     entries
         .iter()
         .map(|(key, value)| {
-            let value = value.as_str().ok_or_else(|| format!("the value of `{key}` is not text"))?;
+            let value = value.as_str().ok_or_else(|| ServerFieldError::ValueNotText { key: key.clone() })?;
             Ok((key.clone(), variables(value)))
         })
         .collect()

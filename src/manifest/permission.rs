@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::yaml::{self, SourceFile};
+use crate::diagnostic::Diagnostic;
 
 /// A permission rule: the calls it matches, and its effect on them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -55,43 +56,57 @@ impl RuleEffect {
 
 const FORM: &str = "write `TOOL`, `TOOL: {ARGUMENT: \"PATTERN\"}`, or `host: \"HOST\"`";
 
+/// Why a text is not a permission rule. Each message ends with the correct form.
+#[derive(Debug, thiserror::Error)]
+pub enum RuleTextError {
+    #[error("{}; {FORM}", .0.problem)]
+    Yaml(Box<Diagnostic>),
+    #[error("it is not a rule; {FORM}")]
+    NotARule,
+    #[error("`{tool}` is not the name of a tool; {FORM}")]
+    ToolName { tool: String },
+    #[error("the arguments are no mapping; {FORM}")]
+    Arguments,
+    #[error("the pattern for `{argument}` must be text; {FORM}")]
+    Pattern { argument: String },
+}
+
 /// The prefix of a host rule in its text form.
 const HOST: &str = "host:";
 
 impl PermissionRule {
     /// Parses `developer__shell: {command: "git status*"}`, a tool alone, or a host rule. Fails with the problem and
     /// the correct form.
-    pub fn from_text(text: &str, then: RuleEffect) -> Result<Self, String> {
+    pub fn from_text(text: &str, then: RuleEffect) -> Result<Self, RuleTextError> {
         // Not parsed as YAML, where `host: *.example.com` would be an alias.
         if let Some(host) = text.trim().strip_prefix(HOST).map(str::trim).filter(|host| !host.starts_with('{')) {
             let quoted = |mark| host.strip_prefix(mark).and_then(|host: &str| host.strip_suffix(mark));
             let host = quoted('"').or_else(|| quoted('\'')).unwrap_or(host);
             return Ok(Self { host: Some(host.to_owned()), then, ..Self::default() });
         }
-        let value =
-            yaml::parse(&SourceFile::new("rule", text)).map_err(|found| format!("{}; {FORM}", found.problem))?;
+        let value = yaml::parse(&SourceFile::new("rule", text)).map_err(RuleTextError::Yaml)?;
         let (tool, arguments) = match value {
             Value::String(tool) => (tool, BTreeMap::new()),
             Value::Object(object) if object.len() == 1 => {
-                let (tool, arguments) = object.into_iter().next().ok_or(FORM)?;
+                let (tool, arguments) = object.into_iter().next().ok_or(RuleTextError::NotARule)?;
                 (tool, patterns(arguments)?)
             }
-            _ => return Err(format!("it is not a rule; {FORM}")),
+            _ => return Err(RuleTextError::NotARule),
         };
         let legal = |c: char| c.is_ascii_alphanumeric() || "_*/-".contains(c);
         if tool.is_empty() || !tool.chars().all(legal) {
-            return Err(format!("`{tool}` is not the name of a tool; {FORM}"));
+            return Err(RuleTextError::ToolName { tool });
         }
         Ok(Self { tool: Some(tool), host: None, arguments, project: None, then })
     }
 }
 
-fn patterns(arguments: Value) -> Result<BTreeMap<String, String>, String> {
-    let Value::Object(arguments) = arguments else { return Err(format!("the arguments are no mapping; {FORM}")) };
+fn patterns(arguments: Value) -> Result<BTreeMap<String, String>, RuleTextError> {
+    let Value::Object(arguments) = arguments else { return Err(RuleTextError::Arguments) };
     let pattern = |(name, value): (String, Value)| match value {
         Value::String(text) => Ok((name, text)),
         Value::Number(_) | Value::Bool(_) => Ok((name, value.to_string())),
-        _ => Err(format!("the pattern for `{name}` must be text; {FORM}")),
+        _ => Err(RuleTextError::Pattern { argument: name }),
     };
     arguments.into_iter().map(pattern).collect()
 }
@@ -141,7 +156,7 @@ mod tests {
     fn what_is_no_rule_is_told_with_the_form() {
         for text in ["", "[a]", "a b", "shell: ls", "a: {b: [c]}", "{a: {}, b: {}}", "x: {"] {
             let problem = PermissionRule::from_text(text, RuleEffect::Allow).expect_err(text);
-            assert!(problem.contains("write `TOOL`"), "{text}: {problem}");
+            assert!(problem.to_string().ends_with(FORM), "{text}: {problem}");
         }
     }
 }

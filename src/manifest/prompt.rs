@@ -30,23 +30,26 @@ pub struct PromptValues<'a> {
     pub delegates: &'a str,
 }
 
+/// A prompt file that cannot be rendered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}{}: {}", .source.line.map(|line| format!(":{line}")).unwrap_or_default(), .source.reason)]
+pub struct PromptFileError {
+    pub file: String,
+    pub source: TemplateError,
+}
+
 /// Renders a text with custom variables under the same limits. Fails if it uses a variable without a value.
-pub fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<String, String> {
-    let filled = Template::parse("<string>", text).and_then(|it| it.render(values_of(values)));
-    filled.map_err(|TemplateError { line, reason, .. }| {
-        line.map_or_else(|| reason.clone(), |line| format!("line {line}: {reason}"))
-    })
+pub fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<String, TemplateError> {
+    Template::parse("<string>", text).and_then(|template| template.render(values_of(values)))
 }
 
 fn values_of(values: &BTreeMap<String, String>) -> minijinja::Value {
     minijinja::Value::from_pairs(values.iter().map(|(name, value)| (name.clone(), value.clone())))
 }
 
-/// Returns the variables that a text uses and does not set itself, sorted. Fails with the line and the reason if it is
-/// not a template.
-pub fn variables_of(text: &str) -> Result<Vec<String>, (Option<usize>, String)> {
-    let used = Template::parse("<string>", text).and_then(|template| template.variables());
-    used.map_err(|error| (error.line, error.reason))
+/// Returns the variables that a text uses and does not set itself, sorted. Fails if it is not a template.
+pub fn variables_of(text: &str) -> Result<Vec<String>, TemplateError> {
+    Template::parse("<string>", text).and_then(|template| template.variables())
 }
 
 /// Whether a check may render a prompt with placeholder values, to find errors that only rendering shows.
@@ -59,14 +62,11 @@ pub enum Rendering {
 
 impl Prompt {
     /// Renders the prompt with these values.
-    pub fn fill_in(&self, values: &PromptValues<'_>) -> Result<String, String> {
+    pub fn fill_in(&self, values: &PromptValues<'_>) -> Result<String, PromptFileError> {
         let PromptValues { agent, mode, cwd, date, os, delegates } = *values;
         let values = minijinja::context! { agent, mode, cwd, date, os, delegates };
         let filled = Template::parse(&self.file, &self.text).and_then(|template| template.render(values));
-        filled.map_err(|TemplateError { line, reason, .. }| {
-            let line = line.map(|line| format!(":{line}")).unwrap_or_default();
-            format!("{}{line}: {reason}", self.file)
-        })
+        filled.map_err(|source| PromptFileError { file: self.file.clone(), source })
     }
 
     /// Returns every reason why this prompt cannot be rendered.

@@ -53,10 +53,10 @@ const FILTERS: [&str; 21] = [
 
 /// The reason why a text cannot be used as a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub(super) struct TemplateError {
-    pub(super) line: Option<usize>,
-    pub(super) reason: String,
+#[error("{}{reason}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
+pub struct TemplateError {
+    pub line: Option<usize>,
+    pub reason: String,
     pub(super) kind: TemplateProblem,
 }
 

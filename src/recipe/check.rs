@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::Recipe;
 use super::response::ResponseSchema;
-use super::values::{FOLDER, fits};
+use super::values::{FOLDER, ValueError, fits};
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::nearest;
-use crate::manifest::{self, DocumentPath, ExtensionKind, InputType, RecipeParameter, Requirement};
+use crate::manifest::{self, DocumentPath, ExtensionKind, InputType, RecipeParameter, Requirement, TemplateError};
 
 pub(super) fn check(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let before = found.len();
@@ -94,7 +94,7 @@ fn parameter(recipe: &Recipe, index: usize, found: &mut Vec<Diagnostic>) {
 }
 
 /// Checks a default; an optional parameter may be empty.
-fn fits_or_empty(parameter: &RecipeParameter, text: &str) -> Result<(), String> {
+fn fits_or_empty(parameter: &RecipeParameter, text: &str) -> Result<(), ValueError> {
     if text.is_empty() && parameter.requirement == Requirement::Optional { Ok(()) } else { fits(parameter, text) }
 }
 
@@ -105,7 +105,7 @@ fn templates(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     for (at, text) in recipe.templates() {
         match manifest::variables_of(text) {
             Ok(names) => used.extend(names),
-            Err((line, reason)) => {
+            Err(TemplateError { line, reason, .. }) => {
                 unread = true;
                 let line = line.filter(|_| text.contains('\n')).map(|line| format!(" at its line {line}"));
                 let problem = format!("`{at}` cannot be filled in{}: {reason}", line.unwrap_or_default());

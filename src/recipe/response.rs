@@ -2,7 +2,18 @@
 
 use serde_json::{Map, Value};
 
-use crate::manifest::SchemaValidator;
+use crate::manifest::{SchemaError, SchemaValidator, ValidationFailure};
+
+/// Why an answer cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    #[error("it is no JSON: {0}")]
+    NotJson(#[source] serde_json::Error),
+    #[error(transparent)]
+    Validation(#[from] ValidationFailure),
+    #[error("{}", .0.join("; "))]
+    Mismatch(Vec<String>),
+}
 
 /// The schema that an answer must match.
 #[derive(Debug, Clone)]
@@ -12,8 +23,8 @@ pub struct ResponseSchema {
 }
 
 impl ResponseSchema {
-    pub fn new(schema: &Map<String, Value>) -> Result<Self, String> {
-        let validator = SchemaValidator::new(schema).map_err(|error| error.to_string())?;
+    pub fn new(schema: &Map<String, Value>) -> Result<Self, SchemaError> {
+        let validator = SchemaValidator::new(schema)?;
         let schema = Value::Object(schema.clone());
         Ok(Self { schema, validator })
     }
@@ -28,10 +39,10 @@ impl ResponseSchema {
     }
 
     /// Parses an answer, or returns its problems. Blocks briefly.
-    pub fn read(&self, answer: &str) -> Result<Value, String> {
-        let value: Value = serde_json::from_str(bare(answer)).map_err(|error| format!("it is no JSON: {error}"))?;
-        let wrong = self.validator.validate(value.clone()).map_err(|failure| failure.to_string())?;
-        if wrong.is_empty() { Ok(value) } else { Err(wrong.join("; ")) }
+    pub fn read(&self, answer: &str) -> Result<Value, AnswerError> {
+        let value: Value = serde_json::from_str(bare(answer)).map_err(AnswerError::NotJson)?;
+        let wrong = self.validator.validate(value.clone())?;
+        if wrong.is_empty() { Ok(value) } else { Err(AnswerError::Mismatch(wrong)) }
     }
 }
 
@@ -48,7 +59,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn form(schema: &Value) -> Result<ResponseSchema, String> {
+    fn form(schema: &Value) -> Result<ResponseSchema, SchemaError> {
         ResponseSchema::new(schema.as_object().unwrap())
     }
 
@@ -57,10 +68,10 @@ mod tests {
         let form =
             form(&json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}})).unwrap();
         for answer in ["{\"n\": 1}", "  {\"n\": 1}\n", "```json\n{\"n\": 1}\n```", "```\n{\"n\": 1}\n```"] {
-            assert_eq!(form.read(answer), Ok(json!({"n": 1})), "{answer}");
+            assert_eq!(form.read(answer).unwrap(), json!({"n": 1}), "{answer}");
         }
-        assert!(form.read("It is 1.").unwrap_err().starts_with("it is no JSON: "));
-        assert_eq!(form.read("{\"n\": \"x\"}").unwrap_err(), "/n: \"x\" is not of type \"integer\"");
+        assert!(matches!(form.read("It is 1."), Err(AnswerError::NotJson(_))));
+        assert_eq!(form.read("{\"n\": \"x\"}").unwrap_err().to_string(), "/n: \"x\" is not of type \"integer\"");
     }
 
     #[test]
@@ -73,6 +84,6 @@ mod tests {
             definitions[format!("d{nth}")] = json!({"allOf": [next.clone(), next]});
         }
         let error = form(&json!({"$defs": definitions, "$ref": "#/$defs/d0"})).expect_err("two to the power of 30");
-        assert_eq!(error, "it is too large when its references are followed: more than 10000 steps");
+        assert_eq!(error.to_string(), "it is too large when its references are followed: more than 10000 steps");
     }
 }

@@ -16,6 +16,51 @@ pub const FOLDER: &str = "recipe_dir";
 /// parts.
 const MAX_FILE: u64 = 256 * 1024;
 
+/// Why the value of a parameter cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ValueError {
+    #[error("\"{}\" is no number", shorten(.0))]
+    NotNumber(String),
+    #[error("\"{}\" is neither true nor false", shorten(.0))]
+    NotBoolean(String),
+    #[error("\"{}\" is no date as 2026-01-31", shorten(.0))]
+    NotDate(String),
+    #[error("\"{}\" is none of its options: {}", shorten(.value), .options.join(", "))]
+    NotOption { value: String, options: Vec<String> },
+    #[error("no file is named")]
+    NoFile,
+    #[error("{name} cannot be read: {source}")]
+    Unreadable { name: String, source: std::io::Error },
+    #[error("{name} is no regular file")]
+    NotRegularFile { name: String },
+    #[error("{name} is larger than {MAX_FILE} bytes; let the agent read it itself")]
+    TooLarge { name: String },
+    #[error("{name} is no text")]
+    NotText { name: String },
+    #[error("{name} is outside the working directory")]
+    Outside { name: String },
+}
+
+/// A problem with the values that a user or a recipe gives.
+#[derive(Debug, thiserror::Error)]
+pub enum ParameterError {
+    #[error("`{key}` is no parameter of the recipe{}", suggest(.near.as_deref()))]
+    Unknown { key: String, near: Option<String> },
+    #[error("the parameter `{key}` is missing: {description}")]
+    Missing { key: String, description: String },
+    #[error("the parameter `{key}` does not fit: {source}")]
+    Value { key: String, source: ValueError },
+}
+
+fn suggest(near: Option<&str>) -> String {
+    near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default()
+}
+
+/// Returns the start of a value, for messages.
+fn shorten(value: &str) -> String {
+    value.chars().take(60).collect()
+}
+
 impl Recipe {
     /// Returns the parameters that need a value and have none. If `asking`, includes those that prompt the user despite
     /// a default.
@@ -34,16 +79,17 @@ impl Recipe {
     pub fn values(
         &self,
         given: &BTreeMap<String, String>,
-        read: impl Fn(&str) -> Result<String, String>,
-    ) -> Result<BTreeMap<String, String>, Vec<String>> {
+        read: impl Fn(&str) -> Result<String, ValueError>,
+    ) -> Result<BTreeMap<String, String>, Vec<ParameterError>> {
         let mut wrong = Vec::new();
         let known = || self.file.parameters.iter().map(|parameter| parameter.key.0.as_str());
         for key in given.keys().filter(|key| !known().any(|known| known == *key)) {
-            let near = nearest(key, known()).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            wrong.push(format!("`{key}` is no parameter of the recipe{near}"));
+            let near = nearest(key, known()).map(str::to_owned);
+            wrong.push(ParameterError::Unknown { key: key.clone(), near });
         }
         for parameter in self.missing(given, false) {
-            wrong.push(format!("the parameter `{}` is missing: {}", parameter.key.0, parameter.description));
+            let (key, description) = (parameter.key.0.clone(), parameter.description.clone());
+            wrong.push(ParameterError::Missing { key, description });
         }
         let mut values = BTreeMap::from([(FOLDER.to_owned(), self.folder().display().to_string())]);
         for parameter in &self.file.parameters {
@@ -58,7 +104,7 @@ impl Recipe {
             });
             match value {
                 Ok(value) => drop(values.insert(key.clone(), value)),
-                Err(reason) => wrong.push(format!("the parameter `{key}` does not fit: {reason}")),
+                Err(source) => wrong.push(ParameterError::Value { key: key.clone(), source }),
             }
         }
         if wrong.is_empty() { Ok(values) } else { Err(wrong) }
@@ -66,24 +112,23 @@ impl Recipe {
 }
 
 /// Checks that a value matches the type of the parameter.
-pub(super) fn fits(parameter: &RecipeParameter, text: &str) -> Result<(), String> {
-    let wrong = |what: &str| Err(format!("\"{}\" is {what}", text.chars().take(60).collect::<String>()));
+pub(super) fn fits(parameter: &RecipeParameter, text: &str) -> Result<(), ValueError> {
     match parameter.input_type {
         InputType::String => Ok(()),
         InputType::Number if text.trim().parse::<f64>().is_ok_and(f64::is_finite) => Ok(()),
-        InputType::Number => wrong("no number"),
+        InputType::Number => Err(ValueError::NotNumber(text.to_owned())),
         InputType::Boolean if ["true", "false"].contains(&text) => Ok(()),
-        InputType::Boolean => wrong("neither true nor false"),
+        InputType::Boolean => Err(ValueError::NotBoolean(text.to_owned())),
         InputType::Date if is_date(text) => Ok(()),
-        InputType::Date => wrong("no date as 2026-01-31"),
-        InputType::File if text.trim().is_empty() => Err("no file is named".to_owned()),
+        InputType::Date => Err(ValueError::NotDate(text.to_owned())),
+        InputType::File if text.trim().is_empty() => Err(ValueError::NoFile),
         InputType::File => Ok(()),
         InputType::Select => {
             let options: Vec<_> = parameter.options.iter().map(Scalar::text).collect();
             if options.iter().any(|option| option == text) {
                 return Ok(());
             }
-            wrong(&format!("none of its options: {}", options.join(", ")))
+            Err(ValueError::NotOption { value: text.to_owned(), options })
         }
     }
 }
@@ -106,27 +151,29 @@ fn is_date(text: &str) -> bool {
 }
 
 /// Reads a file that the user named, relative to `cwd`. Fails if it is not a regular file, too large or not UTF-8.
-pub fn file_named(name: &str, cwd: &Path) -> Result<String, String> {
+pub fn file_named(name: &str, cwd: &Path) -> Result<String, ValueError> {
     let path = cwd.join(name);
-    let cannot = |error: &std::io::Error| format!("{name} cannot be read: {error}");
+    let owned = || name.to_owned();
+    let unreadable = |source| ValueError::Unreadable { name: owned(), source };
     // Reading a pipe or a device could block forever.
-    if !fs::metadata(&path).map_err(|error| cannot(&error))?.is_file() {
-        return Err(format!("{name} is no regular file"));
+    if !fs::metadata(&path).map_err(unreadable)?.is_file() {
+        return Err(ValueError::NotRegularFile { name: owned() });
     }
     let mut bytes = Vec::new();
-    let file = fs::File::open(&path).map_err(|error| cannot(&error))?;
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+    let file = fs::File::open(&path).map_err(unreadable)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(format!("{name} is larger than {MAX_FILE} bytes; let the agent read it itself"));
+        return Err(ValueError::TooLarge { name: owned() });
     }
-    String::from_utf8(bytes).map_err(|_| format!("{name} is no text"))
+    String::from_utf8(bytes).map_err(|_| ValueError::NotText { name: owned() })
 }
 
 /// Reads a file that the user did not choose; it must be below `cwd`, with links resolved.
-pub fn file_below(name: &str, cwd: &Path) -> Result<String, String> {
-    let real = fs::canonicalize(cwd.join(name)).map_err(|error| format!("{name} cannot be read: {error}"))?;
+pub fn file_below(name: &str, cwd: &Path) -> Result<String, ValueError> {
+    let unreadable = |source| ValueError::Unreadable { name: name.to_owned(), source };
+    let real = fs::canonicalize(cwd.join(name)).map_err(unreadable)?;
     if !fs::canonicalize(cwd).is_ok_and(|cwd| real.starts_with(cwd)) {
-        return Err(format!("{name} is outside the working directory"));
+        return Err(ValueError::Outside { name: name.to_owned() });
     }
     file_named(&real.to_string_lossy(), cwd)
 }
@@ -169,11 +216,11 @@ mod tests {
         fs::write(folder.path().join("secret"), "s").unwrap();
         fs::write(cwd.join("notes"), "n").unwrap();
         std::os::unix::fs::symlink("../secret", cwd.join("link")).unwrap();
-        assert_eq!(file_below("notes", &cwd).as_deref(), Ok("n"));
+        assert_eq!(file_below("notes", &cwd).unwrap(), "n");
         for name in ["../secret", "link", "/etc/passwd", "gone"] {
             assert!(file_below(name, &cwd).is_err(), "{name}");
         }
-        assert_eq!(file_named("../secret", &cwd).as_deref(), Ok("s"), "a user may name any file");
+        assert_eq!(file_named("../secret", &cwd).unwrap(), "s", "a user may name any file");
     }
 
     #[test]
@@ -181,7 +228,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("large"), vec![b'x'; 256 * 1024 + 1]).unwrap();
         fs::write(folder.path().join("binary"), [0xff, 0xfe]).unwrap();
-        assert!(file_named("large", folder.path()).unwrap_err().contains("larger than 262144 bytes"));
-        assert!(file_named("binary", folder.path()).unwrap_err().contains("no text"));
+        assert!(matches!(file_named("large", folder.path()), Err(ValueError::TooLarge { .. })));
+        assert!(matches!(file_named("binary", folder.path()), Err(ValueError::NotText { .. })));
     }
 }

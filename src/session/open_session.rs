@@ -17,7 +17,7 @@ use crate::conversation::{Message, Role, Usage};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{ApprovalLevel, ServiceEntry};
+use crate::manifest::{ApprovalLevel, PromptFileError, ServiceEntry};
 use crate::store::{SessionChange, StoreError, StoredSession, UsageTotals};
 use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts, is_hidden};
 
@@ -56,7 +56,7 @@ pub enum PromptError {
     #[error(transparent)]
     Model(#[from] LlmError),
     #[error("the prompt of the mode cannot be filled in: {0}")]
-    Prompt(String),
+    Prompt(#[source] PromptFileError),
     #[error("the history was not compacted: {0}")]
     NotCompacted(String),
     #[error("what happened could not be stored: {0}")]

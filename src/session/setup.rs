@@ -14,7 +14,7 @@ use crate::clock;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, ServiceName};
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptValues};
+use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptFileError, PromptValues};
 use crate::tool::SessionContext;
 
 /// The settings of a session and their binding, which is made when it is first needed.
@@ -175,7 +175,7 @@ impl SessionSetup {
         binding: &Binding,
         prompt: &str,
         os: &str,
-    ) -> Result<Option<Arc<str>>, String> {
+    ) -> Result<Option<Arc<str>>, PromptFileError> {
         let has_prompt = |(entry, _): (&crate::manifest::ModeEntry, _)| entry.prompt.is_some();
         if !self.host.broker.plan().mode(&self.choice.mode).is_some_and(has_prompt) {
             return Ok(None);
@@ -185,7 +185,7 @@ impl SessionSetup {
 
     /// Returns the system prompt. It is made once for a mode, with the memories that match the first prompt. Fails if
     /// the mode's prompt cannot be filled in.
-    pub(super) async fn system(&self, binding: &Binding, prompt: &str, os: &str) -> Result<Arc<str>, String> {
+    pub(super) async fn system(&self, binding: &Binding, prompt: &str, os: &str) -> Result<Arc<str>, PromptFileError> {
         let make = async || {
             let plan = self.host.broker.plan();
             let mode_prompt = plan.mode(&self.choice.mode).and_then(|(entry, _)| entry.prompt.as_ref());

@@ -15,7 +15,7 @@ use crate::conversation::{Content, Usage};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{RecipeFile, Retry};
-use crate::recipe::ResponseSchema;
+use crate::recipe::{RecipeError, ResponseSchema};
 use crate::session::Session;
 use crate::tool::{CallContext, ToolOutcome};
 
@@ -70,7 +70,7 @@ pub(super) struct FilledRecipe {
 }
 
 impl FilledRecipe {
-    pub(super) fn new(file: RecipeFile) -> Result<Self, String> {
+    pub(super) fn new(file: RecipeFile) -> Result<Self, RecipeError> {
         let form = file.response.as_ref().map(|response| ResponseSchema::new(&response.json_schema)).transpose()?;
         Ok(Self { file, form })
     }
@@ -153,7 +153,7 @@ impl FilledRecipe {
             // Use a blocking thread: an answer can be crafted so that validation takes long.
             let (form, answer) = (form.clone(), done.live.last_answer());
             let read = tokio::task::spawn_blocking(move || form.read(&answer)).await;
-            let reason = match read.unwrap_or_else(|error| Err(error.to_string())) {
+            let reason = match read.map_err(anyhow::Error::from).and_then(|read| Ok(read?)) {
                 Ok(value) => {
                     done.structured = Some(value);
                     break;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use anyhow::{Context as _, anyhow, bail};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -211,41 +212,44 @@ impl SubRecipes {
         arguments: &Map<String, Value>,
         context: &CallContext,
         around: &RunContext,
-    ) -> Result<ToolOutcome, String> {
+    ) -> anyhow::Result<ToolOutcome> {
         let part = &self.all[self.part().subs[index]];
-        let (above, live) = context.session.state::<ActiveRecipe>().get().ok_or("its recipe is not known")?;
+        let (above, live) = context.session.state::<ActiveRecipe>().get().context("its recipe is not known")?;
         let mut given: BTreeMap<_, _> =
             above.sub_recipes[index].values.iter().map(|(key, value)| (key.clone(), value.text())).collect();
         for (key, value) in arguments {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             if given.insert(key.clone(), text).is_some() {
-                return Err(format!("`{key}` is decided by the recipe"));
+                bail!("`{key}` is decided by the recipe");
             }
         }
         // Limit files to the session's folder: a model must not reach files that its file tools cannot.
         let values = part.recipe.values(&given, |name| file_below(name, &context.session.cwd));
-        let values = values.map_err(|wrong| wrong.join("; "))?;
+        let values = values.map_err(|wrong| {
+            let wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+            anyhow!(wrong.join("; "))
+        })?;
         let ready = part.recipe.fill(&values).and_then(FilledRecipe::new)?;
         let stage = SubRecipeStage { part, around, above: live, context };
-        let live = stage.open().await.map_err(|failure| failure.problem())?;
+        let live = stage.open().await.map_err(|failure| anyhow!(failure.problem()))?;
         let done = ready.run(live, ready.prompt(Vec::new()), &part.service_names(), &stage).await;
-        outcome(done.map_err(|failure| failure.problem())?)
+        outcome(done.map_err(|failure| anyhow!(failure.problem()))?)
     }
 }
 
-fn outcome(done: RecipeOutcome) -> Result<ToolOutcome, String> {
+fn outcome(done: RecipeOutcome) -> anyhow::Result<ToolOutcome> {
     if let Some(failure) = done.failed {
-        return Err(failure.problem());
+        bail!(failure.problem());
     }
     match done.end.ending {
         StopReason::EndTurn | StopReason::MaxTokens => {
             let text = done.structured.as_ref().map_or_else(|| done.live.last_answer(), Value::to_string);
             Ok(ToolOutcome { structured: done.structured, ..ToolOutcome::text(text) })
         }
-        StopReason::Exhausted { why } | StopReason::Failed { why } => Err(why),
-        StopReason::Refusal => Err("the model declined to answer".to_owned()),
-        StopReason::Cancelled => Err("it was cancelled".to_owned()),
-        StopReason::CallRefused { tool } => Err(format!("{tool} was refused")),
+        StopReason::Exhausted { why } | StopReason::Failed { why } => bail!(why),
+        StopReason::Refusal => bail!("the model declined to answer"),
+        StopReason::Cancelled => bail!("it was cancelled"),
+        StopReason::CallRefused { tool } => bail!("{tool} was refused"),
     }
 }
 

@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use super::super::mcp_servers::{manifest, service_name};
 use super::super::model::{HttpTransport, ServiceManifest, StdioTransport, Transport};
 use super::super::{ApprovalLevel, ManifestDuration};
-use super::ImportedConfig;
 use super::secrets::ImportedSecrets;
-use super::servers::{SSE, environment, headers, strings};
+use super::servers::{environment, headers, strings};
+use super::{ImportedConfig, SkipReason};
 use crate::ids::ModelRef;
 
 /// goose's provider names, and Skein's.
@@ -57,7 +57,7 @@ pub(super) fn read(config: &Map<String, Value>, secrets: &mut ImportedSecrets, m
         }
         match service(key, inner, secrets, moved) {
             Ok(service) => moved.services.push(service),
-            Err(reason) => moved.skip(key, reason),
+            Err(reason) => moved.skip(key, reason.to_string()),
         }
     }
     let read = ["extensions", "GOOSE_PROVIDER", "GOOSE_MODEL", "GOOSE_MODE"];
@@ -94,13 +94,13 @@ fn service(
     value: &Value,
     secrets: &mut ImportedSecrets,
     moved: &mut ImportedConfig,
-) -> Result<ServiceManifest, String> {
+) -> Result<ServiceManifest, SkipReason> {
     let text = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
     let title = text("name").unwrap_or(key);
-    let name = service_name(key).map_err(|unusable| unusable.message())?;
+    let name = service_name(key)?;
     let transport = match text("type").unwrap_or("stdio") {
         "stdio" => {
-            let command = text("cmd").ok_or("it has no `cmd`")?;
+            let command = text("cmd").ok_or(SkipReason::MissingField("cmd"))?;
             let mut env = environment(name.as_str(), value.get("envs"), secrets, moved)?;
             // goose keeps the values of these in its keyring.
             for variable in
@@ -116,12 +116,12 @@ fn service(
             })
         }
         "streamable_http" => Transport::Http(HttpTransport {
-            url: secrets.address(name.as_str(), text("uri").ok_or("it has no `uri`")?)?,
+            url: secrets.address(name.as_str(), text("uri").ok_or(SkipReason::MissingField("uri"))?)?,
             headers: headers(name.as_str(), value.get("headers"), secrets)?,
         }),
-        "sse" => return Err(SSE.to_owned()),
-        "builtin" | "platform" => return Err(format!("it is part of goose; {}", ours(name.as_str()))),
-        other => return Err(format!("extensions of type {other} are goose's own")),
+        "sse" => return Err(SkipReason::OldTransport),
+        "builtin" | "platform" => return Err(SkipReason::PartOfGoose { instead: ours(name.as_str()) }),
+        other => return Err(SkipReason::GooseOnly { kind: other.to_owned() }),
     };
     if value.get("available_tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty()) {
         moved.skip(format!("available_tools of {key}"), "every tool of it is offered; narrow a mode with groups");

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::SkipReason;
+
 /// Parts of a name that suggest that its value is secret.
 const TELLING: [&str; 13] = [
     "token",
@@ -55,7 +57,13 @@ impl ImportedSecrets {
     }
 
     /// Converts a value of `env` or `headers`. `variable` is the name to use if the value must be replaced.
-    pub(super) fn value(&mut self, service: &str, name: &str, variable: &str, value: &str) -> Result<String, String> {
+    pub(super) fn value(
+        &mut self,
+        service: &str,
+        name: &str,
+        variable: &str,
+        value: &str,
+    ) -> Result<String, SkipReason> {
         let filled = self.placeholders(service, value)?;
         let (scheme, rest) = match filled.split_once(' ') {
             Some((scheme, rest)) if ["bearer", "basic", "token"].contains(&scheme.to_lowercase().as_str()) => {
@@ -71,7 +79,7 @@ impl ImportedSecrets {
     }
 
     /// Converts the arguments of a program, which may contain keys.
-    pub(super) fn arguments(&mut self, service: &str, args: &[String]) -> Result<Vec<String>, String> {
+    pub(super) fn arguments(&mut self, service: &str, args: &[String]) -> Result<Vec<String>, SkipReason> {
         let mut kept: Vec<String> = Vec::new();
         let mut before = String::new();
         for argument in args {
@@ -99,7 +107,7 @@ impl ImportedSecrets {
     }
 
     /// Converts a program, a folder or an argument without a flag. Replaces all of it if any part may be a secret.
-    pub(super) fn text(&mut self, service: &str, what: &str, text: &str) -> Result<String, String> {
+    pub(super) fn text(&mut self, service: &str, what: &str, text: &str) -> Result<String, SkipReason> {
         let filled = self.placeholders(service, text)?;
         let literal = without_placeholders(&filled);
         let secret = has_credentials(&literal) || names_secret(&literal) || literal.split(BORDERS).any(is_key_shaped);
@@ -107,14 +115,14 @@ impl ImportedSecrets {
     }
 
     /// Converts a URL. Replaces user names, query values, fragments and path parts that look like keys.
-    pub(super) fn address(&mut self, service: &str, url: &str) -> Result<String, String> {
+    pub(super) fn address(&mut self, service: &str, url: &str) -> Result<String, SkipReason> {
         let filled = self.placeholders(service, url)?;
         let (scheme, rest) = filled
             .split_once("://")
             .filter(|(scheme, _)| {
                 ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) || scheme.contains('$')
             })
-            .ok_or("its address begins with neither http:// nor https://")?;
+            .ok_or(SkipReason::Address)?;
         let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(rest, fragment)| (rest, Some(fragment)));
         let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
         let (host, path) = path.split_once('/').map_or((path, None), |(host, path)| (host, Some(path)));
@@ -159,11 +167,11 @@ impl ImportedSecrets {
     }
 
     /// Converts the placeholders of these files to Skein's. Fails for one that only an editor can fill in.
-    pub(super) fn placeholders(&mut self, service: &str, text: &str) -> Result<String, String> {
+    pub(super) fn placeholders(&mut self, service: &str, text: &str) -> Result<String, SkipReason> {
         let mut filled = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${") {
-            let (inside, behind) = after.split_once('}').ok_or("a `${` has no closing brace")?;
+            let (inside, behind) = after.split_once('}').ok_or(SkipReason::OpenPlaceholder)?;
             let name = inside.strip_prefix("env:").unwrap_or(inside);
             let name = match name.split_once(":-") {
                 Some((name, _)) => {
@@ -181,9 +189,9 @@ impl ImportedSecrets {
             {
                 self.reference(service, name)
             } else if is_variable(inside) {
-                return Err(format!("it uses ${{{inside}}}, which only its editor can fill in"));
+                return Err(SkipReason::EditorVariable { name: inside.to_owned() });
             } else {
-                return Err("it uses a `${…}` that only its editor can fill in".to_owned());
+                return Err(SkipReason::EditorPlaceholder);
             };
             filled.push_str(before);
             filled.push_str(&ours);

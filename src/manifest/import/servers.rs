@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::super::mcp_servers::{manifest, service_name};
+use super::super::mcp_servers::{ServerFieldError, manifest, service_name};
 use super::super::model::{HttpTransport, LOADERS, ServiceManifest, StdioTransport, Transport};
-use super::ImportedConfig;
 use super::secrets::ImportedSecrets;
-
-/// The reason for skipping a server with a transport that Skein does not support.
-pub(super) const SSE: &str = "the old HTTP+SSE transport is not spoken; use the server's streamable HTTP address";
+use super::{ImportedConfig, SkipReason};
 
 pub(super) fn read(servers: &Map<String, Value>, secrets: &mut ImportedSecrets, moved: &mut ImportedConfig) {
     for (name, server) in servers {
@@ -23,7 +20,7 @@ pub(super) fn read(servers: &Map<String, Value>, secrets: &mut ImportedSecrets, 
         let server = ServerEntry { name, value: server };
         match server.service(secrets, moved) {
             Ok(service) => moved.services.push(service),
-            Err(reason) => moved.skip(name, reason),
+            Err(reason) => moved.skip(name, reason.to_string()),
         }
     }
 }
@@ -39,8 +36,12 @@ impl ServerEntry<'_> {
         self.value.get(key).and_then(Value::as_str)
     }
 
-    fn service(&self, secrets: &mut ImportedSecrets, moved: &mut ImportedConfig) -> Result<ServiceManifest, String> {
-        let name = service_name(self.name).map_err(|unusable| unusable.message())?;
+    fn service(
+        &self,
+        secrets: &mut ImportedSecrets,
+        moved: &mut ImportedConfig,
+    ) -> Result<ServiceManifest, SkipReason> {
+        let name = service_name(self.name)?;
         let (command, from) = match self.value.get("command") {
             // Older versions of Zed have path, args and env below `command`.
             Some(Value::Object(inner)) => (inner.get("path").and_then(Value::as_str), self.value.get("command")),
@@ -56,16 +57,14 @@ impl ServerEntry<'_> {
                 env: environment(name.as_str(), from.get("env"), secrets, moved)?,
                 cwd: self.text("cwd").map(|cwd| secrets.text(name.as_str(), "cwd", cwd)).transpose()?,
             }),
-            (None, Some(_)) if self.text("type") == Some("sse") => return Err(SSE.to_owned()),
+            (None, Some(_)) if self.text("type") == Some("sse") => return Err(SkipReason::OldTransport),
             (None, Some(url)) => Transport::Http(HttpTransport {
                 url: secrets.address(name.as_str(), url)?,
                 headers: headers(name.as_str(), self.value.get("headers"), secrets)?,
             }),
-            (Some(_), Some(_)) => return Err("it has both a command and a url".to_owned()),
-            (None, None) if self.value.get("settings").is_some() => {
-                return Err("it is an extension of Zed, which brings its own program".to_owned());
-            }
-            (None, None) => return Err("it has neither a command nor a url".to_owned()),
+            (Some(_), Some(_)) => return Err(SkipReason::CommandAndUrl),
+            (None, None) if self.value.get("settings").is_some() => return Err(SkipReason::ZedExtension),
+            (None, None) => return Err(SkipReason::NoTransport),
         };
         for (key, reason) in NOT_CARRIED {
             let there = self.value.get(key).is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()));
@@ -88,10 +87,10 @@ const NOT_CARRIED: &[(&str, &str)] = &[
     ("sandboxEnabled", "Skein starts services without a sandbox"),
 ];
 
-pub(super) fn strings(value: Option<&Value>) -> Result<Vec<String>, String> {
+pub(super) fn strings(value: Option<&Value>) -> Result<Vec<String>, ServerFieldError> {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Vec::new()) };
-    let items = value.as_array().ok_or("`args` is not a list")?;
-    items.iter().map(|item| scalar(item).ok_or_else(|| "an entry of `args` is not text".to_owned())).collect()
+    let items = value.as_array().ok_or(ServerFieldError::ArgsNotList)?;
+    items.iter().map(|item| scalar(item).ok_or(ServerFieldError::ArgumentNotText)).collect()
 }
 
 pub(super) fn environment(
@@ -99,7 +98,7 @@ pub(super) fn environment(
     value: Option<&Value>,
     secrets: &mut ImportedSecrets,
     moved: &mut ImportedConfig,
-) -> Result<BTreeMap<String, String>, String> {
+) -> Result<BTreeMap<String, String>, SkipReason> {
     let mut kept = BTreeMap::new();
     for (name, value) in entries(value)? {
         if LOADERS.contains(&name.as_str()) {
@@ -115,7 +114,7 @@ pub(super) fn headers(
     service: &str,
     value: Option<&Value>,
     secrets: &mut ImportedSecrets,
-) -> Result<BTreeMap<String, String>, String> {
+) -> Result<BTreeMap<String, String>, SkipReason> {
     let mut kept = BTreeMap::new();
     for (name, value) in entries(value)? {
         let variable = format!("{service}_{name}");
@@ -124,11 +123,12 @@ pub(super) fn headers(
     Ok(kept)
 }
 
-fn entries(value: Option<&Value>) -> Result<Vec<(String, String)>, String> {
+fn entries(value: Option<&Value>) -> Result<Vec<(String, String)>, ServerFieldError> {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Vec::new()) };
-    let entries = value.as_object().ok_or("`env` or `headers` is not a mapping")?;
+    let entries = value.as_object().ok_or(ServerFieldError::NotMapping)?;
     let text = |(key, value): (&String, &Value)| {
-        scalar(value).map(|value| (key.clone(), value)).ok_or_else(|| format!("the value of `{key}` is not text"))
+        let not_text = || ServerFieldError::ValueNotText { key: key.clone() };
+        scalar(value).map(|value| (key.clone(), value)).ok_or_else(not_text)
     };
     entries.iter().map(text).collect()
 }
