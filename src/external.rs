@@ -37,7 +37,7 @@ use crate::ids::AgentName;
 use crate::llm::Provider;
 use crate::manifest::StdioTransport;
 use crate::process::{ProcessScope, Reaper, minimal_environment};
-use crate::services::{Circuit, Environment, SecretValues, StartPermit, literal_secrets, spawn};
+use crate::services::{Circuit, Environment, LaunchError, SecretValues, StartPermit, literal_secrets, spawn};
 use crate::task::TaskScope;
 use client_methods::GrantedCapabilities;
 use connection::{AgentConnection, RpcError, lock};
@@ -253,9 +253,9 @@ impl Inner {
             StdioTransport { command: program.command, args: program.args, env, cwd: who.runtime.cwd.clone() };
         let secrets = self.secrets(&transport);
         let spawned = spawn(&transport, environment, self.launch.reaper.as_ref());
-        let (group, pipes) = spawned.map_err(|reason| match reason.starts_with("there is no program") {
-            true => format!("{reason}; {}", who.runtime.missing_help()),
-            false => reason,
+        let (group, pipes) = spawned.map_err(|error| match error {
+            LaunchError::NotFound { .. } => format!("{error}; {}", who.runtime.missing_help()),
+            _ => error.to_string(),
         })?;
         let peer = AgentConnection::start(who.name.clone(), group, pipes, secrets, &self.scope);
         let peer = peer.map_err(|error| format!("it cannot be watched: {error}"))?;

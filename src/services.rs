@@ -20,14 +20,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest as _, Sha256};
 
-pub use builtin::{BuiltinContext, BuiltinRegistry, InlineTools};
+pub use builtin::{BuiltinContext, BuiltinError, BuiltinRegistry, InlineTools};
 pub use circuit::{Circuit, StartPermit};
-pub use environment::{Environment, SecretValues, literal_secrets};
+pub use environment::{Environment, MissingVariableError, SecretValues, literal_secrets};
 pub use record::{Cassette, RecordError};
-pub use stdio::{LineReader, spawn};
+pub use stdio::{LaunchError, LineError, LineReader, spawn};
 
 use crate::ids::{RoleName, ServiceName};
-use crate::manifest::{ServiceManifest, ServiceSharing as Sharing, Transport};
+use crate::manifest::{ManifestDuration, ServiceManifest, ServiceSharing as Sharing, Transport};
 use crate::process::{Reaper, minimal_environment};
 use crate::task::TaskScope;
 use crate::tool::{ServiceError, ServiceStatus, SessionContext, ToolService};
@@ -58,6 +58,25 @@ pub struct UserFolders {
     pub config_home: std::path::PathBuf,
     /// Skein's settings folder.
     pub config: std::path::PathBuf,
+}
+
+/// Why a service could not be started.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error(transparent)]
+    Required(#[from] ServiceError),
+    #[error(transparent)]
+    Replay(#[from] record::ReplayError),
+    #[error(transparent)]
+    Builtin(#[from] BuiltinError),
+    #[error("`settings` are for built-in services; give it `env`, `args` or `headers`")]
+    SettingsNotBuiltin,
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("its tools could not be listed: {reason}")]
+    Catalog { reason: String },
+    #[error("it was not ready after {limit}")]
+    Timeout { limit: ManifestDuration },
 }
 
 /// A handle on the pool that is cheap to clone.
@@ -195,17 +214,16 @@ impl Inner {
         let name = manifest.name.clone();
         let client = McpClient::new(name.clone(), secrets.clone(), owner.cloned());
         match &manifest.transport {
-            Transport::Builtin(_) => Err(ConnectError::Failed("it is in this process".to_owned())),
+            Transport::Builtin(_) => Err(ConnectError::InProcess),
             Transport::Stdio(transport) => {
                 let started = stdio::start(transport, environment, self.options.reaper.as_ref());
-                let (wire, stderr, group) = started.map_err(ConnectError::Failed)?;
+                let (wire, stderr, group) = started?;
                 self.scope.spawn(stdio::log(name, stderr, secrets.clone()));
                 let failure = wire.failure();
                 McpConnection::connect(client, wire, era, Some((group, failure)), &self.scope).await
             }
             Transport::Http(transport) => {
-                let wire =
-                    http::start(transport, environment).map_err(|error| ConnectError::Failed(error.to_string()))?;
+                let wire = http::start(transport, environment)?;
                 McpConnection::connect(client, wire, era, None, &self.scope).await
             }
         }
@@ -217,12 +235,12 @@ impl Inner {
         required: &[(RoleName, Lease)],
         owner: Option<&Arc<Owner>>,
         secrets: &SecretValues,
-    ) -> Result<Arc<dyn ServiceConnection>, String> {
+    ) -> Result<Arc<dyn ServiceConnection>, StartError> {
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
-            return cassette.play(&manifest.name);
+            return Ok(cassette.play(&manifest.name)?);
         }
         if manifest.settings.is_some() && !matches!(manifest.transport, Transport::Builtin(_)) {
-            return Err("`settings` are for built-in services; give it `env`, `args` or `headers`".to_owned());
+            return Err(StartError::SettingsNotBuiltin);
         }
         let environment = &self.options.environment;
         let connection: Arc<dyn ServiceConnection> = match &manifest.transport {
@@ -244,13 +262,7 @@ impl Inner {
                     Err(ConnectError::OlderEra) => self.reach(manifest, Era::Handshake, owner, secrets).await,
                     connected => connected,
                 };
-                match connected {
-                    Ok(remote) => Arc::new(remote),
-                    Err(ConnectError::Failed(reason)) => return Err(reason),
-                    Err(ConnectError::OlderEra) => {
-                        return Err("it speaks no version of MCP that skein speaks".to_owned());
-                    }
-                }
+                Arc::new(connected?)
             }
         };
         Ok(match &self.options.cassette {

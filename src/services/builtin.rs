@@ -65,7 +65,25 @@ impl std::fmt::Debug for BuiltinContext {
     }
 }
 
-type Factory = Arc<dyn Fn(&BuiltinContext) -> Result<Arc<dyn ServiceConnection>, String> + Send + Sync>;
+type Factory = Arc<dyn Fn(&BuiltinContext) -> Result<Arc<dyn ServiceConnection>, BuiltinError> + Send + Sync>;
+
+/// An error of the code that creates a service.
+type SetupError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a built-in service could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BuiltinError {
+    #[error("this skein has no built-in service `{name}`")]
+    Unknown { name: String },
+    #[error("its `settings` are wrong: it has no settings, and the manifest gives `{setting}`")]
+    NoSettings { setting: String },
+    #[error("its `settings` are wrong: {0}")]
+    Settings(#[source] SetupError),
+    #[error(transparent)]
+    Setup(SetupError),
+    #[error("{message}")]
+    Panic { message: String },
+}
 
 /// The built-in services by name.
 #[derive(Clone)]
@@ -106,22 +124,31 @@ impl BuiltinRegistry {
         name: &'static str,
         make: impl Fn(&BuiltinContext) -> H + Send + Sync + 'static,
     ) -> Self {
-        self.with_settings(name, move |surroundings| match surroundings.settings.keys().next() {
-            Some(setting) => Err(format!("it has no settings, and the manifest gives `{setting}`")),
+        self.with_handler(name, move |surroundings| match surroundings.settings.keys().next() {
+            Some(setting) => Err(BuiltinError::NoSettings { setting: setting.clone() }),
             None => Ok(make(surroundings)),
         })
     }
 
     /// Adds a service that parses its settings. `make` returns an error that describes what is wrong with them.
     #[must_use]
-    pub fn with_settings<H: ServerHandler>(
+    pub fn with_settings<H: ServerHandler, E: Into<SetupError>>(
+        self,
+        name: &'static str,
+        make: impl Fn(&BuiltinContext) -> Result<H, E> + Send + Sync + 'static,
+    ) -> Self {
+        self.with_handler(name, move |surroundings| {
+            make(surroundings).map_err(|error| BuiltinError::Settings(error.into()))
+        })
+    }
+
+    fn with_handler<H: ServerHandler>(
         mut self,
         name: &'static str,
-        make: impl Fn(&BuiltinContext) -> Result<H, String> + Send + Sync + 'static,
+        make: impl Fn(&BuiltinContext) -> Result<H, BuiltinError> + Send + Sync + 'static,
     ) -> Self {
         let factory: Factory = Arc::new(move |surroundings| {
-            let handler = make(surroundings).map_err(|reason| format!("its `settings` are wrong: {reason}"))?;
-            Ok(Arc::new(BuiltinConnection::new(handler, surroundings.cwd.clone())))
+            Ok(Arc::new(BuiltinConnection::new(make(surroundings)?, surroundings.cwd.clone())))
         });
         self.factories.insert(name, factory);
         self
@@ -129,12 +156,15 @@ impl BuiltinRegistry {
 
     /// Adds a service that answers in this process without being an MCP server.
     #[must_use]
-    pub fn with_tools(
+    pub fn with_tools<E: Into<SetupError>>(
         mut self,
         name: &'static str,
-        make: impl Fn(&BuiltinContext) -> Result<Arc<dyn InlineTools>, String> + Send + Sync + 'static,
+        make: impl Fn(&BuiltinContext) -> Result<Arc<dyn InlineTools>, E> + Send + Sync + 'static,
     ) -> Self {
-        let factory: Factory = Arc::new(move |surroundings| Ok(Arc::new(tools::InlineConnection(make(surroundings)?))));
+        let factory: Factory = Arc::new(move |surroundings| {
+            let tools = make(surroundings).map_err(|error| BuiltinError::Setup(error.into()))?;
+            Ok(Arc::new(tools::InlineConnection(tools)))
+        });
         self.factories.insert(name, factory);
         self
     }
@@ -147,9 +177,10 @@ impl BuiltinRegistry {
         &self,
         name: &str,
         surroundings: &BuiltinContext,
-    ) -> Result<Arc<dyn ServiceConnection>, String> {
-        let factory = self.factories.get(name).ok_or_else(|| format!("this skein has no built-in service `{name}`"))?;
-        catch_unwind(AssertUnwindSafe(|| factory(surroundings))).unwrap_or_else(|panic| Err(panic_text(panic.as_ref())))
+    ) -> Result<Arc<dyn ServiceConnection>, BuiltinError> {
+        let factory = self.factories.get(name).ok_or_else(|| BuiltinError::Unknown { name: name.to_owned() })?;
+        let started = catch_unwind(AssertUnwindSafe(|| factory(surroundings)));
+        started.unwrap_or_else(|panic| Err(BuiltinError::Panic { message: panic_text(panic.as_ref()) }))
     }
 }
 
@@ -336,11 +367,14 @@ mod tests {
             };
             BuiltinRegistry::builtin().start(name, &surroundings).map(|_| "started")
         };
-        assert_eq!(start("fetch", serde_json::json!({"allow_hosts": ["wiki.internal"]})), Ok("started"));
+        assert!(start("fetch", serde_json::json!({"allow_hosts": ["wiki.internal"]})).is_ok());
         let unknown = start("fetch", serde_json::json!({"allowed": []})).unwrap_err();
-        assert!(unknown.starts_with("its `settings` are wrong: unknown field `allowed`"), "{unknown}");
+        assert!(unknown.to_string().starts_with("its `settings` are wrong: unknown field `allowed`"), "{unknown}");
         let none = start("todo", serde_json::json!({"allow_hosts": []})).unwrap_err();
-        assert_eq!(none, "its `settings` are wrong: it has no settings, and the manifest gives `allow_hosts`");
+        assert_eq!(
+            none.to_string(),
+            "its `settings` are wrong: it has no settings, and the manifest gives `allow_hosts`"
+        );
     }
 
     /// What is paid in every request of a mode that binds them. With the developer's tools the three together

@@ -15,7 +15,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::Sse;
 
-use super::environment::Environment;
+use super::environment::{Environment, MissingVariableError};
 use super::replies::{error_for, requests_of};
 use crate::manifest::HttpTransport;
 
@@ -24,21 +24,29 @@ const MAX_REDIRECTS: usize = 10;
 
 /// The reason why an HTTP connection cannot be set up.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct HttpSetupError(String);
+pub(super) enum HttpSetupError {
+    #[error(transparent)]
+    Variable(#[from] MissingVariableError),
+    #[error("`{header}` is not a header name")]
+    HeaderName { header: String },
+    #[error("the value of the header `{header}` is not valid")]
+    HeaderValue { header: String },
+    #[error("no HTTP client can be made: {0}")]
+    Client(#[source] reqwest::Error),
+}
 
 pub(super) fn start(
     transport: &HttpTransport,
     environment: &Environment,
 ) -> Result<StreamableHttpClientTransport<CheckedClient>, HttpSetupError> {
-    let url = environment.fill_in(&transport.url).map_err(HttpSetupError)?;
+    let url = environment.fill_in(&transport.url)?;
     let mut headers = HashMap::new();
     for (name, value) in &transport.headers {
-        let filled = environment.fill_in(value).map_err(HttpSetupError)?;
-        let header = HeaderName::try_from(name.as_str())
-            .map_err(|_| HttpSetupError(format!("`{name}` is not a header name")))?;
-        let mut value = HeaderValue::try_from(filled)
-            .map_err(|_| HttpSetupError(format!("the value of the header `{name}` is not valid")))?;
+        let filled = environment.fill_in(value)?;
+        let header =
+            HeaderName::try_from(name.as_str()).map_err(|_| HttpSetupError::HeaderName { header: name.clone() })?;
+        let mut value =
+            HeaderValue::try_from(filled).map_err(|_| HttpSetupError::HeaderValue { header: name.clone() })?;
         value.set_sensitive(true);
         headers.insert(header, value);
     }
@@ -52,7 +60,7 @@ pub(super) fn start(
         .pool_max_idle_per_host(0)
         .redirect(same_origin())
         .build()
-        .map_err(|error| HttpSetupError(format!("no HTTP client can be made: {error}")))?;
+        .map_err(HttpSetupError::Client)?;
     Ok(StreamableHttpClientTransport::with_client(CheckedClient(client), config))
 }
 

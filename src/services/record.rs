@@ -81,6 +81,18 @@ pub enum RecordError {
     Line { file: String, line: usize, problem: String },
 }
 
+/// Why a service cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReplayError {
+    #[error("the cassette is being recorded")]
+    Recording,
+    #[error(
+        "the recording does not hold it; it holds: {}",
+        if .recorded.is_empty() { "nothing".to_owned() } else { .recorded.join(", ") }
+    )]
+    NotRecorded { recorded: Vec<String> },
+}
+
 /// A cassette that is being recorded or replayed.
 #[derive(Debug, Clone)]
 pub struct Cassette(Arc<CassetteMode>);
@@ -132,15 +144,14 @@ impl Cassette {
     }
 
     /// Returns a connection that replays the recorded service. Fails if the cassette does not contain it.
-    pub(super) fn play(&self, service: &ServiceName) -> Result<Arc<dyn ServiceConnection>, String> {
+    pub(super) fn play(&self, service: &ServiceName) -> Result<Arc<dyn ServiceConnection>, ReplayError> {
         let CassetteMode::Playing(interactions) = &*self.0 else {
-            return Err("the cassette is being recorded".to_owned());
+            return Err(ReplayError::Recording);
         };
         let lines = interactions.get(service).ok_or_else(|| {
-            let mut held: Vec<_> = interactions.keys().map(ServiceName::as_str).collect();
-            held.sort_unstable();
-            let held = if held.is_empty() { "nothing".to_owned() } else { held.join(", ") };
-            format!("the recording does not hold it; it holds: {held}")
+            let mut recorded: Vec<_> = interactions.keys().map(ToString::to_string).collect();
+            recorded.sort_unstable();
+            ReplayError::NotRecorded { recorded }
         })?;
         Ok(Arc::new(CassettePlayer { lines: lines.clone(), played: Mutex::default() }))
     }

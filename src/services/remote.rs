@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::{CallError, ServiceConnection};
 use super::content;
-use super::stdio::WireFailure;
+use super::http::HttpSetupError;
+use super::stdio::{LaunchError, WireFailure};
 use crate::process::ProcessGroup;
 use crate::task::TaskScope;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
@@ -51,11 +52,19 @@ pub(super) enum Era {
 }
 
 /// The reason why a connection failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     /// The server supports discovery but only older versions: the caller must connect again with the handshake.
+    #[error("it speaks no version of MCP that skein speaks")]
     OlderEra,
-    Failed(String),
+    #[error("it is in this process")]
+    InProcess,
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error(transparent)]
+    Http(#[from] HttpSetupError),
+    #[error("{reason}")]
+    Handshake { reason: String },
 }
 
 pub(super) struct McpConnection {
@@ -99,7 +108,7 @@ impl McpConnection {
             Err(ClientInitializeError::NoCompatibleProtocolVersion { .. }) if era == Era::Unknown => {
                 return Err(ConnectError::OlderEra);
             }
-            Err(error) => return Err(ConnectError::Failed(start_failure(&plainly(&error), group).await)),
+            Err(error) => return Err(ConnectError::Handshake { reason: start_failure(&plainly(&error), group).await }),
         };
         let peer = running.peer().clone();
         let instructions = peer.peer_info().and_then(|info| info.instructions.clone());

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::Inner;
 use super::Lease;
+use super::StartError;
 use super::circuit::{Circuit, StartPermit};
 use super::connection::{CallError, ServiceConnection};
 use super::environment::{SecretValues, literal_secrets};
@@ -183,17 +184,17 @@ impl Service {
                 *live = Some(running.clone());
                 Ok(running)
             }
-            Err(reason) => {
-                let reason = self.record_failure(&reason);
+            Err(error) => {
+                let reason = self.record_failure(&error.to_string());
                 Err(ServiceError::NotStarted { service, reason })
             }
         }
     }
 
-    async fn connect(&self, pool: &Inner, pause: Duration) -> Result<RunningInstance, String> {
+    async fn connect(&self, pool: &Inner, pause: Duration) -> Result<RunningInstance, StartError> {
         tokio::time::sleep(pause).await;
         for (_, required) in &self.required {
-            Box::pin(required.start()).await.map_err(|error| error.to_string())?;
+            Box::pin(required.start()).await?;
         }
         let limit = self.manifest.timeouts.start.duration();
         let starting = async {
@@ -206,14 +207,14 @@ impl Service {
                 }
                 Err(error) => {
                     connection.stop().await;
-                    Err(format!("its tools could not be listed: {}", reason_of(&error)))
+                    Err(StartError::Catalog { reason: reason_of(&error) })
                 }
             }
         };
         // On a timeout, dropping the future kills the process.
         match tokio::time::timeout(limit, starting).await {
             Ok(started) => started,
-            Err(_) => Err(format!("it was not ready after {}", self.manifest.timeouts.start)),
+            Err(_) => Err(StartError::Timeout { limit: self.manifest.timeouts.start }),
         }
     }
 

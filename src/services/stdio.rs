@@ -14,7 +14,7 @@ use rmcp::transport::Transport;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 
-use super::environment::{Environment, SecretValues};
+use super::environment::{Environment, MissingVariableError, SecretValues};
 use super::replies::PendingRequests;
 use crate::ids::ServiceName;
 use crate::manifest::{LOADERS, StdioTransport};
@@ -27,15 +27,39 @@ const MAX_LINE: usize = 16 * 1024 * 1024;
 /// Maximum consecutive lines that are not JSON-RPC. Some servers print a greeting or an occasional line on stdout.
 const MAX_GARBAGE: usize = 100;
 
+/// Why a program could not be launched.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error(transparent)]
+    Variable(#[from] MissingVariableError),
+    #[error("`{variable}` may not be set in a manifest: it loads code that the manifest does not show")]
+    Loader { variable: &'static str },
+    #[error("there is no program `{program}` on the PATH")]
+    NotFound { program: String },
+    #[error("`{program}` cannot be run: {source}")]
+    Spawn { program: String, source: std::io::Error },
+    #[error("its standard input is closed")]
+    StdinClosed,
+}
+
+/// Why a line could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error("it sent a line of more than {} MiB", .max / (1024 * 1024))]
+    TooLong { max: usize },
+}
+
 /// Starts the program of a service.
 pub(super) fn start(
     transport: &StdioTransport,
     environment: &Environment,
     reaper: Option<&Reaper>,
-) -> Result<(StdioWire, ChildStderr, ProcessGroup), String> {
+) -> Result<(StdioWire, ChildStderr, ProcessGroup), LaunchError> {
     let (group, pipes) = spawn(transport, environment, reaper)?;
     let Pipes { stdin: Some(stdin), stdout, stderr } = pipes else {
-        return Err("its standard input is closed".to_owned());
+        return Err(LaunchError::StdinClosed);
     };
     Ok((StdioWire::new(stdin, stdout), stderr, group))
 }
@@ -45,7 +69,7 @@ pub fn spawn(
     transport: &StdioTransport,
     environment: &Environment,
     reaper: Option<&Reaper>,
-) -> Result<(ProcessGroup, Pipes), String> {
+) -> Result<(ProcessGroup, Pipes), LaunchError> {
     let mut env = minimal_environment(environment.variables());
     for (name, value) in &transport.env {
         env.insert(OsString::from(name), OsString::from(environment.fill_in(value)?));
@@ -59,18 +83,19 @@ pub fn spawn(
         cwd: transport.cwd.as_deref().map(|cwd| environment.fill_in(cwd).map(Into::into)).transpose()?,
         stdin: Stdin::Piped,
     };
-    ProcessGroup::spawn(&launch, reaper).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => format!("there is no program `{}` on the PATH", transport.command),
-        _ => format!("`{}` cannot be run: {error}", transport.command),
+    ProcessGroup::spawn(&launch, reaper).map_err(|source| {
+        let program = transport.command.clone();
+        match source.kind() {
+            std::io::ErrorKind::NotFound => LaunchError::NotFound { program },
+            _ => LaunchError::Spawn { program, source },
+        }
     })
 }
 
 /// Fails if a variable makes the program load code that its manifest does not show.
-fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), String> {
+fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), LaunchError> {
     match LOADERS.iter().find(|loader| env.keys().any(|name| name == *loader)) {
-        Some(loader) => {
-            Err(format!("`{loader}` may not be set in a manifest: it loads code that the manifest does not show"))
-        }
+        Some(variable) => Err(LaunchError::Loader { variable }),
         None => Ok(()),
     }
 }
@@ -176,8 +201,8 @@ impl Transport<RoleClient> for StdioWire {
             let line = match self.lines.next().await {
                 Ok(Some(line)) => line,
                 Ok(None) => return None,
-                Err(reason) => {
-                    self.failure.set(reason);
+                Err(error) => {
+                    self.failure.set(error.to_string());
                     return None;
                 }
             };
@@ -232,9 +257,9 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
     }
 
     /// Returns the next line without its end; `None` at the end of the stream. Fails if the line is too long.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, LineError> {
         loop {
-            let available = self.reader.fill_buf().await.map_err(|error| error.to_string())?;
+            let available = self.reader.fill_buf().await?;
             if available.is_empty() {
                 return Ok(if self.partial.is_empty() { None } else { Some(std::mem::take(&mut self.partial)) });
             }
@@ -245,7 +270,7 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
             self.partial.extend_from_slice(&available[..taken - usize::from(complete)]);
             self.reader.consume(taken);
             if self.partial.len() > self.max {
-                return Err(format!("it sent a line of more than {} MiB", self.max / (1024 * 1024)));
+                return Err(LineError::TooLong { max: self.max });
             }
             if complete {
                 return Ok(Some(std::mem::take(&mut self.partial)));

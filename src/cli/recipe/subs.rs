@@ -110,8 +110,8 @@ impl RecipeTree {
         registry.with_tools(SERVICE, move |surroundings| {
             let of = surroundings.settings.get(OF).and_then(Value::as_u64);
             let of = of.and_then(|of| usize::try_from(of).ok()).filter(|of| *of < all.len());
-            let of = of.ok_or("its recipe is not known")?;
-            Ok(Arc::new(SubRecipes { all: Arc::clone(&all), around: Arc::clone(&around), of }))
+            let of = of.context("its recipe is not known")?;
+            anyhow::Ok(Arc::new(SubRecipes { all: Arc::clone(&all), around: Arc::clone(&around), of }))
         })
     }
 }

@@ -19,6 +19,11 @@ impl ToolRefusal {
         Self(message.into())
     }
 
+    /// Refuses a call with the message of an error.
+    pub(super) fn of(error: impl std::error::Error) -> Self {
+        Self(error.to_string())
+    }
+
     /// Describes a failed `attempt` on `subject` with the operating system's error and advice for common cases.
     pub(super) fn io(attempt: &str, subject: &str, error: &std::io::Error) -> Self {
         let advice = match error.kind() {

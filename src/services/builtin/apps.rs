@@ -402,7 +402,7 @@ fn origins(network: Vec<String>) -> Result<Vec<NetworkOrigin>, ToolRefusal> {
             "at most {MAX_ORIGINS} origins in `network`; an app that needs more is no small app"
         )));
     }
-    network.into_iter().map(|origin| NetworkOrigin::try_from(origin).map_err(ToolRefusal::new)).collect()
+    network.into_iter().map(|origin| NetworkOrigin::try_from(origin).map_err(ToolRefusal::of)).collect()
 }
 
 fn new_version(version: u32, note: &str) -> Version {

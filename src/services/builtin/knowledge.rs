@@ -4,6 +4,7 @@
 //! Invariant: a loaded item is text with a named origin. Nothing in it is executed, and it grants no permission.
 
 mod skill_files;
+mod file;
 mod find;
 mod item;
 mod recipe;

@@ -31,33 +31,58 @@ impl From<NetworkOrigin> for String {
     }
 }
 
-impl TryFrom<String> for NetworkOrigin {
-    type Error = String;
+/// A text that is not an origin.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no origin for `network`: {problem}")]
+pub(super) struct OriginError {
+    text: String,
+    #[source]
+    problem: OriginProblem,
+}
 
-    fn try_from(text: String) -> Result<Self, String> {
-        let wrong = |why: &str| format!("`{text}` is no origin for `network`: {why}");
-        let url =
-            Url::parse(&text).map_err(|error| wrong(&format!("{error}; write it like `https://api.example.com`")))?;
-        let local = match url.host() {
-            Some(Host::Domain(name)) => name == "localhost",
-            Some(Host::Ipv4(address)) => address.is_loopback(),
-            Some(Host::Ipv6(address)) => address.is_loopback(),
-            None => return Err(wrong("it names no host")),
-        };
-        let secure = matches!(url.scheme(), "https" | "wss");
-        if !(secure || local && matches!(url.scheme(), "http" | "ws")) {
-            return Err(wrong("only `https` and `wss` are allowed, and `http` and `ws` to this machine"));
-        }
-        let plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
-        if !url.host_str().is_some_and(|host| host.chars().all(plain)) {
-            return Err(wrong("name one host, without wildcards"));
-        }
-        let origin = of(&url);
-        if text.trim_end_matches('/') != origin {
-            return Err(wrong(&format!("name the origin alone: `{origin}`")));
-        }
-        Ok(Self(origin))
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum OriginProblem {
+    #[error("{0}; write it like `https://api.example.com`")]
+    Syntax(#[from] url::ParseError),
+    #[error("it names no host")]
+    NoHost,
+    #[error("only `https` and `wss` are allowed, and `http` and `ws` to this machine")]
+    Scheme,
+    #[error("name one host, without wildcards")]
+    Wildcard,
+    #[error("name the origin alone: `{origin}`")]
+    MoreThanOrigin { origin: String },
+}
+
+impl TryFrom<String> for NetworkOrigin {
+    type Error = OriginError;
+
+    fn try_from(text: String) -> Result<Self, OriginError> {
+        parse(&text).map(Self).map_err(|problem| OriginError { text, problem })
     }
+}
+
+fn parse(text: &str) -> Result<String, OriginProblem> {
+    let url = Url::parse(text)?;
+    let local = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => return Err(OriginProblem::NoHost),
+    };
+    let secure = matches!(url.scheme(), "https" | "wss");
+    if !(secure || local && matches!(url.scheme(), "http" | "ws")) {
+        return Err(OriginProblem::Scheme);
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
+    if !url.host_str().is_some_and(|host| host.chars().all(plain)) {
+        return Err(OriginProblem::Wildcard);
+    }
+    let origin = of(&url);
+    if text.trim_end_matches('/') != origin {
+        return Err(OriginProblem::MoreThanOrigin { origin });
+    }
+    Ok(origin)
 }
 
 /// Formats the origin of a URL for a content security policy.
@@ -99,7 +124,7 @@ pub(super) fn address(text: &str, network: &[NetworkOrigin]) -> LinkTarget {
 mod tests {
     use super::*;
 
-    fn origin(text: &str) -> Result<NetworkOrigin, String> {
+    fn origin(text: &str) -> Result<NetworkOrigin, OriginError> {
         NetworkOrigin::try_from(text.to_owned())
     }
 
@@ -121,7 +146,7 @@ mod tests {
             ("https://example.com; script-src *", "no origin"),
             ("data:text/plain,x", "names no host"),
         ] {
-            let said = origin(wrong).unwrap_err();
+            let said = origin(wrong).unwrap_err().to_string();
             assert!(said.contains(why), "{wrong}: {said}");
         }
     }

@@ -48,6 +48,15 @@ pub(super) struct Version {
     pub(super) note: String,
 }
 
+/// Why a file does not contain an app.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AppFileError {
+    #[error("it holds no app")]
+    NoApp,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
 impl App {
     pub(super) fn version(&self) -> u32 {
         self.versions.last().map_or(0, |last| last.version)
@@ -83,10 +92,10 @@ impl App {
         file + rest
     }
 
-    pub(super) fn from_file(file: &str) -> Result<Self, String> {
+    pub(super) fn from_file(file: &str) -> Result<Self, AppFileError> {
         let block = file.split_once(BLOCK).and_then(|(_, rest)| rest.split_once("</script>"));
-        let (block, _) = block.ok_or("it holds no app")?;
-        serde_json::from_str(block).map_err(|error| error.to_string())
+        let (block, _) = block.ok_or(AppFileError::NoApp)?;
+        Ok(serde_json::from_str(block)?)
     }
 
     /// Returns the page for a host that shows it in its own frame.

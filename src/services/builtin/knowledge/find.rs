@@ -5,15 +5,13 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use super::file::{MAX_FILE, contents};
 use super::item::{self, Item, ItemDocument, ItemKind, ItemOrigin, Problem, Wrong, display_name};
 use crate::services::UserFolders;
 use crate::store::project_root;
 
-/// Maximum size of a file that a model reads.
-pub(super) const MAX_FILE: u64 = 256 * 1024;
 /// Maximum number of entries read in one folder.
 const MAX_ENTRIES: usize = 500;
 /// Maximum bytes of metadata from all files of a project, because every listing reads them. Each file counts at
@@ -247,21 +245,11 @@ fn leads_out() -> Wrong {
 
 /// Reads a text file. The caller has resolved and checked the path.
 pub(super) fn text(real: &Path) -> Result<String, Wrong> {
-    let bytes = contents(real).map_err(|problem| Wrong::new(problem, "make it a text file that can be read"))?;
+    let bytes =
+        contents(real).map_err(|problem| Wrong::new(problem.to_string(), "make it a text file that can be read"))?;
     if bytes.len() as u64 > MAX_FILE {
         let help = "keep what is always needed, and put the rest into files next to it";
         return Err(Wrong::new(format!("it has more than {} kB", MAX_FILE / 1024), help));
     }
     String::from_utf8(bytes).map_err(|_| Wrong::new("it is not UTF-8 text", "save it as UTF-8"))
-}
-
-/// Reads at most one byte more than the limit. Fails for pipes and devices, which have no end.
-pub(super) fn contents(real: &Path) -> Result<Vec<u8>, String> {
-    let told = |error: std::io::Error| format!("it cannot be read: {error}");
-    if !fs::metadata(real).map_err(told)?.is_file() {
-        return Err("it is not a file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    fs::File::open(real).map_err(told)?.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(told)?;
-    Ok(bytes)
 }

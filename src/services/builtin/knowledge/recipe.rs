@@ -7,8 +7,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::file::KnowledgeFileError;
 use super::item::{Wrong, display_name, one_line, parse, text_of};
-use crate::manifest::{self, SourceFile};
+use crate::manifest::{self, SourceFile, TemplateError};
 
 /// The supported keys; any other key is reported.
 const KNOWN: [&str; 9] =
@@ -17,6 +18,21 @@ const KNOWN: [&str; 9] =
 const MAX_KEY: usize = 64;
 /// Maximum number of parameters; no user fills in a longer form.
 const MAX_PARAMETERS: usize = 50;
+
+/// Why the values for a recipe cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecipeItemError {
+    #[error("`{key}` is no parameter of it; it has {known}")]
+    UnknownParameter { key: String, known: String },
+    #[error("it needs {missing}")]
+    MissingParameters { missing: String },
+    #[error("`{key}` is one of {options}")]
+    NotOption { key: String, options: String },
+    #[error("the file for `{key}` cannot be read: {source}")]
+    File { key: String, source: KnowledgeFileError },
+    #[error("its text cannot be filled in: {0}")]
+    Template(#[from] TemplateError),
+}
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RecipeItem {
@@ -77,18 +93,19 @@ impl RecipeItem {
         &self,
         given: &Map<String, Value>,
         folder: &Path,
-        read: impl Fn(&str) -> Result<String, String>,
-    ) -> Result<String, String> {
+        read: impl Fn(&str) -> Result<String, KnowledgeFileError>,
+    ) -> Result<String, RecipeItemError> {
         let known =
             || self.parameters.iter().map(|parameter| format!("`{}`", parameter.key)).collect::<Vec<_>>().join(", ");
         if let Some(key) = given.keys().find(|key| self.parameters.iter().all(|known| known.key != **key)) {
-            return Err(format!("`{}` is no parameter of it; it has {}", display_name(key), known()));
+            return Err(RecipeItemError::UnknownParameter { key: display_name(key), known: known() });
         }
         let missing: Vec<_> =
             self.parameters.iter().filter(|wanted| wanted.required && !given.contains_key(&wanted.key)).collect();
         if !missing.is_empty() {
             let tell = |wanted: &&ItemParameter| format!("`{}` ({})", wanted.key, wanted.description);
-            return Err(format!("it needs {}", missing.iter().map(tell).collect::<Vec<_>>().join(" and ")));
+            let missing = missing.iter().map(tell).collect::<Vec<_>>().join(" and ");
+            return Err(RecipeItemError::MissingParameters { missing });
         }
         let mut values = BTreeMap::from([("recipe_dir".to_owned(), folder.display().to_string())]);
         for parameter in &self.parameters {
@@ -102,16 +119,16 @@ impl RecipeItem {
                 && !parameter.options.contains(&value)
             {
                 let options = one_line(&parameter.options.join(", "));
-                return Err(format!("`{}` is one of {options}", parameter.key));
+                return Err(RecipeItemError::NotOption { key: parameter.key.clone(), options });
             }
             let value = if parameter.file && !value.is_empty() {
-                read(&value).map_err(|reason| format!("the file for `{}` cannot be read: {reason}", parameter.key))?
+                read(&value).map_err(|source| RecipeItemError::File { key: parameter.key.clone(), source })?
             } else {
                 value
             };
             values.insert(parameter.key.clone(), value);
         }
-        manifest::fill_in(&self.text(), &values).map_err(|reason| format!("its text cannot be filled in: {reason}"))
+        Ok(manifest::fill_in(&self.text(), &values)?)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::find::{MAX_FILE, contents};
+use super::file::{KnowledgeFileError, MAX_FILE, contents};
 use super::item::display_name;
 
 const MAX_LISTED: usize = 100;
@@ -39,20 +39,16 @@ fn collect_files(folder: &Path, root: &Path, depth: usize, files: &mut Vec<Strin
 }
 
 /// Reads a file below one of `folders`, whose paths are resolved. Returns its resolved path and its text.
-pub(super) fn read(path: &Path, folders: &[PathBuf]) -> Result<(PathBuf, String), String> {
-    let real = fs::canonicalize(path).map_err(|error| format!("it cannot be read: {error}"))?;
+pub(super) fn read(path: &Path, folders: &[PathBuf]) -> Result<(PathBuf, String), KnowledgeFileError> {
+    let real = fs::canonicalize(path)?;
     if !folders.iter().any(|folder| real.starts_with(folder)) {
-        return Err("it is outside, links and `..` resolved".to_owned());
+        return Err(KnowledgeFileError::Outside);
     }
     let bytes = contents(&real)?;
+    let shown = || display_name(&real.to_string_lossy());
     if bytes.len() as u64 > MAX_FILE {
-        return Err(format!(
-            "it has more than {} kB; its path is {}",
-            MAX_FILE / 1024,
-            display_name(&real.to_string_lossy())
-        ));
+        return Err(KnowledgeFileError::TooLarge { path: shown() });
     }
-    let text = String::from_utf8(bytes)
-        .map_err(|_| format!("it is no text; its path is {}", display_name(&real.to_string_lossy())))?;
+    let text = String::from_utf8(bytes).map_err(|_| KnowledgeFileError::NotText { path: shown() })?;
     Ok((real, text))
 }

@@ -19,10 +19,19 @@ pub struct ImportedMemories {
 pub enum ImportError {
     #[error("cannot read {file}: {problem}")]
     Unreadable { file: String, problem: String },
-    #[error("{folder} is no folder of goose's memories: {why}")]
-    Foreign { folder: String, why: String },
+    #[error("{folder} is no folder of goose's memories: {source}")]
+    Foreign { folder: String, source: ForeignFolderError },
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Why a folder does not contain goose's memories.
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignFolderError {
+    #[error("goose keeps nothing but CATEGORY.txt files in one, and there is `{0}`")]
+    OtherFile(String),
+    #[error("there is no CATEGORY.txt in it")]
+    NoCategory,
 }
 
 /// Imports every file of `folder` into the store in `data`; the files stay unchanged. A second import adds nothing.
@@ -40,7 +49,7 @@ pub fn import(
     };
     let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
     let files = categories(entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
-        .map_err(|why| ImportError::Foreign { folder: folder.display().to_string(), why })?;
+        .map_err(|source| ImportError::Foreign { folder: folder.display().to_string(), source })?;
     let store = write.then(|| MemoryStore::open(&data.join("memory.db"))).transpose()?;
     let mut imported = ImportedMemories::default();
     for file in files {
@@ -65,7 +74,7 @@ pub fn import(
 
 /// Returns the category files of a folder. Fails if it contains anything else: an entry without tags looks like any
 /// text, so only the other files distinguish memories from notes. Hidden files are ignored.
-fn categories(mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
+fn categories(mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>, ForeignFolderError> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     files.retain(|path| !name(path).starts_with('.'));
     files.sort();
@@ -74,9 +83,9 @@ fn categories(mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
         is_file && path.extension().is_some_and(|extension| extension == "txt")
     };
     if let Some(other) = files.iter().find(|path| !is_category(path)) {
-        return Err(format!("goose keeps nothing but CATEGORY.txt files in one, and there is `{}`", name(other)));
+        return Err(ForeignFolderError::OtherFile(name(other)));
     }
-    if files.is_empty() { Err("there is no CATEGORY.txt in it".to_owned()) } else { Ok(files) }
+    if files.is_empty() { Err(ForeignFolderError::NoCategory) } else { Ok(files) }
 }
 
 fn entries_of(text: &str) -> Vec<(Vec<String>, String)> {
