@@ -5,6 +5,7 @@
 //! itself.
 
 mod call_ids;
+mod client_context;
 mod process;
 mod advertised_options;
 mod health;
@@ -14,13 +15,14 @@ mod model;
 mod connection;
 mod session;
 mod prompt;
+mod rpc;
 mod updates;
 mod services;
 mod valid;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
@@ -39,10 +41,12 @@ use crate::manifest::StdioTransport;
 use crate::process::{ProcessScope, Reaper, minimal_environment};
 use crate::services::{Circuit, Environment, LaunchError, SecretValues, StartPermit, literal_secrets, spawn};
 use crate::task::TaskScope;
+use client_context::{ClientContext, SessionBinding};
 use client_methods::GrantedCapabilities;
-use connection::{AgentConnection, RpcError, lock};
+use connection::AgentConnection;
 use local::LocalEditor;
-use session::{AcpSession, AcpSessionHandle, SessionBinding};
+use rpc::RpcError;
+use session::{AcpSession, AcpSessionHandle};
 
 /// How long an agent process runs after its last use.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -126,17 +130,17 @@ impl ExternalAgentPool {
         for (key, slot) in slots {
             // A locked slot is being started or stopped by another task.
             let Ok(slot) = slot.try_lock() else { continue };
-            let ended = slot.connection.as_ref().and_then(|peer| peer.closed());
+            let ended = slot.connection.as_ref().and_then(|connection| connection.closed());
             let running = slot.connection.as_ref().filter(|_| ended.is_none());
             let last = ended.unwrap_or_else(|| slot.last.clone());
             if running.is_none() && last.is_empty() {
                 continue;
             }
-            let health = running.map_or(AgentHealth::Dead, |peer| peer.health().health(Instant::now(), slot.stale));
+            let health = running.map_or(AgentHealth::Dead, |connection| connection.health().health(Instant::now(), slot.stale));
             all.push(AgentStatus {
                 name: key.agent.to_string(),
                 health,
-                pid: running.map(|peer| peer.pid()),
+                pid: running.map(|connection| connection.pid()),
                 last_error: Some(last).filter(|last| !last.is_empty()),
             });
         }
@@ -159,9 +163,9 @@ impl Inner {
         for slot in slots {
             let Ok(mut slot) = slot.try_lock() else { continue };
             let idle = slot.used.elapsed() >= IDLE_TIMEOUT
-                && slot.connection.as_ref().is_some_and(|peer| Arc::strong_count(peer) == 1);
-            if idle && let Some(peer) = slot.connection.take() {
-                peer.stop_and_wait().await;
+                && slot.connection.as_ref().is_some_and(|connection| Arc::strong_count(connection) == 1);
+            if idle && let Some(connection) = slot.connection.take() {
+                connection.stop_and_wait().await;
             }
         }
     }
@@ -188,20 +192,20 @@ impl Inner {
         // Concurrent callers wait here until the first one has started the process.
         let mut slot = slot.lock().await;
         slot.used = Instant::now();
-        if let Some(peer) = slot.connection.take() {
+        if let Some(connection) = slot.connection.take() {
             // A process that other sessions wait for is not replaced, even if it counts as dead.
             let dead = {
-                let pulse = peer.health();
+                let pulse = connection.health();
                 pulse.health(Instant::now(), slot.stale) == AgentHealth::Dead && !pulse.is_busy()
             };
-            match peer.closed() {
-                None if !dead && !peer.is_stopping() => {
-                    slot.connection = Some(Arc::clone(&peer));
-                    return Ok(peer);
+            match connection.closed() {
+                None if !dead && !connection.is_stopping() => {
+                    slot.connection = Some(Arc::clone(&connection));
+                    return Ok(connection);
                 }
                 None => {
-                    peer.stop_and_wait().await;
-                    let reason = if dead { None } else { peer.closed() };
+                    connection.stop_and_wait().await;
+                    let reason = if dead { None } else { connection.closed() };
                     slot.last = reason.unwrap_or_else(|| "it failed again and again".to_owned());
                 }
                 Some(reason) => slot.last = reason,
@@ -219,10 +223,10 @@ impl Inner {
             }
         }
         match self.start(who, admitted).await {
-            Ok(peer) => {
+            Ok(connection) => {
                 slot.circuit.record_start();
-                slot.connection = Some(Arc::clone(&peer));
-                Ok(peer)
+                slot.connection = Some(Arc::clone(&connection));
+                Ok(connection)
             }
             Err(reason) => {
                 slot.circuit.record_failure(Instant::now());
@@ -257,22 +261,22 @@ impl Inner {
             LaunchError::NotFound { .. } => format!("{error}; {}", who.runtime.missing_help()),
             _ => error.to_string(),
         })?;
-        let peer = AgentConnection::start(who.name.clone(), group, pipes, secrets, &self.scope);
-        let peer = peer.map_err(|error| format!("it cannot be watched: {error}"))?;
+        let connection = AgentConnection::start(who.name.clone(), group, pipes, secrets, &self.scope);
+        let connection = connection.map_err(|error| format!("it cannot be watched: {error}"))?;
         let limit = who.runtime.timeouts.start.duration();
-        let greeted = tokio::time::timeout(limit, peer.request("initialize", greeting(admitted))).await;
+        let greeted = tokio::time::timeout(limit, connection.request("initialize", greeting(admitted))).await;
         let problem = match greeted {
             Ok(Ok(about)) if about["protocolVersion"] == 1 => {
-                tracing::info!(agent = %who.name, pid = peer.pid(), info = %about["agentInfo"], "an external agent runs");
-                drop(peer.about.set(about));
-                return Ok(peer);
+                tracing::info!(agent = %who.name, pid = connection.pid(), info = %about["agentInfo"], "an external agent runs");
+                drop(connection.about.set(about));
+                return Ok(connection);
             }
             Ok(Ok(about)) => format!("it speaks version {} of ACP, and skein speaks 1", about["protocolVersion"]),
             Ok(Err(error)) if error.is_process_exit() => format!("it ended before it answered: {}", error.message),
             Ok(Err(error)) => error.message,
             Err(_) => format!("it did not answer the handshake within {} s", limit.as_secs()),
         };
-        peer.stop_and_wait().await;
+        connection.stop_and_wait().await;
         Err(problem)
     }
 
@@ -290,31 +294,32 @@ impl Inner {
 
     async fn enter(&self, entering: ExternalSessionRequest) -> Result<Arc<dyn ExternalSession>, ExternalAgentError> {
         let ExternalSessionRequest { agent: who, session, binding, asker, resume: before } = entering;
-        let peer = self.connection(&who, GrantedCapabilities::of(&binding)).await?;
-        let about = peer.about.get().cloned().unwrap_or_default();
+        let connection = self.connection(&who, GrantedCapabilities::of(&binding)).await?;
+        let about = connection.about.get().cloned().unwrap_or_default();
         let bound = SessionBinding { binding, asker, session };
-        let place = AcpSession::new(who.clone(), Arc::clone(&peer), self.local(), Some(bound.clone()));
-        let handed = services::offer_server(&self.launch, &who, &place, &bound, &about);
+        let client = ClientContext::new(who.clone(), self.local(), Some(bound.clone()));
+        let session = AcpSession::new(Arc::clone(&connection), client);
+        let handed = services::offer_server(&self.launch, &session.client, &bound, &about);
         let not_handed = |reason| ExternalAgentError::NotStarted { agent: who.name.clone(), reason };
         let (handed, servers) = handed.map_err(not_handed)?;
-        place.keep(handed);
+        session.keep(handed);
         let mut params = json!({"cwd": bound.session.cwd, "mcpServers": servers});
         if can(&about, "additionalDirectories") {
             // The first two roots are the session's working directory and its scratch folder.
             params["additionalDirectories"] = json!(bound.session.roots.iter().skip(2).collect::<Vec<_>>());
         }
-        if let Some(seat) = try_reopen(&who, &place, &before, &about, &params).await? {
+        if let Some(seat) = try_reopen(&who, &session, &before, &about, &params).await? {
             return Ok(seat);
         }
-        let opening = peer.begin_opening();
-        let answer = tokio::time::timeout(OPEN_TIMEOUT, peer.request("session/new", params)).await;
+        let opening = connection.begin_opening();
+        let answer = tokio::time::timeout(OPEN_TIMEOUT, connection.request("session/new", params)).await;
         let answer = answer.unwrap_or_else(|_| Err(RpcError::new(-32603, "it did not answer")));
         let answer = answer.map_err(|error| not_opened(&who, error, &about))?;
         let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
         let id = id.ok_or_else(|| refusal(&who, "it gave the session no id".to_owned()))?;
-        place.complete_opening(id, &answer, false).map_err(|reason| refusal(&who, reason))?;
+        session.complete_opening(id, &answer, false).map_err(|reason| refusal(&who, reason))?;
         drop(opening);
-        Ok(Arc::new(AcpSessionHandle(place)))
+        Ok(Arc::new(AcpSessionHandle(session)))
     }
 }
 
@@ -322,7 +327,7 @@ impl Inner {
 /// is [`ResumePolicy::Required`] and the agent cannot reopen the session.
 async fn try_reopen(
     who: &ExternalAgentSpec,
-    place: &Arc<AcpSession>,
+    session: &Arc<AcpSession>,
     before: &ResumePolicy,
     about: &Value,
     params: &Value,
@@ -338,11 +343,11 @@ async fn try_reopen(
         Some(method) => {
             let mut params = params.clone();
             params["sessionId"] = json!(id);
-            let answer = tokio::time::timeout(OPEN_TIMEOUT, place.reopen(method, id, params)).await;
+            let answer = tokio::time::timeout(OPEN_TIMEOUT, session.reopen(method, id, params)).await;
             match answer {
                 Ok(Ok(answer)) => {
-                    place.complete_opening(id, &answer, true).map_err(|reason| refusal(who, reason))?;
-                    return Ok(Some(Arc::new(AcpSessionHandle(Arc::clone(place)))));
+                    session.complete_opening(id, &answer, true).map_err(|reason| refusal(who, reason))?;
+                    return Ok(Some(Arc::new(AcpSessionHandle(Arc::clone(session)))));
                 }
                 Ok(Err(error)) => error.message,
                 Err(_) => "it did not answer".to_owned(),
@@ -426,4 +431,8 @@ impl std::fmt::Debug for ExternalAgentPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ExternalAgentPool").finish_non_exhaustive()
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{RpcError, lock};
-use super::session::{AcpSession, SessionBinding};
-use super::valid;
+use super::client_context::{ClientContext, SessionBinding};
+use super::rpc::RpcError;
+use super::{lock, valid};
 use crate::agents::{Event, StatusUpdate};
 use crate::broker::{self, Binding, GateDecision};
 use crate::conversation::ToolUse;
@@ -22,19 +22,6 @@ use crate::tool::ask::{ExternalPermissionRequest, PermissionOption};
 use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 use crate::tool::{CallContext, ToolOutcome, strip_invisible, truncate};
-
-/// All client methods that Skein implements.
-pub(super) const METHODS: [&str; 9] = [
-    "fs/read_text_file",
-    "fs/write_text_file",
-    "terminal/create",
-    "terminal/output",
-    "terminal/wait_for_exit",
-    "terminal/kill",
-    "terminal/release",
-    "session/request_permission",
-    "elicitation/create",
-];
 
 /// Built-in tools that correspond to client methods. Scope, rules and consent treat a request like a call of its tool.
 const READ: &str = "read_file";
@@ -75,37 +62,39 @@ fn tool_name(binding: &Binding, tool: &str) -> Option<String> {
     binding.tools().iter().find(|(_, of)| ours(of)).map(|(name, _)| name.clone())
 }
 
+/// Answers a request of the agent. `withdrawn` is cancelled if the agent takes it back. Fails if the method is unknown,
+/// its parameters are invalid or the request is refused.
 pub(super) async fn answer(
-    place: &Arc<AcpSession>,
+    client: &ClientContext,
     method: &str,
     params: Value,
-    taken_back: &CancellationToken,
+    withdrawn: &CancellationToken,
 ) -> Result<Value, RpcError> {
     let unknown = || RpcError::new(-32601, format!("there is no method `{method}` here"));
-    let Some(bound) = place.session_binding() else {
+    let Some(bound) = client.binding() else {
         // An agent that is used as a model has no client methods and no user to ask.
         return if method == "session/request_permission" { Ok(cancelled()) } else { Err(unknown()) };
     };
     // A request is cancelled with its turn.
-    let cancel = place.turn_cancel().child_token();
-    let asked = ClientRequest { session: place, binding: &bound, cancel: &cancel };
+    let cancel = client.turn_cancel().child_token();
+    let request = ClientRequest { client, binding: &bound, cancel: &cancel };
     let work = async {
         match method {
-            "fs/read_text_file" => asked.read(read(params)?).await,
-            "fs/write_text_file" => asked.write(read(params)?).await,
-            "terminal/create" => asked.create(read(params)?).await,
-            "terminal/output" => asked.output(read(params)?).await,
-            "terminal/wait_for_exit" => asked.wait(read(params)?).await,
-            "terminal/kill" => asked.kill(read(params)?).await,
-            "terminal/release" => asked.release(read(params)?).await,
-            "session/request_permission" => asked.permission(params).await,
-            "elicitation/create" => asked.elicit(read(params)?).await,
+            "fs/read_text_file" => request.read(read(params)?).await,
+            "fs/write_text_file" => request.write(read(params)?).await,
+            "terminal/create" => request.create(read(params)?).await,
+            "terminal/output" => request.output(read(params)?).await,
+            "terminal/wait_for_exit" => request.wait(read(params)?).await,
+            "terminal/kill" => request.kill(read(params)?).await,
+            "terminal/release" => request.release(read(params)?).await,
+            "session/request_permission" => request.permission(params).await,
+            "elicitation/create" => request.elicit(read(params)?).await,
             _ => Err(unknown()),
         }
     };
     tokio::select! {
         biased;
-        () = taken_back.cancelled() => {
+        () = withdrawn.cancelled() => {
             cancel.cancel();
             if method == "session/request_permission" { Ok(cancelled()) } else { Err(RpcError::new(-32800, "cancelled")) }
         }
@@ -122,7 +111,7 @@ fn json_of(value: &impl serde::Serialize) -> Result<Value, RpcError> {
 }
 
 struct ClientRequest<'a> {
-    session: &'a Arc<AcpSession>,
+    client: &'a ClientContext,
     binding: &'a SessionBinding,
     cancel: &'a CancellationToken,
 }
@@ -135,7 +124,7 @@ impl ClientRequest<'_> {
         let lends = self.binding.session.editor.as_ref().filter(|editor| editor.abilities().read);
         let text = match lends {
             Some(editor) => editor.read(&path).await,
-            None => self.session.local().read_below(self.roots(), real.clone()).await,
+            None => self.client.local.read_below(self.roots(), real.clone()).await,
         };
         let text = text.map_err(|error| rpc_error(&error, &path.to_string_lossy()))?;
         let text = part_of(&text, request.line, request.limit);
@@ -150,7 +139,7 @@ impl ClientRequest<'_> {
         let lends = self.binding.session.editor.as_ref().filter(|editor| editor.abilities().write);
         let written = match lends {
             Some(editor) => editor.write(&path, request.content).await,
-            None => self.session.local().write_below(self.roots(), real.clone(), request.content).await,
+            None => self.client.local.write_below(self.roots(), real.clone(), request.content).await,
         };
         written.map_err(|error| rpc_error(&error, &path.to_string_lossy()))?;
         Ok(json!({}))
@@ -184,11 +173,11 @@ impl ClientRequest<'_> {
         let program = command.program.clone();
         let terminal = match lends {
             Some(editor) => editor.run(command).await,
-            None => self.session.local().run(command).await,
+            None => self.client.local.run(command).await,
         };
         let terminal: Arc<dyn Terminal> = Arc::from(terminal.map_err(|error| rpc_error(&error, &program))?);
         let id = terminal.id().to_owned();
-        lock(&self.session.terminals).insert(id.clone(), terminal);
+        lock(&self.client.terminals).insert(id.clone(), terminal);
         Ok(json!({"terminalId": id}))
     }
 
@@ -217,19 +206,19 @@ impl ClientRequest<'_> {
 
     async fn release(&self, request: acp::ReleaseTerminalRequest) -> Result<Value, RpcError> {
         let terminal = self.terminal(&request.terminal_id)?;
-        lock(&self.session.terminals).remove(&*request.terminal_id.0);
+        lock(&self.client.terminals).remove(&*request.terminal_id.0);
         // A pending `wait` may hold the terminal, so dropping it might not end the command.
         drop(terminal.kill().await);
         Ok(json!({}))
     }
 
     fn terminal(&self, id: &acp::TerminalId) -> Result<Arc<dyn Terminal>, RpcError> {
-        let found = lock(&self.session.terminals).get(&*id.0).cloned();
+        let found = lock(&self.client.terminals).get(&*id.0).cloned();
         found.ok_or_else(|| RpcError::new(-32002, format!("there is no terminal `{}`", id.0)))
     }
 
     fn check_terminal_limit(&self) -> Result<(), RpcError> {
-        if lock(&self.session.terminals).len() < MAX_TERMINALS {
+        if lock(&self.client.terminals).len() < MAX_TERMINALS {
             return Ok(());
         }
         Err(RpcError::new(-32603, format!("there are {MAX_TERMINALS} terminals already; release some")))
@@ -277,11 +266,11 @@ impl ClientRequest<'_> {
             RpcError::new(-32601, reason)
         };
         let name = tool_name(binding, tool).ok_or_else(unknown)?;
-        let id = self.session.calls.issue();
+        let id = self.client.calls.issue();
         let context = CallContext::new(Arc::clone(&self.binding.session)).with_cancel(self.cancel.clone()).with_id(&id);
         // A request that the user must confirm is shown as a call; the agent itself reports the others.
         let asks = matches!(binding.simulate_call(&name, &arguments), Ok(GateDecision::Ask(_)));
-        let notifier = self.session.notifier().filter(|_| asks);
+        let notifier = self.client.notifier().filter(|_| asks);
         if let Some(notifier) = &notifier {
             let call = ToolUse { id: id.clone(), name: name.clone(), arguments: Value::Object(arguments.clone()) };
             notifier.log(Event::ToolStarted { call, by: None });
@@ -311,7 +300,7 @@ impl ClientRequest<'_> {
         let Value::Object(mut whole) = passed else { return Err(RpcError::new(-32602, "this is no object")) };
         whole.remove("sessionId");
         let call = match whole.get_mut("toolCall") {
-            Some(call) => self.session.calls.rewrite(call).then(|| call.clone()),
+            Some(call) => self.client.calls.rewrite(call).then(|| call.clone()),
             None => None,
         };
         let call = call.ok_or_else(|| RpcError::new(-32602, "this tool call is not one of yours"))?;
@@ -353,7 +342,7 @@ impl ClientRequest<'_> {
     }
 
     fn tell_refused(&self, title: &str, why: &str) {
-        if let Some(notifier) = self.session.notifier() {
+        if let Some(notifier) = self.client.notifier() {
             let text = format!("{} asked about `{title}`; it was refused: {why}", self.binding.binding.mode());
             notifier.status(StatusUpdate::notice(text));
         }
@@ -374,11 +363,11 @@ impl ClientRequest<'_> {
             _ => return Err(unreadable()),
         };
         if let ElicitationKind::Page { id, .. } = &wanted {
-            lock(&self.session.pages).insert(id.clone());
+            lock(&self.client.pages).insert(id.clone());
         }
         let question = Elicitation {
-            by: self.session.who().title.clone(),
-            call: text("toolCallId").and_then(|id| self.session.calls.admit(&id)).map(Into::into),
+            by: self.client.agent.title.clone(),
+            call: text("toolCallId").and_then(|id| self.client.calls.admit(&id)).map(Into::into),
             message: truncate(&strip_invisible(&text("message").unwrap_or_default()), MAX_MESSAGE).to_owned(),
             kind: wanted,
         };

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -16,8 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::health::HealthTracker;
-use super::process::{log, reading, supervise, write};
-use super::session::AcpSession;
+use super::lock;
+use super::process::{LineVerdict, OutgoingLine, log, reading, supervise, write};
+use super::rpc::{CLIENT_METHODS, RpcError};
 use crate::ids::AgentName;
 use crate::process::{Pipes, ProcessGroup};
 use crate::services::SecretValues;
@@ -32,32 +34,6 @@ const MAX_CLIENT_REQUESTS: usize = 32;
 const MAX_REFUSALS: usize = 1024;
 /// How long [`AgentConnection::tell`] waits for a reply that no caller needs.
 const DETACHED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The error reply to a request, or the reason why no reply arrived.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct RpcError {
-    pub(super) code: i64,
-    pub(super) message: String,
-    pub(super) data: Option<Value>,
-}
-
-impl RpcError {
-    /// Code of [`RpcError::process_exit`]; the protocol does not define it.
-    const PROCESS_EXIT: i64 = 1;
-
-    pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None }
-    }
-
-    fn process_exit(reason: impl Into<String>) -> Self {
-        Self::new(Self::PROCESS_EXIT, reason)
-    }
-
-    /// Returns true if the process has ended, so that no reply can arrive.
-    pub(super) fn is_process_exit(&self) -> bool {
-        self.code == Self::PROCESS_EXIT
-    }
-}
 
 /// One message, parsed as far as routing needs.
 #[derive(Deserialize)]
@@ -78,8 +54,27 @@ struct SessionIdParams {
     session_id: String,
 }
 
-/// A line to write, and the permit that it holds until it is written.
-pub(super) type OutgoingLine = (String, Option<OwnedSemaphorePermit>);
+/// Receives the messages of one session. The connection calls it in the order of the messages.
+pub(super) trait SessionHandler: Send + Sync {
+    /// Blocks the reader while too much waits to be written. Returns false if the update must be dropped.
+    fn wait_for_room(&self) -> bool;
+
+    fn handle_update(&self, params: &RawValue);
+
+    /// Answers a request of the agent. `cancel` is cancelled if the agent withdraws it.
+    fn answer(
+        self: Arc<Self>,
+        method: String,
+        params: Value,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<Value, RpcError>>;
+
+    /// Called when the user is done with the page `id`.
+    fn page_done(&self, id: &str);
+
+    /// Called when the process has ended.
+    fn handle_exit(&self);
+}
 
 type ReplySender = oneshot::Sender<Result<Value, RpcError>>;
 
@@ -105,7 +100,7 @@ pub(super) struct AgentConnection {
 
 #[derive(Default)]
 struct SessionTable {
-    open: HashMap<String, Weak<AcpSession>>,
+    open: HashMap<String, Weak<dyn SessionHandler>>,
     /// Number of sessions being opened whose ids are not known yet.
     opening: usize,
     early: Vec<(String, Box<RawValue>)>,
@@ -125,7 +120,7 @@ impl AgentConnection {
         let (out, lines) = mpsc::unbounded_channel();
         let (closing, closed) = watch::channel(None);
         let stop = CancellationToken::new();
-        let peer = Arc::new(Self {
+        let connection = Arc::new(Self {
             name,
             out,
             room: Arc::new(Semaphore::new(MAX_CLIENT_REQUESTS)),
@@ -142,24 +137,25 @@ impl AgentConnection {
             about: std::sync::OnceLock::new(),
         });
         let (said, last_words) = watch::channel(String::new());
-        scope.spawn(log(peer.name.clone(), stderr, secrets, said));
+        scope.spawn(log(connection.name.clone(), stderr, secrets, said));
         scope.spawn(write(stdin, lines, stop.clone()));
-        let reading = reading(Arc::downgrade(&peer), stdout)?;
+        let reader = Arc::downgrade(&connection);
+        let handle = move |line: &[u8]| match reader.upgrade() {
+            Some(connection) => connection.receive(line),
+            None => LineVerdict::Stop,
+        };
+        let reading = reading(connection.name.clone(), stdout, handle)?;
         let ending = scope.cancelled().clone();
-        let watched = Arc::downgrade(&peer);
+        let watched = Arc::downgrade(&connection);
         scope.spawn(async move {
             let reason = supervise(group, reading, &stop, &ending, last_words).await;
             // The receivers may already be dropped.
             drop(closing.send(Some(reason.clone())));
-            if let Some(peer) = watched.upgrade() {
-                peer.handle_exit(&reason);
+            if let Some(connection) = watched.upgrade() {
+                connection.handle_exit(&reason);
             }
         });
-        Ok(peer)
-    }
-
-    pub(super) fn name(&self) -> &AgentName {
-        &self.name
+        Ok(connection)
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -212,9 +208,9 @@ impl AgentConnection {
 
     /// Sends a request without waiting for its reply.
     pub(super) fn tell(self: &Arc<Self>, method: &'static str, params: Value) {
-        let peer = Arc::clone(self);
+        let connection = Arc::clone(self);
         self.tasks.spawn(async move {
-            drop(tokio::time::timeout(DETACHED_REQUEST_TIMEOUT, peer.request(method, params)).await);
+            drop(tokio::time::timeout(DETACHED_REQUEST_TIMEOUT, connection.request(method, params)).await);
         });
     }
 
@@ -249,29 +245,31 @@ impl AgentConnection {
         drop(self.out.send((message.to_string(), room)));
     }
 
-    /// Routes messages about `session` to `place`, starting with the updates that arrived early. Returns false if
-    /// another `AcpSession` has that id.
-    pub(super) fn register(&self, session: &str, place: &Arc<AcpSession>) -> bool {
-        let mut places = lock(&self.sessions);
-        places.open.retain(|_, place| place.strong_count() > 0);
-        if places.open.get(session).is_some_and(|known| known.as_ptr() != Arc::as_ptr(place)) {
+    /// Routes messages about `session` to `handler`, starting with the updates that arrived early. Returns false if
+    /// another handler has that id.
+    pub(super) fn register<H: SessionHandler + 'static>(&self, session: &str, handler: &Arc<H>) -> bool {
+        let mut sessions = lock(&self.sessions);
+        sessions.open.retain(|_, known| known.strong_count() > 0);
+        let taken = |known: &Weak<dyn SessionHandler>| !std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(handler));
+        if sessions.open.get(session).is_some_and(taken) {
             return false;
         }
-        places.open.insert(session.to_owned(), Arc::downgrade(place));
-        let (mine, rest) = std::mem::take(&mut places.early).into_iter().partition(|(id, _)| id == session);
-        places.early = rest;
-        drop(places);
+        let weak = Arc::downgrade(handler) as Weak<dyn SessionHandler>;
+        sessions.open.insert(session.to_owned(), weak);
+        let (mine, rest) = std::mem::take(&mut sessions.early).into_iter().partition(|(id, _)| id == session);
+        sessions.early = rest;
+        drop(sessions);
         let mine: Vec<(String, Box<RawValue>)> = mine;
-        mine.iter().for_each(|(_, params)| place.handle_update(params));
+        mine.iter().for_each(|(_, params)| handler.handle_update(params));
         true
     }
 
-    /// Stops routing messages about `session` to `place`. Returns false if they were not routed there.
-    pub(super) fn unregister(&self, session: &str, place: &AcpSession) -> bool {
-        let mut places = lock(&self.sessions);
-        let own = places.open.get(session).is_some_and(|known| std::ptr::eq(known.as_ptr(), place));
+    /// Stops routing messages about `session` to `handler`. Returns false if they were not routed there.
+    pub(super) fn unregister(&self, session: &str, handler: &impl SessionHandler) -> bool {
+        let mut sessions = lock(&self.sessions);
+        let own = sessions.open.get(session).is_some_and(|known| std::ptr::addr_eq(known.as_ptr(), handler));
         if own {
-            places.open.remove(session);
+            sessions.open.remove(session);
         }
         own
     }
@@ -282,12 +280,21 @@ impl AgentConnection {
         OpeningGuard(self)
     }
 
-    fn session_of(&self, session: &str) -> Option<Arc<AcpSession>> {
+    fn session_of(&self, session: &str) -> Option<Arc<dyn SessionHandler>> {
         lock(&self.sessions).open.get(session)?.upgrade()
     }
 
-    /// Handles one line. Returns `Err` if it is not a JSON-RPC message.
-    pub(super) fn handle_line(self: &Arc<Self>, line: &[u8]) -> Result<(), ()> {
+    /// Handles one line of the process's output.
+    fn receive(self: &Arc<Self>, line: &[u8]) -> LineVerdict {
+        self.health().record_activity(Instant::now());
+        match self.handle_line(line) {
+            Ok(()) => LineVerdict::Message,
+            Err(()) => LineVerdict::Garbage,
+        }
+    }
+
+    /// Dispatches one line. Returns `Err` if it is not a JSON-RPC message.
+    fn handle_line(self: &Arc<Self>, line: &[u8]) -> Result<(), ()> {
         let message: Envelope<'_> = serde_json::from_slice(line).map_err(drop)?;
         match (message.method.as_deref(), message.id) {
             (Some("session/update"), None) => self.handle_update(message.params),
@@ -304,16 +311,16 @@ impl AgentConnection {
     fn handle_update(&self, params: Option<&RawValue>) {
         let Some(params) = params.filter(|params| params.get().starts_with('{')) else { return };
         let Ok(SessionIdParams { session_id }) = serde_json::from_str(params.get()) else { return };
-        if let Some(place) = self.session_of(&session_id) {
-            if place.wait_for_room() {
-                place.handle_update(params);
+        if let Some(handler) = self.session_of(&session_id) {
+            if handler.wait_for_room() {
+                handler.handle_update(params);
             }
             return;
         }
-        let mut places = lock(&self.sessions);
-        let size: usize = places.early.iter().map(|(_, params)| params.get().len()).sum();
-        if places.opening > 0 && places.early.len() < MAX_EARLY && size + params.get().len() <= MAX_EARLY_BYTES {
-            places.early.push((session_id, params.to_owned()));
+        let mut sessions = lock(&self.sessions);
+        let size: usize = sessions.early.iter().map(|(_, params)| params.get().len()).sum();
+        if sessions.opening > 0 && sessions.early.len() < MAX_EARLY && size + params.get().len() <= MAX_EARLY_BYTES {
+            sessions.early.push((session_id, params.to_owned()));
         } else {
             tracing::debug!(agent = %self.name, session_id, "an update about a session that is not known");
         }
@@ -323,8 +330,8 @@ impl AgentConnection {
     fn handle_request(self: &Arc<Self>, method: &str, id: &RawValue, params: Option<&RawValue>) {
         let params = params.filter(|params| params.get().starts_with('{'));
         let of = params.and_then(|params| serde_json::from_str::<SessionIdParams>(params.get()).ok());
-        let Some(place) = of.and_then(|of| self.session_of(&of.session_id)) else {
-            let error = if super::client_methods::METHODS.contains(&method) {
+        let Some(handler) = of.and_then(|of| self.session_of(&of.session_id)) else {
+            let error = if CLIENT_METHODS.contains(&method) {
                 RpcError::new(-32002, "there is no such session")
             } else {
                 RpcError::new(-32601, format!("there is no method `{method}` here"))
@@ -337,13 +344,13 @@ impl AgentConnection {
             return self.refuse(id, RpcError::new(-32603, "this is too much at once; read the answers first"));
         };
         let params = params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
-        let (peer, method, id) = (Arc::clone(self), method.to_owned(), id.to_owned());
+        let (connection, method, id) = (Arc::clone(self), method.to_owned(), id.to_owned());
         let cancel = CancellationToken::new();
         lock(&self.client_requests).insert(id.get().to_owned(), cancel.clone());
         self.tasks.spawn(async move {
-            let answer = super::client_methods::answer(&place, &method, params, &cancel).await;
-            lock(&peer.client_requests).remove(id.get());
-            peer.answer(&id, answer, Some(room));
+            let answer = handler.answer(method, params, cancel).await;
+            lock(&connection.client_requests).remove(id.get());
+            connection.answer(&id, answer, Some(room));
         });
     }
 
@@ -362,9 +369,9 @@ impl AgentConnection {
     /// Reports a completed page to every session, because the notification does not name one.
     fn handle_page_done(&self, params: Option<&RawValue>) {
         let params: Value = params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
-        let places: Vec<_> = lock(&self.sessions).open.values().filter_map(Weak::upgrade).collect();
+        let sessions: Vec<_> = lock(&self.sessions).open.values().filter_map(Weak::upgrade).collect();
         if let Some(id) = params["elicitationId"].as_str() {
-            places.iter().for_each(|place| place.page_done(id));
+            sessions.iter().for_each(|handler| handler.page_done(id));
         }
     }
 
@@ -382,16 +389,12 @@ impl AgentConnection {
         drop(waiting.send(answer));
     }
 
-    pub(super) fn record_activity(&self) {
-        self.health().record_activity(Instant::now());
-    }
-
     fn handle_exit(&self, reason: &str) {
         let waiting: Vec<_> = lock(&self.waiting).drain().map(|(_, waiting)| waiting).collect();
         waiting.into_iter().for_each(|waiting| drop(waiting.send(Err(RpcError::process_exit(reason)))));
         lock(&self.client_requests).drain().for_each(|(_, cancel)| cancel.cancel());
-        let places: Vec<_> = lock(&self.sessions).open.values().filter_map(Weak::upgrade).collect();
-        places.iter().for_each(|place| place.handle_exit());
+        let sessions: Vec<_> = lock(&self.sessions).open.values().filter_map(Weak::upgrade).collect();
+        sessions.iter().for_each(|handler| handler.handle_exit());
     }
 }
 
@@ -406,10 +409,10 @@ pub(super) struct OpeningGuard<'a>(&'a AgentConnection);
 
 impl Drop for OpeningGuard<'_> {
     fn drop(&mut self) {
-        let mut places = lock(&self.0.sessions);
-        places.opening -= 1;
-        if places.opening == 0 {
-            places.early.clear();
+        let mut sessions = lock(&self.0.sessions);
+        sessions.opening -= 1;
+        if sessions.opening == 0 {
+            sessions.early.clear();
         }
     }
 }
@@ -425,8 +428,4 @@ impl Drop for PendingReply<'_> {
         lock(&self.connection.waiting).remove(&self.id);
         self.connection.health().record_reply();
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::lock;
+use super::lock;
 use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
 use crate::root_files::RootedPath;
 use crate::task::TaskScope;

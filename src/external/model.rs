@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::client_context::ClientContext;
 use super::client_methods::GrantedCapabilities;
 use super::prompt::single_text;
 use super::session::AcpSession;
@@ -65,19 +66,19 @@ async fn ask(
     tell: mpsc::UnboundedSender<StreamItem>,
     cancel: &CancellationToken,
 ) -> Result<StreamEvent, String> {
-    let peer = inner.connection(&who, GrantedCapabilities::default()).await.map_err(|error| error.to_string())?;
+    let connection = inner.connection(&who, GrantedCapabilities::default()).await.map_err(|error| error.to_string())?;
     let cwd = &inner.launch.scratch;
     tokio::fs::create_dir_all(cwd).await.map_err(|error| format!("no folder to work in: {error}"))?;
-    let place = AcpSession::new(who, Arc::clone(&peer), inner.local(), None);
-    let opening = peer.begin_opening();
-    let new = peer.request("session/new", json!({"cwd": cwd, "mcpServers": []}));
+    let session = AcpSession::new(Arc::clone(&connection), ClientContext::new(who, inner.local(), None));
+    let opening = connection.begin_opening();
+    let new = connection.request("session/new", json!({"cwd": cwd, "mcpServers": []}));
     let answer = tokio::time::timeout(OPEN_TIMEOUT, new).await.map_err(|_| "it did not answer".to_owned())?;
     let answer = answer.map_err(|error| error.message)?;
     let id = answer["sessionId"].as_str().ok_or("it gave the session no id")?;
-    place.complete_opening(id, &answer, false)?;
+    session.complete_opening(id, &answer, false)?;
     drop(opening);
     let prompt = vec![Content::text(single_text(&request.system, &request.messages))];
-    let end = place.run(prompt, Arc::new(StreamNotifier(tell)), cancel).await;
+    let end = session.run(prompt, Arc::new(StreamNotifier(tell)), cancel).await;
     let stop = match end.ending {
         StopReason::EndTurn | StopReason::CallRefused { .. } => ModelStop::Finished,
         StopReason::MaxTokens | StopReason::Exhausted { .. } => ModelStop::Length,

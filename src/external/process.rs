@@ -2,15 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
-use std::sync::Weak;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{AgentConnection, OutgoingLine};
 use crate::ids::AgentName;
 use crate::process::{OutputLimit, OutputVerdict, ProcessGroup};
 use crate::services::{LineReader, SecretValues};
@@ -25,11 +23,25 @@ const MAX_LOGGED: usize = 4 << 10;
 /// How long the process may take to end after its input is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Reads stdout on a separate thread, which costs far less than the async runtime for a stream of small chunks. The
-/// receiver gets the reason when reading ends; `None` at the end of the output.
+/// A line to write, and the permit that it holds until it is written.
+pub(super) type OutgoingLine = (String, Option<OwnedSemaphorePermit>);
+
+/// The result of handling a line of the process's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LineVerdict {
+    Message,
+    /// The line is not a message.
+    Garbage,
+    /// No further line is needed.
+    Stop,
+}
+
+/// Reads stdout on a separate thread, which costs far less than the async runtime for a stream of small chunks. Calls
+/// `handle` for each line. The receiver gets the reason when reading ends; `None` at the end of the output.
 pub(super) fn reading(
-    peer: Weak<AgentConnection>,
+    agent: AgentName,
     stdout: ChildStdout,
+    handle: impl FnMut(&[u8]) -> LineVerdict + Send + 'static,
 ) -> std::io::Result<oneshot::Receiver<Option<String>>> {
     let (tell, told) = oneshot::channel();
     let pipe = stdout.into_owned_fd()?;
@@ -40,12 +52,16 @@ pub(super) fn reading(
         // Handling a line spawns tasks, which needs the runtime.
         let _runtime = runtime.enter();
         // The receiver may already be dropped.
-        drop(tell.send(read(&peer, BufReader::with_capacity(64 << 10, File::from(pipe)))));
+        drop(tell.send(read(&agent, BufReader::with_capacity(64 << 10, File::from(pipe)), handle)));
     })?;
     Ok(told)
 }
 
-fn read(peer: &Weak<AgentConnection>, mut reader: impl BufRead) -> Option<String> {
+fn read(
+    agent: &AgentName,
+    mut reader: impl BufRead,
+    mut handle: impl FnMut(&[u8]) -> LineVerdict,
+) -> Option<String> {
     let (mut line, mut garbage) = (Vec::new(), 0);
     loop {
         line.clear();
@@ -57,16 +73,15 @@ fn read(peer: &Weak<AgentConnection>, mut reader: impl BufRead) -> Option<String
         if line.len() as u64 == MAX_LINE {
             return Some(format!("it sent a line of more than {} MiB", MAX_LINE >> 20));
         }
-        let peer = peer.upgrade()?;
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        peer.record_activity();
-        match peer.handle_line(&line) {
-            Ok(()) => garbage = 0,
-            Err(()) => {
+        match handle(&line) {
+            LineVerdict::Message => garbage = 0,
+            LineVerdict::Stop => return None,
+            LineVerdict::Garbage => {
                 garbage += 1;
-                tracing::debug!(agent = %peer.name(), "a line that is no message");
+                tracing::debug!(%agent, "a line that is no message");
                 if garbage > MAX_GARBAGE {
                     return Some("it does not speak ACP: its output is not JSON-RPC".to_owned());
                 }

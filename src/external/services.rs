@@ -4,10 +4,9 @@
 use serde_json::{Value, json};
 
 use super::LaunchContext;
-use super::session::{AcpSession, SessionBinding};
+use super::client_context::{ClientContext, SessionBinding};
 use crate::adapter::attach::{HttpOffer, SOCKET_VARIABLE, SocketOffer, TOKEN_VARIABLE};
 use crate::adapter::export::{BindingServer, ToolNaming};
-use crate::agents::ExternalAgentSpec;
 use crate::manifest::Handover;
 
 /// Name of the MCP server, as the agent sees it.
@@ -23,8 +22,7 @@ pub(super) enum OfferedServer {
 /// nothing to offer. Fails if the manifest requires HTTP and the agent does not support it.
 pub(super) fn offer_server(
     around: &LaunchContext,
-    who: &ExternalAgentSpec,
-    place: &AcpSession,
+    client: &ClientContext,
     bound: &SessionBinding,
     about: &Value,
 ) -> Result<(Option<OfferedServer>, Vec<Value>), String> {
@@ -34,10 +32,10 @@ pub(super) fn offer_server(
     }
     let mode = binding.mode();
     let told =
-        format!("What Skein provides to {} in the mode {mode}. Only the tools of this mode exist here.", who.title);
-    let Some(source) = place.source() else { return Ok((None, Vec::new())) };
+        format!("What Skein provides to {} in the mode {mode}. Only the tools of this mode exist here.", client.agent.title);
+    let Some(source) = client.source() else { return Ok((None, Vec::new())) };
     let export = BindingServer::new(source, bound.session.clone(), ToolNaming::Qualified, told);
-    match who.runtime.mcp {
+    match client.agent.runtime.mcp {
         Handover::Stdio => {
             let offer = around.attachments.offer(export)?;
             let env =
