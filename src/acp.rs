@@ -18,7 +18,6 @@ mod options;
 mod external;
 mod prompt;
 mod sessions;
-mod subagent;
 mod updates;
 mod wire;
 

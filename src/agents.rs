@@ -12,6 +12,7 @@ mod history;
 mod join;
 mod judge;
 mod models;
+mod recovery;
 mod ask_once;
 mod external;
 mod shorten;
@@ -19,7 +20,6 @@ mod shorten;
 pub use ask::RetryPolicy;
 pub use ask_once::ask_once;
 pub use code::{Code, EXECUTE, is_own};
-pub use compaction::RecoveryPolicy;
 pub use context::{SystemPromptInputs, between, memories, system_prompt};
 pub use exchange::{Exchange, StopReason, TurnEnd, TurnInput, TurnLimits, emit_completed_call};
 pub use external::{
@@ -29,6 +29,7 @@ pub use external::{
 pub use history::{History, active_events};
 pub use judge::ModelJudge;
 pub use models::models;
+pub use recovery::RecoveryPolicy;
 
 use std::sync::Arc;
 

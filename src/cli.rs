@@ -12,6 +12,7 @@ mod consent;
 mod diff;
 mod doctor;
 mod elicit;
+mod environment;
 mod folders;
 mod graph;
 mod import;

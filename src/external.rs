@@ -136,7 +136,8 @@ impl ExternalAgentPool {
             if running.is_none() && last.is_empty() {
                 continue;
             }
-            let health = running.map_or(AgentHealth::Dead, |connection| connection.health().health(Instant::now(), slot.stale));
+            let health =
+                running.map_or(AgentHealth::Dead, |connection| connection.health().health(Instant::now(), slot.stale));
             all.push(AgentStatus {
                 name: key.agent.to_string(),
                 health,

@@ -24,6 +24,7 @@ mod permission;
 mod placeholder;
 mod prompt;
 mod recipe;
+mod restart;
 mod runtime;
 mod schema;
 mod settings;
@@ -53,7 +54,7 @@ pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
 pub use mcp_servers::{SessionServiceError, client_service, recipe_service, session_service};
 pub use model::{
     AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport, LOADERS, Metadata,
-    Mode, Readiness, Requires, Restart, ServiceManifest, ServiceSharing, StdioTransport, Timeouts, Transport, VERSION,
+    Mode, Readiness, Requires, ServiceManifest, ServiceSharing, StdioTransport, Timeouts, Transport, VERSION,
 };
 pub use permission::{PermissionRule, RuleEffect, RuleTextError};
 pub use placeholder::Placeholder;
@@ -62,6 +63,7 @@ pub use recipe::{
     Check, Extension, ExtensionKind, InputType, RecipeFile, RecipeParameter, RecipeSettings, Requirement, Retry,
     Scalar, SubRecipe,
 };
+pub use restart::Restart;
 pub use runtime::{AcpRuntime, AcpTimeouts, AgentProgram, AgentRuntime, Crate, Handover, Package, VariableName};
 pub use schema::{DocumentKind, generate as generate_schema};
 pub use settings::Settings;

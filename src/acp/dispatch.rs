@@ -7,7 +7,7 @@ use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Agent, Client, on_receive_notification, on_receive_request};
 
 use super::connection::{ClientConnection, ClientSession};
-use super::{errors, external, initialize, options, prompt, sessions};
+use super::{errors, initialize, options, prompt, sessions};
 
 /// Creates a handler that answers a request in its own task.
 macro_rules! answered {
@@ -219,6 +219,6 @@ async fn respond_to_change<T: agent_client_protocol::JsonRpcResponse>(
         let id = acp::SessionId::new(open.session.id());
         drop(client.send_notification(acp::SessionNotification::new(id, update)));
     }
-    external::watch_options(connection, open);
+    options::watch_external(connection, open);
     connection.send_pending_notices(client, open);
 }

@@ -4,13 +4,20 @@
 //! Invariant: the ids are `agent/mode`, `provider:model` and the approval levels, because users write them into their
 //! settings. An internal mode is not listed and cannot be set.
 
+use std::sync::Arc;
+
 use agent_client_protocol::v1::schema as acp;
 
-use super::connection::ClientSession;
+use super::connection::{ClientConnection, ClientSession};
 use super::{commands, errors, external};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
 use crate::manifest::ApprovalLevel;
+
+/// Maximum number of unwritten bytes at which changed options and commands are sent.
+const MAX_BACKLOG: usize = 1 << 20;
+/// How often the backlog of the client is checked.
+const POLL: std::time::Duration = std::time::Duration::from_millis(20);
 
 const MODE: &str = "mode";
 const MODEL: &str = "model";
@@ -161,4 +168,32 @@ pub(super) async fn refresh_updates(open: &ClientSession) -> Vec<acp::SessionUpd
         acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options(open))),
         commands::update(open).await,
     ]
+}
+
+/// Starts to send changed options and commands of the external agent to the client. Sends them at once if the agent
+/// has a new external session for this session, as after a restart.
+pub(super) fn watch_external(connection: &ClientConnection, open: &Arc<ClientSession>) {
+    let Some(external) = open.session.external_session() else { return };
+    let Some(first) = open.register_external_session(&external.id()) else { return };
+    let (wire, open, mut changes) = (connection.wire.clone(), Arc::downgrade(open), external.changes());
+    drop(external);
+    connection.spawn(async move {
+        let mut tell = !first;
+        loop {
+            if tell {
+                // The session was closed.
+                let Some(open) = open.upgrade() else { return };
+                let session: Arc<str> = open.session.id().into();
+                // An agent can change its lists faster than a client reads; only the last one matters.
+                while wire.backlog() > MAX_BACKLOG {
+                    tokio::time::sleep(POLL).await;
+                }
+                refresh_updates(&open).await.into_iter().for_each(|update| wire.send_update(&session, update));
+            }
+            tell = changes.changed().await.is_ok();
+            if !tell {
+                return;
+            }
+        }
+    });
 }

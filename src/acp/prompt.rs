@@ -7,7 +7,7 @@ use agent_client_protocol::v1::schema as acp;
 use super::commands::{self, ParsedPrompt};
 use super::connection::{ClientConnection, ClientSession, RequestTicket, RunningTurn};
 use super::updates::Updates;
-use super::{content, errors, external};
+use super::{content, errors, options};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::orchestrator::PromptOptions;
 use crate::session::PromptError;
@@ -27,7 +27,7 @@ pub(super) async fn prompt(
         let order = place.wait().await;
         open.enter().await.map_err(|error| errors::internal_error(error.to_string()))?;
         connection.show_pending_notices(open);
-        external::watch_options(connection, open);
+        options::watch_external(connection, open);
         if let Some(update) = commands::update_if_changed(open).await {
             updates.send(update);
         }

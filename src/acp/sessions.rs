@@ -274,7 +274,7 @@ pub(super) async fn finish_setup(
         // Fails only if the client has disconnected.
         drop(client.send_notification(acp::SessionNotification::new(id.clone(), update)));
     }
-    super::external::watch_options(connection, open);
+    options::watch_external(connection, open);
     connection.send_pending_notices(client, open);
     connection.spawn(super::commands::watch(Arc::downgrade(open), connection.updates(open)));
 }

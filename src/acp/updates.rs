@@ -2,6 +2,8 @@
 //!
 //! Invariant: the client receives only updates that it advertised support for.
 
+mod subagent;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +13,9 @@ use agent_client_protocol::v1::schema as acp;
 
 use super::calls::{self, CallDisplay};
 use super::content;
-use super::subagent::Subagent;
 use super::wire::{ChunkKind, ClientWriter, MessageChunk};
+use subagent::Subagent;
+
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, active_events};
 use crate::broker::tool_claims;
 use crate::conversation::{Content, Message, MessagePart, Role};

@@ -7,7 +7,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Event;
-use super::compaction::weight;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolResult};
 
 /// The messages of a session, oldest first.
@@ -172,6 +171,30 @@ fn results(message: &Message) -> HashSet<&str> {
         MessagePart::Content(_) | MessagePart::Thought(_) | MessagePart::ToolUse(_) => None,
     });
     results.collect()
+}
+
+/// Estimates the tokens of text that no model has counted.
+pub(super) fn tokens_of(bytes: usize) -> u64 {
+    bytes.div_ceil(4) as u64
+}
+
+/// Estimates the tokens of a message.
+pub(super) fn weight(message: &Message) -> u64 {
+    /// About what providers count for an image or a minute of audio.
+    const MEDIUM: u64 = 1_500;
+    let content = |content: &Content| match content {
+        Content::Text(text) | Content::Injected(text) => tokens_of(text.len()),
+        Content::Image { .. } | Content::Audio { .. } => MEDIUM,
+        Content::Resource(value) | Content::Link(value) => tokens_of(value.to_string().len()),
+    };
+    let parts = message.parts.iter().map(|part| match part {
+        MessagePart::Content(piece) => content(piece),
+        // Thoughts are not sent again.
+        MessagePart::Thought(_) => 0,
+        MessagePart::ToolUse(call) => tokens_of(call.name.len() + call.arguments.to_string().len()),
+        MessagePart::ToolResult(result) => result.content.iter().map(content).sum(),
+    });
+    parts.sum()
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use clap::Args;
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 
+use super::environment::variable;
 use super::folders::Folders;
 use super::keys::{KeyLocation, Keys};
-use super::models::variable;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::settings_file::{ConfigEdit, SettingsFile};
 use super::{Global, agents, workspace};

@@ -8,9 +8,10 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
+use super::environment::variable;
 use super::folders::Folders;
 use super::keys::{KeyLocation, KeyringError, Keys};
-use super::models::{KnownModels, variable};
+use super::models::KnownModels;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::{Global, top_of_mind, workspace};
 use crate::agents::models;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::environment::variable;
 use super::folders::Folders;
-use super::models::variable;
 use super::output::{CommandError, CommandOutput, cut, display_line};
 use super::settings_file::SettingsFile;
 use super::whole_file::create;

@@ -11,8 +11,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::environment::variable;
 use super::folders::Folders;
-use super::models::variable;
 use super::whole_file::replace;
 use keyring::Keyring;
 pub(super) use keyring::KeyringError;

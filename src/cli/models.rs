@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::environment::variable;
 use super::keys::Keys;
 use super::output::CommandError;
 use crate::agents::{RecoveryPolicy, models};
@@ -103,9 +104,4 @@ impl ModelSource for KnownModels {
             None => None,
         }
     }
-}
-
-/// Returns the variable's value. An empty variable counts as unset.
-pub(super) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

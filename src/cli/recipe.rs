@@ -1,6 +1,7 @@
 //! `skein run --recipe`: prepares a recipe. Asks for its parameters, shows its services for consent, and gives `run`
 //! the session defaults.
 
+mod consent;
 mod extensions;
 mod steps;
 mod subs;
@@ -110,7 +111,7 @@ impl RecipeInput {
         for part in parts.iter() {
             shell_is_there(part.retries(), &part.mode, plan)?;
         }
-        extensions::consent(&parts, allowed, folders, output)?;
+        consent::consent(&parts, allowed, folders, output)?;
         opening.client_services = parts.root().services.clone();
         Ok(PreparedRecipe { ready: Arc::new(ready), parts: Arc::new(parts) })
     }
@@ -144,7 +145,7 @@ impl PreparedRecipe {
         prompt: Vec<Content>,
         stage: &dyn Stage,
     ) -> Result<RecipeOutcome, CommandError> {
-        self.ready.run(first, prompt, &self.parts.root().service_names(), stage).await
+        self.ready.run(first, prompt, &self.parts.root().service_names(), self.parts.active(), stage).await
     }
 
     /// Gives the sub-recipes the context in which they run. Call this once, before [`PreparedRecipe::run`].

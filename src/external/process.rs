@@ -57,11 +57,7 @@ pub(super) fn reading(
     Ok(told)
 }
 
-fn read(
-    agent: &AgentName,
-    mut reader: impl BufRead,
-    mut handle: impl FnMut(&[u8]) -> LineVerdict,
-) -> Option<String> {
+fn read(agent: &AgentName, mut reader: impl BufRead, mut handle: impl FnMut(&[u8]) -> LineVerdict) -> Option<String> {
     let (mut line, mut garbage) = (Vec::new(), 0);
     loop {
         line.clear();

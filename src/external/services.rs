@@ -31,8 +31,10 @@ pub(super) fn offer_server(
         return Ok((None, Vec::new()));
     }
     let mode = binding.mode();
-    let told =
-        format!("What Skein provides to {} in the mode {mode}. Only the tools of this mode exist here.", client.agent.title);
+    let told = format!(
+        "What Skein provides to {} in the mode {mode}. Only the tools of this mode exist here.",
+        client.agent.title
+    );
     let Some(source) = client.source() else { return Ok((None, Vec::new())) };
     let export = BindingServer::new(source, bound.session.clone(), ToolNaming::Qualified, told);
     match client.agent.runtime.mcp {

@@ -273,7 +273,9 @@ impl SessionHandler for AcpSession {
                 let kind = kind.unwrap_or_default().to_owned();
                 match valid::update(params) {
                     Some((typed, told)) => lock(&self.client.relay).other(typed, told),
-                    None => tracing::debug!(agent = %self.client.agent.name, kind, "an update that the protocol does not know"),
+                    None => {
+                        tracing::debug!(agent = %self.client.agent.name, kind, "an update that the protocol does not know")
+                    }
                 }
             }
         }
@@ -370,14 +372,16 @@ impl ExternalSession for AcpSessionHandle {
     fn choose(&self, option: String, value: Value) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let choosing = lock(&self.0.advertised).option_request(&option, value.clone());
-            let choosing = choosing.ok_or_else(|| format!("`{}` has no option `{option}`", self.0.client.agent.name))?;
+            let choosing =
+                choosing.ok_or_else(|| format!("`{}` has no option `{option}`", self.0.client.agent.name))?;
             let mut params = choosing.params;
             params.insert("sessionId".to_owned(), json!(self.0.id()));
             let is_mode = params.contains_key("modeId");
             let asking = self.0.connection.request(choosing.method, Value::Object(params));
             let answer = tokio::time::timeout(OPTION_TIMEOUT, asking).await;
             let answer = answer.map_err(|_| format!("`{}` did not answer", self.0.client.agent.name))?;
-            let answer = answer.map_err(|error| format!("`{}` refused it: {}", self.0.client.agent.name, error.message))?;
+            let answer =
+                answer.map_err(|error| format!("`{}` refused it: {}", self.0.client.agent.name, error.message))?;
             self.0.change(|options| if is_mode { options.set_mode(&value) } else { options.set_options(&answer) });
             Ok(())
         })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::model::{AgentManifest, Mode, ServiceManifest};
 use super::prompt::Prompt;
 use super::yaml::{DocumentPath, SourceFile};
-use super::{Config, Layer, ManifestDocument, ModeFiles, Settings, Transport};
+use super::{Config, Layer, ManifestDocument, ModeFiles, Transport};
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, GroupName, ModeId, ServiceName, ToolName};
 
@@ -117,14 +117,6 @@ pub struct ConfigEntry {
 }
 
 impl Manifests {
-    /// Marks the user's services that the active profile leaves out.
-    pub(super) fn enable(&mut self) {
-        let settings = Settings::of(self);
-        for (name, entry) in self.services.iter_mut().filter(|(_, entry)| entry.layer == Layer::User) {
-            entry.enabled = settings.enables(name);
-        }
-    }
-
     pub(super) fn add(
         &mut self,
         document: ManifestDocument,

@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use super::duration::ManifestDuration;
 use super::model::{
-    HttpTransport, LOADERS, Readiness, Requires, Restart, ServiceKind, ServiceManifest, ServiceSharing, StdioTransport,
+    HttpTransport, LOADERS, Readiness, Requires, ServiceKind, ServiceManifest, ServiceSharing, StdioTransport,
     Timeouts, Transport, VERSION,
 };
 use super::recipe::{Extension, ExtensionKind};
+use super::restart::Restart;
 use super::yaml::{DocumentPath, SourceFile};
 use super::{Layer, ServiceEntry};
 use crate::diagnostic::Diagnostic;

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::approval::ApprovalLevel;
 use super::duration::ManifestDuration;
+use super::restart::Restart;
 use super::runtime::AgentRuntime;
 use crate::ids::{AgentName, GroupName, ModeSlug, RoleName, ServiceName, ToolName};
 
@@ -452,20 +453,5 @@ impl Default for Timeouts {
             call: ManifestDuration::seconds(120),
             idle: ManifestDuration::seconds(300),
         }
-    }
-}
-
-/// How often a crashed service is restarted within a period before its circuit opens.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Restart {
-    #[schemars(range(max = 100))]
-    pub max: u32,
-    pub within: ManifestDuration,
-}
-
-impl Default for Restart {
-    fn default() -> Self {
-        Self { max: 3, within: ManifestDuration::seconds(60) }
     }
 }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::duration::ManifestDuration;
-use super::model::Restart;
+use super::restart::Restart;
 
 /// An external agent: a program that speaks the Agent Client Protocol on stdio.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -83,6 +83,16 @@ impl Settings {
     }
 }
 
+impl Manifests {
+    /// Marks the user's services that the active profile leaves out.
+    pub(super) fn enable(&mut self) {
+        let settings = Settings::of(self);
+        for (name, entry) in self.services.iter_mut().filter(|(_, entry)| entry.layer == Layer::User) {
+            entry.enabled = settings.enables(name);
+        }
+    }
+}
+
 /// Returns false for a recording. Trust in a project does not cover that file, so a project cannot name one.
 fn is_model(name: &ModelRef) -> bool {
     !matches!(name, ModelRef::Replay(_))

@@ -3,7 +3,6 @@
 
 mod client;
 mod lists;
-mod questions;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -31,6 +30,7 @@ use super::stdio::{LaunchError, WireFailure};
 use crate::process::ProcessGroup;
 use crate::task::TaskScope;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
+use client::questions;
 pub(super) use client::{McpClient, Owner};
 
 /// Maximum number of times that a server may ask for input before it answers a request.

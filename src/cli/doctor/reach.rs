@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::super::environment::variable;
 use super::super::folders::Folders;
-use super::super::models::variable;
 use super::Findings;
 use crate::manifest::{AgentProgram, AgentRuntime, Layer, Manifests, Placeholder, Transport};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 use zbus::{Connection, DBusError as _, DynamicType, Error, OwnedObjectPath, Type, Variant, fdo};
 
-use super::super::models::variable;
+use super::super::environment::variable;
 
 /// A working keyring answers in milliseconds, even if it has to be started first.
 const PATIENCE: Duration = Duration::from_secs(3);

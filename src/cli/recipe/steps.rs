@@ -1,6 +1,7 @@
 //! Runs a recipe: a turn, validation of the answer, the checks, and a new attempt if they fail.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
@@ -8,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::output::{CommandError, display_line};
 use super::super::runtime::bind_failure;
-use super::subs::ActiveRecipe;
 use crate::agents::{StopReason, TurnEnd};
 use crate::broker::{Binding, BoundTool};
 use crate::conversation::{Content, Usage};
@@ -62,6 +62,24 @@ impl RecipeOutcome {
     }
 }
 
+/// The recipe that each session runs, with its values, keyed by session id. Entries of sessions that have ended are
+/// removed when the next one is added.
+#[derive(Default)]
+pub(super) struct ActiveRecipes(Mutex<HashMap<String, (RecipeFile, Weak<Session>)>>);
+
+impl ActiveRecipes {
+    fn add(&self, file: &RecipeFile, session: &Arc<Session>) {
+        let mut active = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        active.retain(|_, (_, session)| session.strong_count() > 0);
+        active.insert(session.id().to_owned(), (file.clone(), Arc::downgrade(session)));
+    }
+
+    /// Returns the recipe that a session runs, and the session. `None` if it runs none.
+    pub(super) fn find(&self, session: &str) -> Option<(RecipeFile, Weak<Session>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(session).cloned()
+    }
+}
+
 /// A recipe with its parameters filled in.
 #[derive(Debug)]
 pub(super) struct FilledRecipe {
@@ -101,6 +119,7 @@ impl FilledRecipe {
         first: Arc<Session>,
         prompt: Vec<Content>,
         needed: &[ServiceName],
+        active: &ActiveRecipes,
         stage: &dyn Stage,
     ) -> Result<RecipeOutcome, CommandError> {
         let mut live = first;
@@ -109,7 +128,7 @@ impl FilledRecipe {
         loop {
             let binding = live.binding().await.map_err(|error| bind_failure(&error))?;
             is_whole(&binding, needed)?;
-            live.context().state::<ActiveRecipe>().hold(&self.file, &live);
+            active.add(&self.file, &live);
             let mut done = self.attempt(live, prompt.clone(), stage).await?;
             used += done.end.usage;
             done.end.usage = used;

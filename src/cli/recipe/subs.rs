@@ -4,7 +4,7 @@
 //! all its calls go through its own binding.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::{Context as _, anyhow, bail};
 use futures::future::BoxFuture;
@@ -16,7 +16,7 @@ use super::super::progress::TerminalNotifier;
 use super::super::runtime::session_failure;
 use super::super::session_flags::prompt_failure;
 use super::extensions;
-use super::steps::{FilledRecipe, RecipeOutcome, Stage};
+use super::steps::{ActiveRecipes, FilledRecipe, RecipeOutcome, Stage};
 use crate::agents::{Event, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::conversation::Content;
 use crate::graph::Plan;
@@ -62,6 +62,7 @@ impl RecipeNode {
 pub(super) struct RecipeTree {
     all: Arc<Vec<RecipeNode>>,
     around: Arc<OnceLock<RunContext>>,
+    active: Arc<ActiveRecipes>,
 }
 
 /// Context that exists only once services run.
@@ -70,26 +71,12 @@ pub(super) struct RunContext {
     pub(super) orchestrator: Orchestrator,
 }
 
-/// The recipe that a session runs, with its values, and the session.
-#[derive(Default)]
-pub(super) struct ActiveRecipe(Mutex<Option<(RecipeFile, Weak<Session>)>>);
-
-impl ActiveRecipe {
-    pub(super) fn hold(&self, file: &RecipeFile, live: &Arc<Session>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((file.clone(), Arc::downgrade(live)));
-    }
-
-    fn get(&self) -> Option<(RecipeFile, Weak<Session>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 impl RecipeTree {
     /// Builds the tree. The recipe itself runs in `mode`, with its values filled in as `file`.
     pub(super) fn of(recipe: &Recipe, file: &RecipeFile, mode: &ModeId, plan: &Plan) -> Result<Self, CommandError> {
         let mut all = Vec::new();
         add(recipe, Some(file), mode, plan, &mut all)?;
-        Ok(Self { all: Arc::new(all), around: Arc::default() })
+        Ok(Self { all: Arc::new(all), around: Arc::default(), active: Arc::default() })
     }
 
     pub(super) fn root(&self) -> &RecipeNode {
@@ -100,18 +87,28 @@ impl RecipeTree {
         self.all.iter()
     }
 
+    /// Returns the recipes that sessions run now.
+    pub(super) fn active(&self) -> &ActiveRecipes {
+        &self.active
+    }
+
     pub(super) fn settle(&self, around: RunContext) {
         // Set once, before any sub-recipe can be called.
         drop(self.around.set(around));
     }
 
     pub(super) fn register_in(&self, registry: BuiltinRegistry) -> BuiltinRegistry {
-        let (all, around) = (Arc::clone(&self.all), Arc::clone(&self.around));
+        let (all, around, active) = (Arc::clone(&self.all), Arc::clone(&self.around), Arc::clone(&self.active));
         registry.with_tools(SERVICE, move |surroundings| {
             let of = surroundings.settings.get(OF).and_then(Value::as_u64);
             let of = of.and_then(|of| usize::try_from(of).ok()).filter(|of| *of < all.len());
             let of = of.context("its recipe is not known")?;
-            anyhow::Ok(Arc::new(SubRecipes { all: Arc::clone(&all), around: Arc::clone(&around), of }))
+            anyhow::Ok(Arc::new(SubRecipes {
+                all: Arc::clone(&all),
+                around: Arc::clone(&around),
+                active: Arc::clone(&active),
+                of,
+            }))
         })
     }
 }
@@ -159,6 +156,7 @@ fn without_values(recipe: &Recipe) -> Result<RecipeFile, CommandError> {
 struct SubRecipes {
     all: Arc<Vec<RecipeNode>>,
     around: Arc<OnceLock<RunContext>>,
+    active: Arc<ActiveRecipes>,
     of: usize,
 }
 
@@ -214,7 +212,7 @@ impl SubRecipes {
         around: &RunContext,
     ) -> anyhow::Result<ToolOutcome> {
         let part = &self.all[self.part().subs[index]];
-        let (above, live) = context.session.state::<ActiveRecipe>().get().context("its recipe is not known")?;
+        let (above, live) = self.active.find(&context.session.id).context("its recipe is not known")?;
         let mut given: BTreeMap<_, _> =
             above.sub_recipes[index].values.iter().map(|(key, value)| (key.clone(), value.text())).collect();
         for (key, value) in arguments {
@@ -232,7 +230,7 @@ impl SubRecipes {
         let ready = part.recipe.fill(&values).and_then(FilledRecipe::new)?;
         let stage = SubRecipeStage { part, around, above: live, context };
         let live = stage.open().await.map_err(|failure| anyhow!(failure.problem()))?;
-        let done = ready.run(live, ready.prompt(Vec::new()), &part.service_names(), &stage).await;
+        let done = ready.run(live, ready.prompt(Vec::new()), &part.service_names(), &self.active, &stage).await;
         outcome(done.map_err(|failure| anyhow!(failure.problem()))?)
     }
 }

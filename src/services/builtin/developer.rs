@@ -6,6 +6,7 @@ mod ask;
 mod background;
 mod buffers;
 mod command;
+mod command_report;
 mod diff;
 mod disk;
 pub(super) mod edit;

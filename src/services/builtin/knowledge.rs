@@ -5,6 +5,7 @@
 
 mod skill_files;
 mod file;
+mod source_text;
 mod find;
 mod item;
 mod recipe;
@@ -255,12 +256,12 @@ fn find_item<'a>(found: &'a KnowledgeItems, name: &str) -> Result<&'a Item, Tool
         if let Some(problem) = found.problems.iter().find(|problem| problem.name == name) {
             return ToolRefusal::new(format!(
                 "`{}` cannot be used until its file is corrected: {problem}",
-                item::display_name(name)
+                source_text::display_name(name)
             ));
         }
         let near = nearest(name, found.items.iter().map(|item| item.name.as_str()));
         let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-        let name = item::display_name(name);
+        let name = source_text::display_name(name);
         ToolRefusal::new(format!(
             "there is no skill, recipe or agent file `{name}`; {near}`load` without a name lists all"
         ))
@@ -284,14 +285,14 @@ fn load_item(found: &KnowledgeItems, name: &str) -> Result<(String, Value), Tool
         (Some(path), Some(folder)) => {
             // A refusal carries no label, so it does not list file names.
             let read = skill_files::read(&folder.join(path), std::slice::from_ref(folder)).map_err(|reason| {
-                let path = item::display_name(path);
+                let path = source_text::display_name(path);
                 let look = format!("`load` with the name `{own}` lists what there is");
                 ToolRefusal::new(format!(
                     "`{path}` is no file that can be loaded of the skill `{own}`: {reason}; {look}"
                 ))
             });
             let (real, text) = read?;
-            let shown = item::display_name(&format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md")));
+            let shown = source_text::display_name(&format!("{}/{path}", item.shown.trim_end_matches("/SKILL.md")));
             Ok((add_label(item, &shown, &real, &text, ""), data))
         }
         (Some(_), None) => {
@@ -339,7 +340,7 @@ fn prompt_text(
 /// Returns the free-form request for an item without parameters. Fails on any other argument.
 fn request_text(name: &str, given: &Map<String, Value>) -> Result<String, ToolRefusal> {
     if let Some(key) = given.keys().find(|key| *key != REQUEST) {
-        let key = item::display_name(key);
+        let key = source_text::display_name(key);
         return Err(ToolRefusal::new(format!("`{key}` is no argument of `{name}`; it has `{REQUEST}`")));
     }
     Ok(match given.get(REQUEST) {

@@ -5,6 +5,8 @@
 //! because their addressee is unknown.
 #![expect(deprecated, reason = "servers of both eras still log, ask for roots and for samples")]
 
+pub(in crate::services::remote) mod questions;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +24,6 @@ use rmcp::{ClientHandler, RoleClient};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
-use super::questions;
 use crate::ids::ServiceName;
 use crate::process::{OutputLimit, OutputVerdict};
 use crate::services::environment::SecretValues;

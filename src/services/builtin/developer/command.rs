@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::process::{Pipes, ProcessGroup};
 
+use super::command_report::{code, status_text, with_verdict};
 use super::output::{Capture, Keeps, Log};
 use super::pump::Pump;
-use super::shell::{code, status_text, with_verdict};
 use crate::services::builtin::answer::{ToolReply, with_data};
 
 /// Output is worth reading after a pause of this length.

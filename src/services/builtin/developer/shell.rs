@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -13,24 +12,21 @@ use std::time::Duration;
 use rmcp::model::CallToolResult;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::process::{Launch, MAX_FILE_BYTES, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
+use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
 use crate::tool::{CallContext, SessionContext};
 
+use super::command_report::{CommandReport, MAX_TIMEOUT, SILENCED, code, status_text, timeout_text};
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
 use super::pump::{Pump, Stream};
 use super::{background, terminal};
-use crate::services::builtin::answer::{ToolRefusal, ToolReply, error_with_data, with_data};
+use crate::services::builtin::answer::{ToolRefusal, ToolReply};
 
 const DEFAULT_TIMEOUT: u64 = 120;
-const MAX_TIMEOUT: u64 = 600;
 /// Time to wait for output after the shell has exited.
 const LINGER: Duration = Duration::from_millis(300);
-/// The signal that ends a program when a file that it writes exceeds the size limit.
-const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -52,18 +48,6 @@ pub(super) struct Shell {
     pub(super) reaper: Option<Reaper>,
     pub(super) environment: BTreeMap<OsString, OsString>,
 }
-
-/// Variables that tell programs that no user is at the terminal.
-pub(super) const SILENCED: [(&str, &str); 8] = [
-    ("TERM", "dumb"),
-    ("PAGER", "cat"),
-    ("GIT_PAGER", "cat"),
-    ("MANPAGER", "cat"),
-    ("NO_COLOR", "1"),
-    ("GIT_TERMINAL_PROMPT", "0"),
-    ("GIT_EDITOR", "true"),
-    ("DEBIAN_FRONTEND", "noninteractive"),
-];
 
 impl Shell {
     pub(super) fn new(reaper: Option<Reaper>, mut environment: BTreeMap<OsString, OsString>) -> Self {
@@ -245,65 +229,6 @@ impl Run {
         let streams = [&self.stdout, &self.stderr].map(|stream| stream.render().text);
         CommandReport { verdict, exit_code, timed_out, streams }.report(&self.both)
     }
-}
-
-/// The result of a command, in a process group or in a terminal.
-pub(super) struct CommandReport {
-    pub(super) verdict: String,
-    pub(super) exit_code: Option<i32>,
-    pub(super) timed_out: bool,
-    /// Standard output and standard error.
-    pub(super) streams: [String; 2],
-}
-
-impl CommandReport {
-    pub(super) fn report(self, output: &Capture) -> CallToolResult {
-        let shown = output.render();
-        let [stdout, stderr] = self.streams;
-        let data = json!({
-            "stdout": stdout,
-            "stderr": stderr,
-            "exit_code": self.exit_code,
-            "timed_out": self.timed_out,
-            "truncated": shown.truncated,
-            "log_path": output.log_path().filter(|_| shown.truncated).map(Path::to_string_lossy),
-        });
-        let text = with_verdict(shown.text, &self.verdict);
-        if self.exit_code == Some(0) { with_data(text, data) } else { error_with_data(text, data) }
-    }
-}
-
-/// `with_what` names what else was ended.
-pub(super) fn timeout_text(limit: Duration, with_what: &str) -> String {
-    format!(
-        "timed out after {} s and was ended{with_what}; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
-        limit.as_secs()
-    )
-}
-
-/// Returns the output followed by the verdict in brackets.
-pub(super) fn with_verdict(mut output: String, verdict: &str) -> String {
-    if output.is_empty() {
-        output.push_str("(no output)");
-    }
-    if !output.ends_with('\n') {
-        output.push('\n');
-    }
-    output + "[" + verdict + "]"
-}
-
-pub(super) fn status_text(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit {code}"),
-        (None, Some(SIGXFSZ)) => format!("ended because a file would be larger than {} GiB", MAX_FILE_BYTES >> 30),
-        (None, Some(signal)) => format!("ended by signal {signal}"),
-        (None, None) => status.to_string(),
-    }
-}
-
-/// Returns the exit code; for a signal 128 plus its number, as shells do.
-pub(super) fn code(status: ExitStatus) -> Option<i32> {
-    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit};
 use crate::tool::{Activity, CallContext};
 
 use super::ask::{NoAnswer, ask};
+use super::command_report::{CommandReport, SILENCED, timeout_text};
 use super::output::{Capture, Keeps, Log};
-use super::shell::{CommandReport, SILENCED, timeout_text};
 use crate::services::builtin::answer::{ToolRefusal, size};
 
 /// Bytes of output that the editor is asked to keep, from the end.

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::file::{MAX_FILE, contents};
-use super::item::{self, Item, ItemDocument, ItemKind, ItemOrigin, Problem, Wrong, display_name};
+use super::item::{self, Item, ItemDocument, ItemKind, ItemOrigin, Problem};
+use super::source_text::{Wrong, display_name};
 use crate::services::UserFolders;
 use crate::store::project_root;
 

@@ -3,19 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use super::recipe::RecipeItem;
+use super::source_text::{FRONT, Wrong, display_name, parse, text_of};
 use crate::manifest::{self, SourceFile};
 
 const MAX_NAME: usize = 64;
 /// Maximum size of front matter, and of a recipe, which is YAML as a whole. Every listing parses them.
 const MAX_FRONT: usize = 8 * 1024;
 const MAX_RECIPE: usize = 64 * 1024;
-/// Maximum bytes shown of a description.
-const MAX_DESCRIPTION: usize = 1_000;
-/// Maximum bytes shown of a path or another name from a project.
-const MAX_SHOWN: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ItemKind {
@@ -104,27 +99,6 @@ pub(super) struct ItemDocument {
     pub(super) recipe: Option<RecipeItem>,
 }
 
-/// A problem in a text, not yet assigned to a file.
-#[derive(Debug)]
-pub(super) struct Wrong {
-    pub(super) at: Option<(usize, usize)>,
-    pub(super) problem: String,
-    pub(super) help: String,
-}
-
-impl Wrong {
-    /// Sanitizes `problem`, because it may quote the text.
-    pub(super) fn new(problem: impl AsRef<str>, help: impl Into<String>) -> Self {
-        Self { at: None, problem: one_line(problem.as_ref()), help: help.into() }
-    }
-
-    /// Creates a problem located at the value of `path`, or at its nearest parent.
-    pub(super) fn at(source: &SourceFile, path: &manifest::DocumentPath, problem: impl AsRef<str>, help: &str) -> Self {
-        let at = source.place(path).span.map(|span| (span.line, span.column));
-        Self { at, ..Self::new(problem, help) }
-    }
-}
-
 /// Returns the number of bytes that are YAML, which determine the cost of parsing.
 pub(super) fn weight(kind: ItemKind, text: &str) -> usize {
     match kind {
@@ -172,7 +146,6 @@ pub(super) fn read(kind: ItemKind, name: &str, file: &Path, text: &str) -> Resul
     }
 }
 
-const FRONT: &str = "begin the file with a line `---`, then `name: …` and `description: …`, then a line `---`";
 const DESCRIBE: &str = "add `description: …`: it says when to use the item";
 
 /// Splits a text into front matter and body. Line numbers in the front matter equal those in the file.
@@ -198,28 +171,6 @@ fn split_front_matter(text: &str) -> Result<(String, &str), Wrong> {
     Err(Wrong { at: Some((1, 1)), ..Wrong::new("the front matter has no end", "close it with a line `---`") })
 }
 
-pub(super) fn parse(source: &SourceFile) -> Result<Value, Wrong> {
-    if source.text.trim().is_empty() {
-        return Err(Wrong { at: Some((1, 1)), ..Wrong::new("it says nothing about itself", FRONT) });
-    }
-    manifest::parse(source).map_err(|found| Wrong {
-        at: found.at.span.as_ref().map(|span| (span.line, span.column)),
-        ..Wrong::new(found.problem, one_line(&found.help))
-    })
-}
-
-/// Returns the text of a key as one line; `None` if the key is missing.
-pub(super) fn text_of(source: &SourceFile, value: &Value, key: &str) -> Result<Option<String>, Wrong> {
-    match &value[key] {
-        Value::Null => Ok(None),
-        Value::String(text) => Ok(Some(one_line(text))),
-        _ => {
-            let path = manifest::DocumentPath::root().key(key);
-            Err(Wrong::at(source, &path, format!("`{key}` is not text"), "write it as text, in quotes if need be"))
-        }
-    }
-}
-
 /// Checks a name. It must be valid after a slash and in a URI.
 pub(super) fn check_name(name: &str, source: Option<&SourceFile>) -> Result<String, Wrong> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -234,27 +185,4 @@ pub(super) fn check_name(name: &str, source: Option<&SourceFile>) -> Result<Stri
         Some(source) => Wrong::at(source, &manifest::DocumentPath::root().key("name"), problem, &help),
         None => Wrong::new(problem, help),
     })
-}
-
-/// Returns a sentence from a file on one line, without invisible characters and with a bounded length.
-pub(super) fn one_line(text: &str) -> String {
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    short(words.chars().filter(|c| !is_invisible(*c)).collect(), MAX_DESCRIPTION)
-}
-
-/// Returns a path, file name or key from a file on one line, with invisible characters replaced. The result is safe
-/// to use as a label.
-pub(super) fn display_name(name: &str) -> String {
-    let seen = |c: char| if is_invisible(c) || (c.is_whitespace() && c != ' ') { '\u{FFFD}' } else { c };
-    short(name.chars().map(seen).collect(), MAX_SHOWN)
-}
-
-fn short(text: String, bytes: usize) -> String {
-    let head = super::answer::truncate(&text, bytes);
-    if head.len() < text.len() { format!("{head}…") } else { text }
-}
-
-/// Returns whether a character is a control character, has no width or changes the text direction.
-fn is_invisible(c: char) -> bool {
-    c.is_control() || crate::text::is_invisible(c)
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::file::KnowledgeFileError;
-use super::item::{Wrong, display_name, one_line, parse, text_of};
+use super::source_text::{Wrong, display_name, one_line, parse, text_of};
 use crate::manifest::{self, SourceFile, TemplateError};
 
 /// The supported keys; any other key is reported.

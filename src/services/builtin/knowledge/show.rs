@@ -7,8 +7,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::find::{KnowledgeItems, ShadowedItem};
-use super::item::{Item, ItemKind, ItemOrigin, Problem, display_name};
+use super::item::{Item, ItemKind, ItemOrigin, Problem};
 use super::recipe::{ItemParameter, RecipeItem};
+use super::source_text::display_name;
 use crate::services::builtin::answer;
 
 /// Maximum bytes shown of one text; the whole text is on disk.

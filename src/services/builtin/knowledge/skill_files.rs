@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::file::{KnowledgeFileError, MAX_FILE, contents};
-use super::item::display_name;
+use super::source_text::display_name;
 
 const MAX_LISTED: usize = 100;
 const MAX_DEPTH: usize = 6;

@@ -5,15 +5,15 @@
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses};
 use serde_json::{Map, Value};
 
-use super::client::McpClient;
+use super::McpClient;
 use crate::services::connection::CallError;
 use crate::services::content;
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 use crate::tool::{CallContext, strip_invisible, truncate};
 
-pub(super) const NO_SAMPLING: &str =
+pub(in crate::services::remote) const NO_SAMPLING: &str =
     "skein answers no sampling requests: its models are for the session, not for services";
-pub(super) const NO_ROOTS: &str =
+pub(in crate::services::remote) const NO_ROOTS: &str =
     "skein sends its folders only to a service that belongs to one session (`scope: session`)";
 
 /// Maximum number of questions in one answer.
@@ -22,7 +22,11 @@ const MAX_AT_ONCE: usize = 10;
 const MAX_QUESTION: usize = 4_000;
 
 /// Asks the user one question and returns the answer.
-pub(super) async fn elicit(client: &McpClient, params: ElicitRequestParams, context: &CallContext) -> ElicitResult {
+pub(in crate::services::remote) async fn elicit(
+    client: &McpClient,
+    params: ElicitRequestParams,
+    context: &CallContext,
+) -> ElicitResult {
     let (message, wanted) = match params {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
             let Value::Object(mut schema) = content::json(&requested_schema) else {
@@ -68,7 +72,7 @@ pub(super) async fn elicit(client: &McpClient, params: ElicitRequestParams, cont
 
 /// Collects the input that a server of the newer era requires. Returns it with the pages that the user visited for
 /// it.
-pub(super) async fn answers(
+pub(in crate::services::remote) async fn answers(
     client: &McpClient,
     requests: InputRequests,
     context: &CallContext,
@@ -101,7 +105,11 @@ pub(super) async fn answers(
 }
 
 /// Returns the pages that an error names if the user has visited all of them; otherwise none.
-pub(super) async fn visit_pages(client: &McpClient, error: Option<&Value>, context: &CallContext) -> Vec<String> {
+pub(in crate::services::remote) async fn visit_pages(
+    client: &McpClient,
+    error: Option<&Value>,
+    context: &CallContext,
+) -> Vec<String> {
     let wanted = error.and_then(|error| error["elicitations"].as_array()).map(Vec::as_slice).unwrap_or_default();
     let mut visited = Vec::new();
     for page in wanted.iter().take(MAX_AT_ONCE) {
@@ -123,7 +131,7 @@ fn page_of(params: &ElicitRequestParams) -> Option<String> {
 }
 
 /// Marks the pages that were visited for a request as done, because the request has its answer.
-pub(super) fn finish_pages(client: &McpClient, pages: &[String], context: &CallContext) {
+pub(in crate::services::remote) fn finish_pages(client: &McpClient, pages: &[String], context: &CallContext) {
     for page in pages {
         // Two sessions on one connection may have pages with the same id.
         match context.asker().filter(|_| !client.is_owned()) {

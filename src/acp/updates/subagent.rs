@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use agent_client_protocol::v1::schema as acp;
 
-use super::updates::Updates;
-use super::wire::ClientWriter;
+use super::super::wire::ClientWriter;
+use super::Updates;
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, StopReason};
 
 /// A notifier that sends the events of one child session to the client.
