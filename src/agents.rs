@@ -19,7 +19,7 @@ mod shorten;
 
 pub use ask::RetryPolicy;
 pub use ask_once::ask_once;
-pub use code::{Code, EXECUTE, is_own};
+pub use code::{AbandonedThreads, Code, EXECUTE, is_own};
 pub use context::{SystemPromptInputs, between, memories, system_prompt};
 pub use exchange::{Exchange, StopReason, TurnEnd, TurnInput, TurnLimits, emit_completed_call};
 pub use external::{

@@ -3,6 +3,7 @@
 //! Invariant: uses no protocol. `Binding::call` is the only path to a tool.
 
 mod binding;
+mod bound_tool;
 mod consent;
 mod rule_arguments;
 mod files;
@@ -13,20 +14,21 @@ mod manage;
 mod named_hosts;
 mod names;
 mod pinned_specs;
+mod session_state;
 mod template;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use binding::CallPolicy;
-pub use binding::{Binding, BoundTool, ExcludedTool, Requester, ServiceResource};
+pub use binding::{Binding, ExcludedTool, Requester, ServiceResource};
+pub use bound_tool::BoundTool;
 pub use files::within;
 use futures::future::BoxFuture;
 pub use gate::{DecisionReason, GateDecision, Judge, RuleStore};
 use manage::DISABLED;
 pub use manage::sanitize_text;
-pub use named_hosts::note_user_text;
-pub use pinned_specs::{ToolClaims, tool_claims, ui_of};
+pub use pinned_specs::{ToolClaims, ui_of};
 pub use rule_arguments::unreadable;
 
 use crate::graph::Plan;
@@ -35,7 +37,8 @@ use crate::manifest::{ApprovalLevel, Layer, ModeEntry, Readiness, ServiceEntry, 
 use crate::permissions::{self, SourcedRule};
 use crate::services::{Lease, Pool};
 use crate::tool::ask::Asker;
-use crate::tool::{Catalog, ServiceError, SessionContext};
+use crate::tool::{Catalog, ServiceError, SessionContext, SessionStates};
+use session_state::BrokerState;
 
 /// Binds modes to sessions.
 #[derive(Debug, Clone)]
@@ -46,6 +49,8 @@ pub struct Broker {
     rules: Arc<[SourcedRule]>,
     judge: Option<Arc<dyn Judge>>,
     limits: ParentLimits,
+    /// What the broker remembers about each session. Clones share it.
+    states: Arc<SessionStates<BrokerState>>,
 }
 
 /// The session of a binding, and its permissions.
@@ -108,7 +113,7 @@ pub enum BindError {
 
 impl Broker {
     pub fn new(plan: Arc<Plan>, pool: Pool) -> Self {
-        Self { plan, pool, rules: Arc::default(), judge: None, limits: ParentLimits::default() }
+        Self { plan, pool, rules: Arc::default(), judge: None, limits: ParentLimits::default(), states: Arc::default() }
     }
 
     /// Returns a broker for another plan that uses the same pool.
@@ -146,6 +151,16 @@ impl Broker {
 
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
+    }
+
+    /// Returns the claims of a tool of the session or of a child session. `None` if the tool is built in or unknown.
+    pub fn tool_claims(&self, session: &SessionContext, tool: &str) -> Option<ToolClaims> {
+        self.states.of(session).specs.claims(tool)
+    }
+
+    /// Remembers the hosts in a text that the user of the session typed.
+    pub fn note_user_text(&self, session: &SessionContext, text: &str) {
+        self.states.of(session).hosts.add_from(text);
     }
 
     /// Returns the default approval level of a mode: the user's config, else the mode's own. A project's config and
@@ -251,6 +266,7 @@ impl Broker {
             rules: self.rules(&terms.session.cwd),
             judge: self.judge.clone(),
             limits: self.limits.clone(),
+            states: Arc::clone(&self.states),
         };
         let plan = Arc::clone(&self.plan);
         let binding = Binding::freeze(plan, id.clone(), scope.clone(), bound, absent, policy, terms);

@@ -24,7 +24,6 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::{Notifier, StatusUpdate, TurnEnd};
-use crate::broker::note_user_text;
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::ids::ModeId;
@@ -32,6 +31,7 @@ use crate::llm::Provider;
 use crate::manifest::AgentEntry;
 use crate::router::THRESHOLD;
 use crate::session::{PendingTurn, PromptError, Session};
+use crate::tool::SessionStates;
 use route::{RoutingDecision, UnknownModeError};
 use router_cache::RouterCache;
 use session_services::SessionServices;
@@ -50,6 +50,7 @@ const FALLBACK_MODE: &str = "goose/specialist";
 pub struct Orchestrator {
     router_cache: Arc<RouterCache>,
     top_of_mind: Arc<TopOfMind>,
+    last_routes: Arc<SessionStates<turn::LastRoute>>,
 }
 
 /// Context that is added to a prompt: the top-of-mind text and excerpts of earlier sessions.
@@ -69,7 +70,11 @@ impl PromptContext {
 impl Orchestrator {
     /// Creates an orchestrator that keeps learned routers and corrections in the folder `data`.
     pub fn new(data: PathBuf, top_of_mind: TopOfMind) -> Self {
-        Self { router_cache: Arc::new(RouterCache::new(data)), top_of_mind: Arc::new(top_of_mind) }
+        Self {
+            router_cache: Arc::new(RouterCache::new(data)),
+            top_of_mind: Arc::new(top_of_mind),
+            last_routes: Arc::default(),
+        }
     }
 
     /// Runs a turn that the front end has started: chooses the mode that works on the prompt and hands the turn to it.
@@ -85,7 +90,10 @@ impl Orchestrator {
         let live = Arc::clone(begun.session());
         let text = turn::words(&prompt);
         if wish.from_user {
-            prompt.iter().filter_map(Content::as_text).for_each(|text| note_user_text(live.context(), text));
+            prompt
+                .iter()
+                .filter_map(Content::as_text)
+                .for_each(|text| live.broker().note_user_text(live.context(), text));
         }
         let named =
             if wish.from_user { route::explicit(&text, &live.plan()).map_err(turn::misdirection_error)? } else { None };

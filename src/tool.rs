@@ -13,18 +13,19 @@ pub mod manage;
 mod notice;
 mod text;
 mod preview;
+mod session;
 mod target;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use notice::{LogNotices, Notice, NoticeSink};
 pub use preview::{Preview, preview, subject};
+pub use session::{SessionContext, SessionContextPorts, SessionStates};
 pub use target::{FileTarget, path_line};
 pub use text::{is_hidden, strip_invisible, strip_to_line, truncate};
 
-use std::any::{Any, TypeId};
-use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -34,7 +35,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::conversation::{Content, Message};
 use crate::ids::{ServiceName, ToolName};
-use crate::sandbox::HiddenPaths;
 
 /// Metadata key under which a built-in tool reports a URL at another host instead of the page. The caller decides about
 /// each host.
@@ -198,127 +198,6 @@ impl CallContext {
 impl std::fmt::Debug for CallContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CallContext({})", self.session.id)
-    }
-}
-
-/// The ports that the creator of a session passes to its context.
-pub struct SessionContextPorts {
-    /// Paths that file tools neither read nor write, also below the roots.
-    pub hidden: Arc<HiddenPaths>,
-    /// The editor that shows the session, if it lends files or terminals.
-    pub editor: Option<Arc<dyn editor::Editor>>,
-    /// Receives the notices of the session's services.
-    pub notices: Arc<dyn NoticeSink>,
-}
-
-/// No hidden paths and no editor; notices go to the log.
-impl Default for SessionContextPorts {
-    fn default() -> Self {
-        Self { hidden: Arc::default(), editor: None, notices: Arc::new(LogNotices) }
-    }
-}
-
-impl std::fmt::Debug for SessionContextPorts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SessionContextPorts").field("hidden", &self.hidden).finish_non_exhaustive()
-    }
-}
-
-/// The session of a call. A service keeps its data about a session in `SessionContext::state()`, so that the data ends
-/// with the session.
-pub struct SessionContext {
-    pub id: String,
-    /// Base of relative paths.
-    pub cwd: PathBuf,
-    /// File tools reach paths below these. Includes the working directory.
-    pub roots: Vec<PathBuf>,
-    /// Folder for long output and other temporary files of the session.
-    pub scratch: PathBuf,
-    /// Paths that file tools neither read nor write, also below the roots.
-    hidden: Arc<HiddenPaths>,
-    /// The editor that shows the session, if it lends files or terminals.
-    pub editor: Option<Arc<dyn editor::Editor>>,
-    /// Delegates tasks for the session, if it may delegate.
-    pub delegator: OnceLock<Arc<dyn delegate::Delegator>>,
-    /// Manages the session's services, if it may change them.
-    pub manager: OnceLock<Arc<dyn manage::ServiceManager>>,
-    enabled: Mutex<manage::EnabledServices>,
-    /// Id of the top-level session, if this is a child session.
-    family: OnceLock<String>,
-    /// Receives the notices of the session's services.
-    pub notices: Arc<dyn NoticeSink>,
-    /// State of services, keyed by type.
-    state: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
-}
-
-impl SessionContext {
-    pub fn new(id: impl Into<String>, cwd: PathBuf, additional_roots: Vec<PathBuf>, scratch: PathBuf) -> Arc<Self> {
-        Self::with_ports(id, cwd, additional_roots, scratch, SessionContextPorts::default())
-    }
-
-    pub fn with_ports(
-        id: impl Into<String>,
-        cwd: PathBuf,
-        additional_roots: Vec<PathBuf>,
-        scratch: PathBuf,
-        ports: SessionContextPorts,
-    ) -> Arc<Self> {
-        let SessionContextPorts { hidden, editor, notices } = ports;
-        let mut roots = vec![cwd.clone(), scratch.clone()];
-        roots.extend(additional_roots);
-        Arc::new(Self {
-            id: id.into(),
-            cwd,
-            roots,
-            scratch,
-            hidden,
-            editor,
-            delegator: OnceLock::new(),
-            manager: OnceLock::new(),
-            enabled: Mutex::default(),
-            family: OnceLock::new(),
-            notices,
-            state: Mutex::default(),
-        })
-    }
-
-    /// Returns the hidden path that equals or contains `path`, which must be resolved. The scratch folder is never
-    /// hidden.
-    pub fn find_hidden(&self, path: &Path) -> Option<PathBuf> {
-        let hidden = self.hidden.covering(path)?;
-        let scratch = crate::root_files::resolve(&self.scratch).is_ok_and(|scratch| path.starts_with(scratch.path));
-        (!scratch).then_some(hidden)
-    }
-
-    /// Returns the services that the session has enabled or disabled. The result shares its state with the session.
-    pub fn service_overrides(&self) -> manage::EnabledServices {
-        self.enabled.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Returns the id of the top-level session, which is this one or an ancestor.
-    pub fn family(&self) -> &str {
-        self.family.get().unwrap_or(&self.id)
-    }
-
-    /// Makes this session a child of `parent` and shares the parent's service overrides.
-    pub fn share_services(&self, parent: &SessionContext) {
-        self.family.get_or_init(|| parent.family().to_owned());
-        let of_parent = parent.service_overrides();
-        *self.enabled.lock().unwrap_or_else(PoisonError::into_inner) = of_parent;
-    }
-
-    /// Returns the state of type `T` that a service keeps for this session. Creates it on first use.
-    pub fn state<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = state.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
-        // The entry under a type's id always has that type.
-        Arc::clone(entry).downcast().unwrap_or_else(|_| Arc::new(T::default()))
-    }
-}
-
-impl std::fmt::Debug for SessionContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CallContext").field("id", &self.id).field("cwd", &self.cwd).finish_non_exhaustive()
     }
 }
 

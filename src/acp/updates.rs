@@ -17,7 +17,6 @@ use super::wire::{ChunkKind, ClientWriter, MessageChunk};
 use subagent::Subagent;
 
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, active_events};
-use crate::broker::tool_claims;
 use crate::conversation::{Content, Message, MessagePart, Role};
 use crate::graph::Plan;
 use crate::session::Session;
@@ -191,7 +190,8 @@ impl Updates {
             Event::ToolStarted { by: Some(_), .. } if live && self.features.subagents => {}
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
-                let said = self.session.upgrade().and_then(|live| tool_claims(live.context(), &call.name));
+                let said = self.session.upgrade();
+                let said = said.and_then(|live| live.broker().tool_claims(live.context(), &call.name));
                 turn.calls.insert(call.id.clone(), CallDisplay::of(call, said.as_ref(), &self.plan));
                 let begun = calls::tool_call(call, by.as_deref(), said.as_ref(), &self.plan, &self.cwd);
                 self.send(acp::SessionUpdate::ToolCall(begun));

@@ -19,6 +19,7 @@ use crate::broker::Binding;
 use crate::llm::OfferedTool;
 use crate::manifest::CodeExecution;
 use functions::Function;
+pub use run::AbandonedThreads;
 
 const LIST: &str = "code_execution__list_functions";
 const DETAILS: &str = "code_execution__get_function_details";

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{FailedReply, FailureCause, ModelCall, ModelReply};
-use super::code::{Code, is_own};
+use super::code::{AbandonedThreads, Code, is_own};
 use super::{Event, History, Notifier, RecoveryPolicy, StatusUpdate};
 use crate::broker::Binding;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolResult, ToolUse, Usage};
@@ -48,6 +48,8 @@ pub struct Exchange {
     pub(super) tools: Arc<[OfferedTool]>,
     /// Replaces the tools if the mode uses code execution.
     code: Option<Code>,
+    /// Threads of the session's earlier code that did not stop.
+    pub(super) abandoned: Arc<AbandonedThreads>,
 }
 
 /// The result of a call.
@@ -124,13 +126,20 @@ impl Exchange {
             None => (tools.collect(), system.into()),
         };
         let recovery = RecoveryPolicy::default();
-        Self { provider, binding, session, notifier, limits, recovery, system, tools, code }
+        Self { provider, binding, session, notifier, limits, recovery, system, tools, code, abandoned: Arc::default() }
     }
 
     /// Replaces the recovery policy, which handles a full window and failed requests.
     #[must_use]
     pub fn with_recovery(mut self, upkeep: RecoveryPolicy) -> Self {
         self.recovery = upkeep;
+        self
+    }
+
+    /// Shares the count of threads that did not stop with the other exchanges of the session.
+    #[must_use]
+    pub fn with_abandoned_threads(mut self, abandoned: Arc<AbandonedThreads>) -> Self {
+        self.abandoned = abandoned;
         self
     }
 

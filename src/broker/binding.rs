@@ -8,36 +8,28 @@ mod resources;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use regex::Regex;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 
-use admission::{AdmissionError, AdmittedCall};
+use admission::AdmittedCall;
 pub use resources::{Requester, ServiceResource};
 
+use super::bound_tool::{BoundTool, reaching, url_argument};
 use super::files::{CallPaths, RelativeBase};
 use super::gate::{self, GateDecision, Judge};
-use super::pinned_specs::PinnedSpecs;
+use super::pinned_specs::{ToolClaims, ui_of};
+use super::session_state::BrokerState;
 use super::{
-    BindRequest, MissingService, ParentLimits, files, named_hosts, names, rule_arguments, sanitize, stricter,
-    unmatched_rules,
+    BindRequest, MissingService, ParentLimits, files, names, rule_arguments, sanitize, stricter, unmatched_rules,
 };
 use crate::graph::{GroupRuleKind, Plan, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
-use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, SchemaValidator, ServiceEntry, Transport};
-use crate::network::RemoteHost;
+use crate::manifest::{ApprovalLevel, CodeExecution, Layer, ServiceEntry, Transport};
 use crate::permissions::{self, Call, CommandRule, SourcedRule};
 use crate::services::Lease;
-use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolService, ToolSpec};
-
-/// Metadata key under which a built-in tool lists its far-reaching arguments; see [`BoundTool::reaching`].
-const REACHING: &str = "skein/asks_with";
-
-/// Metadata key under which a built-in tool names its argument that is a URL to read.
-const URL_ARGUMENT: &str = "skein/url_argument";
-
-/// Metadata key under which a built-in tool names its arguments `service` and `uri`, if it reads resources of services.
-const RESOURCE_ARGUMENTS: &str = "skein/resource_arguments";
+use crate::tool::{
+    Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolService, ToolSpec,
+};
 
 const LISTED_TWICE: &str = "its service lists another tool of that name before it";
 
@@ -69,78 +61,8 @@ pub(super) struct CallPolicy {
     /// Consulted at the level `smart`.
     pub(super) judge: Option<Arc<dyn Judge>>,
     pub(super) limits: ParentLimits,
-}
-
-/// A tool in scope.
-#[derive(Debug)]
-pub struct BoundTool {
-    pub service: ServiceName,
-    pub spec: ToolSpec,
-    /// The group that admits the tool.
-    pub group: GroupName,
-    /// Every path of a call must match one of these patterns. Empty if paths are unrestricted.
-    pub files: Vec<Regex>,
-    /// Trusted for built-in services only.
-    pub read_only: bool,
-    /// Arguments that make a call count as not read-only although it changes nothing. They reach beyond the session, so
-    /// the user decides.
-    pub reaching: Vec<String>,
-    /// The argument with the URL that the tool reads. Trusted for built-in services only.
-    pub(super) url_argument: Option<String>,
-    /// True for a built-in tool, whose arguments have a known meaning.
-    pub(super) builtin: bool,
-    /// True for a tool of a service from the project or the client.
-    brought: bool,
-    pub(super) relative: RelativeBase,
-    /// The service's catalog at freeze time.
-    seen: Arc<Catalog>,
-    validator: OnceLock<Result<SchemaValidator, SchemaError>>,
-}
-
-impl BoundTool {
-    /// Returns the bytes that the tool adds to a model request: its name, description and input schema as JSON.
-    pub fn request_bytes(&self, name: &str) -> usize {
-        let tool = json!({"name": name, "description": self.spec.description, "input_schema": self.spec.input_schema});
-        tool.to_string().len()
-    }
-
-    fn validator(&self, name: &str) -> Result<&SchemaValidator, AdmissionError> {
-        let validator = self.validator.get_or_init(|| sanitize::validator(&self.spec));
-        let cannot = |error: &SchemaError| {
-            AdmissionError::Call(format!("`{name}` cannot be called: its input schema cannot be used: {error}"))
-        };
-        validator.as_ref().map_err(cannot)
-    }
-
-    /// Returns the host that the call reads from. `None` if the tool reads no URLs or the URL has no host; the tool
-    /// rejects the latter.
-    pub(super) fn host(&self, arguments: &Map<String, Value>) -> Option<RemoteHost> {
-        RemoteHost::of_url(arguments.get(self.url_argument.as_ref()?)?.as_str()?)
-    }
-
-    /// Returns the service and URI of the resource that the call reads. `None` if the tool does not read resources of
-    /// other services.
-    fn resource<'a>(&self, arguments: &'a Map<String, Value>) -> Option<(ServiceName, &'a str)> {
-        let names = self.spec.meta.as_ref()?.get(RESOURCE_ARGUMENTS).filter(|_| self.builtin)?;
-        let text = |key: &str| arguments.get(names.get(key)?.as_str()?)?.as_str();
-        Some((ServiceName::new(text("service")?), text("uri")?))
-    }
-
-    /// Returns whether the tool lets this call run without consent.
-    pub fn reads_only(&self, arguments: &Map<String, Value>) -> bool {
-        let given = |name: &String| arguments.get(name).is_some_and(|value| !value.is_null());
-        self.read_only && !self.reaching.iter().any(given)
-    }
-}
-
-/// Returns the far-reaching arguments that a tool declares in `_meta`.
-fn reaching(spec: &ToolSpec) -> Vec<String> {
-    let names = spec.meta.as_ref().and_then(|meta| meta.get(REACHING)).and_then(Value::as_array);
-    names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-fn url_argument(spec: &ToolSpec) -> Option<String> {
-    spec.meta.as_ref()?.get(URL_ARGUMENT)?.as_str().map(str::to_owned)
+    /// What the broker remembers about each session.
+    pub(super) states: Arc<SessionStates<BrokerState>>,
 }
 
 /// A tool of a bound service that the session does not get, and the reason.
@@ -271,7 +193,7 @@ impl Binding {
     /// Returns the spec that the session saw first. If the tool has changed since, returns an empty catalog, so that a
     /// call is rejected as changed.
     fn pin_spec(&self, entry: &ServiceEntry, spec: ToolSpec, catalog: &Arc<Catalog>) -> (ToolSpec, Arc<Catalog>) {
-        let first = self.request.session.state::<PinnedSpecs>().first(&entry.manifest.name, &spec);
+        let first = self.state().specs.first(&entry.manifest.name, &spec);
         if first == spec { (spec, Arc::clone(catalog)) } else { (first, Arc::default()) }
     }
 
@@ -383,6 +305,29 @@ impl Binding {
         }
     }
 
+    /// Records the claims of third-party tools for front ends, in this session and in all its parents.
+    fn record_claims(&self) {
+        let mut binding = Some(self);
+        while let Some(of) = binding {
+            let state = of.state();
+            for (name, tool) in self.tools.iter().filter(|(_, tool)| !tool.builtin) {
+                let said = ToolClaims {
+                    service: tool.service.to_string(),
+                    title: tool.spec.title.clone(),
+                    hints: tool.spec.hints,
+                    ui: ui_of(tool.spec.meta.as_ref()),
+                };
+                state.specs.set_claims(name, &said);
+            }
+            binding = of.policy.limits.parent.as_deref();
+        }
+    }
+
+    /// Returns what the broker remembers about the session of this binding.
+    pub(super) fn state(&self) -> Arc<BrokerState> {
+        self.policy.states.of(&self.request.session)
+    }
+
     /// Returns the context with an asker, so that the service can send elicitations.
     fn with_asker(&self, context: CallContext) -> CallContext {
         context.with_asker(Arc::clone(&self.request.asker))
@@ -407,7 +352,7 @@ impl Binding {
         };
         let verdict = match tool.host(arguments) {
             Some(host) => {
-                let user_named = named_hosts::of(self.user_session()).contains(&host);
+                let user_named = self.user_binding().state().hosts.contains(&host);
                 let of_host = permissions::judge_host(&self.policy.rules, &host);
                 gate::judge_host(self.approval(), gate::HostCall { host, user_named, ruling: of_host }, ruling)
             }

@@ -26,7 +26,7 @@ pub(super) fn rule_for(subject: &ConsentSubject, session: &SessionContext) -> Op
     (!rule.arguments.values().any(|pattern| pattern.contains('*'))).then_some(rule)
 }
 
-/// The "always" answers of a session, kept in its state.
+/// The "always" answers of a session.
 #[derive(Debug, Default)]
 pub(super) struct SessionConsents {
     said: Mutex<HashMap<ConsentSubject, bool>>,

@@ -3,36 +3,30 @@
 //! Invariant: searches only text that the user typed, never files, tool results, attached resources or model output. A
 //! word that may be a file name or code counts only in a URL.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use crate::network::RemoteHost;
-use crate::tool::SessionContext;
 
 /// Maximum number of hosts that a session remembers.
 const MAX_HOSTS: usize = 200;
 
-/// The named hosts of a session, kept in its state.
+/// The hosts that the user of a session has named.
 #[derive(Debug, Default)]
 pub(super) struct NamedHosts(Mutex<Vec<RemoteHost>>);
 
 impl NamedHosts {
+    /// Adds the hosts in a text that the user typed.
+    pub(super) fn add_from(&self, text: &str) {
+        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for host in hosts_in(text) {
+            if hosts.len() < MAX_HOSTS && !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+    }
+
     pub(super) fn contains(&self, host: &RemoteHost) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|named| named.is_same(host))
-    }
-}
-
-pub(super) fn of(session: &SessionContext) -> Arc<NamedHosts> {
-    session.state()
-}
-
-/// Remembers the hosts in a text that the user typed.
-pub fn note_user_text(session: &SessionContext, text: &str) {
-    let named = of(session);
-    let mut hosts = named.0.lock().unwrap_or_else(PoisonError::into_inner);
-    for host in hosts_in(text) {
-        if hosts.len() < MAX_HOSTS && !hosts.contains(&host) {
-            hosts.push(host);
-        }
     }
 }
 
@@ -123,10 +117,9 @@ mod tests {
 
     #[test]
     fn a_session_remembers_what_its_user_named() {
-        let folder = std::path::PathBuf::from("/nowhere");
-        let session = SessionContext::new("s", folder.clone(), Vec::new(), folder);
-        note_user_text(&session, "compare https://a.example/x with b.example:8080");
-        let knows = |url: &str| of(&session).contains(&RemoteHost::of_url(url).expect(url));
+        let hosts = NamedHosts::default();
+        hosts.add_from("compare https://a.example/x with b.example:8080");
+        let knows = |url: &str| hosts.contains(&RemoteHost::of_url(url).expect(url));
         assert!(knows("http://a.example/other") && knows("https://b.example:8080/"));
         assert!(!knows("https://b.example/") && !knows("https://sub.a.example/") && !knows("https://a.example:8080/"));
     }

@@ -6,9 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Binding;
 use crate::ids::{ServiceName, ToolName};
-use crate::tool::{SessionContext, ToolHints, ToolSpec};
+use crate::tool::{ToolHints, ToolSpec};
 
 /// Unverified claims of a third-party tool about itself. For display only.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,7 +19,7 @@ pub struct ToolClaims {
     pub ui: Option<String>,
 }
 
-/// The pinned specs of a session, kept in its state.
+/// The pinned specs of a session.
 #[derive(Debug, Default)]
 pub(super) struct PinnedSpecs {
     first: Mutex<HashMap<(ServiceName, ToolName), ToolSpec>>,
@@ -35,14 +34,14 @@ impl PinnedSpecs {
         lock(&self.first).entry(key).or_insert_with(|| spec.clone()).clone()
     }
 
-    fn note(&self, name: &str, said: &ToolClaims) {
-        lock(&self.claims).insert(name.to_owned(), said.clone());
+    pub(super) fn set_claims(&self, name: &str, claims: &ToolClaims) {
+        lock(&self.claims).insert(name.to_owned(), claims.clone());
     }
-}
 
-/// Returns the claims of a tool of the session or of a child session. `None` if the tool is built in or unknown.
-pub fn tool_claims(session: &SessionContext, name: &str) -> Option<ToolClaims> {
-    lock(&session.state::<PinnedSpecs>().claims).get(name).cloned()
+    /// Returns the claims of a tool of the session or of a child session. `None` if the tool is built in or unknown.
+    pub(super) fn claims(&self, name: &str) -> Option<ToolClaims> {
+        lock(&self.claims).get(name).cloned()
+    }
 }
 
 /// Returns the URI of an MCP app from `_meta` of a tool or its result.
@@ -50,26 +49,6 @@ pub fn ui_of(meta: Option<&serde_json::Value>) -> Option<String> {
     let meta = meta?;
     let uri = meta.pointer("/ui/resourceUri").or_else(|| meta.get("ui/resourceUri"))?.as_str()?;
     uri.starts_with("ui://").then(|| uri.to_owned())
-}
-
-impl Binding {
-    /// Records the claims of third-party tools for front ends, in this session and in all its parents.
-    pub(super) fn record_claims(&self) {
-        let mut binding = Some(self);
-        while let Some(of) = binding {
-            let offered = of.request.session.state::<PinnedSpecs>();
-            for (name, tool) in self.tools.iter().filter(|(_, tool)| !tool.builtin) {
-                let said = ToolClaims {
-                    service: tool.service.to_string(),
-                    title: tool.spec.title.clone(),
-                    hints: tool.spec.hints,
-                    ui: ui_of(tool.spec.meta.as_ref()),
-                };
-                offered.note(name, &said);
-            }
-            binding = of.policy.limits.parent.as_deref();
-        }
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

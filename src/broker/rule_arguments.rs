@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::binding::BoundTool;
+use super::bound_tool::BoundTool;
 use super::files::{self, CallPaths};
 use crate::permissions::{self, Argument};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::binding::BoundTool;
+use super::bound_tool::BoundTool;
 use crate::ids::nearest;
 use crate::permissions::SourcedRule;
 

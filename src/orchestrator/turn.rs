@@ -80,7 +80,7 @@ impl Orchestrator {
         let plan = begun.session().plan();
         let own = begun.choice().mode.clone();
         let cwd = begun.session().context().cwd.clone();
-        let last = begun.session().context().state::<LastRoute>();
+        let last = self.last_routes.of(begun.session().context());
         if own.agent.as_str() != super::ORCHESTRATOR {
             self.note_choice(&last, &own, &text, &cwd, front).await;
             let Some((mode, task)) = named else { return Ok(prompt.into()) };

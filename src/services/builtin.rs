@@ -92,23 +92,32 @@ pub struct BuiltinRegistry {
 }
 
 impl BuiltinRegistry {
-    /// Returns the services that ship with Skein.
+    /// Returns the services that ship with Skein. The state that they keep for a session outlives an instance, because a
+    /// service that stops while it is idle starts again in the same session.
     pub fn builtin() -> Self {
+        let (recall, developer, fetch) = (Arc::default(), Arc::default(), Arc::default());
+        let todo = todo::TodoService::new();
         Self::empty()
             .with("apps", |surroundings| apps::AppsService::new(&surroundings.data))
-            .with("chatrecall", |surroundings| chatrecall::ChatRecallService::new(&surroundings.data))
-            .with("developer", |surroundings| {
-                developer::Developer::new(developer::DeveloperOptions {
+            .with("chatrecall", move |surroundings| {
+                chatrecall::ChatRecallService::new(&surroundings.data).with_states(Arc::clone(&recall))
+            })
+            .with("developer", move |surroundings| {
+                let options = developer::DeveloperOptions {
                     reaper: surroundings.reaper.clone(),
                     environment: surroundings.environment.clone(),
-                })
+                };
+                developer::Developer::new(options).with_states(Arc::clone(&developer))
             })
             .with("extensionmanager", |_| extensionmanager::ExtensionManagerService::new())
-            .with_settings("fetch", |surroundings| fetch::FetchService::new(&surroundings.settings))
+            .with_settings("fetch", move |surroundings| {
+                let service = fetch::FetchService::new(&surroundings.settings);
+                service.map(|service| service.with_states(Arc::clone(&fetch)))
+            })
             .with("knowledge", |surroundings| knowledge::KnowledgeService::new(surroundings.user.clone()))
             .with("memory", |surroundings| memory::MemoryService::new(&surroundings.data))
             .with("summon", |_| summon::SummonService::new())
-            .with("todo", |_| todo::TodoService::new())
+            .with("todo", move |_| todo.clone())
             .with("tom", |_| tom::TomService)
             .with("tutorial", |_| tutorial::TutorialService::new())
     }

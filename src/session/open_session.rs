@@ -11,7 +11,7 @@ use super::setup::SessionSetup;
 use super::turn::PendingTurn;
 use super::undo::{UndoneTurn, last_exchange};
 use super::{SessionError, SessionPorts, SessionRoots, SessionSettings, Sessions};
-use crate::agents::{Event, Exchange, History, Notifier};
+use crate::agents::{AbandonedThreads, Event, Exchange, History, Notifier};
 use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Message, Role, Usage};
 use crate::graph::Plan;
@@ -38,6 +38,8 @@ pub struct Session {
     notices: Arc<SessionNotices>,
     /// Setup of the running turn. A switch applies to the next one.
     turn: Mutex<Option<Arc<SessionSetup>>>,
+    /// Threads of code execution that did not stop.
+    abandoned_threads: Arc<AbandonedThreads>,
     /// Tokens spent for the running turn outside its own requests.
     extra_usage: Mutex<Usage>,
     /// True if the store has shown that the session has no parent and no children.
@@ -96,6 +98,7 @@ impl Session {
             usage: Mutex::new(spent),
             notices,
             turn: Mutex::default(),
+            abandoned_threads: Arc::default(),
             extra_usage: Mutex::default(),
             alone: AtomicBool::new(false),
         })
@@ -300,7 +303,7 @@ impl Session {
         let recorder = self.recorder(front);
         let session = Arc::clone(&self.context);
         let exchange = Exchange::new(provider, binding, session, recorder, options.limits, system);
-        Ok(exchange.with_recovery(upkeep))
+        Ok(exchange.with_recovery(upkeep).with_abandoned_threads(Arc::clone(&self.abandoned_threads)))
     }
 
     pub(super) fn recorder(&self, front: &Arc<dyn Notifier>) -> Arc<dyn Notifier> {

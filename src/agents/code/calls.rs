@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{CodeLimits, CodeProgram, FunctionCall};
-use super::run::{self, AbandonedThreads};
+use super::run;
 use super::{Code, DETAILS, EXECUTE, LIST, replies};
 use crate::agents::exchange::{CallResult, cancelled};
 use crate::agents::{Event, Exchange};
@@ -64,7 +64,7 @@ impl Exchange {
         view: &ExchangeView,
         cancel: &CancellationToken,
     ) -> CallResult {
-        let abandoned = self.session.state::<AbandonedThreads>();
+        let abandoned = &self.abandoned;
         if abandoned.too_many() {
             let problem = "no more code is run in this session: what was run before could not be stopped. Call the \
                            tools one by one by their full names, such as `developer__search`, or ask the user to restart \
@@ -88,7 +88,7 @@ impl Exchange {
             }
             outcome
         };
-        let report = run::run(program, &abandoned, cancel, reads_only, inner).await;
+        let report = run::run(program, abandoned, cancel, reads_only, inner).await;
         let outcome = if cancel.is_cancelled() { cancelled() } else { replies::outcome(&report, &limits) };
         let refused = refused.into_inner().unwrap_or_default();
         CallResult { outcome, refused }

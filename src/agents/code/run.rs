@@ -36,7 +36,7 @@ const MAX_ABANDONED: usize = 2;
 
 /// Threads of a session that did not stop in time.
 #[derive(Debug, Default)]
-pub(super) struct AbandonedThreads {
+pub struct AbandonedThreads {
     threads: Mutex<Vec<Weak<()>>>,
 }
 

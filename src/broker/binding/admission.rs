@@ -83,7 +83,7 @@ impl Binding {
     ) -> Result<Result<AdmittedCall<'_>, AdmissionError>, ServiceError> {
         let admit = async {
             let found = self.find(name)?;
-            let validator = found.0.validator(name)?;
+            let validator = validator_of(found.0, name)?;
             let value = Value::Object(arguments.clone());
             let complaints = match found.0.builtin {
                 true => validator.validate_here(&value),
@@ -107,7 +107,7 @@ impl Binding {
         arguments: &Map<String, Value>,
     ) -> Result<AdmittedCall<'_>, AdmissionError> {
         let found = self.find(name)?;
-        let validator = found.0.validator(name)?;
+        let validator = validator_of(found.0, name)?;
         let value = Value::Object(arguments.clone());
         let complaints = match found.0.builtin {
             true => validator.validate_here(&value),
@@ -169,6 +169,13 @@ impl Binding {
             None => Ok(Some(target)),
         }
     }
+}
+
+/// Returns the validator of a tool's arguments.
+fn validator_of<'a>(tool: &'a BoundTool, name: &str) -> Result<&'a SchemaValidator, AdmissionError> {
+    tool.validator().map_err(|error| {
+        AdmissionError::Call(format!("`{name}` cannot be called: its input schema cannot be used: {error}"))
+    })
 }
 
 /// Waits for a validation on its own thread, at most [`VALIDATION_TIME`].

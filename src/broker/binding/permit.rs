@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::consent::{self, SessionConsents};
+use super::super::consent;
 use super::super::gate::{self, DecisionReason, GateDecision};
+use super::super::session_state::BrokerState;
 use super::super::{files, sanitize};
 use super::{AdmittedCall, Binding, BoundTool};
 use crate::manifest::ApprovalLevel;
 use crate::tool::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
-use crate::tool::{CallContext, FileTarget, ServiceError, SessionContext, ToolOutcome, ToolService, path_line};
+use crate::tool::{CallContext, FileTarget, ServiceError, ToolOutcome, ToolService, path_line};
 
 /// A call as the user sees it in a permission request.
 pub(super) struct ProposedCall<'a> {
@@ -76,7 +77,7 @@ impl Binding {
             None => ConsentSubject::of(name, arguments, tool.builtin, admitted.target.as_ref()),
         };
         // A looser level or an allowing rule does not override the user's refusal.
-        if self.consents(context).about(&subject) == Some(false) {
+        if self.user_state(context).consents.about(&subject) == Some(false) {
             return Ok(Err(refusal(name, "the user refused such calls for this session")));
         }
         match self.decide(name, &admitted, arguments) {
@@ -118,24 +119,22 @@ impl Binding {
         Ok(Ok(admitted))
     }
 
-    /// Returns the consents of the top-level session. Child sessions ask in its name, so an answer given to one counts
-    /// for all.
-    pub(super) fn consents(&self, context: &CallContext) -> Arc<SessionConsents> {
-        let mut above = &self.policy.limits.parent;
-        let mut session = &context.session;
-        while let Some(parent) = above {
-            (session, above) = (&parent.request.session, &parent.policy.limits.parent);
+    /// Returns what the broker remembers about the top-level session. Child sessions ask in its name, so an answer given
+    /// to one counts for all.
+    pub(super) fn user_state(&self, context: &CallContext) -> Arc<BrokerState> {
+        match &self.policy.limits.parent {
+            Some(parent) => parent.user_binding().state(),
+            None => self.policy.states.of(&context.session),
         }
-        session.state()
     }
 
-    /// Returns the session of the user: this one, or the top-level session that it works for.
-    pub(super) fn user_session(&self) -> &Arc<SessionContext> {
+    /// Returns the binding of the user's session: this one, or the one of the top-level session that it works for.
+    pub(super) fn user_binding(&self) -> &Binding {
         let mut binding = self;
         while let Some(parent) = &binding.policy.limits.parent {
             binding = parent;
         }
-        &binding.request.session
+        binding
     }
 
     /// Returns a reason if the tool's description has changed since it was offered, because the consent covered the old
@@ -185,7 +184,8 @@ impl Binding {
         because: &DecisionReason,
         context: &CallContext,
     ) -> Result<Option<String>, ServiceError> {
-        let consents = self.consents(context);
+        let state = self.user_state(context);
+        let consents = &state.consents;
         let protected = match because {
             DecisionReason::Protected { path, .. } => Some(path.clone()),
             DecisionReason::Level(_)

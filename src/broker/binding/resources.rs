@@ -170,7 +170,7 @@ impl Binding {
         let name = format!("{service}__{what}");
         let refused = |reason: String| Err(ServiceError::NotPermitted { what: name.clone(), reason });
         let subject = ConsentSubject::of(&name, &arguments, false, None);
-        if self.consents(context).about(&subject) == Some(false) {
+        if self.user_state(context).consents.about(&subject) == Some(false) {
             return refused("the user refused such calls for this session".to_owned());
         }
         match (self.judge_whole(&name, service, &arguments), requester) {

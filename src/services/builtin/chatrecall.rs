@@ -22,7 +22,7 @@ use super::answer::{ToolRefusal, ToolReply};
 use super::{call_context, schema};
 use crate::clock;
 use crate::store::{FolderFilter, RecallQuery, SessionStore, StoreError, StoredSession, sessions_of_project};
-use crate::tool::SessionContext;
+use crate::tool::{SessionContext, SessionStates};
 
 /// Maximum number of hits fetched before they are grouped by session.
 const HITS: usize = 100;
@@ -34,6 +34,7 @@ pub struct ChatRecallService {
     /// Opened at first use, so that a store error becomes the result of a call.
     store: Arc<tokio::sync::OnceCell<SessionStore>>,
     data: PathBuf,
+    readable: Arc<SessionStates<ReadableSessions>>,
 }
 
 impl std::fmt::Debug for ChatRecallService {
@@ -64,13 +65,25 @@ struct ReadSession {
 
 /// Sessions of other projects that this session found with the user's permission.
 #[derive(Default)]
-struct ReadableSessions(Mutex<HashSet<String>>);
+pub(super) struct ReadableSessions(Mutex<HashSet<String>>);
 
 #[tool_router]
 impl ChatRecallService {
     /// Creates the service for the session store in the folder `data`.
     pub fn new(data: &Path) -> Self {
-        Self { tool_router: Arc::new(schema::slim(Self::tool_router())), store: Arc::default(), data: data.to_owned() }
+        Self {
+            tool_router: Arc::new(schema::slim(Self::tool_router())),
+            store: Arc::default(),
+            data: data.to_owned(),
+            readable: Arc::default(),
+        }
+    }
+
+    /// Shares the state of the sessions with other instances, so that it outlives this one.
+    #[must_use]
+    pub(super) fn with_states(mut self, states: Arc<SessionStates<ReadableSessions>>) -> Self {
+        self.readable = states;
+        self
     }
 
     #[tool(
@@ -105,7 +118,7 @@ impl ChatRecallService {
         let recalled = store.recall(recall).await.map_err(store_refusal)?;
         let grouped = show::group_by_session(&recalled.hits);
         if request.project.is_some() {
-            let found = session.state::<ReadableSessions>();
+            let found = self.readable.of(session);
             let mut found = found.0.lock().unwrap_or_else(PoisonError::into_inner);
             found.extend(grouped.iter().map(|group| group.id.clone()));
         }
@@ -144,7 +157,7 @@ impl ChatRecallService {
         if family(store, session).await?.contains(&stored.id) {
             return Err(ToolRefusal::new("that is this session, which you have before you"));
         }
-        let found = session.state::<ReadableSessions>();
+        let found = self.readable.of(session);
         let found = found.0.lock().unwrap_or_else(PoisonError::into_inner);
         if is_within(&stored.cwd, &sessions_of_project(&session.cwd)) || found.contains(&stored.id) {
             return Ok(stored);

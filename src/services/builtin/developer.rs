@@ -23,6 +23,7 @@ mod pump;
 mod read;
 mod report;
 mod search;
+mod session_state;
 mod shell;
 mod terminal;
 mod text;
@@ -46,10 +47,11 @@ use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::process::Reaper;
-use crate::tool::CallContext;
+use crate::tool::{CallContext, SessionStates};
 
 use super::answer::{ToolRefusal, ToolReply};
 use super::schema;
+use session_state::DeveloperState;
 use shell::Shell;
 
 /// Settings and ports from the host.
@@ -66,6 +68,7 @@ pub struct DeveloperOptions {
 pub struct Developer {
     tool_router: Arc<ToolRouter<Self>>,
     shell: Arc<Shell>,
+    states: Arc<SessionStates<DeveloperState>>,
 }
 
 impl std::fmt::Debug for Developer {
@@ -80,7 +83,15 @@ impl Developer {
         Self {
             tool_router: Arc::new(schema::slim(Self::tool_router())),
             shell: Arc::new(Shell::new(options.reaper, options.environment)),
+            states: Arc::default(),
         }
+    }
+
+    /// Shares the state of the sessions with other instances, so that it outlives this one.
+    #[must_use]
+    pub(super) fn with_states(mut self, states: Arc<SessionStates<DeveloperState>>) -> Self {
+        self.states = states;
+        self
     }
 
     #[tool(
@@ -93,7 +104,8 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
-        attended.until_done(shell::shell(&self.shell, &attended.call, &request)).await
+        let state = self.states.of(&attended.call.session);
+        attended.until_done(shell::shell(&self.shell, &attended.call, &state, &request)).await
     }
 
     #[tool(
@@ -106,7 +118,8 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
-        attended.until_done(background::shell_output(&attended.call, &request)).await
+        let state = self.states.of(&attended.call.session);
+        attended.until_done(background::shell_output(&attended.call, &state.commands, &request)).await
     }
 
     #[tool(
@@ -119,7 +132,8 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
-        attended.until_done(background::shell_stop(&attended.call, &request)).await
+        let state = self.states.of(&attended.call.session);
+        attended.until_done(background::shell_stop(&attended.call, &state.commands, &request)).await
     }
 
     #[tool(
@@ -131,7 +145,8 @@ impl Developer {
         Parameters(request): Parameters<read::ReadFile>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        blocking(&context, move |call| read::read_file(call, &request)).await
+        let states = Arc::clone(&self.states);
+        blocking(&context, move |call| read::read_file(call, &states.of(&call.session).files, &request)).await
     }
 
     #[tool(
@@ -179,7 +194,8 @@ impl Developer {
         Parameters(request): Parameters<write::WriteFile>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        blocking(&context, move |call| write::write_file(call, &request)).await
+        let states = Arc::clone(&self.states);
+        blocking(&context, move |call| write::write_file(call, &states.of(&call.session).files, &request)).await
     }
 
     #[tool(
@@ -191,7 +207,8 @@ impl Developer {
         Parameters(request): Parameters<edit::EditFile>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        blocking(&context, move |call| edit::edit_file(call, &request)).await
+        let states = Arc::clone(&self.states);
+        blocking(&context, move |call| edit::edit_file(call, &states.of(&call.session).files, &request)).await
     }
 
     #[tool(
@@ -203,7 +220,8 @@ impl Developer {
         Parameters(request): Parameters<undo::UndoEdit>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        blocking(&context, move |call| undo::undo_edit(call, &request)).await
+        let states = Arc::clone(&self.states);
+        blocking(&context, move |call| undo::undo_edit(call, &states.of(&call.session).files, &request)).await
     }
 
     #[tool(

@@ -27,7 +27,7 @@ use url::Url;
 use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
 use crate::network::{Network, SystemNetwork};
-use crate::tool::REDIRECT;
+use crate::tool::{REDIRECT, SessionStates};
 use address::AllowedHosts;
 use http::{FetchResult, HttpClient, HttpResponse, MAX_BODY};
 use page::PageFormat;
@@ -45,6 +45,7 @@ const MAX_CACHED_BYTES: usize = 8_000_000;
 pub struct FetchService {
     tool_router: Arc<ToolRouter<Self>>,
     client: HttpClient,
+    caches: Arc<SessionStates<Cache>>,
 }
 
 impl std::fmt::Debug for FetchService {
@@ -84,7 +85,14 @@ impl FetchService {
         let settings: FetchSettings =
             serde_json::from_value(Value::Object(settings.clone())).map_err(|error| error.to_string())?;
         let client = HttpClient::new(network, AllowedHosts::new(&settings.allow_hosts)?);
-        Ok(Self { tool_router: Arc::new(schema::slim(Self::tool_router())), client })
+        Ok(Self { tool_router: Arc::new(schema::slim(Self::tool_router())), client, caches: Arc::default() })
+    }
+
+    /// Shares the state of the sessions with other instances, so that it outlives this one.
+    #[must_use]
+    pub(super) fn with_states(mut self, states: Arc<SessionStates<Cache>>) -> Self {
+        self.caches = states;
+        self
     }
 
     #[tool(
@@ -104,7 +112,7 @@ impl FetchService {
         }
         let url = parse(&request.url)?;
         let form = request.form.unwrap_or_default();
-        let cache = call.session.state::<Cache>();
+        let cache = self.caches.of(&call.session);
         let known = cache.get(&url, form);
         let page = match known {
             Some(page) => page,
@@ -195,7 +203,7 @@ struct FetchedPage {
 
 /// The pages of a session, so that each URL is fetched once per format.
 #[derive(Debug, Default)]
-struct Cache {
+pub(super) struct Cache {
     /// Oldest first.
     pages: Mutex<VecDeque<(Url, PageFormat, Arc<FetchedPage>)>>,
 }

@@ -1,7 +1,6 @@
 //! Keeps one to-do list per session. The model writes it, and the user sees it as the plan.
 //!
-//! Invariant: the session stores the list. The service has no state, so sessions that share an instance cannot mix
-//! lists.
+//! Invariant: each session has its own list, which ends with it. Sessions that share an instance cannot mix lists.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::tool::{Activity, StepStatus, TodoStep};
+use crate::tool::{Activity, SessionContext, SessionStates, StepStatus, TodoStep};
 
 use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
@@ -26,7 +25,7 @@ const REMINDER: usize = 120;
 /// Maximum bytes that `list_todos` shows; the structured content is complete.
 const MAX_SHOWN: usize = 50_000;
 
-/// The to-do list of a session, kept in its state. The session store saves and loads it with [`Todos::snapshot`]
+/// The to-do list of a session. The session store saves and loads it with [`Todos::snapshot`]
 /// and [`Todos::restore`].
 #[derive(Debug, Default)]
 pub struct Todos {
@@ -156,6 +155,7 @@ impl List {
 #[derive(Clone)]
 pub struct TodoService {
     tool_router: Arc<ToolRouter<Self>>,
+    lists: Arc<SessionStates<Todos>>,
 }
 
 impl std::fmt::Debug for TodoService {
@@ -199,7 +199,7 @@ struct UpdateTodo {
 #[tool_router]
 impl TodoService {
     pub fn new() -> Self {
-        Self { tool_router: Arc::new(schema::slim(Self::tool_router())) }
+        Self { tool_router: Arc::new(schema::slim(Self::tool_router())), lists: Arc::default() }
     }
 
     #[tool(
@@ -211,7 +211,7 @@ impl TodoService {
         Parameters(request): Parameters<SetTodos>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        change(&context, |list| {
+        self.change(&context, |list| {
             list.set(request.items);
             Ok(())
         })
@@ -226,7 +226,7 @@ impl TodoService {
         Parameters(request): Parameters<UpdateTodo>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        change(&context, |list| list.update(request))
+        self.change(&context, |list| list.update(request))
     }
 
     #[tool(
@@ -234,7 +234,7 @@ impl TodoService {
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn list_todos(&self, context: RequestContext<RoleServer>) -> ToolReply {
-        let items = todos(&context)?.items();
+        let items = self.todos(&context)?.items();
         Ok(list_result(&items, MAX_SHOWN / items.len().max(1)))
     }
 }
@@ -252,19 +252,27 @@ impl ServerHandler for TodoService {
 const INSTRUCTIONS: &str = "Keep a todo list for work of three steps or more. Have one item in_progress, and mark each \
                             completed as soon as it is done.";
 
-fn todos(context: &RequestContext<RoleServer>) -> Result<Arc<Todos>, ToolRefusal> {
-    Ok(call_context(context)?.session.state())
-}
+impl TodoService {
+    /// Returns the list of a session.
+    pub fn list_of(&self, session: &SessionContext) -> Arc<Todos> {
+        self.lists.of(session)
+    }
 
-/// Changes the list and reports it as the plan.
-fn change(
-    context: &RequestContext<RoleServer>,
-    change: impl FnOnce(&mut List) -> Result<(), ToolRefusal>,
-) -> ToolReply {
-    let items = todos(context)?.change(change)?;
-    let step = |todo: &Todo| TodoStep { text: todo.text.clone(), status: todo.status.into(), priority: None };
-    call_context(context)?.report(Activity::TodoList(items.iter().map(step).collect()));
-    Ok(list_result(&items, REMINDER))
+    fn todos(&self, context: &RequestContext<RoleServer>) -> Result<Arc<Todos>, ToolRefusal> {
+        Ok(self.list_of(&call_context(context)?.session))
+    }
+
+    /// Changes the list and reports it as the plan.
+    fn change(
+        &self,
+        context: &RequestContext<RoleServer>,
+        change: impl FnOnce(&mut List) -> Result<(), ToolRefusal>,
+    ) -> ToolReply {
+        let items = self.todos(context)?.change(change)?;
+        let step = |todo: &Todo| TodoStep { text: todo.text.clone(), status: todo.status.into(), priority: None };
+        call_context(context)?.report(Activity::TodoList(items.iter().map(step).collect()));
+        Ok(list_result(&items, REMINDER))
+    }
 }
 
 impl From<TodoStatus> for StepStatus {

@@ -53,9 +53,10 @@ async fn sessions_do_not_see_each_others_lists() {
 
 #[tokio::test]
 async fn a_failed_call_changes_nothing() {
-    let todo = Harness::new(TodoService::new());
+    let service = TodoService::new();
+    let todo = Harness::new(service.clone());
     todo.data("set_todos", json!({"items": [{"text": "a"}]})).await;
-    let before = todo.session.state::<Todos>().snapshot();
+    let before = service.list_of(&todo.session).snapshot();
     let many: Vec<_> = (0..=MAX_ITEMS).map(|n| json!({"text": n.to_string()})).collect();
     for (tool, arguments) in [
         ("set_todos", json!({"items": many})),
@@ -70,7 +71,7 @@ async fn a_failed_call_changes_nothing() {
         ("update_todo", json!({"id": -1, "status": "completed"})),
     ] {
         todo.refusal(tool, arguments).await;
-        assert_eq!(todo.session.state::<Todos>().snapshot(), before);
+        assert_eq!(service.list_of(&todo.session).snapshot(), before);
     }
 }
 
@@ -172,18 +173,19 @@ proptest! {
     /// came back with another item, and what was stored is the same list to every later call.
     #[test]
     fn any_calls_leave_a_sound_list(steps in proptest::collection::vec(step(), 1..12)) {
+        let service = TodoService::new();
         let (todo, copy) = runtime().block_on(async {
-            let todo = Harness::new(TodoService::new());
+            let todo = Harness::new(service.clone());
             let copy = todo.other_session("loaded");
             let mut highest = 0;
             for step in &steps {
-                let before = todo.session.state::<Todos>().snapshot();
-                copy.session.state::<Todos>().restore(&before).unwrap();
+                let before = service.list_of(&todo.session).snapshot();
+                service.list_of(&copy.session).restore(&before).unwrap();
                 let (tool, arguments) = arguments(step);
                 let outcome = todo.call(tool, arguments.clone()).await;
                 let again = copy.call(tool, arguments).await;
                 assert_eq!(&outcome, &again);
-                let (after, known) = (todo.session.state::<Todos>().snapshot(), items(&before));
+                let (after, known) = (service.list_of(&todo.session).snapshot(), items(&before));
                 if outcome.is_error {
                     assert_eq!(&before, &after);
                     continue;
@@ -198,8 +200,8 @@ proptest! {
             }
             (todo, copy)
         });
-        let stored = todo.session.state::<Todos>().snapshot();
-        copy.session.state::<Todos>().restore(&stored).unwrap();
-        prop_assert_eq!(copy.session.state::<Todos>().items(), todo.session.state::<Todos>().items());
+        let stored = service.list_of(&todo.session).snapshot();
+        service.list_of(&copy.session).restore(&stored).unwrap();
+        prop_assert_eq!(service.list_of(&copy.session).items(), service.list_of(&todo.session).items());
     }
 }

@@ -101,18 +101,18 @@ impl CommandTable {
 }
 
 /// Fails if no further command may run. Called before anything is started.
-pub(super) fn check_room(call: &CallContext) -> Result<(), ToolRefusal> {
-    call.session.state::<Commands>().lock().check_room()
+pub(super) fn check_room(commands: &Commands) -> Result<(), ToolRefusal> {
+    commands.lock().check_room()
 }
 
 pub(super) fn start(
     call: &CallContext,
+    commands: &Commands,
     line: &str,
     group: ProcessGroup,
     pipes: Pipes,
     limit: Option<Duration>,
 ) -> ToolReply {
-    let commands = call.session.state::<Commands>();
     let command = Arc::new(BackgroundCommand::new(line, &call.session.scratch));
     let id = commands.lock().add(Arc::clone(&command))?;
     // The task must not hold the session, or the session would never be dropped.
@@ -122,8 +122,8 @@ pub(super) fn start(
     Ok(with_data(text, json!({"id": id})))
 }
 
-pub(super) async fn shell_output(call: &CallContext, request: &ShellOutput) -> ToolReply {
-    let command = call.session.state::<Commands>().find(request.id)?;
+pub(super) async fn shell_output(call: &CallContext, commands: &Commands, request: &ShellOutput) -> ToolReply {
+    let command = commands.find(request.id)?;
     let deadline = Instant::now() + Duration::from_secs(request.wait_seconds.unwrap_or(0).min(MAX_WAIT));
     tokio::select! {
         biased;
@@ -132,8 +132,8 @@ pub(super) async fn shell_output(call: &CallContext, request: &ShellOutput) -> T
     }
 }
 
-pub(super) async fn shell_stop(call: &CallContext, request: &ShellStop) -> ToolReply {
-    let command = call.session.state::<Commands>().find(request.id)?;
+pub(super) async fn shell_stop(call: &CallContext, commands: &Commands, request: &ShellStop) -> ToolReply {
+    let command = commands.find(request.id)?;
     tokio::select! {
         biased;
         () = command.stop() => command.report(request.id),

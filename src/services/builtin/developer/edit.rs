@@ -40,10 +40,9 @@ pub(in super::super) struct Replacement {
     all: bool,
 }
 
-pub(super) fn edit_file(call: &CallContext, request: &EditFile) -> ToolReply {
+pub(super) fn edit_file(call: &CallContext, files: &Files, request: &EditFile) -> ToolReply {
     let place = paths::target(call, &request.path)?;
     let shown = paths::display_path(&call.session, &place);
-    let files = call.session.state::<Files>();
     let mut known = files.lock();
     let loaded = buffers::load(call, &place, &shown)?;
     let decoded = text::decode(&loaded.bytes).ok_or_else(|| {

@@ -31,7 +31,7 @@ pub(super) struct ReadFile {
     limit: Option<usize>,
 }
 
-pub(super) fn read_file(call: &CallContext, request: &ReadFile) -> ToolReply {
+pub(super) fn read_file(call: &CallContext, files: &Files, request: &ReadFile) -> ToolReply {
     let session = &call.session;
     let place = paths::target(call, &request.path)?;
     let shown = paths::display_path(session, &place);
@@ -39,7 +39,7 @@ pub(super) fn read_file(call: &CallContext, request: &ReadFile) -> ToolReply {
     let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");
     // Line numbers of notebook cells differ from those of the file.
     report::place(call, &place, request.line.filter(|_| !is_notebook));
-    session.state::<Files>().lock().saw(&place, Stamp::of(&bytes));
+    files.lock().saw(&place, Stamp::of(&bytes));
     if let Some(mime) = contents::image_type(&bytes) {
         return Ok(image(&shown, mime, &bytes));
     }

@@ -21,6 +21,7 @@ use super::command_report::{CommandReport, MAX_TIMEOUT, SILENCED, code, status_t
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
 use super::pump::{Pump, Stream};
+use super::session_state::DeveloperState;
 use super::{background, terminal};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply};
 
@@ -57,8 +58,12 @@ impl Shell {
 
     /// Starts the command in the session's process scope. Processes that leave the command's process group run
     /// until the session ends.
-    fn start(&self, command: &str, session: &SessionContext) -> Result<(ProcessGroup, Pipes), ToolRefusal> {
-        let scope = session.state::<ProcessScope>();
+    fn start(
+        &self,
+        command: &str,
+        session: &SessionContext,
+        scope: &ProcessScope,
+    ) -> Result<(ProcessGroup, Pipes), ToolRefusal> {
         let launch = |program: &str| Launch {
             program: program.into(),
             args: vec!["-c".into(), command.into()],
@@ -66,9 +71,9 @@ impl Shell {
             cwd: Some(session.cwd.clone()),
             stdin: Stdin::Closed,
         };
-        match ProcessGroup::spawn_in(&scope, &launch("bash"), self.reaper.as_ref()) {
+        match ProcessGroup::spawn_in(scope, &launch("bash"), self.reaper.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                ProcessGroup::spawn_in(&scope, &launch("sh"), self.reaper.as_ref())
+                ProcessGroup::spawn_in(scope, &launch("sh"), self.reaper.as_ref())
             }
             result => result,
         }
@@ -93,7 +98,12 @@ fn check(command: &str, cwd: &Path) -> Result<(), ToolRefusal> {
     Ok(())
 }
 
-pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellCommand) -> ToolReply {
+pub(super) async fn shell(
+    shell: &Shell,
+    call: &CallContext,
+    state: &DeveloperState,
+    request: &ShellCommand,
+) -> ToolReply {
     if request.timeout.is_some_and(|seconds| !(1..=MAX_TIMEOUT).contains(&seconds)) {
         return Err(ToolRefusal::new(format!(
             "`timeout` is between 1 and {MAX_TIMEOUT} seconds; use `background: true` for longer work"
@@ -102,15 +112,15 @@ pub(super) async fn shell(shell: &Shell, call: &CallContext, request: &ShellComm
     check(&request.command, &call.session.cwd)?;
     let limit = request.timeout.map(Duration::from_secs);
     if request.background {
-        background::check_room(call)?;
-        let (group, pipes) = shell.start(&request.command, &call.session)?;
-        return background::start(call, &request.command, group, pipes, limit);
+        background::check_room(&state.commands)?;
+        let (group, pipes) = shell.start(&request.command, &call.session, &state.processes)?;
+        return background::start(call, &state.commands, &request.command, group, pipes, limit);
     }
     let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
-    if let Some(answer) = terminal::run(call, &request.command, limit).await? {
+    if let Some(answer) = terminal::run(call, &state.editor_silent, &request.command, limit).await? {
         return Ok(answer);
     }
-    let (group, pipes) = shell.start(&request.command, &call.session)?;
+    let (group, pipes) = shell.start(&request.command, &call.session, &state.processes)?;
     let mut run = Run::new(group, pipes, &call.session.scratch);
     let end = run.follow(call, limit).await;
     Ok(run.report(&end, limit))

@@ -22,10 +22,6 @@ const OUTPUT_LIMIT: u64 = 1 << 20;
 /// Time to wait for a killed command, so that its last output is read.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// Set in the session once its editor did not confirm whether it started a command.
-#[derive(Debug, Default)]
-struct Distrust(AtomicBool);
-
 /// How a command ended.
 #[derive(Debug)]
 enum TerminalEnd {
@@ -36,15 +32,15 @@ enum TerminalEnd {
 }
 
 /// Runs a command in the editor's terminal. `None` if the editor offers no terminal, could not start the command, or
-/// failed to confirm an earlier start.
+/// failed to confirm an earlier start, which `silent` records.
 pub(super) async fn run(
     call: &CallContext,
+    silent: &AtomicBool,
     command: &str,
     limit: Duration,
 ) -> Result<Option<CallToolResult>, ToolRefusal> {
-    let distrust = call.session.state::<Distrust>();
     let editor = call.session.editor.as_deref().filter(|editor| editor.abilities().terminal);
-    let Some(editor) = editor.filter(|_| !distrust.0.load(Ordering::Relaxed)) else { return Ok(None) };
+    let Some(editor) = editor.filter(|_| !silent.load(Ordering::Relaxed)) else { return Ok(None) };
     let command = TerminalCommand {
         program: "bash".to_owned(),
         args: vec!["-c".to_owned(), command.to_owned()],
@@ -63,7 +59,7 @@ pub(super) async fn run(
             return Err(ToolRefusal::new("the call was cancelled while the editor was asked to start the command"));
         }
         Err(reason @ NoAnswer::Silent(_)) => {
-            distrust.0.store(true, Ordering::Relaxed);
+            silent.store(true, Ordering::Relaxed);
             return Err(ToolRefusal::new(format!(
                 "{reason} to the command, which may have run in its terminal: check before you repeat it. Later commands \
                  of this session run without the editor"

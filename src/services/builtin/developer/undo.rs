@@ -17,10 +17,9 @@ pub(super) struct UndoEdit {
     path: String,
 }
 
-pub(super) fn undo_edit(call: &CallContext, request: &UndoEdit) -> ToolReply {
+pub(super) fn undo_edit(call: &CallContext, files: &Files, request: &UndoEdit) -> ToolReply {
     let place = paths::target(call, &request.path)?;
     let shown = paths::display_path(&call.session, &place);
-    let files = call.session.state::<Files>();
     let mut known = files.lock();
     let Some(edit) = known.last_edit(&place) else {
         return Err(ToolRefusal::new(format!("there is no edit of `{shown}` in this session that could be undone")));

@@ -26,7 +26,7 @@ pub(super) struct WriteFile {
     overwrite: bool,
 }
 
-pub(super) fn write_file(call: &CallContext, request: &WriteFile) -> ToolReply {
+pub(super) fn write_file(call: &CallContext, files: &Files, request: &WriteFile) -> ToolReply {
     if request.content.len() as u64 > MAX_TEXT {
         return Err(ToolRefusal::new("the content is too long to be written at once; write it with `shell` in parts"));
     }
@@ -35,7 +35,6 @@ pub(super) fn write_file(call: &CallContext, request: &WriteFile) -> ToolReply {
     if request.path.ends_with('/') || place.is_dir() {
         return Err(ToolRefusal::new(format!("`{shown}` is a folder; name the file in it")));
     }
-    let files = call.session.state::<Files>();
     let mut known = files.lock();
     let Some(loaded) = buffers::load_if_there(call, &place, &shown)? else {
         return create(call, &mut known, place, &shown, &request.content);

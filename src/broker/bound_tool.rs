@@ -1,0 +1,91 @@
+//! Defines a tool of a binding, and the facts about its calls that the gate needs.
+
+use std::sync::{Arc, OnceLock};
+
+use regex::Regex;
+use serde_json::{Map, Value, json};
+
+use super::files::RelativeBase;
+use super::sanitize;
+use crate::ids::{GroupName, ServiceName};
+use crate::manifest::{SchemaError, SchemaValidator};
+use crate::network::RemoteHost;
+use crate::tool::{Catalog, ToolSpec};
+
+/// Metadata key under which a built-in tool lists its far-reaching arguments; see [`BoundTool::reaching`].
+const REACHING: &str = "skein/asks_with";
+
+/// Metadata key under which a built-in tool names its argument that is a URL to read.
+const URL_ARGUMENT: &str = "skein/url_argument";
+
+/// Metadata key under which a built-in tool names its arguments `service` and `uri`, if it reads resources of services.
+const RESOURCE_ARGUMENTS: &str = "skein/resource_arguments";
+
+/// A tool in scope.
+#[derive(Debug)]
+pub struct BoundTool {
+    pub service: ServiceName,
+    pub spec: ToolSpec,
+    /// The group that admits the tool.
+    pub group: GroupName,
+    /// Every path of a call must match one of these patterns. Empty if paths are unrestricted.
+    pub files: Vec<Regex>,
+    /// Trusted for built-in services only.
+    pub read_only: bool,
+    /// Arguments that make a call count as not read-only although it changes nothing. They reach beyond the session, so
+    /// the user decides.
+    pub reaching: Vec<String>,
+    /// The argument with the URL that the tool reads. Trusted for built-in services only.
+    pub(super) url_argument: Option<String>,
+    /// True for a built-in tool, whose arguments have a known meaning.
+    pub(super) builtin: bool,
+    /// True for a tool of a service from the project or the client.
+    pub(super) brought: bool,
+    pub(super) relative: RelativeBase,
+    /// The service's catalog at freeze time.
+    pub(super) seen: Arc<Catalog>,
+    pub(super) validator: OnceLock<Result<SchemaValidator, SchemaError>>,
+}
+
+impl BoundTool {
+    /// Returns the bytes that the tool adds to a model request: its name, description and input schema as JSON.
+    pub fn request_bytes(&self, name: &str) -> usize {
+        let tool = json!({"name": name, "description": self.spec.description, "input_schema": self.spec.input_schema});
+        tool.to_string().len()
+    }
+
+    /// Returns the validator of the arguments. Fails if the input schema cannot be used.
+    pub(super) fn validator(&self) -> Result<&SchemaValidator, &SchemaError> {
+        self.validator.get_or_init(|| sanitize::validator(&self.spec)).as_ref()
+    }
+
+    /// Returns the host that the call reads from. `None` if the tool reads no URLs or the URL has no host; the tool
+    /// rejects the latter.
+    pub(super) fn host(&self, arguments: &Map<String, Value>) -> Option<RemoteHost> {
+        RemoteHost::of_url(arguments.get(self.url_argument.as_ref()?)?.as_str()?)
+    }
+
+    /// Returns the service and URI of the resource that the call reads. `None` if the tool does not read resources of
+    /// other services.
+    pub(super) fn resource<'a>(&self, arguments: &'a Map<String, Value>) -> Option<(ServiceName, &'a str)> {
+        let names = self.spec.meta.as_ref()?.get(RESOURCE_ARGUMENTS).filter(|_| self.builtin)?;
+        let text = |key: &str| arguments.get(names.get(key)?.as_str()?)?.as_str();
+        Some((ServiceName::new(text("service")?), text("uri")?))
+    }
+
+    /// Returns whether the tool lets this call run without consent.
+    pub fn reads_only(&self, arguments: &Map<String, Value>) -> bool {
+        let given = |name: &String| arguments.get(name).is_some_and(|value| !value.is_null());
+        self.read_only && !self.reaching.iter().any(given)
+    }
+}
+
+/// Returns the far-reaching arguments that a tool declares in `_meta`.
+pub(super) fn reaching(spec: &ToolSpec) -> Vec<String> {
+    let names = spec.meta.as_ref().and_then(|meta| meta.get(REACHING)).and_then(Value::as_array);
+    names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+pub(super) fn url_argument(spec: &ToolSpec) -> Option<String> {
+    spec.meta.as_ref()?.get(URL_ARGUMENT)?.as_str().map(str::to_owned)
+}
