@@ -33,6 +33,7 @@ mod recipe;
 mod reference_tests;
 mod route;
 mod run;
+mod sandbox;
 mod services;
 mod sessions;
 mod settings_file;
@@ -153,6 +154,11 @@ enum Command {
     Permissions(permissions::PermissionsArgs),
     /// Serve tools, agents or one service as an MCP server on stdio
     Mcp(mcp::McpArgs),
+    /// Run a command inside a sandbox
+    ///
+    /// Exits with the command's code, 128+N for signal N, 125 if the sandbox cannot be set up, 126 if the command cannot
+    /// run, and 127 if it is not found.
+    Sandbox(sandbox::SandboxArgs),
     /// Write a manifest template
     New(new::NewArgs),
     /// Import a goose config, MCP servers from JSON, or memories
@@ -192,6 +198,7 @@ impl Command {
             Command::Tools(_) => "tools",
             Command::Permissions(_) => "permissions",
             Command::Mcp(_) => "mcp",
+            Command::Sandbox(_) => "sandbox",
             Command::New(_) => "new",
             Command::Import(_) => "import",
             Command::Configure(_) => "configure",
@@ -211,6 +218,10 @@ pub fn main() -> ExitCode {
 /// Runs the program with these built-in services. `manifests` holds a display path and a text for each service that
 /// does not ship with Skein.
 pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitCode {
+    // The sandbox process has one thread and gets no arguments, no environment and no limits of its own.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == crate::sandbox::SANDBOX_PROCESS_ARGUMENT) {
+        return crate::sandbox::run_sandbox_process();
+    }
     if let Err(error) = crate::process::harden() {
         let problem = format!("skein cannot protect its own memory: {error}");
         return end_with(&CommandError::work(problem, "check the limits and the security policy it runs under"));
@@ -252,6 +263,10 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
         Ok(folders) => folders,
         Err(error) => return end_with(&error.failure()),
     };
+    // The exit code is the command's, and there is nothing to log.
+    if let Command::Sandbox(args) = &cli.command {
+        return sandbox::run(args, &folders);
+    }
     let mut output = CommandOutput::default();
     // `doctor` changes nothing: it only reports files that other users can access.
     let protected = if let Command::Doctor(_) = cli.command { Ok(()) } else { private_files::protect(&folders) };
@@ -308,6 +323,6 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
             output.text(&String::from_utf8_lossy(&script));
             Ok(())
         }
-        Command::Reaper => Ok(()),
+        Command::Reaper | Command::Sandbox(_) => Ok(()),
     }
 }

@@ -24,7 +24,7 @@ pub mod task;
 pub mod root_files;
 /// Hosts, addresses and the port to the network.
 pub mod network;
-/// Paths that are protected or hidden.
+/// Limits processes in the kernel; paths that are protected or hidden.
 pub mod sandbox;
 /// The user's approval of a project's files.
 pub mod trust;

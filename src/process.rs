@@ -4,6 +4,7 @@
 //! Invariant: no domain words. A process that leaves its group with `setsid` ends with its `ProcessScope`.
 
 mod hardening;
+mod helper;
 mod output_limit;
 mod reaper;
 mod scope;
@@ -19,6 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 pub use hardening::{MAX_FILE_BYTES, harden};
+pub use helper::HelperProcess;
 pub use output_limit::{DroppedOutput, OutputLimit, OutputVerdict};
 pub use reaper::{Reaper, run as run_reaper};
 use scope::Children;
@@ -164,6 +166,12 @@ impl Drop for ProcessGroup {
         }
         Children::lock().remove(self.pid);
     }
+}
+
+/// Kills all descendants of this process and collects their exits, until none is left. This process must be alone in
+/// starting children, and must adopt orphans.
+pub fn end_descendants() {
+    scope::end_descendants();
 }
 
 /// Returns the resident memory of a process in bytes. `None` if the system does not report it.

@@ -1,10 +1,28 @@
 //! Limits the processes of a session: sandbox profiles, and the lists of protected and hidden paths.
 
+mod error;
+mod expand;
+mod explain;
+mod layers;
 mod paths;
+mod plan;
 mod profile;
+mod sandbox_process;
+mod setup;
+mod wire;
 
+pub use error::{SandboxError, SpawnError};
+pub use expand::{ExpandError, SandboxContext, has_protected_paths};
+pub use explain::{ExplainedLine, LineEnforcement, ProtectedState, explain, explain_text, layer_help};
+pub use layers::{Layer, LayerRestriction, LayerState, Layers};
 pub use paths::{HiddenPaths, PROTECTED, PROTECTED_EXAMPLES, ProtectedPath, find_protected, find_protected_name};
+pub use plan::TerminalSession;
 pub use profile::{
     CacheAccess, Enforcement, FileAccess, GitAccess, NetworkAccess, OtherHosts, PortAccess, ReadPath, SandboxDevice,
     SandboxLimits, SandboxProfile, WritePath,
 };
+pub use sandbox_process::{
+    CommandState, SANDBOX_PROCESS_ARGUMENT, SandboxChild, SandboxCommand, SandboxPorts, SandboxProcess, probe_layers,
+};
+pub use setup::run_sandbox_process;
+pub use wire::{Namespace, TerminalUse};

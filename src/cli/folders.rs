@@ -103,6 +103,12 @@ impl Folders {
         HiddenPaths::new(&self.home, [self.config.clone(), self.data.clone(), self.state.clone(), cache])
     }
 
+    /// Returns the folder for private copies of caches. It is not below a cache: the kernel mounts no copy inside its
+    /// source.
+    pub(super) fn sandbox_caches(&self) -> PathBuf {
+        self.state.join("sandbox-caches")
+    }
+
     /// Formats a path for the user: relative if it is below the working directory.
     pub(super) fn display_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.cwd).unwrap_or(path).display().to_string()

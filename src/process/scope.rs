@@ -178,6 +178,19 @@ pub fn end_all_scopes() {
     children.end_orphans();
 }
 
+/// Kills all descendants of this process, until none is left.
+pub(super) fn end_descendants() {
+    for _ in 0..MAX_ROUNDS {
+        let table = ProcessTable::read();
+        table.descendants(getpid()).iter().for_each(Process::kill);
+        while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
+        if let Err(rustix::io::Errno::CHILD) = peek() {
+            return;
+        }
+        std::thread::sleep(ROUND_PAUSE);
+    }
+}
+
 /// Collects orphans that end by themselves and would stay as zombies. Does not touch children that this process
 /// started; the code that started them waits for them.
 fn collect_orphans() {

@@ -2,6 +2,7 @@
 //!
 //! Names are compared case-insensitively, because some file systems do the same.
 
+use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 const RUNS_PROGRAMS_OF_GIT: &str = "git runs programs that it names";
@@ -54,9 +55,9 @@ const ASKED_BY_FILE_TOOLS: [(&str, &str); 2] = [("AGENTS.md", INSTRUCTS_AGENTS),
 
 const GIT: &str = ".git";
 /// The parts of a git folder that make git run programs. The rest changes with every commit.
-const OF_GIT: [&str; 4] = ["hooks", "config", "config.worktree", "commondir"];
+pub(super) const OF_GIT: [&str; 4] = ["hooks", "config", "config.worktree", "commondir"];
 /// Folders in a git folder that contain further git folders.
-const INNER_GIT: [&str; 2] = ["modules", "worktrees"];
+pub(super) const INNER_GIT: [&str; 2] = ["modules", "worktrees"];
 const GITHUB: &str = ".github";
 const WORKFLOWS: &str = "workflows";
 
@@ -126,6 +127,11 @@ fn runs_programs(rest: &[&str]) -> bool {
 
 fn same(listed: &str, name: &str) -> bool {
     listed.eq_ignore_ascii_case(name)
+}
+
+/// Compares names as the lists do.
+pub(super) fn same_name(listed: &str, name: &str) -> bool {
+    same(listed, name)
 }
 
 /// Hidden paths below the user's home. A `*` at the end matches any characters.
@@ -225,6 +231,26 @@ impl HiddenPaths {
         hidden
     }
 
+    /// Returns all hidden folders and files that exist, resolved.
+    pub(super) fn existing(&self) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = self.paths.clone();
+        let parents: BTreeSet<&str> = HIDDEN.iter().map(|listed| parent_name(listed)).collect();
+        for home in &self.homes {
+            for parent in &parents {
+                let entries = std::fs::read_dir(home.join(parent)).into_iter().flatten().flatten();
+                let paths = entries.map(|entry| entry.path());
+                found.extend(paths.filter(|path| {
+                    let below: Vec<_> = names(path.strip_prefix(home).unwrap_or(path)).collect();
+                    HIDDEN.iter().any(|listed| parent_name(listed) == *parent && begins_with(&below, listed))
+                }));
+            }
+        }
+        let mut resolved: Vec<PathBuf> = found.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        resolved.sort();
+        resolved.dedup();
+        resolved
+    }
+
     /// Returns the hidden folder or file that equals or contains `path`, which must be resolved. `None` if it is not
     /// hidden.
     pub fn covering(&self, path: &Path) -> Option<PathBuf> {
@@ -239,6 +265,10 @@ impl HiddenPaths {
         });
         in_home.or_else(|| self.paths.iter().find(|hidden| path.starts_with(hidden)).cloned())
     }
+}
+
+fn parent_name(listed: &str) -> &str {
+    listed.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
 fn begins_with(names: &[&str], listed: &str) -> bool {

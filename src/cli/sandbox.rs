@@ -1,0 +1,357 @@
+//! `skein sandbox`: runs a command inside a sandbox profile, or explains which layers enforce the profile.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+
+use clap::{Args, ValueEnum};
+use rustix::process::{Signal, getpgrp, getpid, kill_process};
+use rustix::termios::{Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::folders::Folders;
+use super::output::{CommandError, CommandOutput};
+use crate::process::minimal_environment;
+use crate::sandbox::{
+    CacheAccess, Enforcement, FileAccess, GitAccess, LayerRestriction, NetworkAccess, OtherHosts, PortAccess,
+    ProtectedState, SandboxChild, SandboxCommand, SandboxContext, SandboxError, SandboxLimits, SandboxProcess,
+    SandboxProfile, SpawnError, TerminalSession, TerminalUse, WritePath, explain, explain_text, has_protected_paths,
+    probe_layers,
+};
+
+/// Exit codes as those of `env` and `timeout`.
+const CANNOT_SET_UP: u8 = 125;
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+const SIGNALLED: i32 = 128;
+const DEFAULT_PROCESSES: u32 = 4096;
+
+/// Variables that commands get in addition to the usual ones: the terminal and certificates.
+const VARIABLES: [&str; 13] = [
+    "TERM",
+    "COLORTERM",
+    "NO_COLOR",
+    "CLICOLOR",
+    "FORCE_COLOR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+];
+
+#[derive(Debug, Args)]
+pub(super) struct SandboxArgs {
+    /// Set which files the command may write
+    #[arg(long, value_enum, default_value = "workspace")]
+    files: FilesFlag,
+    /// Let the command write this path too
+    #[arg(long, value_name = "PATH")]
+    write: Vec<String>,
+    /// Let the command read this path although it is hidden
+    #[arg(long, value_name = "PATH")]
+    read: Vec<String>,
+    /// Hide this path from the command
+    #[arg(long, value_name = "PATH")]
+    hide: Vec<String>,
+    /// Set which hosts the command reaches: off, on or a list
+    #[arg(long, value_name = "HOSTS", default_value = "off")]
+    network: String,
+    /// Show which layer of the kernel enforces each line
+    #[arg(long)]
+    explain: bool,
+    /// Print the explanation as JSON
+    #[arg(long, requires = "explain")]
+    json: bool,
+    /// The command and its arguments
+    #[arg(last = true, required_unless_present = "explain")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FilesFlag {
+    /// Write nothing, and read only system folders
+    None,
+    /// Write nothing
+    ReadOnly,
+    /// Write the current folder
+    Workspace,
+    /// Write everything but protected and hidden paths
+    Full,
+}
+
+impl From<FilesFlag> for FileAccess {
+    fn from(files: FilesFlag) -> Self {
+        match files {
+            FilesFlag::None => FileAccess::None,
+            FilesFlag::ReadOnly => FileAccess::ReadOnly,
+            FilesFlag::Workspace => FileAccess::Workspace,
+            FilesFlag::Full => FileAccess::Full,
+        }
+    }
+}
+
+impl SandboxArgs {
+    fn profile(&self) -> SandboxProfile {
+        SandboxProfile {
+            files: self.files.into(),
+            write: self.write.iter().map(|path| write_path(path)).collect(),
+            read: self
+                .read
+                .iter()
+                .map(|path| crate::sandbox::ReadPath { path: path.clone(), ask: Vec::new() })
+                .collect(),
+            hide: self.hide.clone(),
+            network: network(&self.network),
+            caches: CacheAccess::Private,
+            git: GitAccess::Off,
+            ports: PortAccess::Off,
+            sockets: Vec::new(),
+            devices: Vec::new(),
+            limits: SandboxLimits { processes: Some(DEFAULT_PROCESSES), memory: None, file_size: None },
+            enforce: Enforcement::Required,
+        }
+    }
+}
+
+fn write_path(text: &str) -> WritePath {
+    if text == "git-ignored" { WritePath::GitIgnored } else { WritePath::Path(text.to_owned()) }
+}
+
+fn network(text: &str) -> NetworkAccess {
+    let (allow, otherwise) = match text {
+        "off" => (Vec::new(), OtherHosts::Off),
+        "on" => (Vec::new(), OtherHosts::On),
+        hosts => (hosts.split(',').map(str::to_owned).collect(), OtherHosts::Off),
+    };
+    NetworkAccess { allow, deny: Vec::new(), otherwise }
+}
+
+/// Runs the command. Returns its exit code.
+pub(super) fn run(args: &SandboxArgs, folders: &Folders) -> ExitCode {
+    let mut output = CommandOutput::default();
+    let code = match start(args, folders, &mut output) {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.error.print(&mut output);
+            failure.code
+        }
+    };
+    ExitCode::from(output.finish(code))
+}
+
+/// An error before the command runs.
+struct SandboxFailure {
+    code: u8,
+    error: CommandError,
+}
+
+impl SandboxFailure {
+    fn new(code: u8, problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { code, error: CommandError::work(problem, help) }
+    }
+}
+
+impl From<CommandError> for SandboxFailure {
+    fn from(error: CommandError) -> Self {
+        Self { code: CANNOT_SET_UP, error }
+    }
+}
+
+impl From<SandboxError> for SandboxFailure {
+    fn from(error: SandboxError) -> Self {
+        let source = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
+        Self::new(CANNOT_SET_UP, format!("{error}{source}"), error.help())
+    }
+}
+
+impl From<SpawnError> for SandboxFailure {
+    fn from(error: SpawnError) -> Self {
+        let (code, help) = match &error {
+            SpawnError::NotFound { .. } => (NOT_FOUND, "check the name and PATH; hidden folders are not searched"),
+            SpawnError::Program { .. } => (CANNOT_RUN, "check that the file is a program that you may run"),
+            SpawnError::WorkingFolder { .. } => (CANNOT_RUN, "start in a folder that the sandbox shows"),
+            SpawnError::Ended { .. } => (CANNOT_SET_UP, "run the command again"),
+        };
+        Self::new(code, error.to_string(), help)
+    }
+}
+
+fn start(args: &SandboxArgs, folders: &Folders, output: &mut CommandOutput) -> Result<u8, SandboxFailure> {
+    let profile = args.profile();
+    let restriction = restriction()?;
+    let context = context(folders)?;
+    if args.explain {
+        return explain_profile(&profile, &context, &restriction, args.json, output);
+    }
+    let Some((program, rest)) = args.command.split_first() else {
+        return Err(CommandError::usage("no command to run", "write it after `--`").into());
+    };
+    let process = SandboxProcess::start(&profile, &context, &restriction)?;
+    for notice in process.notices() {
+        output.note(notice);
+    }
+    let foreground = Foreground::take();
+    let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
+        fd.try_clone_to_owned().map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))
+    };
+    let command = SandboxCommand {
+        program: program.clone(),
+        args: rest.to_vec(),
+        env: environment(folders),
+        cwd: folders.cwd.clone(),
+        stdin: duplicate(io::stdin().as_fd())?,
+        stdout: duplicate(io::stdout().as_fd())?,
+        stderr: duplicate(io::stderr().as_fd())?,
+        terminal: if foreground.is_some() { TerminalUse::Foreground } else { TerminalUse::None },
+    };
+    let child = process.spawn(command)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))?;
+    let status = runtime.block_on(wait(child, foreground.as_ref()));
+    drop(foreground);
+    drop(process);
+    Ok(exit_code(status.map_err(|error| CommandError::work(error.to_string(), "run the command again"))?))
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| SIGNALLED + status.signal().unwrap_or_default());
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+fn context(folders: &Folders) -> Result<SandboxContext, SandboxFailure> {
+    let program = std::env::current_exe().map_err(|error| {
+        CommandError::work(
+            format!("skein does not know its own program: {error}"),
+            "check that skein itself can be run",
+        )
+    })?;
+    Ok(SandboxContext {
+        program,
+        roots: vec![folders.cwd.clone()],
+        home: folders.home.clone(),
+        hidden: folders.paths_to_hide(),
+        scratch: None,
+        caches: folders.sandbox_caches(),
+        runtime_folder: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
+        readable: Vec::new(),
+        terminal: if io::stdin().is_terminal() { TerminalSession::Shared } else { TerminalSession::New },
+    })
+}
+
+fn environment(folders: &Folders) -> BTreeMap<OsString, OsString> {
+    let mut variables = minimal_environment(folders.environment());
+    variables.extend(VARIABLES.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))));
+    variables
+}
+
+/// Reads the layers that a test excludes. Published programs always use all layers.
+fn restriction() -> Result<LayerRestriction, SandboxFailure> {
+    if !cfg!(debug_assertions) {
+        return Ok(LayerRestriction::default());
+    }
+    let text = std::env::var("SKEIN_TEST_SANDBOX_LAYERS").unwrap_or_default();
+    let unknown = || CommandError::usage(format!("unknown layers `{text}`"), "correct SKEIN_TEST_SANDBOX_LAYERS");
+    Ok(LayerRestriction::parse(&text).ok_or_else(unknown)?)
+}
+
+fn explain_profile(
+    profile: &SandboxProfile,
+    context: &SandboxContext,
+    restriction: &LayerRestriction,
+    json: bool,
+    output: &mut CommandOutput,
+) -> Result<u8, SandboxFailure> {
+    let layers = probe_layers(&context.program, &context.caches)?.clone().restricted(restriction);
+    let protected = if has_protected_paths(&context.roots) { ProtectedState::Exist } else { ProtectedState::Absent };
+    let lines = explain(profile, &layers, protected);
+    let holds = !lines.iter().any(|line| line.is_unenforced());
+    if json {
+        output.json(&serde_json::json!({"layers": layers, "lines": lines, "required_holds": holds}));
+    } else {
+        output.text(&explain_text(&lines));
+        let version = layers.landlock_version;
+        let namespaces = layers.namespaces.reason().unwrap_or("available");
+        output.line(&format!("\nnamespaces: {namespaces}; Landlock: version {version}"));
+        output.line(if holds { "`required` holds on this machine" } else { "`required` refuses on this machine" });
+    }
+    Ok(0)
+}
+
+/// Waits for the command, and forwards signals to it.
+async fn wait(mut child: SandboxChild, foreground: Option<&Foreground>) -> io::Result<ExitStatus> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut quit = signal(SignalKind::quit())?;
+    let mut pauses = 0;
+    loop {
+        tokio::select! {
+            state = child.changed() => {
+                if let Some(status) = state.ended {
+                    return Ok(status);
+                }
+                if let Some(foreground) = foreground.filter(|_| state.pauses > pauses) {
+                    foreground.pause();
+                    child.signal(Signal::CONT.as_raw());
+                }
+                pauses = state.pauses;
+            }
+            _ = terminate.recv() => child.signal(Signal::TERM.as_raw()),
+            _ = hang_up.recv() => child.signal(Signal::HUP.as_raw()),
+            _ = interrupt.recv() => child.signal(Signal::INT.as_raw()),
+            _ = quit.recv() => child.signal(Signal::QUIT.as_raw()),
+        }
+    }
+}
+
+/// The terminal of this process, whose foreground group the command becomes. Dropping it takes the terminal back.
+struct Foreground {
+    settings: Option<Termios>,
+}
+
+impl Foreground {
+    /// Returns `None` if this process is not in the foreground of a terminal.
+    fn take() -> Option<Self> {
+        let stdin = io::stdin();
+        let is_foreground = stdin.is_terminal() && tcgetpgrp(&stdin).is_ok_and(|group| group == getpgrp());
+        is_foreground.then(|| Self { settings: tcgetattr(&stdin).ok() })
+    }
+
+    fn take_back(&self) {
+        let mut blocked = nix::sys::signal::SigSet::empty();
+        blocked.add(nix::sys::signal::Signal::SIGTTOU);
+        // A process in the background that changes the terminal is stopped, unless it blocks this signal.
+        let is_blocked = blocked.thread_block().is_ok();
+        _ = tcsetpgrp(io::stdin(), getpgrp());
+        if let Some(settings) = &self.settings {
+            _ = tcsetattr(io::stdin(), rustix::termios::OptionalActions::Drain, settings);
+        }
+        if is_blocked {
+            _ = blocked.thread_unblock();
+        }
+    }
+
+    /// Stops this process like the command, until the shell continues it.
+    fn pause(&self) {
+        let group = tcgetpgrp(io::stdin());
+        self.take_back();
+        _ = kill_process(getpid(), Signal::STOP);
+        if let Ok(group) = group {
+            _ = tcsetpgrp(io::stdin(), group);
+        }
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        self.take_back();
+    }
+}

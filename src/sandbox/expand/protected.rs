@@ -1,0 +1,94 @@
+//! Makes protected paths read-only, and every folder above them a mount point, which cannot be renamed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::{BaseAccess, PlannedMount, path_mount};
+use crate::sandbox::paths::{INNER_GIT, OF_GIT, PROTECTED, same_name};
+
+/// Folders deeper than this below a root are not searched for protected paths.
+const MAX_DEPTH: usize = 4;
+/// Folders of one root that are searched.
+const MAX_FOLDERS: usize = 4096;
+/// Folders with packages or build results, which contain many settings of other projects.
+const SKIPPED: [&str; 6] = ["node_modules", "target", "vendor", ".venv", "venv", "__pycache__"];
+const GIT: &str = ".git";
+
+/// Returns whether any protected path exists below these folders.
+pub fn has_protected_paths(roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| !find(root).is_empty())
+}
+
+/// Returns mounts for all protected paths below these folders that exist.
+pub(super) fn mounts(folders: &[PathBuf]) -> Vec<PlannedMount> {
+    let mut mounts: BTreeMap<PathBuf, BaseAccess> = BTreeMap::new();
+    for root in folders {
+        for path in find(root) {
+            for above in path.ancestors().skip(1).take_while(|above| *above != root) {
+                mounts.entry(above.to_owned()).or_insert(BaseAccess::Writable);
+            }
+            mounts.insert(path, BaseAccess::ReadOnly);
+        }
+    }
+    // Folders come before their contents.
+    mounts.into_iter().map(|(path, access)| path_mount(&path, access)).collect()
+}
+
+fn find(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    if is_git_folder(root) {
+        parts_of_git(root, &mut found);
+        return found;
+    }
+    let mut pending = vec![(root.to_owned(), 0)];
+    let mut visited = 0;
+    while let Some((folder, depth)) = pending.pop() {
+        visited += 1;
+        if visited > MAX_FOLDERS {
+            break;
+        }
+        for path in super::list(&folder) {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let is_folder = path.is_dir() && !path.is_symlink();
+            if same_name(GIT, name) {
+                if is_folder {
+                    parts_of_git(&path, &mut found);
+                } else {
+                    found.push(path);
+                }
+            } else if PROTECTED.iter().any(|(listed, _)| same_name(listed, name)) {
+                found.push(path);
+            } else if is_folder && depth < MAX_DEPTH && !SKIPPED.contains(&name) {
+                pending.push((path, depth + 1));
+            }
+        }
+    }
+    found
+}
+
+fn is_git_folder(folder: &Path) -> bool {
+    folder.join("HEAD").is_file() && (folder.join("objects").is_dir() || folder.join("commondir").is_file())
+}
+
+/// Adds the parts of a git folder that name programs, also of submodules and worktrees.
+fn parts_of_git(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in super::list(folder) {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if OF_GIT.iter().any(|listed| same_name(listed, name)) {
+            found.push(path);
+        } else if INNER_GIT.iter().any(|listed| same_name(listed, name)) {
+            inner_git_folders(&path, found);
+        }
+    }
+}
+
+/// Names of submodules may contain `/`.
+fn inner_git_folders(folder: &Path, found: &mut Vec<PathBuf>) {
+    for inner in super::list(folder).into_iter().filter(|path| path.is_dir() && !path.is_symlink()) {
+        if is_git_folder(&inner) {
+            parts_of_git(&inner, found);
+        } else {
+            inner_git_folders(&inner, found);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Resolves the paths of a profile: `~`, relative paths, globs, ignored paths, and the git folders of the roots.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use globset::GlobBuilder;
+use ignore::WalkBuilder;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+use super::{ExpandError, SandboxContext};
+use crate::sandbox::paths::find_protected;
+use crate::sandbox::profile::{FileAccess, SandboxProfile, WritePath};
+
+/// Matches of one glob.
+pub(super) const MAX_MATCHES: usize = 256;
+/// Folders that are searched for ignored paths.
+const MAX_FOLDERS: usize = 10_000;
+
+/// The folders and files that a sandbox may write.
+#[derive(Debug, Default)]
+pub(super) struct WritableFolders {
+    /// Resolved; none is below another.
+    pub(super) folders: Vec<PathBuf>,
+}
+
+impl WritableFolders {
+    pub(super) fn find(
+        profile: &SandboxProfile,
+        context: &SandboxContext,
+        roots: &[PathBuf],
+        notices: &mut Vec<String>,
+    ) -> Result<Self, ExpandError> {
+        let mut found = BTreeSet::new();
+        if profile.files == FileAccess::Workspace {
+            if roots.is_empty() {
+                return Err(ExpandError::NoRoot);
+            }
+            for root in roots {
+                found.insert(root.clone());
+                found.extend(git_folder(root, &context.home));
+            }
+        }
+        for entry in &profile.write {
+            match entry {
+                WritePath::GitIgnored => {
+                    for root in roots {
+                        found.extend(ignored_paths(root)?);
+                    }
+                }
+                WritePath::Path(text) => found.extend(writable_path(text, context, roots, notices)?),
+            }
+        }
+        let home = context.home.canonicalize().unwrap_or_else(|_| context.home.clone());
+        found.retain(|path| {
+            let allowed = !home.starts_with(path);
+            if !allowed {
+                let shown = path.display();
+                notices.push(format!("`{shown}` contains your home folder, so the sandbox makes it read-only"));
+            }
+            allowed
+        });
+        let all: Vec<PathBuf> = found.iter().cloned().collect();
+        let is_below_other = |path: &PathBuf| all.iter().any(|other| other != path && path.starts_with(other));
+        Ok(Self { folders: all.iter().filter(|path| !is_below_other(path)).cloned().collect() })
+    }
+}
+
+/// Expands one entry of `write`. Missing paths are left out, unless the entry ends with `/`.
+fn writable_path(
+    text: &str,
+    context: &SandboxContext,
+    roots: &[PathBuf],
+    notices: &mut Vec<String>,
+) -> Result<Vec<PathBuf>, ExpandError> {
+    let paths = if is_glob(text) {
+        let matches = matches(text, context)?;
+        if matches.len() > MAX_MATCHES {
+            return Err(ExpandError::TooManyMatches { pattern: text.to_owned(), max: MAX_MATCHES });
+        }
+        matches
+    } else {
+        let path = absolute(text, context);
+        if text.ends_with('/') && !path.exists() {
+            fs::create_dir_all(&path)
+                .map_err(|source| ExpandError::Create { path: path.display().to_string(), source })?;
+        }
+        path.canonicalize().into_iter().collect()
+    };
+    let is_relative = !text.starts_with('/') && !text.starts_with('~');
+    let mut allowed = Vec::new();
+    for path in paths {
+        let root = roots.iter().find(|root| path.starts_with(root));
+        if is_relative && root.is_none() {
+            notices.push(format!("`{text}` in `write` leads out of the project and stays read-only"));
+        } else if let Some((name, _)) =
+            find_protected(&path, root.map(PathBuf::as_path)).filter(|_| !is_root(&path, roots))
+        {
+            notices.push(format!("`{text}` in `write` contains `{name}`, which is protected and stays read-only"));
+        } else {
+            allowed.push(path);
+        }
+    }
+    Ok(allowed)
+}
+
+fn is_root(path: &Path, roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| root == path)
+}
+
+fn is_glob(text: &str) -> bool {
+    text.contains(['*', '?', '[', '{'])
+}
+
+/// Resolves `~` and relative paths, without links.
+fn absolute(text: &str, context: &SandboxContext) -> PathBuf {
+    let text = text.trim_end_matches('/');
+    match text.strip_prefix('~') {
+        Some("") => context.home.clone(),
+        Some(rest) if rest.starts_with('/') => context.home.join(rest.trim_start_matches('/')),
+        _ => context.roots.first().map_or_else(|| PathBuf::from(text), |root| root.join(text)),
+    }
+}
+
+/// Resolves a path of a profile. `None` if it does not exist.
+pub(super) fn resolve(text: &str, context: &SandboxContext) -> Option<PathBuf> {
+    absolute(text, context).canonicalize().ok()
+}
+
+/// Resolves a path or glob of a profile.
+pub(super) fn resolve_glob(text: &str, context: &SandboxContext) -> Vec<PathBuf> {
+    if is_glob(text) {
+        matches(text, context).unwrap_or_default()
+    } else {
+        resolve(text, context).into_iter().collect()
+    }
+}
+
+/// Returns the paths that match a glob, at most one more than allowed.
+fn matches(pattern: &str, context: &SandboxContext) -> Result<Vec<PathBuf>, ExpandError> {
+    let full = absolute(pattern, context);
+    let glob = GlobBuilder::new(&full.to_string_lossy()).literal_separator(true).build();
+    let matcher = glob.map_err(|source| ExpandError::Glob { pattern: pattern.to_owned(), source })?.compile_matcher();
+    let has_glob = |part: &Component<'_>| part.as_os_str().to_str().is_some_and(is_glob);
+    let base: PathBuf = full.components().take_while(|part| !has_glob(part)).collect();
+    let depth = full.components().skip_while(|part| !has_glob(part)).count();
+    let is_recursive = pattern.contains("**");
+    let mut walk = WalkBuilder::new(&base);
+    walk.standard_filters(false).follow_links(false).max_depth((!is_recursive).then_some(depth));
+    let found = walk.build().flatten().filter(|entry| matcher.is_match(entry.path()));
+    let mut paths: Vec<PathBuf> =
+        found.filter_map(|entry| entry.path().canonicalize().ok()).take(MAX_MATCHES + 1).collect();
+    paths.sort();
+    paths.dedup();
+    Ok(paths)
+}
+
+/// Returns the paths below a root that git ignores. Creates the folders that `.gitignore` names literally.
+fn ignored_paths(root: &Path) -> Result<Vec<PathBuf>, ExpandError> {
+    let mut found = literal_folders(root)?;
+    let mut pending = vec![(root.to_owned(), vec![rules(root)])];
+    let mut visited = 0;
+    while let Some((folder, rules_above)) = pending.pop() {
+        visited += 1;
+        if visited > MAX_FOLDERS || found.len() > MAX_MATCHES {
+            break;
+        }
+        for path in super::list(&folder) {
+            let is_folder = path.is_dir() && !path.is_symlink();
+            if path.file_name().is_some_and(|name| name == ".git") || find_protected(&path, Some(root)).is_some() {
+                continue;
+            }
+            // The innermost file decides.
+            let decision = rules_above.iter().rev().map(|rules| rules.matched(&path, is_folder)).find(|m| !m.is_none());
+            if decision.is_some_and(|decision| decision.is_ignore()) {
+                found.extend(Some(path).filter(|path| !path.is_symlink()));
+            } else if is_folder {
+                let mut inner = rules_above.clone();
+                inner.push(rules(&path));
+                pending.push((path, inner));
+            }
+        }
+    }
+    found.truncate(MAX_MATCHES);
+    Ok(found)
+}
+
+fn rules(folder: &Path) -> Gitignore {
+    let mut builder = GitignoreBuilder::new(folder);
+    // A file that cannot be read ignores nothing.
+    drop(builder.add(folder.join(".gitignore")));
+    drop(builder.add(folder.join(".git/info/exclude")));
+    builder.build().unwrap_or_else(|_| Gitignore::empty())
+}
+
+fn literal_folders(root: &Path) -> Result<Vec<PathBuf>, ExpandError> {
+    let text = fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
+    let mut folders = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let Some(name) = line.strip_suffix('/').map(|name| name.trim_start_matches('/')) else { continue };
+        let is_plain = !name.is_empty() && !is_glob(name) && !name.starts_with(['!', '#']) && !name.contains('\\');
+        let path = root.join(name);
+        let stays_inside = path.components().all(|part| part != Component::ParentDir);
+        if !is_plain || !stays_inside || find_protected(&path, Some(root)).is_some() {
+            continue;
+        }
+        // A link may lead out of the root.
+        let leads_out = |path: &Path| path.ancestors().take_while(|part| *part != root).any(Path::is_symlink);
+        if leads_out(&path) || path.is_file() {
+            continue;
+        }
+        fs::create_dir_all(&path).map_err(|source| ExpandError::Create { path: path.display().to_string(), source })?;
+        folders.push(path);
+    }
+    Ok(folders)
+}
+
+/// Returns the git folder that belongs to a root, if it is outside: of a worktree, a submodule, or a folder above.
+fn git_folder(root: &Path, home: &Path) -> Option<PathBuf> {
+    let top = root.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok())?;
+    if home.starts_with(top) {
+        return None;
+    }
+    let entry = top.join(".git");
+    if entry.is_dir() {
+        return entry.canonicalize().ok().filter(|folder| !folder.starts_with(root));
+    }
+    let text = fs::read_to_string(&entry).ok()?;
+    let named = text.strip_prefix("gitdir:")?.trim();
+    let folder = top.join(named).canonicalize().ok()?;
+    if let Ok(common) = fs::read_to_string(folder.join("commondir")) {
+        // A worktree: the folder must name this root, else a forged file could open any repository.
+        let back = fs::read_to_string(folder.join("gitdir")).ok()?;
+        let back = folder.join(back.trim()).canonicalize().ok()?;
+        let common = folder.join(common.trim()).canonicalize().ok()?;
+        return Some(common)
+            .filter(|common| back == entry && folder.starts_with(common) && common.join("HEAD").is_file());
+    }
+    let is_module = folder.components().any(|part| part.as_os_str() == "modules") && folder.join("HEAD").is_file();
+    let super_project = folder.ancestors().find(|part| part.file_name().is_some_and(|name| name == ".git"))?;
+    let contains_root = super_project.parent().is_some_and(|project| top.starts_with(project));
+    Some(folder.clone()).filter(|_| is_module && contains_root)
+}

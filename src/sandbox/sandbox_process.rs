@@ -1,0 +1,479 @@
+//! Skein's side of a sandbox process: starts it, sends commands and receives their exits.
+//!
+//! A thread reads the socket, so that starting a command needs no runtime, like `std::process`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::error::{SandboxError, SpawnError};
+use super::expand::{CacheFolder, ExpandedProfile, SandboxContext, expand, has_protected_paths};
+use super::explain::{ExplainedLine, ProtectedState, explain};
+use super::layers::{LayerRestriction, LayerState, Layers};
+use super::plan::SandboxPlan;
+use super::profile::{Enforcement, FileAccess, SandboxProfile};
+use super::setup::landlock_version;
+use super::wire::{self, CommandSpec, Namespace, OsText, Reply, Request, StartPart, TerminalUse};
+use crate::process::HelperProcess;
+
+/// The argument with which `skein` runs as a sandbox process.
+pub const SANDBOX_PROCESS_ARGUMENT: &str = "sandbox-process";
+/// A sandbox is ready within milliseconds; a hung mount must not block Skein for ever.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A process that applies a sandbox profile and starts commands. Ends, with all processes inside, when the last clone
+/// is dropped or Skein ends.
+#[derive(Debug, Clone)]
+pub struct SandboxProcess {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Also used by the reader thread, through a copy.
+    socket: UnixStream,
+    writes: Mutex<()>,
+    commands: Arc<Mutex<CommandTable>>,
+    last_id: AtomicU64,
+    env: BTreeMap<OsString, Option<OsString>>,
+    namespaces: Vec<(Namespace, OwnedFd)>,
+    ports: Mutex<SandboxPorts>,
+    proxy_address: Option<SocketAddr>,
+    notices: Vec<String>,
+    lines: Vec<ExplainedLine>,
+    _cache: Option<CacheFolder>,
+}
+
+/// Listeners inside the sandbox that Skein serves.
+#[derive(Debug, Default)]
+pub struct SandboxPorts {
+    /// For the proxy. `None` if the network is off.
+    pub proxy: Option<TcpListener>,
+    /// For addresses that are relayed to the host.
+    pub relays: Vec<(SocketAddr, TcpListener)>,
+}
+
+/// Commands that are starting or running, by id.
+#[derive(Debug, Default)]
+struct CommandTable {
+    starting: HashMap<u64, mpsc::SyncSender<Result<Option<OwnedFd>, StartFailure>>>,
+    running: HashMap<u64, watch::Sender<CommandState>>,
+    has_ended: bool,
+}
+
+#[derive(Debug)]
+struct StartFailure {
+    part: StartPart,
+    errno: Option<i32>,
+    error: String,
+}
+
+/// The state of a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CommandState {
+    /// How often a signal has stopped the command.
+    pub pauses: u32,
+    pub ended: Option<ExitStatus>,
+}
+
+/// A command to run in a sandbox.
+#[derive(Debug)]
+pub struct SandboxCommand {
+    pub program: OsString,
+    pub args: Vec<OsString>,
+    /// All variables; the sandbox adds those of its proxy and caches.
+    pub env: BTreeMap<OsString, OsString>,
+    pub cwd: PathBuf,
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+    pub terminal: TerminalUse,
+}
+
+impl SandboxProcess {
+    /// Starts a sandbox process. Blocks for some milliseconds. Fails if the profile is required and this machine
+    /// cannot enforce it.
+    pub fn start(
+        profile: &SandboxProfile,
+        context: &SandboxContext,
+        restriction: &LayerRestriction,
+    ) -> Result<Self, SandboxError> {
+        // Usually the machine has every layer, and probing would take longer than the start.
+        match known_layers() {
+            Some(layers) => Self::start_with(profile, context, &layers.clone().restricted(restriction)),
+            None => match Self::start_with(profile, context, &likely_layers().restricted(restriction)) {
+                Err(SandboxError::SetUp { layer, step, error }) => {
+                    tracing::debug!(%layer, step, error, "a layer is missing");
+                    let layers = probe_layers(&context.program, &context.caches)?;
+                    Self::start_with(profile, context, &layers.clone().restricted(restriction))
+                }
+                result => result,
+            },
+        }
+    }
+
+    /// Starts a sandbox process on a machine with these layers.
+    fn start_with(profile: &SandboxProfile, context: &SandboxContext, layers: &Layers) -> Result<Self, SandboxError> {
+        let lines = explain(profile, layers, protected_state(profile, context));
+        let unenforced: Vec<ExplainedLine> = lines.iter().filter(|line| line.is_unenforced()).cloned().collect();
+        if profile.enforce == Enforcement::Required && !unenforced.is_empty() {
+            return Err(SandboxError::Refused { lines: unenforced });
+        }
+        let ExpandedProfile { plan, mut env, notices, cache } = expand(profile, context, layers)?;
+        let (socket, helper) = launch(&context.program)?;
+        let (reply, descriptors) = set_up(&socket, plan)?;
+        let (namespaces, proxy, relays) = match reply {
+            Reply::Ready { namespaces, proxy, relays } => (namespaces, proxy, relays),
+            Reply::Failed { layer, step, error, .. } => return Err(SandboxError::SetUp { layer, step, error }),
+            Reply::Probed { .. }
+            | Reply::Started { .. }
+            | Reply::StartFailed { .. }
+            | Reply::Paused { .. }
+            | Reply::Ended { .. } => return Err(broken("an unexpected answer")),
+        };
+        let mut descriptors = descriptors.into_iter();
+        let namespaces = namespaces.into_iter().zip(descriptors.by_ref()).collect();
+        let ports = SandboxPorts {
+            proxy: proxy.and_then(|_| descriptors.next()).map(TcpListener::from),
+            relays: relays.into_iter().zip(descriptors.by_ref().map(TcpListener::from)).collect(),
+        };
+        if let Some(address) = proxy {
+            env.extend(proxy_variables(address).into_iter().map(|(name, value)| (name, Some(value))));
+        }
+        let commands = Arc::new(Mutex::new(CommandTable::default()));
+        let reader = socket.try_clone().map_err(|source| SandboxError::Process { source })?;
+        let table = Arc::clone(&commands);
+        std::thread::Builder::new()
+            .name("sandbox-reader".to_owned())
+            .spawn(move || read_replies(&reader, &table, helper))
+            .map_err(|source| SandboxError::Process { source })?;
+        let shared = Shared {
+            socket,
+            writes: Mutex::default(),
+            commands,
+            last_id: AtomicU64::new(0),
+            env,
+            namespaces,
+            ports: Mutex::new(ports),
+            proxy_address: proxy,
+            notices,
+            lines,
+            _cache: cache,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Returns the listeners that Skein serves. They can be taken once.
+    pub fn take_ports(&self) -> SandboxPorts {
+        std::mem::take(&mut lock(&self.shared.ports))
+    }
+
+    /// Returns the proxy's address inside the sandbox. `None` if the network is off.
+    pub fn proxy_address(&self) -> Option<SocketAddr> {
+        self.shared.proxy_address
+    }
+
+    /// Returns remarks about the expansion of the profile.
+    pub fn notices(&self) -> &[String] {
+        &self.shared.notices
+    }
+
+    /// Returns the layer that enforces each line of the profile.
+    pub fn lines(&self) -> &[ExplainedLine] {
+        &self.shared.lines
+    }
+
+    /// Returns the namespaces of the sandbox. Empty if the machine has none.
+    pub fn namespaces(&self) -> &[(Namespace, OwnedFd)] {
+        &self.shared.namespaces
+    }
+
+    /// Starts a command. Returns when its program runs.
+    pub fn spawn(&self, command: SandboxCommand) -> Result<SandboxChild, SpawnError> {
+        let SandboxCommand { program, args, mut env, cwd, stdin, stdout, stderr, terminal } = command;
+        for (name, value) in &self.shared.env {
+            match value {
+                Some(value) => env.insert(name.clone(), value.clone()),
+                None => env.remove(name),
+            };
+        }
+        let spec = CommandSpec {
+            program: OsText::from(&program),
+            args: args.iter().map(OsText::from).collect(),
+            env: env.iter().map(|(name, value)| (OsText::from(name), OsText::from(value))).collect(),
+            cwd: OsText::from(&cwd),
+            terminal,
+        };
+        let id = self.shared.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let (started, answer) = mpsc::sync_channel(1);
+        let (state, changes) = watch::channel(CommandState::default());
+        {
+            let mut commands = lock(&self.shared.commands);
+            if commands.has_ended {
+                return Err(SpawnError::Ended { source: None });
+            }
+            commands.starting.insert(id, started);
+            // The exit may arrive before this function returns.
+            commands.running.insert(id, state);
+        }
+        let request = Request::Start { id, command: Box::new(spec) };
+        self.send(&request, &[stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
+            .map_err(|source| SpawnError::Ended { source: Some(source) })?;
+        match answer.recv_timeout(START_TIMEOUT) {
+            Ok(Ok(handle)) => {
+                let pid = handle.as_ref().and_then(outer_pid);
+                Ok(SandboxChild { id, pid, process: self.clone(), state: changes })
+            }
+            Ok(Err(failure)) => Err(spawn_error(failure, &program, &cwd)),
+            Err(_) => Err(SpawnError::Ended { source: None }),
+        }
+    }
+
+    fn send(&self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+        let _write = lock(&self.shared.writes);
+        wire::send(&self.shared.socket, request, descriptors)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // PID 1 ends when the socket closes, and the kernel ends all processes with it. The reader thread has a copy.
+        drop(self.socket.shutdown(Shutdown::Both));
+    }
+}
+
+/// A command that runs in a sandbox. Its process group ends with it.
+#[derive(Debug)]
+pub struct SandboxChild {
+    id: u64,
+    pid: Option<u32>,
+    process: SandboxProcess,
+    /// The reader thread has the other end.
+    state: watch::Receiver<CommandState>,
+}
+
+impl SandboxChild {
+    /// Returns the process id outside the sandbox. `None` if the kernel does not report it.
+    pub fn id(&self) -> Option<u32> {
+        self.pid
+    }
+
+    /// Waits until the command has ended.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        loop {
+            let state = *self.state.borrow_and_update();
+            if let Some(status) = state.ended {
+                return Ok(status);
+            }
+            if self.state.changed().await.is_err() {
+                return Ok(self.state.borrow().ended.unwrap_or_else(killed));
+            }
+        }
+    }
+
+    /// Waits until the state changes: the command is stopped by a signal or ends.
+    pub async fn changed(&mut self) -> CommandState {
+        let current = *self.state.borrow_and_update();
+        if current.ended.is_none() && self.state.changed().await.is_err() {
+            return CommandState { ended: Some(killed()), ..current };
+        }
+        *self.state.borrow_and_update()
+    }
+
+    /// Returns the exit status if the command has ended.
+    pub fn try_wait(&self) -> Option<ExitStatus> {
+        self.state.borrow().ended
+    }
+
+    /// Sends a signal to the command's process group.
+    pub fn signal(&self, signal: i32) {
+        // A sandbox that has ended has no processes.
+        drop(self.process.send(&Request::Signal { id: self.id, signal }, &[]));
+    }
+
+    /// Kills the command's process group.
+    pub fn kill(&self) {
+        self.signal(libc::SIGKILL);
+    }
+}
+
+/// Returns the exit status of a process that was killed with its sandbox.
+fn killed() -> ExitStatus {
+    ExitStatus::from_raw(libc::SIGKILL)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Receives replies until the sandbox process ends.
+fn read_replies(socket: &UnixStream, commands: &Mutex<CommandTable>, mut helper: HelperProcess) {
+    while let Ok((reply, descriptors)) = wire::receive::<Reply>(socket) {
+        lock(commands).handle(reply, descriptors);
+    }
+    let mut commands = lock(commands);
+    commands.has_ended = true;
+    commands.starting.clear();
+    for (_, state) in commands.running.drain() {
+        state.send_modify(|state| state.ended = Some(killed()));
+    }
+    drop(commands);
+    helper.wait();
+}
+
+impl CommandTable {
+    fn handle(&mut self, reply: Reply, descriptors: Vec<OwnedFd>) {
+        match reply {
+            Reply::Started { id } => {
+                if let Some(started) = self.starting.remove(&id) {
+                    // The caller may have stopped waiting.
+                    drop(started.send(Ok(descriptors.into_iter().next())));
+                }
+            }
+            Reply::StartFailed { id, part, errno, error } => {
+                self.running.remove(&id);
+                if let Some(started) = self.starting.remove(&id) {
+                    drop(started.send(Err(StartFailure { part, errno, error })));
+                }
+            }
+            Reply::Paused { id } => {
+                if let Some(state) = self.running.get(&id) {
+                    state.send_modify(|state| state.pauses += 1);
+                }
+            }
+            Reply::Ended { id, status } => {
+                if let Some(state) = self.running.remove(&id) {
+                    state.send_modify(|state| state.ended = Some(ExitStatus::from_raw(status)));
+                }
+            }
+            Reply::Ready { .. } | Reply::Failed { .. } | Reply::Probed { .. } => {}
+        }
+    }
+}
+
+fn launch(program: &Path) -> Result<(UnixStream, HelperProcess), SandboxError> {
+    let start = || {
+        let (here, there) = UnixStream::pair()?;
+        let helper = HelperProcess::spawn(program, &[SANDBOX_PROCESS_ARGUMENT.into()], there.into())?;
+        here.set_read_timeout(Some(SETUP_TIMEOUT))?;
+        Ok((here, helper))
+    };
+    start().map_err(|source| SandboxError::Process { source })
+}
+
+fn set_up(socket: &UnixStream, plan: SandboxPlan) -> Result<(Reply, Vec<OwnedFd>), SandboxError> {
+    let exchange = || {
+        wire::send(socket, &Request::SetUp(Box::new(plan)), &[])?;
+        let answer = wire::receive(socket)?;
+        socket.set_read_timeout(None)?;
+        Ok(answer)
+    };
+    exchange().map_err(|source| SandboxError::Process { source })
+}
+
+fn broken(problem: &str) -> SandboxError {
+    SandboxError::Process { source: io::Error::other(problem.to_owned()) }
+}
+
+fn spawn_error(failure: StartFailure, program: &OsString, cwd: &Path) -> SpawnError {
+    let StartFailure { part, errno, error } = failure;
+    let program = program.to_string_lossy().into_owned();
+    match part {
+        StartPart::WorkingFolder => SpawnError::WorkingFolder { folder: cwd.display().to_string(), error },
+        StartPart::Program if errno == Some(libc::ENOENT) => SpawnError::NotFound { program },
+        StartPart::Program => SpawnError::Program { program, errno, error },
+    }
+}
+
+/// Reads the process id in Skein's namespace from a descriptor of the process.
+fn outer_pid(handle: &OwnedFd) -> Option<u32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_raw_fd())).ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    line.trim().parse().ok()
+}
+
+/// Returns the variables that lead programs to the proxy.
+fn proxy_variables(address: SocketAddr) -> Vec<(OsString, OsString)> {
+    let proxy = OsString::from(format!("http://{address}"));
+    let mut variables: Vec<(OsString, OsString)> = vec![("NODE_USE_ENV_PROXY".into(), "1".into())];
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        variables.push((name.into(), proxy.clone()));
+        variables.push((name.to_ascii_lowercase().into(), proxy.clone()));
+    }
+    for name in ["NO_PROXY", "no_proxy"] {
+        variables.push((name.into(), "localhost,127.0.0.1,::1".into()));
+    }
+    variables
+}
+
+fn protected_state(profile: &SandboxProfile, context: &SandboxContext) -> ProtectedState {
+    // The search is only needed for machines without mounts, but it is cheap.
+    if profile.files >= FileAccess::Workspace && has_protected_paths(&context.roots) {
+        ProtectedState::Exist
+    } else {
+        ProtectedState::Absent
+    }
+}
+
+static LAYERS: OnceLock<Layers> = OnceLock::new();
+
+/// Returns the layers if they were probed before.
+fn known_layers() -> Option<&'static Layers> {
+    LAYERS.get()
+}
+
+/// Returns the layers of a machine on which namespaces work.
+fn likely_layers() -> Layers {
+    let mut layers = Layers::complete();
+    layers.is_root = rustix::process::geteuid().is_root();
+    match landlock_version() {
+        Ok(version) => layers.landlock_version = version,
+        Err(error) => {
+            layers.landlock_version = 0;
+            layers.landlock = LayerState::Missing(error.to_string());
+        }
+    }
+    layers
+}
+
+/// Returns the layers of this machine, found by using them. Probes once per process. `program` is `skein`; `scratch` is
+/// a folder for temporary files.
+pub fn probe_layers(program: &Path, scratch: &Path) -> Result<&'static Layers, SandboxError> {
+    if let Some(layers) = LAYERS.get() {
+        return Ok(layers);
+    }
+    let folder = scratch.join(format!("probe-{}", std::process::id()));
+    let probe = || {
+        let (socket, mut helper) = launch(program)?;
+        let exchange = || {
+            wire::send(&socket, &Request::Probe { scratch: OsText::from(&folder) }, &[])?;
+            wire::receive::<Reply>(&socket)
+        };
+        let (reply, _) = exchange().map_err(|source| SandboxError::Process { source })?;
+        helper.wait();
+        match reply {
+            Reply::Probed { layers } => Ok(*layers),
+            Reply::Failed { layer, step, error, .. } => Err(SandboxError::SetUp { layer, step, error }),
+            Reply::Ready { .. }
+            | Reply::Started { .. }
+            | Reply::StartFailed { .. }
+            | Reply::Paused { .. }
+            | Reply::Ended { .. } => Err(broken("an unexpected answer")),
+        }
+    };
+    let layers = probe();
+    drop(std::fs::remove_dir_all(&folder));
+    Ok(LAYERS.get_or_init(|| layers.unwrap_or_else(|error| Layers::none(&error.to_string()))))
+}

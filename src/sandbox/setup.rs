@@ -1,0 +1,254 @@
+//! The sandbox process: sets up all layers in order, then stays as PID 1 and starts commands.
+//!
+//! It is the `skein` program, executed again and dispatched before anything else, so it has one thread. The outer
+//! process keeps the user's rights, has no descriptors and waits for the inner one, which is PID 1 of the sandbox.
+
+mod identity;
+mod init;
+mod kernel;
+mod landlock;
+mod mounts;
+mod network;
+mod probe;
+mod seccomp;
+
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use nix::sys::signal::SigSet;
+use rustix::fs::{Mode, OFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, WaitOptions, getpid, getrlimit, set_child_subreaper,
+    set_dumpable_behavior, setrlimit, setsid, waitpid,
+};
+use rustix::thread::UnshareFlags;
+
+use super::layers::Layer;
+use super::plan::{Isolation, ResourceLimits, SandboxPlan, TerminalSession};
+use super::wire::{self, Namespace, Reply, Request};
+use identity::UserIds;
+pub(super) use kernel::landlock_version;
+
+/// A part of the set-up that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step}: {source}")]
+pub(super) struct SetupError {
+    layer: Layer,
+    step: String,
+    source: io::Error,
+}
+
+/// Names the step in which an error occurs.
+pub(super) trait InStep<T> {
+    fn in_step(self, layer: Layer, step: impl FnOnce() -> String) -> Result<T, SetupError>;
+}
+
+impl<T, E: Into<io::Error>> InStep<T> for Result<T, E> {
+    fn in_step(self, layer: Layer, step: impl FnOnce() -> String) -> Result<T, SetupError> {
+        self.map_err(|error| SetupError { layer, step: step(), source: error.into() })
+    }
+}
+
+/// Runs a sandbox process. Its stdin must be the socket to Skein.
+pub fn run_sandbox_process() -> ExitCode {
+    let Ok(control) = take_control() else { return ExitCode::FAILURE };
+    let ended = match wire::receive(&control) {
+        Ok((Request::SetUp(plan), _)) => start(control, &plan),
+        Ok((Request::Probe { scratch }, _)) => probe::run(&control, scratch.as_path()),
+        Ok((Request::Start { .. } | Request::Signal { .. }, _)) | Err(_) => Err(io::ErrorKind::InvalidData.into()),
+    };
+    if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Takes the socket from stdin, and closes all other descriptors.
+fn take_control() -> io::Result<UnixStream> {
+    let control = io::stdin().as_fd().try_clone_to_owned()?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    drop(null);
+    kernel::close_from(3, &[control.as_fd()])?;
+    // Signals of the terminal are for commands. They start with an empty mask.
+    SigSet::all().thread_block()?;
+    rustix::thread::set_name(c"skein-sandbox")?;
+    Ok(UnixStream::from(control))
+}
+
+fn start(control: UnixStream, plan: &SandboxPlan) -> io::Result<()> {
+    // Inside a user namespace, every id looks different.
+    let ids = UserIds::current();
+    match plan.isolation {
+        Isolation::Namespaces { .. } => {
+            let inner = match clone_mapped(ids) {
+                Ok(inner) => inner,
+                Err(error) => return report(&control, &error),
+            };
+            let Some(inner) = inner else { return serve(&control, plan, ids) };
+            drop(control);
+            watch(inner)
+        }
+        Isolation::None => {
+            set_child_subreaper(Some(getpid()))?;
+            let ended = serve(&control, plan, ids);
+            crate::process::end_descendants();
+            ended
+        }
+    }
+}
+
+/// Creates the inner process. Returns `None` in it, when its ids are mapped.
+fn clone_mapped(ids: UserIds) -> Result<Option<Pid>, SetupError> {
+    let step = || "create namespaces".to_owned();
+    let (ready, mapped) = pipe_with(PipeFlags::CLOEXEC).in_step(Layer::Limits, || "create a pipe".to_owned())?;
+    let flags = UnshareFlags::NEWUSER
+        | UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWNET;
+    match kernel::clone_process(flags).in_step(Layer::UserNamespace, step)? {
+        None => {
+            drop(mapped);
+            let mut byte = [0];
+            let read = std::fs::File::from(ready).read_exact(&mut byte);
+            read.in_step(Layer::UserNamespace, || "map user ids".to_owned())?;
+            Ok(None)
+        }
+        Some(inner) => {
+            drop(ready);
+            // If this fails, the pipe closes and the inner process ends.
+            ids.map(inner).in_step(Layer::UserNamespace, || "map user ids".to_owned())?;
+            std::fs::File::from(mapped).write_all(&[1]).in_step(Layer::UserNamespace, step)?;
+            Ok(Some(inner))
+        }
+    }
+}
+
+/// Waits for the inner process. This process keeps nothing that the inner one could use.
+fn watch(inner: Pid) -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    kernel::close_from(3, &[])?;
+    loop {
+        match waitpid(Some(inner), WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.map(drop).map_err(io::Error::from),
+        }
+    }
+}
+
+/// Sets up all layers and starts commands until Skein closes the socket.
+fn serve(control: &UnixStream, plan: &SandboxPlan, ids: UserIds) -> io::Result<()> {
+    match set_up(plan, ids) {
+        Ok(ready) => {
+            ready.send(control)?;
+            drop(ready);
+            init::run(control)
+        }
+        Err(error) => report(control, &error),
+    }
+}
+
+fn report(control: &UnixStream, error: &SetupError) -> io::Result<()> {
+    let errno = error.source.raw_os_error();
+    let failed = Reply::Failed { layer: error.layer, step: error.step.clone(), error: error.source.to_string(), errno };
+    wire::send(control, &failed, &[])
+}
+
+/// What Skein receives from a sandbox that is ready.
+struct ReadySandbox {
+    namespaces: Vec<(Namespace, OwnedFd)>,
+    proxy: Option<TcpListener>,
+    relays: Vec<TcpListener>,
+}
+
+impl ReadySandbox {
+    fn send(&self, control: &UnixStream) -> io::Result<()> {
+        let reply = Reply::Ready {
+            namespaces: self.namespaces.iter().map(|(kind, _)| *kind).collect(),
+            proxy: self.proxy.as_ref().map(TcpListener::local_addr).transpose()?,
+            relays: self.relays.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?,
+        };
+        let namespaces = self.namespaces.iter().map(|(_, fd)| fd.as_fd());
+        let listeners = self.proxy.iter().chain(&self.relays).map(std::os::fd::AsFd::as_fd);
+        let descriptors: Vec<BorrowedFd<'_>> = namespaces.chain(listeners).collect();
+        wire::send(control, &reply, &descriptors)
+    }
+}
+
+/// Applies the layers in the only order that works: Landlock forbids mounting, and seccomp forbids both.
+fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> {
+    if plan.session == TerminalSession::New {
+        match setsid() {
+            // The outer process already leads a group; without namespaces there is no other process.
+            Ok(_) | Err(rustix::io::Errno::PERM) => {}
+            Err(error) => return Err(error).in_step(Layer::Limits, || "start a session".to_owned()),
+        }
+    }
+    let mut ready = ReadySandbox { namespaces: Vec::new(), proxy: None, relays: Vec::new() };
+    if let Isolation::Namespaces { proc } = plan.isolation {
+        mounts::apply(plan, proc, ids)?;
+        network::start_loopback().in_step(Layer::NetworkNamespace, || "start the loopback device".to_owned())?;
+        ready.namespaces = open_namespaces().in_step(Layer::MountNamespace, || "open the namespaces".to_owned())?;
+    }
+    if plan.proxy {
+        let listener = network::listen_for_proxy();
+        ready.proxy = Some(listener.in_step(Layer::NetworkNamespace, || "listen for the proxy".to_owned())?);
+    }
+    for address in &plan.relays {
+        let listener = network::listen_for_relay(*address);
+        ready.relays.push(listener.in_step(Layer::NetworkNamespace, || format!("listen on {address}"))?);
+    }
+    if let Isolation::Namespaces { .. } = plan.isolation {
+        ids.enter_user_namespace().in_step(Layer::UserNamespace, || "create a second user namespace".to_owned())?;
+    }
+    if plan.isolation != Isolation::None || ids.is_root() {
+        ids.drop_capabilities().in_step(Layer::UserNamespace, || "drop capabilities".to_owned())?;
+    }
+    limit(plan.limits).in_step(Layer::Limits, || "set resource limits".to_owned())?;
+    rustix::thread::set_no_new_privs(true).in_step(Layer::Seccomp, || "set no_new_privs".to_owned())?;
+    if let Some(rules) = &plan.landlock {
+        landlock::apply(rules).map_err(io::Error::other).in_step(Layer::Landlock, || "apply Landlock".to_owned())?;
+    }
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .in_step(Layer::Limits, || "close the memory of the process".to_owned())?;
+    seccomp::apply(plan.sockets)
+        .map_err(io::Error::other)
+        .in_step(Layer::Seccomp, || "apply the seccomp filter".to_owned())?;
+    Ok(ready)
+}
+
+fn open_namespaces() -> io::Result<Vec<(Namespace, OwnedFd)>> {
+    let all = [
+        (Namespace::User, "user"),
+        (Namespace::Mount, "mnt"),
+        (Namespace::Pid, "pid"),
+        (Namespace::Ipc, "ipc"),
+        (Namespace::Network, "net"),
+    ];
+    let open = |(kind, name): (Namespace, &str)| {
+        let file = rustix::fs::open(format!("/proc/self/ns/{name}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok((kind, file))
+    };
+    all.into_iter().map(open).collect()
+}
+
+/// Sets limits that descendants inherit and cannot raise.
+fn limit(limits: ResourceLimits) -> io::Result<()> {
+    let all = [
+        (Resource::Core, Some(0)),
+        (Resource::Nproc, limits.processes.map(u64::from)),
+        (Resource::Data, limits.data),
+        (Resource::Fsize, limits.file_size),
+    ];
+    for (resource, max) in all {
+        let Some(max) = max else { continue };
+        let now = getrlimit(resource);
+        let lower = |limit: Option<u64>| Some(limit.map_or(max, |limit| limit.min(max)));
+        setrlimit(resource, Rlimit { current: lower(now.current), maximum: lower(now.maximum) })?;
+    }
+    Ok(())
+}

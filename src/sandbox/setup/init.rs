@@ -1,0 +1,193 @@
+//! PID 1 of a sandbox: starts commands, collects exits and forwards signals until Skein closes the socket.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{SigSet, Signal as NixSignal, killpg};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process_group, pidfd_open, waitpid};
+
+use super::kernel;
+use crate::sandbox::wire::{self, CommandSpec, Reply, Request, StartPart, TerminalUse};
+
+/// Serves requests. Returns when Skein closes the socket.
+pub(super) fn run(control: &UnixStream) -> io::Result<()> {
+    let mut ended = SigSet::empty();
+    ended.add(NixSignal::SIGCHLD);
+    let signals = SignalFd::with_flags(&ended, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    kernel::close_from(3, &[control.as_fd(), signals.as_fd()])?;
+    let mut commands = Commands::default();
+    loop {
+        let mut events = [
+            PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut events, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            result => result?,
+        };
+        let [has_request, has_signal] = events.map(|event| !event.revents().is_empty());
+        if has_signal {
+            while signals.read_signal()?.is_some() {}
+            commands.collect(control)?;
+        }
+        if has_request {
+            match wire::receive(control) {
+                Ok((request, descriptors)) => commands.handle(control, request, descriptors)?,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The commands that run, by process id.
+#[derive(Default)]
+struct Commands {
+    ids: HashMap<i32, u64>,
+}
+
+impl Commands {
+    fn handle(&mut self, control: &UnixStream, request: Request, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        match request {
+            Request::Start { id, command } => self.start(control, id, &command, descriptors),
+            Request::Signal { id, signal } => {
+                self.signal(id, signal);
+                Ok(())
+            }
+            Request::SetUp(_) | Request::Probe { .. } => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn start(
+        &mut self,
+        control: &UnixStream,
+        id: u64,
+        spec: &CommandSpec,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        match spawn(spec, descriptors) {
+            Ok(pid) => {
+                self.ids.insert(pid.as_raw_nonzero().get(), id);
+                let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
+                let descriptors: Vec<_> = handle.iter().map(std::os::fd::AsFd::as_fd).collect();
+                wire::send(control, &Reply::Started { id }, &descriptors)
+            }
+            Err((part, error)) => {
+                let errno = error.raw_os_error();
+                wire::send(control, &Reply::StartFailed { id, part, errno, error: error.to_string() }, &[])
+            }
+        }
+    }
+
+    fn signal(&self, id: u64, signal: i32) {
+        let group = self.ids.iter().find(|(_, known)| **known == id).map(|(pid, _)| *pid);
+        if let (Some(group), Ok(signal)) = (group, NixSignal::try_from(signal)) {
+            // ESRCH means that no process of the group is left.
+            _ = killpg(nix::unistd::Pid::from_raw(group), signal);
+        }
+    }
+
+    /// Collects all exits. Kills the rest of a command's group before its id can be reused.
+    fn collect(&mut self, control: &UnixStream) -> io::Result<()> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        loop {
+            let pid = match waitid(Id::All, flags) {
+                Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => pid.as_raw(),
+                Ok(WaitStatus::Stopped(pid, _)) => {
+                    self.note_stop(control, pid.as_raw())?;
+                    continue;
+                }
+                Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return Ok(()),
+                Ok(_) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let id = self.ids.remove(&pid);
+            let Some(process) = Pid::from_raw(pid) else { continue };
+            if id.is_some() {
+                // ESRCH means that no process of the group is left.
+                _ = kill_process_group(process, Signal::KILL);
+            }
+            let Some((_, status)) = waitpid(Some(process), WaitOptions::NOHANG)? else { continue };
+            if let Some(id) = id {
+                wire::send(control, &Reply::Ended { id, status: status.as_raw() }, &[])?;
+            }
+        }
+    }
+
+    fn note_stop(&self, control: &UnixStream, pid: i32) -> io::Result<()> {
+        let Some(process) = Pid::from_raw(pid) else { return Ok(()) };
+        let stopped = waitpid(Some(process), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;
+        match (stopped, self.ids.get(&pid)) {
+            (Some((_, status)), Some(id)) if status.stopped() => wire::send(control, &Reply::Paused { id: *id }, &[]),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the sandbox process starts the commands of the sandbox")]
+fn spawn(spec: &CommandSpec, descriptors: Vec<OwnedFd>) -> Result<Pid, (StartPart, io::Error)> {
+    let cwd = spec.cwd.as_path();
+    if let Err(error) = std::fs::read_dir(cwd).map(drop).or_else(|error| match error.kind() {
+        // A folder that can be entered but not listed is fine.
+        io::ErrorKind::PermissionDenied => Ok(()),
+        _ => Err(error),
+    }) {
+        return Err((StartPart::WorkingFolder, error));
+    }
+    let mut descriptors = descriptors.into_iter();
+    let (Some(stdin), Some(stdout), Some(stderr)) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
+        return Err((StartPart::Program, io::ErrorKind::InvalidInput.into()));
+    };
+    let mut command = Command::new(&spec.program.0);
+    command.args(spec.args.iter().map(|arg| &arg.0)).env_clear().current_dir(cwd);
+    command.envs(spec.env.iter().map(|(name, value)| (&name.0, &value.0)));
+    command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+    prepare_terminal(&mut command, spec.terminal);
+    let child = command.spawn().map_err(|error| (StartPart::Program, error))?;
+    Pid::from_raw(child.id().cast_signed())
+        .ok_or_else(|| (StartPart::Program, io::Error::other("the kernel gave no process id")))
+}
+
+fn prepare_terminal(command: &mut Command, terminal: TerminalUse) {
+    let prepare: fn() -> io::Result<()> = match terminal {
+        TerminalUse::None => {
+            command.process_group(0);
+            return;
+        }
+        TerminalUse::Foreground => {
+            command.process_group(0);
+            take_foreground
+        }
+        TerminalUse::Controlling => take_terminal,
+    };
+    // SAFETY: both functions only make system calls.
+    #[expect(unsafe_code, reason = "no safe wrapper")]
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Makes this process's group the foreground group of the terminal.
+fn take_foreground() -> io::Result<()> {
+    // A background process that does this is stopped by SIGTTOU, unless it blocks the signal.
+    let mut stop = SigSet::empty();
+    stop.add(NixSignal::SIGTTOU);
+    stop.thread_block()?;
+    rustix::termios::tcsetpgrp(io::stdin(), rustix::process::getpgrp())?;
+    stop.thread_unblock()?;
+    Ok(())
+}
+
+/// Starts a session whose terminal is stdin.
+fn take_terminal() -> io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::ioctl_tiocsctty(io::stdin())?;
+    Ok(())
+}

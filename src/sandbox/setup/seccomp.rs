@@ -1,0 +1,253 @@
+//! The system calls that a sandbox refuses.
+//!
+//! A filter lists what is refused, because programs use more system calls than a list of allowed ones could follow.
+//! Two filters are needed: one answers "not permitted", the other "not implemented", after which programs fall back.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter, sock_filter,
+};
+
+use crate::sandbox::plan::{InternetSockets, SocketRules};
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Always refused, whatever the arguments are.
+const REFUSED: &[i64] = &[
+    // Namespaces and mounts.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    OPEN_TREE_ATTR,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    // Kernel interfaces with a history of escapes.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_fanotify_init,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_vhangup,
+    libc::SYS_acct,
+    libc::SYS_syslog,
+    // The machine.
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_reboot,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    // Clocks.
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+];
+
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[i64] = &[];
+
+/// Answered as if the kernel did not have them: their arguments are in memory, which a filter cannot check.
+const NOT_IMPLEMENTED: &[i64] =
+    &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+/// Same number on every architecture; newer than the `libc` crate.
+const OPEN_TREE_ATTR: i64 = 467;
+
+const NAMESPACE_FLAGS: [i32; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+
+const TIOCSTI: u64 = 0x5412;
+const TIOCLINUX: u64 = 0x541C;
+const TIOCSETD: u64 = 0x5423;
+const ADDR_NO_RANDOMIZE: u64 = 0x0004_0000;
+const QUERY_PERSONALITY: u64 = 0xffff_ffff;
+const MSG_FASTOPEN: u64 = 0x2000_0000;
+const TCP_FASTOPEN: u64 = 23;
+const TCP_FASTOPEN_CONNECT: u64 = 30;
+const SOCKET_TYPE: u64 = 0xf;
+
+const UNIX: u64 = libc::AF_UNIX as u64;
+const INET: u64 = libc::AF_INET as u64;
+const INET6: u64 = libc::AF_INET6 as u64;
+const NETLINK: u64 = libc::AF_NETLINK as u64;
+const STREAM: u64 = libc::SOCK_STREAM as u64;
+const RAW: u64 = libc::SOCK_RAW as u64;
+const TCP: u64 = libc::IPPROTO_TCP as u64;
+/// Protocols of internet sockets; others, such as MPTCP, avoid limits on TCP.
+const PROTOCOLS: [u64; 5] = [0, TCP, libc::IPPROTO_UDP as u64, libc::IPPROTO_ICMP as u64, libc::IPPROTO_ICMPV6 as u64];
+
+const ARCHITECTURE: Option<TargetArch> = if cfg!(target_arch = "x86_64") {
+    Some(TargetArch::x86_64)
+} else if cfg!(target_arch = "aarch64") {
+    Some(TargetArch::aarch64)
+} else if cfg!(target_arch = "riscv64") {
+    Some(TargetArch::riscv64)
+} else {
+    None
+};
+
+/// Errors of [`apply`].
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SeccompError {
+    #[error("system calls of this architecture are unknown")]
+    Architecture,
+    #[error(transparent)]
+    Filter(#[from] seccompiler::Error),
+    #[error(transparent)]
+    Rule(#[from] seccompiler::BackendError),
+}
+
+/// Refuses system calls for this process and all its descendants.
+pub(super) fn apply(sockets: SocketRules) -> Result<(), SeccompError> {
+    for program in programs(sockets)? {
+        apply_filter(&program)?;
+    }
+    Ok(())
+}
+
+fn programs(sockets: SocketRules) -> Result<[BpfProgram; 2], SeccompError> {
+    let mut refused: Rules = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
+    refused.insert(libc::SYS_clone, namespace_rules()?);
+    refused.insert(libc::SYS_ioctl, terminal_rules()?);
+    refused.insert(libc::SYS_personality, vec![rule(&[ne(0, 0), ne(0, ADDR_NO_RANDOMIZE), ne(0, QUERY_PERSONALITY)])?]);
+    refused.insert(libc::SYS_socket, socket_rules(sockets)?);
+    refused.insert(libc::SYS_socketpair, vec![rule(&[ne(0, UNIX)])?]);
+    for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
+        refused.insert(call, vec![rule(&[masked(flags, MSG_FASTOPEN, MSG_FASTOPEN)])?]);
+    }
+    let fast_open = [TCP_FASTOPEN, TCP_FASTOPEN_CONNECT].map(|option| rule(&[eq(1, TCP), eq(2, option)]));
+    refused.insert(libc::SYS_setsockopt, fast_open.into_iter().collect::<Result<_, _>>()?);
+    let missing = NOT_IMPLEMENTED.iter().map(|call| (*call, Vec::new())).collect();
+    Ok([compile(refused, libc::EPERM)?, compile(missing, libc::ENOSYS)?])
+}
+
+fn namespace_rules() -> Result<Vec<SeccompRule>, SeccompError> {
+    let flags = NAMESPACE_FLAGS.map(|flag| u64::from(flag.cast_unsigned()));
+    flags.iter().map(|flag| rule(&[masked(0, *flag, *flag)])).collect()
+}
+
+/// The kernel compares only the low half of the number, so the filter does the same.
+fn terminal_rules() -> Result<Vec<SeccompRule>, SeccompError> {
+    [TIOCSTI, TIOCLINUX, TIOCSETD].iter().map(|number| rule(&[eq(1, *number)])).collect()
+}
+
+fn socket_rules(sockets: SocketRules) -> Result<Vec<SeccompRule>, SeccompError> {
+    let mut families = Vec::new();
+    if sockets.unix {
+        families.push(UNIX);
+    }
+    if sockets.internet != InternetSockets::None {
+        families.extend([INET, INET6]);
+    }
+    if sockets.netlink_route {
+        families.push(NETLINK);
+    }
+    let mut rules = Vec::new();
+    // A rule needs a condition: zero is no family of a socket.
+    let others: Vec<_> = families.iter().chain([&0]).map(|family| ne(0, *family)).collect();
+    rules.push(rule(&others)?);
+    rules.push(rule(&[eq(0, 0)])?);
+    if sockets.netlink_route {
+        rules.push(rule(&[eq(0, NETLINK), ne(2, libc::NETLINK_ROUTE as u64)])?);
+    }
+    for family in [INET, INET6] {
+        rules.push(rule(&[eq(0, family), masked(1, SOCKET_TYPE, RAW)])?);
+        let mut unusual = vec![eq(0, family)];
+        unusual.extend(PROTOCOLS.iter().map(|protocol| ne(2, *protocol)));
+        rules.push(rule(&unusual)?);
+        if sockets.internet == InternetSockets::TcpOnly {
+            // Types are 1 for streams up to 10 for packets.
+            for kind in (2..=10).filter(|kind| *kind != STREAM) {
+                rules.push(rule(&[eq(0, family), masked(1, SOCKET_TYPE, kind)])?);
+            }
+        }
+    }
+    // The obsolete packet type works for every family.
+    rules.push(rule(&[masked(1, SOCKET_TYPE, 10)])?);
+    Ok(rules)
+}
+
+fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, SeccompError> {
+    let arch = ARCHITECTURE.ok_or(SeccompError::Architecture)?;
+    let answer = SeccompAction::Errno(errno.cast_unsigned());
+    let program: BpfProgram = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch)?.try_into()?;
+    Ok(with_foreign_calls_refused(program))
+}
+
+/// Answers calls of other architectures with ENOSYS. The compiled filter kills the process instead, and does not know
+/// the numbers of x32.
+fn with_foreign_calls_refused(mut program: BpfProgram) -> BpfProgram {
+    const RETURN: u16 = 0x06;
+    const KILL: u32 = 0x8000_0000;
+    let not_implemented = 0x0005_0000 | libc::ENOSYS.cast_unsigned();
+    for instruction in program.iter_mut().filter(|instruction| instruction.code == RETURN && instruction.k == KILL) {
+        instruction.k = not_implemented;
+    }
+    if cfg!(target_arch = "x86_64") {
+        const LOAD_WORD: u16 = 0x20;
+        const JUMP_IF_AT_LEAST: u16 = 0x35;
+        const X32: u32 = 0x4000_0000;
+        let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+        let check = [
+            instruction(LOAD_WORD, 0, 0, 0),
+            instruction(JUMP_IF_AT_LEAST, 0, 1, X32),
+            instruction(RETURN, 0, 0, not_implemented),
+        ];
+        program.splice(0..0, check);
+    }
+    program
+}
+
+/// An argument of a system call and the comparison that it must pass.
+type Condition = (u8, SeccompCmpOp, u64);
+
+fn rule(conditions: &[Condition]) -> Result<SeccompRule, SeccompError> {
+    let conditions = conditions
+        .iter()
+        .map(|(argument, comparison, value)| {
+            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, comparison.clone(), *value)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(SeccompRule::new(conditions)?)
+}
+
+fn eq(argument: u8, value: u64) -> Condition {
+    (argument, SeccompCmpOp::Eq, value)
+}
+
+fn ne(argument: u8, value: u64) -> Condition {
+    (argument, SeccompCmpOp::Ne, value)
+}
+
+fn masked(argument: u8, mask: u64, value: u64) -> Condition {
+    (argument, SeccompCmpOp::MaskedEq(mask), value)
+}

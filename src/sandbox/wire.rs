@@ -1,0 +1,240 @@
+//! Messages between Skein and a sandbox process: frames of JSON over a socket, with descriptors.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::layers::Layer;
+use super::plan::SandboxPlan;
+
+/// Descriptors that one message can carry.
+const MAX_DESCRIPTORS: usize = 64;
+/// Larger frames are an error of the sender.
+const MAX_FRAME_BYTES: u32 = 64 << 20;
+
+/// A message from Skein.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// The first message.
+    SetUp(Box<SandboxPlan>),
+    /// Try each layer without starting anything. Only as the first message.
+    Probe { scratch: OsText },
+    /// With the descriptors of stdin, stdout and stderr.
+    Start { id: u64, command: Box<CommandSpec> },
+    /// To the process group of a command.
+    Signal { id: u64, signal: i32 },
+}
+
+/// A message from a sandbox process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// With the descriptors in this order: namespaces, proxy listener, relay listeners.
+    Ready {
+        namespaces: Vec<Namespace>,
+        proxy: Option<SocketAddr>,
+        relays: Vec<SocketAddr>,
+    },
+    /// The sandbox cannot be set up. The process ends.
+    Failed {
+        layer: Layer,
+        step: String,
+        error: String,
+        errno: Option<i32>,
+    },
+    Probed {
+        layers: Box<super::layers::Layers>,
+    },
+    /// With a descriptor of the process, if the kernel has them.
+    Started {
+        id: u64,
+    },
+    StartFailed {
+        id: u64,
+        part: StartPart,
+        errno: Option<i32>,
+        error: String,
+    },
+    Paused {
+        id: u64,
+    },
+    /// `status` as `wait` returns it.
+    Ended {
+        id: u64,
+        status: i32,
+    },
+}
+
+/// The part of a start that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum StartPart {
+    WorkingFolder,
+    Program,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Namespace {
+    User,
+    Mount,
+    Pid,
+    Ipc,
+    Network,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct CommandSpec {
+    pub(super) program: OsText,
+    pub(super) args: Vec<OsText>,
+    pub(super) env: Vec<(OsText, OsText)>,
+    pub(super) cwd: OsText,
+    pub(super) terminal: TerminalUse,
+}
+
+/// How a command uses the terminal that is its stdin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TerminalUse {
+    /// The command has no terminal.
+    None,
+    /// The command becomes the foreground process group of Skein's terminal.
+    Foreground,
+    /// The command starts a session, whose terminal is its stdin.
+    Controlling,
+}
+
+/// Text of the system, which need not be UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct OsText(pub(super) OsString);
+
+impl OsText {
+    pub(super) fn as_path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl<T: AsRef<OsStr> + ?Sized> From<&T> for OsText {
+    fn from(text: &T) -> Self {
+        Self(text.as_ref().to_owned())
+    }
+}
+
+impl From<PathBuf> for OsText {
+    fn from(path: PathBuf) -> Self {
+        Self(path.into_os_string())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum TextForm {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Serialize for OsText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.to_str() {
+            Some(text) => serializer.serialize_str(text),
+            None => TextForm::Bytes(self.0.as_bytes().to_vec()).serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for OsText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match TextForm::deserialize(deserializer)? {
+            TextForm::Text(text) => text.into(),
+            TextForm::Bytes(bytes) => OsString::from_vec(bytes),
+        }))
+    }
+}
+
+/// Sends a message and its descriptors.
+pub(super) fn send(
+    mut socket: &UnixStream,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    let mut header = [0; 8];
+    header[..4].copy_from_slice(&length.to_le_bytes());
+    header[4..].copy_from_slice(&u32::try_from(descriptors.len()).map_err(io::Error::other)?.to_le_bytes());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors in a message"));
+    }
+    // The descriptors travel with the first byte, so the header must be written in one piece: eight bytes always are.
+    let sent = sendmsg(socket, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL)?;
+    if sent != header.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    socket.write_all(&body)
+}
+
+/// Receives a message and its descriptors. Fails with `UnexpectedEof` if the other side is gone.
+pub(super) fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<(T, Vec<OwnedFd>)> {
+    let mut header = [0; 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match recvmsg(
+            socket.as_fd(),
+            &mut [IoSliceMut::new(&mut header)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+        ) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    if received.bytes != header.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::other("a message lost descriptors"));
+    }
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = header;
+    let length = u32::from_le_bytes([a, b, c, d]);
+    if length > MAX_FRAME_BYTES || u32::from_le_bytes([e, f, g, h]) as usize != descriptors.len() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut body = vec![0; length as usize];
+    socket.read_exact(&mut body)?;
+    Ok((serde_json::from_slice(&body)?, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_carries_descriptors_and_any_bytes() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let odd = OsText(OsString::from_vec(b"a\xff".to_vec()));
+        let message = Request::Probe { scratch: odd.clone() };
+        send(&here, &message, &[std::io::stdin().as_fd(), std::io::stdout().as_fd()]).unwrap();
+        let (received, descriptors) = receive::<Request>(&there).unwrap();
+        assert!(matches!(received, Request::Probe { scratch } if scratch == odd));
+        assert_eq!(descriptors.len(), 2);
+        drop(here);
+        assert_eq!(receive::<Request>(&there).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}
