@@ -102,16 +102,21 @@ pub enum Event {
     TurnEnded {
         end: TurnEnd,
     },
-    /// An update from an external agent, in ACP's JSON, unchanged except for the session id. `means` has the same
-    /// update in Skein's events.
+    /// An update from an external agent.
     #[serde(rename = "relayed")]
     External {
-        told: Value,
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        means: Vec<Event>,
+        /// The update in ACP's JSON, unchanged except for the session id. Only `acp` opens it, to pass it to its client.
+        #[serde(rename = "told")]
+        acp_update: Value,
+        /// The same update in Skein's events.
+        #[serde(rename = "means", default, skip_serializing_if = "Vec::is_empty")]
+        events: Vec<Event>,
         /// Whether its text was already sent as [`StatusUpdate::ExternalChunk`].
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        heard: bool,
+        #[serde(rename = "heard", default, skip_serializing_if = "std::ops::Not::not")]
+        streamed: bool,
+        /// The title that the agent gives the session. Not part of the stored event: the store has a field for it.
+        #[serde(skip)]
+        title: Option<String>,
     },
     /// From this event on, an external agent works on the session, under the session id `id`.
     #[serde(rename = "seated")]
@@ -133,7 +138,7 @@ impl Event {
     /// Returns the event in Skein's types: the events an external update means, otherwise the event itself.
     pub fn native_events(&self) -> &[Event] {
         match self {
-            Event::External { means, .. } => means,
+            Event::External { events, .. } => events,
             other => std::slice::from_ref(other),
         }
     }

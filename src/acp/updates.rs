@@ -142,7 +142,7 @@ impl Updates {
                         }
                     }
                 }
-                Event::External { told, .. } => self.forward_update(told),
+                Event::External { acp_update, .. } => self.forward_update(acp_update),
                 Event::ToolStarted { .. }
                 | Event::ExternalSessionOpened { .. }
                 | Event::Compacted { .. }
@@ -206,10 +206,10 @@ impl Updates {
                 let update = acp::CompactionUpdate::new(id, acp::CompactionStatus::Completed).summary(blocks);
                 self.send(acp::SessionUpdate::CompactionUpdate(update));
             }
-            Event::External { told, heard, .. } => {
+            Event::External { acp_update, streamed, .. } => {
                 turn.speaking = None;
-                if !(live && *heard) {
-                    self.forward_update(told);
+                if !(live && *streamed) {
+                    self.forward_update(acp_update);
                 }
             }
             Event::Compacted { .. }

@@ -118,11 +118,11 @@ impl ChunkTemplate {
     }
 }
 
-/// Reports the events of an external update to a notifier that does not forward the agent's JSON. `heard` is true if
+/// Reports the events of an external update to a notifier that does not forward the agent's JSON. `streamed` is true if
 /// the text was already sent in chunks.
-pub fn notify_native(notifier: &(impl Notifier + ?Sized), means: Vec<Event>, heard: bool) {
-    for event in means {
-        if let (Event::Message { message }, false) = (&event, heard) {
+pub fn notify_native(notifier: &(impl Notifier + ?Sized), events: Vec<Event>, streamed: bool) {
+    for event in events {
+        if let (Event::Message { message }, false) = (&event, streamed) {
             notifier.status(StatusUpdate::Text(message.text()));
         }
         notifier.log(event);

@@ -162,7 +162,7 @@ impl Notifier for TerminalNotifier {
             return;
         }
         match event {
-            Event::External { means, heard, .. } => notify_native(self, means, heard),
+            Event::External { events, streamed, .. } => notify_native(self, events, streamed),
             // The end of the call shows the route.
             Event::ToolStarted { call, .. } if call.name == ROUTE => {}
             // Several routes are already shown as a to-do list.

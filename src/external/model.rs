@@ -95,8 +95,8 @@ struct StreamNotifier(mpsc::UnboundedSender<StreamItem>);
 impl Notifier for StreamNotifier {
     fn log(&self, event: Event) {
         // Messages that were not streamed as text chunks.
-        if let Event::External { means, heard: false, .. } = event {
-            for event in means {
+        if let Event::External { events, streamed: false, .. } = event {
+            for event in events {
                 if let Event::Message { message } = event {
                     drop(self.0.send(Ok(StreamEvent::Text(message.text()))));
                 }

@@ -151,7 +151,12 @@ impl UpdateRelay {
             let outcome = ToolOutcome::error(format!("it was left open: {why}"));
             let activity = [begun.changed, begun.locations].concat();
             let ended = Event::ToolEnded { id, name: begun.name, outcome, activity };
-            self.log(Event::External { told: json!({"update": failed}), means: vec![ended], heard: false });
+            self.log(Event::External {
+                acp_update: json!({"update": failed}),
+                events: vec![ended],
+                streamed: false,
+                title: None,
+            });
         }
         if !heard {
             self.notifier = None;
@@ -212,10 +217,12 @@ impl UpdateRelay {
     }
 
     /// Relays a valid update that is not a plain text chunk.
-    pub(super) fn other(&mut self, typed: acp::SessionUpdate, told: Value) {
+    pub(super) fn other(&mut self, typed: acp::SessionUpdate, acp_update: Value) {
         self.flush();
-        let means = self.native_events(typed);
-        self.log(Event::External { told, means, heard: false });
+        let titled = matches!(typed, acp::SessionUpdate::SessionInfoUpdate(_));
+        let title = acp_update["update"]["title"].as_str().filter(|_| titled).map(str::to_owned);
+        let events = self.native_events(typed);
+        self.log(Event::External { acp_update, events, streamed: false, title });
     }
 
     /// Logs the collected text as one message.
@@ -230,7 +237,12 @@ impl UpdateRelay {
         // With a template there is exactly one part, because the template includes the kind of the chunk.
         let update = frame.and_then(|frame| serde_json::from_str::<Value>(&frame.around(&said)).ok());
         self.log(match update {
-            Some(update) => Event::External { told: json!({"update": update}), means: vec![message], heard: true },
+            Some(update) => Event::External {
+                acp_update: json!({"update": update}),
+                events: vec![message],
+                streamed: true,
+                title: None,
+            },
             None => message,
         });
     }

@@ -52,10 +52,10 @@ impl Notifier for ChildNotifier {
         }
         let Some(parent) = self.parent() else { return };
         match event {
-            Event::External { means, heard, .. } => {
+            Event::External { events, streamed, .. } => {
                 // `apart` has already received the original event.
                 let only_parent = Self { apart: None, ..self.clone() };
-                notify_native(&only_parent, means, heard);
+                notify_native(&only_parent, events, streamed);
             }
             Event::ToolStarted { call, by } => {
                 let by = by.or_else(|| Some(self.who.clone()));

@@ -49,7 +49,7 @@ pub(super) fn row(event: &Event) -> NewEvent {
         Event::ToolEnded { .. } => ("tool_ended", None),
         Event::Compacted { .. } => ("compacted", None),
         Event::TurnEnded { .. } => ("turn_ended", None),
-        Event::External { means, .. } => ("relayed", means.iter().find_map(|event| row(event).text)),
+        Event::External { events, .. } => ("relayed", events.iter().find_map(|event| row(event).text)),
         Event::ExternalSessionOpened { .. } => ("seated", None),
         Event::Undone { .. } => ("undone", None),
     };
@@ -60,8 +60,7 @@ pub(super) fn row(event: &Event) -> NewEvent {
 
 /// Returns the title that an external agent gives the session. `None` if the event sets no title.
 fn title_of(event: &Event) -> Option<String> {
-    let Event::External { told, .. } = event else { return None };
-    let update = told.get("update").filter(|update| update["sessionUpdate"] == "session_info_update")?;
-    let title = strip_to_line(update["title"].as_str()?);
+    let Event::External { title: Some(title), .. } = event else { return None };
+    let title = strip_to_line(title);
     (!title.is_empty()).then_some(title)
 }

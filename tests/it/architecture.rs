@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
+use crate::support::import_graph::ImportGraph;
 use crate::support::{files_below, read, repository, table};
 
 /// Excluding tests; past this a file is split by responsibility.
@@ -135,6 +136,34 @@ fn the_arrows_make_no_circle() {
     assert!(left.is_empty(), "these go round in circles, or use what has no row: {left:?}");
 }
 
+fn import_graph(files: impl IntoIterator<Item = (String, String)>) -> ImportGraph {
+    ImportGraph::new(files.into_iter().filter(|(path, _)| !["lib.rs", "main.rs"].contains(&path.as_str())))
+}
+
+/// Siblings that import each other can only be read together.
+#[test]
+fn files_import_each_other_without_cycles() {
+    let files = rust_files("src").into_iter().filter(|file| !file.to_string_lossy().ends_with("_tests.rs"));
+    let graph = import_graph(files.map(|file| (below_source(&file), without_tests(&code(&file)))));
+    if let Some(cycle) = graph.cycle() {
+        panic!("files import each other in a circle: {}", cycle.join(" → "));
+    }
+}
+
+#[test]
+fn a_cycle_of_imports_is_found_with_its_path() {
+    let file = |path: &str, code: &str| (path.to_owned(), code.to_owned());
+    let graph = |parent: &str, one: &str, two: &str| {
+        import_graph([file("m.rs", parent), file("m/one.rs", one), file("m/two.rs", two)]).cycle()
+    };
+    let cycle = || Some(["src/m/one.rs", "src/m/two.rs", "src/m/one.rs"].map(str::to_owned).to_vec());
+    assert_eq!(graph("mod one;\nmod two;", "use super::two::B;", "use crate::m::one::{self, A};"), cycle());
+    let parent = "mod one;\nmod two;\npub use one::A;\npub use two::B;";
+    assert_eq!(graph(parent, "use super::B;", "fn f() { super::A::new() }"), cycle(), "behind re-exports");
+    assert_eq!(graph(parent, "use super::{two};\nfn f() { two::f() }", "use crate::m::{A};"), cycle(), "by module");
+    assert_eq!(graph("mod one;\nmod two;\npub struct C;\nuse one::A;", "use super::{C, two::B};", "use super::C;"), None);
+}
+
 #[test]
 fn crates_stay_inside_their_fences() {
     let mut fences = BTreeMap::new();
@@ -155,6 +184,44 @@ fn crates_stay_inside_their_fences() {
             let used = code.contains(name) && uses.is_match(&code);
             assert!(inside || !used, "src/{path} uses {name}, which belongs in {allowed:?} alone");
         }
+    }
+}
+
+/// Names in ACP's JSON that MCP and the manifests do not use.
+const ACP_NAMES: [&str; 20] = [
+    "sessionUpdate",
+    "sessionId",
+    "toolCall",
+    "toolCallId",
+    "rawInput",
+    "rawOutput",
+    "stopReason",
+    "optionId",
+    "modeId",
+    "currentModeId",
+    "availableModes",
+    "availableCommands",
+    "configOptions",
+    "terminalId",
+    "agentCapabilities",
+    "clientCapabilities",
+    "session_info_update",
+    "agent_message_chunk",
+    "tool_call",
+    "tool_call_update",
+];
+
+/// Other modules get typed data, or pass the JSON on without reading it.
+#[test]
+fn only_the_protocol_modules_open_the_json_of_acp() {
+    let names = pattern(&format!(r#""/?(?:{})\b[^"\n]*""#, ACP_NAMES.join("|")));
+    for file in rust_files("src") {
+        if ["acp", "external"].contains(&module_of(&file).as_str()) {
+            continue;
+        }
+        let text = without_tests(&code(&file));
+        let found = names.find(&text).map(|found| found.as_str().to_owned());
+        assert_eq!(found, None, "src/{} names a part of ACP's JSON", below_source(&file));
     }
 }
 

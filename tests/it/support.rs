@@ -10,6 +10,7 @@ pub(crate) mod acp;
 mod fake;
 mod full_tests;
 pub(crate) mod http;
+pub(crate) mod import_graph;
 pub(crate) mod model;
 pub(crate) mod outside;
 pub(crate) mod peers;

@@ -215,7 +215,7 @@ impl Notifier for Screen {
             }
             // A message ends the answer, even if tool calls follow.
             Event::Message { .. } => self.end_answer(&mut self.state()),
-            Event::External { means, heard, .. } => notify_native(self, means, heard),
+            Event::External { events, streamed, .. } => notify_native(self, events, streamed),
             Event::Compacted { .. }
             | Event::TurnEnded { .. }
             | Event::ExternalSessionOpened { .. }

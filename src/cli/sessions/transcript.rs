@@ -48,7 +48,7 @@ fn items(event: &StoredEvent) -> Vec<TranscriptItem> {
 
 fn items_of(event: Event) -> Vec<TranscriptItem> {
     match event {
-        Event::External { means, .. } => means.into_iter().flat_map(items_of).collect(),
+        Event::External { events, .. } => events.into_iter().flat_map(items_of).collect(),
         Event::ExternalSessionOpened { agent, .. } => {
             vec![TranscriptItem::Remark(format!(
                 "from here on the external agent `{agent}` has its own session for this one"
