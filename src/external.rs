@@ -309,8 +309,8 @@ impl Inner {
             // The first two roots are the session's working directory and its scratch folder.
             params["additionalDirectories"] = json!(bound.session.roots.iter().skip(2).collect::<Vec<_>>());
         }
-        if let Some(seat) = try_reopen(&who, &session, &before, &about, &params).await? {
-            return Ok(seat);
+        if let Some(reopened) = try_reopen(&who, &session, &before, &about, &params).await? {
+            return Ok(reopened);
         }
         let opening = connection.begin_opening();
         let answer = tokio::time::timeout(OPEN_TIMEOUT, connection.request("session/new", params)).await;

@@ -62,8 +62,8 @@ struct PromptContext {
 impl PromptContext {
     /// Returns the part of the context that the visible history does not contain yet. `None` if there is nothing to
     /// add.
-    fn preface(&self, begun: &PendingTurn) -> Option<Content> {
-        preface::preface(&begun.history().visible_messages(), self.top.as_deref(), &self.excerpts)
+    fn preface(&self, pending: &PendingTurn) -> Option<Content> {
+        preface::preface(&pending.history().visible_messages(), self.top.as_deref(), &self.excerpts)
     }
 }
 
@@ -81,36 +81,40 @@ impl Orchestrator {
     /// `front` receives its events, the end of the turn last.
     pub async fn prompt(
         &self,
-        mut begun: PendingTurn,
+        mut pending: PendingTurn,
         prompt: Vec<Content>,
-        wish: PromptOptions,
+        options: PromptOptions,
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let live = Arc::clone(begun.session());
+        let session = Arc::clone(pending.session());
         let text = turn::words(&prompt);
-        if wish.from_user {
+        if options.from_user {
             prompt
                 .iter()
                 .filter_map(Content::as_text)
-                .for_each(|text| live.broker().note_user_text(live.context(), text));
+                .for_each(|text| session.broker().note_user_text(session.context(), text));
         }
-        let named =
-            if wish.from_user { route::explicit(&text, &live.plan()).map_err(turn::misdirection_error)? } else { None };
-        if let Some(title) = begun.name_after(&prompt) {
+        let named = if options.from_user {
+            route::explicit(&text, &session.plan()).map_err(turn::misdirection_error)?
+        } else {
+            None
+        };
+        if let Some(title) = pending.name_after(&prompt) {
             front.status(StatusUpdate::Title(title));
         }
-        if begun.choice().mode.agent.as_str() == ORCHESTRATOR {
-            live.context().delegator.get_or_init(|| TaskRunner::of(self, &live));
-            live.context()
+        if pending.choice().mode.agent.as_str() == ORCHESTRATOR {
+            session.context().delegator.get_or_init(|| TaskRunner::of(self, &session));
+            session
+                .context()
                 .manager
-                .get_or_init(|| Arc::new(SessionServices::new(live.broker(), live.client_services())));
+                .get_or_init(|| Arc::new(SessionServices::new(session.broker(), session.client_services())));
         }
         let open = async {
-            let (current, found) = tokio::join!(begun.catch_up(), self.gather_context(&live, &prompt, &front));
+            let (current, found) = tokio::join!(pending.catch_up(), self.gather_context(&session, &prompt, &front));
             current?;
-            let preface = found.preface(&begun);
-            let mut opening = self.open(&mut begun, prompt.clone(), named, wish, &front).await?;
+            let preface = found.preface(&pending);
+            let mut opening = self.open(&mut pending, prompt.clone(), named, options, &front).await?;
             opening.prompt.splice(0..0, preface);
             Ok::<_, PromptError>(opening)
         };
@@ -119,18 +123,18 @@ impl Orchestrator {
             () = cancel.cancelled() => None,
             opening = open => Some(opening?),
         };
-        begun.run(opening.unwrap_or_else(|| prompt.into()), front, cancel).await
+        pending.run(opening.unwrap_or_else(|| prompt.into()), front, cancel).await
     }
 
     /// Reads the top-of-mind text and looks up excerpts of earlier sessions that match the prompt.
-    async fn gather_context(&self, live: &Session, prompt: &[Content], front: &Arc<dyn Notifier>) -> PromptContext {
+    async fn gather_context(&self, session: &Session, prompt: &[Content], front: &Arc<dyn Notifier>) -> PromptContext {
         let TopOfMindText { text: top, problem } = self.top_of_mind.read();
         if let Some(problem) = problem {
             front.status(StatusUpdate::notice(problem));
         }
         let about = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
-        let family = live.family().await;
-        let pieces = recall::extract(live.sessions().store(), &about, &live.context().cwd, &family).await;
+        let family = session.family().await;
+        let pieces = recall::extract(session.sessions().store(), &about, &session.context().cwd, &family).await;
         PromptContext { top, excerpts: pieces }
     }
 
@@ -169,9 +173,9 @@ impl Orchestrator {
     }
 
     /// Returns the granted mode that fits a task best. Falls back to [`FALLBACK_MODE`]; fails if that is not granted.
-    async fn best_mode(&self, live: &Session, granted: &[ModeId], task: &str) -> Result<ModeId, String> {
-        let plan = live.plan();
-        let router = self.router_cache.router(&plan, &live.choice().mode, &live.context().cwd).await?;
+    async fn best_mode(&self, session: &Session, granted: &[ModeId], task: &str) -> Result<ModeId, String> {
+        let plan = session.plan();
+        let router = self.router_cache.router(&plan, &session.choice().mode, &session.context().cwd).await?;
         let best = router.rank(task).into_iter().find(|ranked| granted.contains(&ranked.mode));
         let sure = best.filter(|best| best.confidence >= THRESHOLD).map(|best| best.mode);
         let anybody = || FALLBACK_MODE.parse::<ModeId>().ok().filter(|mode| granted.contains(mode));

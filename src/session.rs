@@ -1,249 +1,480 @@
-//! Creates, stores and reopens sessions for every front end. A session has a mode, a history, services and an event
-//! log.
+//! Implements an open session: its mode, history, services and event log. It runs one turn at a time, and its settings
+//! can change while a turn runs.
 //!
 //! Invariant: uses no protocol and no terminal. The store has every event of a turn before the front end is notified of
 //! its end.
 
 pub mod attachments;
 mod child;
-mod open_session;
-mod external_methods;
 mod recorder;
 mod external;
+mod external_sessions;
 mod notices;
+mod sessions;
 mod setup;
 pub mod slash;
 mod turn;
 mod undo;
 
-pub use open_session::{PromptError, Session};
+pub use sessions::{
+    ModelSource, ReopenedSession, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings, Sessions,
+};
 pub use turn::PendingTurn;
 pub use undo::{ChangedFile, UndoneTurn};
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
-use crate::broker::{BindError, Broker};
+use tokio_util::sync::CancellationToken;
+
+use crate::agents::{AbandonedThreads, Event, Exchange, History, Notifier};
+use crate::broker::{BindError, Binding, Broker};
+use crate::conversation::{Message, Role, Usage};
+use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{ApprovalLevel, ServiceEntry};
-use crate::sandbox::HiddenPaths;
-use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
-use crate::tool::ask::Asker;
-use crate::tool::editor::Editor;
+use crate::manifest::{ApprovalLevel, PromptFileError, ServiceEntry};
+use crate::store::{SessionChange, StoreError, StoredSession, UsageTotals};
+use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts, is_hidden};
+use notices::SessionNotices;
+use recorder::{SessionRecorder, row};
+use setup::SessionSetup;
+use undo::last_exchange;
 
-/// Creates and reopens sessions. Cheap to clone.
-#[derive(Clone)]
-pub struct Sessions {
-    store: store::SessionStore,
-    options: Arc<SessionOptions>,
+/// An open session.
+pub struct Session {
+    sessions: Sessions,
+    context: Arc<SessionContext>,
+    /// Locked while a turn runs.
+    history: Arc<tokio::sync::Mutex<History>>,
+    /// Number of stored events that the history reflects. Another Skein process may have added more.
+    events: Arc<AtomicU64>,
+    setup: Mutex<Arc<SessionSetup>>,
+    /// Locked while a switch is prepared, so that the later of two wins.
+    switch: tokio::sync::Mutex<()>,
+    title: Mutex<Option<String>>,
+    usage: Mutex<UsageTotals>,
+    /// Notices for the user, and the notifier of the running turn.
+    notices: Arc<SessionNotices>,
+    /// Setup of the running turn. A switch applies to the next one.
+    turn: Mutex<Option<Arc<SessionSetup>>>,
+    /// Threads of code execution that did not stop.
+    abandoned_threads: Arc<AbandonedThreads>,
+    /// Tokens spent for the running turn outside its own requests.
+    extra_usage: Mutex<Usage>,
+    /// True if the store has shown that the session has no parent and no children.
+    alone: AtomicBool,
 }
 
-/// Provides the models of a session.
-pub trait ModelSource: Send + Sync {
-    /// Returns the model that the user names. Fails if it is unknown or unusable.
-    fn provider(&self, name: &ModelRef) -> Result<Arc<dyn Provider>, LlmError>;
-
-    /// Returns the policy for a full context window and for failed model requests.
-    fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError>;
-
-    /// Returns the model that judges calls at the level `smart` in a session with `model`. It is always a model that
-    /// the user chose. `None` if there is no such model or it cannot be used.
-    fn judge(&self, model: &ModelRef) -> Option<Arc<dyn Provider>>;
-}
-
-#[derive(Debug)]
-pub struct SessionOptions {
-    pub limits: TurnLimits,
-    /// Parent folder of the sessions' scratch folders.
-    pub scratch: PathBuf,
-    /// Paths that file tools never read or write.
-    pub hidden: Arc<HiddenPaths>,
-    pub os: &'static str,
-}
-
-/// The folders that a session works in.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SessionRoots {
-    pub cwd: PathBuf,
-    /// Further folders that the session may access.
-    pub roots: Vec<PathBuf>,
-}
-
-/// Settings that the user can change during a session.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SessionSettings {
-    pub mode: ModeId,
-    pub model: ModelRef,
-    /// Overrides the level of the mode and of the configuration.
-    pub approval: Option<ApprovalLevel>,
-}
-
-/// The ports that a front end passes to a session.
-#[derive(Clone)]
-pub struct SessionPorts {
-    pub broker: Broker,
-    pub models: Arc<dyn ModelSource>,
-    /// Runs agents that are separate programs.
-    pub external_agents: Arc<dyn ExternalAgents>,
-    pub asker: Arc<dyn Asker>,
-    pub editor: Option<Arc<dyn Editor>>,
-    /// MCP servers that the client passed with the session.
-    pub client_services: Vec<Arc<ServiceEntry>>,
-}
-
+/// The reason why a turn, a compaction or an undo could not run or could not be stored.
 #[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    #[error("there is no session `{0}`")]
-    Unknown(String),
-    #[error(transparent)]
-    Store(#[from] StoreError),
+pub enum PromptError {
+    #[error("the session is still busy with the prompt before; wait for its end, or cancel it")]
+    Busy,
+    #[error("{0}")]
+    Misdirected(String),
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error(transparent)]
     Model(#[from] LlmError),
+    #[error("the prompt of the mode cannot be filled in: {0}")]
+    Prompt(#[source] PromptFileError),
+    #[error("the history was not compacted: {0}")]
+    NotCompacted(String),
+    #[error("what happened could not be stored: {0}")]
+    Store(#[from] StoreError),
     #[error(transparent)]
-    External(#[from] ExternalAgentError),
-    #[error("the record of session `{id}` cannot be read: {reason}")]
-    Record { id: String, reason: String },
+    Record(#[from] SessionError),
 }
 
-/// A stored session that is open again.
-pub struct ReopenedSession {
-    pub session: Arc<Session>,
-    pub stored: StoredSession,
-    /// All its events, in order.
-    pub events: Vec<Event>,
-}
-
-impl Sessions {
-    pub fn new(store: store::SessionStore, options: SessionOptions) -> Self {
-        Self { store, options: Arc::new(options) }
-    }
-
-    pub fn store(&self) -> &store::SessionStore {
-        &self.store
-    }
-
-    /// Creates a session and stores it. Its services start when they are first needed. `host` receives the session's
-    /// id.
-    pub async fn create(
-        &self,
+impl Session {
+    fn new(
+        sessions: Sessions,
+        id: String,
         place: SessionRoots,
         choice: SessionSettings,
-        host: impl FnOnce(&str) -> SessionPorts,
-    ) -> Result<Arc<Session>, SessionError> {
-        self.create_for(None, place, choice, host).await
-    }
-
-    async fn create_for(
-        &self,
-        parent: Option<&str>,
-        place: SessionRoots,
-        choice: SessionSettings,
-        host: impl FnOnce(&str) -> SessionPorts,
-    ) -> Result<Arc<Session>, SessionError> {
-        let new = NewSession {
-            cwd: place.cwd.clone(),
-            roots: place.roots.clone(),
-            agent: choice.mode.agent.to_string(),
-            mode: choice.mode.mode.to_string(),
-            model: choice.model.to_string(),
-            // A level from the launch applies to this launch only; the store keeps levels chosen in the session.
-            approval: None,
-            parent: parent.map(str::to_owned),
+        host: SessionPorts,
+        history: History,
+        stored: Option<&StoredSession>,
+    ) -> Arc<Self> {
+        let scratch = sessions.scratch(&id);
+        let notices = Arc::new(SessionNotices::default());
+        let ports = SessionContextPorts {
+            hidden: sessions.paths_to_hide(),
+            editor: host.editor.clone(),
+            notices: Arc::clone(&notices) as Arc<dyn NoticeSink>,
         };
-        let id = self.store.create(new).await?;
-        let host = host(&id);
-        Ok(Session::new(self.clone(), id, place, choice, host, History::default(), None))
+        let session = SessionContext::with_ports(id, place.cwd, place.roots, scratch, ports);
+        let setup = SessionSetup::new(choice, host, Arc::clone(&session));
+        let spent = stored.map(|stored| stored.spent).unwrap_or_default();
+        Arc::new(Self {
+            sessions,
+            context: session,
+            history: Arc::new(tokio::sync::Mutex::new(history)),
+            events: Arc::new(AtomicU64::new(stored.map_or(0, |stored| stored.events))),
+            setup: Mutex::new(Arc::new(setup)),
+            switch: tokio::sync::Mutex::default(),
+            title: Mutex::new(stored.and_then(|stored| stored.title.clone())),
+            usage: Mutex::new(spent),
+            notices,
+            turn: Mutex::default(),
+            abandoned_threads: Arc::default(),
+            extra_usage: Mutex::default(),
+            alone: AtomicBool::new(false),
+        })
     }
 
-    /// Reopens a stored session with its history, in its own folder. `roots` and `host` are not stored, so the caller
-    /// passes them. Fails if there is no session `id`.
-    pub async fn open(
+    pub fn id(&self) -> &str {
+        &self.context.id
+    }
+
+    pub fn context(&self) -> &Arc<SessionContext> {
+        &self.context
+    }
+
+    pub fn choice(&self) -> SessionSettings {
+        self.setup().choice.clone()
+    }
+
+    pub fn title(&self) -> Option<String> {
+        lock(&self.title).clone()
+    }
+
+    pub fn usage_totals(&self) -> UsageTotals {
+        *lock(&self.usage)
+    }
+
+    /// Returns the model's last answer. Empty if it gave none, and while a turn runs.
+    pub fn last_answer(&self) -> String {
+        let Ok(history) = self.history.try_lock() else { return String::new() };
+        // Without an answer, the prompt is the last message.
+        let last = history.messages().last().filter(|message| message.role == Role::Assistant);
+        last.map(|message| message.text()).unwrap_or_default()
+    }
+
+    /// Returns the last prompt and the messages after it. Empty while a turn runs.
+    pub fn last_exchange(&self) -> Vec<Arc<Message>> {
+        let Ok(history) = self.history.try_lock() else { return Vec::new() };
+        let messages = history.messages();
+        let from = messages.iter().rposition(|message| message.is_prompt()).unwrap_or(messages.len());
+        messages[from..].to_vec()
+    }
+
+    /// Returns the model and the prompt of `goose/judge`. `None` if the user has no suitable model.
+    pub fn judge(&self) -> Option<(Arc<dyn Provider>, Arc<str>)> {
+        self.setup().judge()
+    }
+
+    /// Returns the size of the model's context window. `None` if it is unknown.
+    pub fn window(&self) -> Option<u64> {
+        self.setup().provider().ok()?.window()
+    }
+
+    /// Returns the cost of `usage`. `None` if the price is unknown.
+    pub fn cost_of(&self, usage: &Usage) -> Option<f64> {
+        Some(self.setup().provider().ok()?.price()?.of(usage))
+    }
+
+    /// Returns the cost of the session if the running turn has used `usage` so far. `None` if the price is unknown.
+    pub fn cost_with(&self, usage: &Usage) -> Option<f64> {
+        Some(self.usage_totals().cost.unwrap_or_default() + self.cost_of(usage)?)
+    }
+
+    /// Returns the binding of the session's mode, and starts services that do not run. If the tools of a service have
+    /// changed, the new ones apply from the next turn.
+    pub async fn binding(&self) -> Result<Arc<Binding>, BindError> {
+        let setup = self.setup();
+        let binding = setup.binding().await?;
+        if !binding.is_outdated().await {
+            return Ok(binding);
+        }
+        let _switch = self.switch.lock().await;
+        if !Arc::ptr_eq(&setup, &self.setup()) {
+            return self.setup().binding().await;
+        }
+        // A running turn keeps its binding.
+        let next = setup.with(setup.choice.clone());
+        match next.binding().await {
+            Ok(fresh) => {
+                *lock(&self.setup) = Arc::new(next);
+                Ok(fresh)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the tools of a service have changed, and the old ones are kept");
+                Ok(binding)
+            }
+        }
+    }
+
+    /// Switches to another mode from the next turn on. If a required service cannot start, it fails and changes
+    /// nothing.
+    pub async fn set_mode(&self, mode: ModeId) -> Result<(), SessionError> {
+        self.change(|choice| choice.mode = mode).await
+    }
+
+    pub async fn set_model(&self, model: ModelRef) -> Result<(), SessionError> {
+        self.setup().provider_named(&model)?;
+        self.change(|choice| choice.model = model).await
+    }
+
+    /// Sets the approval level. A stricter level applies at once, also to the running turn.
+    pub async fn set_approval(&self, approval: ApprovalLevel) -> Result<(), SessionError> {
+        self.setup().tighten(approval);
+        self.change(|choice| choice.approval = Some(approval)).await
+    }
+
+    async fn change(&self, change: impl FnOnce(&mut SessionSettings)) -> Result<(), SessionError> {
+        let _switch = self.switch.lock().await;
+        let now = self.setup();
+        let mut choice = now.choice.clone();
+        change(&mut choice);
+        if choice == now.choice {
+            return Ok(());
+        }
+        // A level from the launch applies to this launch only; the store keeps a level chosen just now.
+        let approval = choice.approval.filter(|_| choice.approval != now.choice.approval);
+        let change = SessionChange {
+            agent: Some(choice.mode.agent.to_string()),
+            mode: Some(choice.mode.mode.to_string()),
+            model: Some(choice.model.to_string()),
+            approval: approval.map(|approval| approval.as_str().to_owned()),
+            ..SessionChange::default()
+        };
+        let next = now.with(choice);
+        next.binding().await?;
+        self.ensure_external_session(&next, false).await?;
+        *lock(&self.setup) = Arc::new(next);
+        self.sessions.store.change(self.id(), change);
+        Ok(())
+    }
+
+    /// Starts a turn with the session's current mode and model. Fails if another turn runs.
+    pub fn begin(self: &Arc<Self>) -> Result<PendingTurn, PromptError> {
+        let history = Arc::clone(&self.history).try_lock_owned().map_err(|_| PromptError::Busy)?;
+        let setup = self.setup();
+        self.set_turn_setup(Arc::clone(&setup));
+        Ok(PendingTurn::new(Arc::clone(self), history, setup))
+    }
+
+    /// Returns true while a turn runs.
+    pub fn is_busy(&self) -> bool {
+        lock(&self.turn).is_some()
+    }
+
+    /// Returns the notifier of the running turn, which also stores its events.
+    pub fn notifier(&self) -> Option<Arc<dyn Notifier>> {
+        self.notices.notifier()
+    }
+
+    /// Queues a notice for the next turn. A front end that can show it earlier takes it with [`Self::take_notices`].
+    pub fn queue_notice(&self, notice: Notice) {
+        self.notices.queue(notice);
+    }
+
+    /// Takes the notices that wait for the next turn.
+    pub fn take_notices(&self) -> Vec<Notice> {
+        self.notices.take()
+    }
+
+    /// Replaces the older messages for the model by a summary, at the user's request. Returns the number of messages
+    /// replaced. Fails if a turn runs, or if an external agent manages the context window.
+    pub async fn compact(&self, front: Arc<dyn Notifier>, cancel: &CancellationToken) -> Result<usize, PromptError> {
+        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+        self.catch_up(&mut history).await?;
+        if let Some((who, _)) = self.setup().external_agent() {
+            return Err(PromptError::NotCompacted(format!("`{}` looks after its own window", who.name)));
+        }
+        let exchange = self.prepare(&self.setup(), "", &front).await?;
+        let mut usage = Usage::default();
+        let shortened = exchange.compact(&mut history, &mut usage, cancel).await;
+        self.count(usage);
+        self.finish_turn().await?;
+        shortened.map_err(PromptError::NotCompacted)
+    }
+
+    /// Undoes the last prompt and everything after it, in the history and in the event log. Returns `None` if there is
+    /// no prompt left. Fails if a turn runs.
+    pub async fn undo(&self) -> Result<Option<UndoneTurn>, PromptError> {
+        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+        let mut events = self.sessions.events(self.id()).await?;
+        let Some((place, undone)) = last_exchange(&events) else { return Ok(None) };
+        let event = Event::Undone { events: place };
+        self.sessions.store.append(self.id(), row(&event));
+        self.sessions.store.flush(self.id()).await?;
+        events.push(event);
+        *history = History::from_events(&events);
+        self.events.store(events.len() as u64, Ordering::Relaxed);
+        self.setup().external_sessions().forget();
+        Ok(Some(undone))
+    }
+
+    /// Prepares the exchange of a turn.
+    async fn prepare(
         &self,
-        id: &str,
-        roots: Vec<PathBuf>,
-        fallback: SessionSettings,
-        host: impl FnOnce(&StoredSession) -> SessionPorts,
-    ) -> Result<ReopenedSession, SessionError> {
-        let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
-        let events = self.events(id).await?;
-        let host = host(&stored);
-        let choice = choice_of(&stored, fallback, &host.broker);
-        let place = SessionRoots { cwd: stored.cwd.clone(), roots };
-        let history = History::from_events(&events);
-        let live = Session::new(self.clone(), stored.id.clone(), place, choice, host, history, Some(&stored));
-        live.restore_external_sessions(&events);
-        Ok(ReopenedSession { session: live, stored, events })
+        setup: &SessionSetup,
+        prompt: &str,
+        front: &Arc<dyn Notifier>,
+    ) -> Result<Exchange, PromptError> {
+        let provider = setup.provider()?;
+        let upkeep = setup.models().recovery_policy()?;
+        let binding = setup.binding().await?;
+        let options = &self.sessions.options;
+        let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
+        let recorder = self.recorder(front);
+        let session = Arc::clone(&self.context);
+        let exchange = Exchange::new(provider, binding, session, recorder, options.limits, system);
+        Ok(exchange.with_recovery(upkeep).with_abandoned_threads(Arc::clone(&self.abandoned_threads)))
     }
 
-    /// Returns all events of a session, in order. Fails if one cannot be decoded.
-    pub async fn events(&self, id: &str) -> Result<Vec<Event>, SessionError> {
-        let rows = self.store.events(id).await?;
-        let decoded = rows.iter().map(|row| serde_json::from_str(&row.body));
-        decoded
-            .collect::<Result<_, _>>()
-            .map_err(|error: serde_json::Error| SessionError::Record { id: id.to_owned(), reason: error.to_string() })
+    fn recorder(&self, front: &Arc<dyn Notifier>) -> Arc<dyn Notifier> {
+        let recorder: Arc<dyn Notifier> = Arc::new(SessionRecorder {
+            store: self.sessions.store.clone(),
+            session: self.id().to_owned(),
+            events: Arc::clone(&self.events),
+            notifier: Arc::clone(front),
+        });
+        self.notices.attach(Arc::clone(&recorder));
+        recorder
     }
 
-    /// Deletes a session, its child sessions and their scratch folders. Returns false if there was no such session.
-    pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
-        let children = ListFilter { parent: Some(id.to_owned()), ..ListFilter::default() };
-        for child in self.store.list(children).await? {
-            self.delete_one(&child.id).await?;
+    /// Reloads the history if another process has continued the session.
+    async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
+        let stored = self.sessions.store.find(self.id()).await?;
+        let stored = stored.ok_or_else(|| StoreError::Gone { id: self.id().to_owned() })?;
+        if stored.events != self.events.load(Ordering::Relaxed) {
+            let whole = self.sessions.events(self.id()).await?;
+            *history = History::from_events(&whole);
+            self.events.store(whole.len() as u64, Ordering::Relaxed);
         }
-        self.delete_one(id).await
+        Ok(())
     }
 
-    async fn delete_one(&self, id: &str) -> Result<bool, SessionError> {
-        let deleted = self.store.delete(id).await?;
-        let scratch = self.scratch(id);
-        if deleted && scratch.exists() {
-            drop(tokio::fs::remove_dir_all(&scratch).await.inspect_err(|error| {
-                tracing::warn!(folder = %scratch.display(), %error, "scratch files are left behind");
-            }));
+    /// Names the session after its first prompt. Returns the title if it is new.
+    fn name_after(&self, prompt: &str) -> Option<String> {
+        let mut title = lock(&self.title);
+        if title.is_some() {
+            return None;
         }
-        Ok(deleted)
+        *title = title_of(prompt);
+        self.sessions.store.change(self.id(), SessionChange { title: title.clone(), ..SessionChange::default() });
+        title.clone()
     }
 
-    fn paths_to_hide(&self) -> Arc<HiddenPaths> {
-        Arc::clone(&self.options.hidden)
+    /// Counts tokens that were spent outside the session's own requests. They count for the running turn, if there is
+    /// one.
+    pub fn spend(&self, usage: Usage) {
+        if lock(&self.turn).is_some() {
+            *lock(&self.extra_usage) += usage;
+        } else {
+            self.count(usage);
+        }
     }
 
-    fn scratch(&self, id: &str) -> PathBuf {
-        self.options.scratch.join(id)
+    /// Takes the tokens spent outside the running turn's own requests, to count them with the turn.
+    fn take_extra_usage(&self) -> Usage {
+        std::mem::take(&mut *lock(&self.extra_usage))
+    }
+
+    fn set_turn_setup(&self, setup: Arc<SessionSetup>) {
+        *lock(&self.turn) = Some(setup);
+    }
+
+    fn clear_turn(&self) {
+        self.notices.detach();
+        *lock(&self.turn) = None;
+    }
+
+    /// Returns the setup of the running turn, or the current one if no turn runs.
+    fn turn_setup(&self) -> Arc<SessionSetup> {
+        lock(&self.turn).clone().unwrap_or_else(|| self.setup())
+    }
+
+    fn count(&self, usage: Usage) {
+        let cost = self.cost_of(&usage);
+        let more = UsageTotals { input: usage.input, output: usage.output, cached: usage.cached, cost };
+        let mut spent = lock(&self.usage);
+        spent.cost = cost.map(|cost| spent.cost.unwrap_or_default() + cost).or(spent.cost);
+        spent.input += more.input;
+        spent.output += more.output;
+        spent.cached += more.cached;
+        self.sessions.store.change(self.id(), SessionChange { spent: Some(more), ..SessionChange::default() });
+    }
+
+    /// Clears the running turn, and waits until the store has its events.
+    async fn finish_turn(&self) -> Result<(), StoreError> {
+        self.clear_turn();
+        self.sessions.store.flush(self.id()).await
+    }
+
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(self.broker().plan())
+    }
+
+    pub fn broker(&self) -> Broker {
+        self.setup().host().broker.clone()
+    }
+
+    /// Returns the MCP servers that the client passed with the session.
+    pub fn client_services(&self) -> Vec<Arc<ServiceEntry>> {
+        self.setup().host().client_services.clone()
+    }
+
+    /// Returns the ids of the session's family: its parent, or itself if it has none, and all children of that one.
+    pub async fn family(&self) -> Vec<String> {
+        let own = || vec![self.id().to_owned()];
+        if self.alone.load(Ordering::Relaxed) {
+            return own();
+        }
+        let family = self.sessions.store.family(self.id()).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the sessions that belong together could not be read");
+            own()
+        });
+        self.alone.store(family == own(), Ordering::Relaxed);
+        family
+    }
+
+    /// Notes that the session has a child.
+    fn not_alone(&self) {
+        self.alone.store(false, Ordering::Relaxed);
+    }
+
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    fn setup(&self) -> Arc<SessionSetup> {
+        Arc::clone(&lock(&self.setup))
     }
 }
 
-impl std::fmt::Debug for Sessions {
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Delegated tasks end with the session.
+        if let Some(delegator) = self.context.delegator.get() {
+            delegator.stop();
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sessions").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Session").field("id", &self.id()).field("choice", &self.choice()).finish_non_exhaustive()
     }
 }
 
-impl std::fmt::Debug for SessionPorts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SessionPorts").field("brought", &self.client_services).finish_non_exhaustive()
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl std::fmt::Debug for ReopenedSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReopenedSession").field("live", &self.session).finish_non_exhaustive()
+/// Returns the beginning of the first line that is not empty.
+fn title_of(prompt: &str) -> Option<String> {
+    const MAX: usize = 60;
+    let line = prompt.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let line: String = line.chars().filter(|c| !c.is_control() && !is_hidden(*c)).collect();
+    if line.chars().count() <= MAX {
+        return Some(line);
     }
-}
-
-/// Returns the settings from the session's last use. `fallback` replaces a mode that no longer exists.
-fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker) -> SessionSettings {
-    let mode = format!("{}/{}", stored.agent, stored.mode).parse::<ModeId>().ok();
-    let plan = broker.plan();
-    let offered = |mode: &ModeId| plan.mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
-    SessionSettings {
-        mode: mode.filter(offered).unwrap_or(fallback.mode),
-        model: ModelRef::from(stored.model.as_str()),
-        // The level of this launch overrides the stored one.
-        approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(ApprovalLevel::from_name)),
-    }
+    let cut: String = line.chars().take(MAX).collect();
+    let end = cut.rfind(' ').filter(|end| *end > MAX / 2).unwrap_or(cut.len());
+    Some(format!("{}…", cut[..end].trim_end()))
 }

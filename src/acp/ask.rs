@@ -128,8 +128,8 @@ impl AcpAsker {
         question.call = Some(Arc::clone(&id));
         let arguments = Value::Object(question.arguments.clone());
         let call = ToolUse { id: id.to_string(), name: question.tool.clone(), arguments };
-        let begun = calls::tool_call(&call, question.by.as_deref(), None, &self.plan, &self.cwd);
-        self.wire.send_update(&self.session.0, acp::SessionUpdate::ToolCall(begun));
+        let announced = calls::tool_call(&call, question.by.as_deref(), None, &self.plan, &self.cwd);
+        self.wire.send_update(&self.session.0, acp::SessionUpdate::ToolCall(announced));
         acp::ToolCallId::new(id)
     }
 

@@ -35,14 +35,14 @@ impl Updates {
 /// Returns the options of the session's external agent. Includes boolean options if `boolean` is true, for a client
 /// that supports them.
 pub(super) fn options_of(open: &ClientSession, boolean: bool) -> Vec<acp::SessionConfigOption> {
-    let listed = open.session.external_session().map(|seat| seat.options()).unwrap_or_default();
+    let listed = open.session.external_session().map(|external| external.options()).unwrap_or_default();
     let known = |option: &Value| boolean || option["type"] != "boolean";
     listed.into_iter().filter(known).filter_map(|option| serde_json::from_value(option).ok()).collect()
 }
 
 /// Returns the commands of the session's external agent, except those that would hide one in `ours`.
 pub(super) fn commands_of(open: &ClientSession, ours: &[acp::AvailableCommand]) -> Vec<acp::AvailableCommand> {
-    let listed = open.session.external_session().map(|seat| seat.commands()).unwrap_or_default();
+    let listed = open.session.external_session().map(|external| external.commands()).unwrap_or_default();
     let commands = listed.into_iter().filter_map(|command| serde_json::from_value(command).ok());
     commands.filter(|command: &acp::AvailableCommand| !ours.iter().any(|own| own.name == command.name)).collect()
 }

@@ -63,12 +63,12 @@ pub(super) async fn prompt(
             };
         }
     };
-    let begun = open.session.begin().map_err(|error| errors::prompt(&error))?;
+    let pending = open.session.begin().map_err(|error| errors::prompt(&error))?;
     // The turn has its mode; a later switch applies to the next turn.
     drop(order);
     let front = Arc::clone(&updates) as Arc<dyn Notifier>;
-    let wish = PromptOptions { from_user: typed, plan_only: false };
-    let ended = connection.server.orchestrator.prompt(begun, prompt, wish, front, running.cancel()).await;
+    let prompt_options = PromptOptions { from_user: typed, plan_only: false };
+    let ended = connection.server.orchestrator.prompt(pending, prompt, prompt_options, front, running.cancel()).await;
     if let Ok(TurnEnd { ending: StopReason::Exhausted { why }, .. }) = &ended {
         updates.notice(acp::NoticeSeverity::Warning, why);
     }

@@ -93,6 +93,9 @@ pub trait ExternalSession: Send + Sync {
     /// Returns the agent's own commands, in ACP's JSON.
     fn commands(&self) -> Vec<Value>;
 
+    /// Returns whether the agent has a command of this name.
+    fn has_command(&self, name: &str) -> bool;
+
     /// Sets an option of the agent. Fails if the option is unknown, or if the agent refuses or does not answer.
     fn choose(&self, option: String, value: Value) -> BoxFuture<'_, Result<(), String>>;
 

@@ -369,6 +369,10 @@ impl ExternalSession for AcpSessionHandle {
         lock(&self.0.advertised).commands()
     }
 
+    fn has_command(&self, name: &str) -> bool {
+        lock(&self.0.advertised).commands().iter().any(|command| command["name"] == name)
+    }
+
     fn choose(&self, option: String, value: Value) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let choosing = lock(&self.0.advertised).option_request(&option, value.clone());

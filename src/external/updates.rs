@@ -146,11 +146,11 @@ impl UpdateRelay {
     /// the notifier.
     pub(super) fn end(&mut self, why: &str, heard: bool) {
         self.flush();
-        for (id, begun) in std::mem::take(&mut self.calls) {
+        for (id, started) in std::mem::take(&mut self.calls) {
             let failed = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed"});
             let outcome = ToolOutcome::error(format!("it was left open: {why}"));
-            let activity = [begun.changed, begun.locations].concat();
-            let ended = Event::ToolEnded { id, name: begun.name, outcome, activity };
+            let activity = [started.changed, started.locations].concat();
+            let ended = Event::ToolEnded { id, name: started.name, outcome, activity };
             self.log(Event::External {
                 acp_update: json!({"update": failed}),
                 events: vec![ended],
@@ -285,12 +285,12 @@ impl UpdateRelay {
             means.push(Event::ToolStarted { call, by: None });
             self.calls.insert(id.clone(), ActiveCall { name, changed: Vec::new(), locations: Vec::new() });
         }
-        let Some(begun) = self.calls.get_mut(&id) else { return means };
+        let Some(started) = self.calls.get_mut(&id) else { return means };
         if let Some(content) = &fields.content {
-            begun.changed = content.iter().filter_map(change).collect();
+            started.changed = content.iter().filter_map(change).collect();
         }
         if let Some(places) = &fields.locations {
-            begun.locations = places.iter().map(place).collect();
+            started.locations = places.iter().map(place).collect();
         }
         let status = fields.status;
         let is_error = status == Some(acp::ToolCallStatus::Failed);

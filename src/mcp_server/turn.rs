@@ -37,7 +37,7 @@ impl BackgroundTurn {
         orchestrator: &Orchestrator,
         scope: &TaskScope,
     ) -> Result<Self, String> {
-        let begun = talk.session.begin().map_err(|_| {
+        let pending = talk.session.begin().map_err(|_| {
             let id = talk.session.id();
             format!("the session `{id}` is still busy with the prompt before: wait for its end, or leave `session` out")
         })?;
@@ -49,7 +49,7 @@ impl BackgroundTurn {
         let (running, cancelled, orchestrator) = (Arc::clone(&talk), cancel.clone(), orchestrator.clone());
         scope.spawn(async move {
             // Another program wrote this prompt, so it cannot select an agent.
-            let wish = PromptOptions { plan_only: false, from_user: false };
+            let options = PromptOptions { plan_only: false, from_user: false };
             let prompt = vec![Content::text(prompt)];
             let seated = if running.reopened.swap(false, Ordering::Relaxed) {
                 tokio::select! {
@@ -61,7 +61,7 @@ impl BackgroundTurn {
                 Ok(())
             };
             let ended = match seated {
-                Ok(()) => orchestrator.prompt(begun, prompt, wish, Arc::new(front), &cancelled).await,
+                Ok(()) => orchestrator.prompt(pending, prompt, options, Arc::new(front), &cancelled).await,
                 Err(error) => Err(error.into()),
             };
             // Fails only if the handle was dropped.

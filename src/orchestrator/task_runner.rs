@@ -38,10 +38,10 @@ pub(super) struct TaskRunner {
 }
 
 impl TaskRunner {
-    pub(super) fn of(orchestrator: &Orchestrator, live: &Arc<Session>) -> Arc<Self> {
+    pub(super) fn of(orchestrator: &Orchestrator, session: &Arc<Session>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             orchestrator: orchestrator.clone(),
-            session: Arc::downgrade(live),
+            session: Arc::downgrade(session),
             tasks: TaskTable::default(),
             file_locks: Arc::default(),
             places: Semaphore::new(MAX_PARALLEL_TASKS),
@@ -52,11 +52,11 @@ impl TaskRunner {
 
     /// Returns the mode that gets the task: one that the session's agent may delegate to. Fails if it names another
     /// one.
-    async fn mode_of(&self, live: &Session, task: &TaskRequest) -> Result<ModeId, String> {
-        let plan = live.plan();
-        let own = live.choice().mode.agent;
+    async fn mode_of(&self, session: &Session, task: &TaskRequest) -> Result<ModeId, String> {
+        let plan = session.plan();
+        let own = session.choice().mode.agent;
         let granted = plan.delegates(&own);
-        let Some(to) = &task.to else { return self.orchestrator.best_mode(live, &granted, &task.text).await };
+        let Some(to) = &task.to else { return self.orchestrator.best_mode(session, &granted, &task.text).await };
         let wanted = match to.parse::<ModeId>() {
             Ok(mode) => Some(mode),
             Err(_) => plan.agent(to).and_then(AgentEntry::default_mode),
@@ -78,8 +78,8 @@ impl TaskRunner {
         cancel: CancellationToken,
         background: bool,
     ) -> Result<DelegatedTask, String> {
-        let live = self.session()?;
-        let mode = self.mode_of(&live, &task).await?;
+        let session = self.session()?;
+        let mode = self.mode_of(&session, &task).await?;
         let together = tasks_in_message(context.view.messages().last().map(Arc::as_ref));
         if let Err(name) = check_acyclic(&together) {
             return Err(format!("the tasks wait for each other in a circle, task `{name}` in the end for itself"));
@@ -168,15 +168,15 @@ impl TaskRunner {
         let (who, context) = (errand.mode.to_string(), &errand.context);
         // Release the parent session before the turn: a child must not keep it alive.
         let (child, parent) = {
-            let live = self.session()?;
-            let parent = live.notifier().map(|notifier| Arc::downgrade(&notifier));
-            let session: Arc<OnceLock<String>> = Arc::default();
-            let (call, known) = (context.clone(), Arc::clone(&session));
-            let asker = |asker| Arc::new(ChildAsker { asker, call, who: who.clone(), session: known }) as Arc<_>;
-            let turnstile = self.file_locks.of(&errand.id, waiting(who.clone(), parent.clone()));
-            let child = live.child(errand.mode.clone(), asker, Some(turnstile), None).await;
+            let session = self.session()?;
+            let parent = session.notifier().map(|notifier| Arc::downgrade(&notifier));
+            let child_id: Arc<OnceLock<String>> = Arc::default();
+            let (call, id) = (context.clone(), Arc::clone(&child_id));
+            let asker = |asker| Arc::new(ChildAsker { asker, call, who: who.clone(), session: id }) as Arc<_>;
+            let write_lock = self.file_locks.of(&errand.id, waiting(who.clone(), parent.clone()));
+            let child = session.child(errand.mode.clone(), asker, Some(write_lock), None).await;
             let child = child.map_err(|error| error.to_string())?;
-            session.get_or_init(|| child.id().to_owned());
+            child_id.get_or_init(|| child.id().to_owned());
             (child, parent)
         };
         self.tasks.change(&errand.id, |report| report.session = Some(child.id().to_owned()));
@@ -187,13 +187,13 @@ impl TaskRunner {
         // A background task outlasts the turn, so it does not report to the turn's notifier.
         let parent = parent.filter(|_| !errand.background);
         let relay = Arc::new(ChildNotifier { parent, call: context.clone(), who, apart });
-        let begun = child.begin().map_err(|error| error.to_string())?;
+        let pending = child.begin().map_err(|error| error.to_string())?;
         let prompt = vec![Content::text(prompt)];
         // The model wrote the task, so `@agent/mode` in it does not choose the mode.
-        let end = self.orchestrator.prompt(begun, prompt, PromptOptions::default(), relay, &errand.cancel).await;
+        let end = self.orchestrator.prompt(pending, prompt, PromptOptions::default(), relay, &errand.cancel).await;
         let end = end.map_err(|error| error.to_string())?;
-        if let Ok(live) = self.session() {
-            live.spend(end.usage);
+        if let Ok(session) = self.session() {
+            session.spend(end.usage);
         }
         let said = child.last_answer();
         Ok(match end.ending {

@@ -70,17 +70,17 @@ impl Orchestrator {
     /// Decides how the prompt is processed and returns the input of the turn.
     pub(super) async fn open(
         &self,
-        begun: &mut PendingTurn,
+        pending: &mut PendingTurn,
         prompt: Vec<Content>,
         named: Option<(ModeId, &str)>,
-        wish: PromptOptions,
+        options: PromptOptions,
         front: &Arc<dyn Notifier>,
     ) -> Result<TurnInput, PromptError> {
         let text = words(&prompt);
-        let plan = begun.session().plan();
-        let own = begun.choice().mode.clone();
-        let cwd = begun.session().context().cwd.clone();
-        let last = self.last_routes.of(begun.session().context());
+        let plan = pending.session().plan();
+        let own = pending.choice().mode.clone();
+        let cwd = pending.session().context().cwd.clone();
+        let last = self.last_routes.of(pending.session().context());
         if own.agent.as_str() != super::ORCHESTRATOR {
             self.note_choice(&last, &own, &text, &cwd, front).await;
             let Some((mode, task)) = named else { return Ok(prompt.into()) };
@@ -88,10 +88,10 @@ impl Orchestrator {
                 return Err(nothing_to_do(&mode));
             }
             let (task, prompt) = (task.to_owned(), replace_text(prompt, task));
-            return Ok(hand_over(begun, &RoutingDecision::explicit(mode, task), prompt));
+            return Ok(hand_over(pending, &RoutingDecision::explicit(mode, task), prompt));
         }
-        if last.get().is_none() && !begun.history().messages().is_empty() {
-            last.set(last_route_from_events(begun).await);
+        if last.get().is_none() && !pending.history().messages().is_empty() {
+            last.set(last_route_from_events(pending).await);
         }
         if let Some((mode, task)) = named {
             let (task, prompt) = match (task, last.get()) {
@@ -104,7 +104,7 @@ impl Orchestrator {
                 (task, _) => (task.to_owned(), replace_text(prompt, task)),
             };
             last.set(Some(PreviousRoute { mode: mode.clone(), prompt: prompt.clone(), guessed: false }));
-            return Ok(hand_over(begun, &RoutingDecision::explicit(mode, task), prompt));
+            return Ok(hand_over(pending, &RoutingDecision::explicit(mode, task), prompt));
         }
         // A slash command names a tool or a prompt of the current mode.
         if text.starts_with('/') {
@@ -114,29 +114,29 @@ impl Orchestrator {
         let decision = match last.get().filter(|last| is_continuation(&text, last, &router)) {
             Some(last) => continuation(last.mode, &text),
             None => {
-                let adviser = begun.adviser()?;
+                let adviser = pending.adviser()?;
                 let decided = route_prompt(&plan, &own, &text, &router, adviser.as_deref()).await;
-                begun.session().spend(decided.usage);
+                pending.session().spend(decided.usage);
                 if let Some(problem) = decided.problem {
                     front.status(StatusUpdate::notice(problem));
                 }
                 decided.decision
             }
         };
-        if !wish.plan_only {
+        if !options.plan_only {
             // After several routes the orchestrator continues itself, because it received all their reports.
             let mode = if let [only] = decision.routes.as_slice() { only.mode.clone() } else { own };
             let guessed = decision.by != DecisionSource::Continuing;
             last.set(Some(PreviousRoute { mode, prompt: prompt.clone(), guessed }));
         }
-        Ok(if wish.plan_only {
+        Ok(if options.plan_only {
             let first = vec![MessagePart::Content(Content::text(decision_text(&decision)))];
             TurnInput { prompt, decided: decision_events(&decision), first }
         } else if decision.is_compound() {
             let first = calls(&decision, &prompt, &text);
             TurnInput { prompt, decided: decision_events(&decision), first }
         } else {
-            hand_over(begun, &decision, prompt)
+            hand_over(pending, &decision, prompt)
         })
     }
 
@@ -206,9 +206,9 @@ fn is_continuation(text: &str, last: &PreviousRoute, router: &Router) -> bool {
 }
 
 /// Finds the last routing decision in the session's events.
-async fn last_route_from_events(begun: &PendingTurn) -> Option<PreviousRoute> {
-    let live = begun.session();
-    let events = live.sessions().events(live.id()).await.ok()?;
+async fn last_route_from_events(pending: &PendingTurn) -> Option<PreviousRoute> {
+    let session = pending.session();
+    let events = session.sessions().events(session.id()).await.ok()?;
     let mut prompt = Vec::new();
     let mut last = None;
     for (_, event) in crate::agents::active_events(&events) {
@@ -216,13 +216,13 @@ async fn last_route_from_events(begun: &PendingTurn) -> Option<PreviousRoute> {
             Event::Message { message } if message.is_prompt() => prompt = vec![Content::text(message.text())],
             Event::ToolEnded { name, outcome, .. } if name == ROUTE => {
                 let Some(decision) = outcome.structured.as_ref() else { continue };
-                let own = || begun.choice().mode.clone();
+                let own = || pending.choice().mode.clone();
                 let mode = match decision["routes"].as_array().map(Vec::as_slice) {
                     Some([route]) => {
                         let text = |key: &str| route[key].as_str().unwrap_or_default().to_owned();
                         let named = format!("{}/{}", text("agent"), text("mode")).parse::<ModeId>().ok();
                         // The mode may have been removed since.
-                        named.filter(|mode| live.plan().mode(mode).is_some()).unwrap_or_else(own)
+                        named.filter(|mode| session.plan().mode(mode).is_some()).unwrap_or_else(own)
                     }
                     _ => own(),
                 };
@@ -235,10 +235,10 @@ async fn last_route_from_events(begun: &PendingTurn) -> Option<PreviousRoute> {
 }
 
 /// Hands the turn to the mode of the only route.
-fn hand_over(begun: &mut PendingTurn, decision: &RoutingDecision, prompt: Vec<Content>) -> TurnInput {
+fn hand_over(pending: &mut PendingTurn, decision: &RoutingDecision, prompt: Vec<Content>) -> TurnInput {
     let decided = decision_events(decision);
     if let [route] = decision.routes.as_slice() {
-        begun.hand_to(route.mode.clone());
+        pending.hand_to(route.mode.clone());
     }
     TurnInput { prompt, decided, first: Vec::new() }
 }

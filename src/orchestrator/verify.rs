@@ -42,9 +42,9 @@ pub enum VerificationResult {
 impl Orchestrator {
     /// Asks goose/judge to assess the last turn. Fails if there is no judge model, it does not answer in time or its
     /// answer is invalid.
-    pub async fn verify(&self, live: &Session) -> Result<Verification, String> {
-        let (provider, system) = live.judge().ok_or("there is no model of your own that could judge it")?;
-        let exchange = live.last_exchange();
+    pub async fn verify(&self, session: &Session) -> Result<Verification, String> {
+        let (provider, system) = session.judge().ok_or("there is no model of your own that could judge it")?;
+        let exchange = session.last_exchange();
         let task = exchange.first().map(|message| message.text()).unwrap_or_default();
         let results = results(&exchange);
         let answer = exchange.last().map(|message| message.text()).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Orchestrator {
         let said =
             tokio::time::timeout(JUDGE_TIMEOUT, asked).await.map_err(|_| "the judge took too long".to_owned())?;
         let (said, usage) = said.ok_or("the judge did not answer")?;
-        live.spend(usage);
+        session.spend(usage);
         serde_json::from_str(said.trim()).map_err(|error| format!("the judge did not answer as it should: {error}"))
     }
 }

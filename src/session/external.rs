@@ -1,141 +1,104 @@
-//! Keeps the external sessions of a session: one for each mode and external agent. An agent that missed messages
-//! receives them with its next prompt.
+//! Runs the turns of external agents. An agent that missed messages receives them with its next prompt.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::external_sessions::{ExternalSessionKey, ExternalSessions, resume_policy};
+use super::recorder::row;
+use super::setup::SessionSetup;
+use super::{PromptError, Session, SessionError};
 use crate::agents::{
-    Event, ExternalAgentError, ExternalAgents, ExternalSession, ExternalSessionRequest, History, Notifier,
-    ResumePolicy, StatusUpdate, TurnEnd, TurnInput, emit_completed_call,
+    Event, ExternalSession, ExternalSessionRequest, History, Notifier, StatusUpdate, TurnEnd, TurnInput,
+    emit_completed_call,
 };
 use crate::conversation::{Content, Message, Role};
-use crate::ids::{AgentName, ModeId};
 use crate::tool::truncate;
 
 /// Maximum bytes of missed messages that an agent receives.
 const MAX_CATCH_UP_BYTES: usize = 40_000;
 
-/// A mode, and the external agent that runs its turns.
-pub(super) type ExternalSessionKey = (ModeId, AgentName);
-
-#[derive(Default)]
-pub(super) struct ExternalSessions {
-    states: Mutex<HashMap<ExternalSessionKey, ExternalSessionState>>,
-    /// Locked while an external session is opened, so that none is opened twice.
-    opening: tokio::sync::Mutex<()>,
-}
-
-/// Options set at an agent, each with its value.
-type ChosenOptions = Vec<(String, Value)>;
-
-#[derive(Clone)]
-struct ExternalSessionState {
-    /// Set by the user, and set again when the agent is restarted.
-    chosen: ChosenOptions,
-    /// The agent's id for the session.
-    id: String,
-    session: Option<Arc<dyn ExternalSession>>,
-    /// The agent has lost the session, and the user has not been notified yet.
-    forgot: bool,
-    /// The agent has not received anything yet, not even the mode prompt.
-    fresh: bool,
-    /// Number of messages in the history that the agent knows.
-    knows: usize,
-}
-
-impl ExternalSessions {
-    /// Restores the ids of the external sessions from the events of `session`.
-    pub(super) fn restore(&self, session: &str, events: &[Event], history: &History) {
-        let mut taken = self.states();
-        for event in events {
-            // The agents still know the undone turn, so they must open new sessions.
-            if matches!(event, Event::Undone { .. }) {
-                taken.clear();
-            }
-            if let Event::ExternalSessionOpened { mode, agent, id, of } = event
-                && of == session
-                && let (Ok(mode), agent) = (mode.parse::<ModeId>(), AgentName::new(agent))
-            {
-                let knows = history.messages().len();
-                taken.insert(
-                    (mode, agent),
-                    ExternalSessionState {
-                        chosen: ChosenOptions::new(),
-                        id: id.clone(),
-                        session: None,
-                        forgot: false,
-                        fresh: false,
-                        knows,
-                    },
-                );
-            }
-        }
-    }
-
-    pub(super) fn external_id(&self, key: &ExternalSessionKey) -> Option<String> {
-        self.states().get(key).map(|taken| taken.id.clone())
-    }
-
-    /// Returns the external session in use. `None` if there is none or its agent has ended.
-    pub(super) fn current(&self, key: &ExternalSessionKey) -> Option<Arc<dyn ExternalSession>> {
-        self.states().get(key)?.session.clone().filter(|seat| seat.is_alive())
-    }
-
-    /// Returns the external session in use, or opens one. The event reports an opened one, and the caller must store
-    /// it.
-    pub(super) async fn ensure_open(
+impl Session {
+    /// Prepares a turn of an external agent. `None` if no external agent works on the session.
+    pub(super) async fn prepare_external_turn(
         &self,
-        key: &ExternalSessionKey,
-        outside: &dyn ExternalAgents,
-        entering: ExternalSessionRequest,
-    ) -> Result<(Arc<dyn ExternalSession>, Option<Event>), ExternalAgentError> {
-        let _taking = self.opening.lock().await;
-        if let Some(seat) = self.current(key) {
-            seat.rebind(entering.binding, entering.asker);
-            return Ok((seat, None));
-        }
-        let of = entering.session.id.clone();
-        let seat = outside.enter(entering).await?;
-        let chosen = self.states().get(key).map(|taken| taken.chosen.clone()).unwrap_or_default();
-        for (option, value) in &chosen {
-            if let Err(problem) = seat.choose(option.clone(), value.clone()).await {
-                tracing::warn!(problem, option, "the options of the external agent differ from the chosen ones");
-            }
-        }
-        let id = seat.id();
-        let mut all = self.states();
-        let knows = all.get(key).filter(|_| seat.remembers()).map_or(0, |taken| taken.knows);
-        let fresh = !seat.remembers();
-        let forgot = fresh && all.contains_key(key);
-        all.insert(
-            key.clone(),
-            ExternalSessionState { chosen, id: id.clone(), session: Some(Arc::clone(&seat)), forgot, fresh, knows },
-        );
-        let event = Event::ExternalSessionOpened { mode: key.0.to_string(), agent: key.1.to_string(), id, of };
-        Ok((seat, Some(event)))
+        setup: &SessionSetup,
+        prompt: &str,
+        front: &Arc<dyn Notifier>,
+    ) -> Result<Option<ExternalTurn>, PromptError> {
+        let Some((_, key)) = setup.external_agent() else { return Ok(None) };
+        let Some(session) = self.ensure_external_session(setup, false).await? else { return Ok(None) };
+        let binding = setup.binding().await?;
+        let system = setup
+            .external_system_prompt(&binding, prompt, self.sessions.options.os)
+            .await
+            .map_err(PromptError::Prompt)?;
+        let (sessions, notifier) = (Arc::clone(setup.external_sessions()), self.recorder(front));
+        Ok(Some(ExternalTurn { sessions, key, session, notifier, system }))
     }
 
-    /// Sets an option at the agent, and keeps it for later restarts. Fails if the agent does not run or refuses.
-    pub(super) async fn choose(&self, key: &ExternalSessionKey, option: &str, value: Value) -> Result<(), String> {
-        let seat = self.current(key).ok_or("the agent does not run; it is started with the next prompt")?;
-        seat.choose(option.to_owned(), value.clone()).await?;
-        if let Some(taken) = self.states().get_mut(key) {
-            taken.chosen.retain(|(known, _)| known != option);
-            taken.chosen.push((option.to_owned(), value));
+    /// Returns the external session for the mode of `setup`, and opens it if necessary. `None` if no external agent
+    /// works on the session. If `must`, fails if the agent cannot resume its earlier session.
+    pub(super) async fn ensure_external_session(
+        &self,
+        setup: &SessionSetup,
+        must: bool,
+    ) -> Result<Option<Arc<dyn ExternalSession>>, SessionError> {
+        let Some((who, key)) = setup.external_agent() else { return Ok(None) };
+        let host = setup.host();
+        let request = ExternalSessionRequest {
+            agent: who,
+            session: Arc::clone(self.context()),
+            // The services of the mode start before the agent process.
+            binding: setup.binding().await?,
+            asker: Arc::clone(&host.asker),
+            resume: resume_policy(setup.external_sessions().external_id(&key), must),
+        };
+        let (session, opened) =
+            setup.external_sessions().ensure_open(&key, host.external_agents.as_ref(), request).await?;
+        if let Some(event) = opened {
+            self.sessions.store.append(self.id(), row(&event));
+            self.events.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(Some(session))
     }
 
-    /// Forgets all external sessions, because the agents know messages that are no longer in the history.
-    pub(super) fn forget(&self) {
-        self.states().clear();
+    /// Opens the external session, if an external agent works on this session.
+    pub async fn open_external_session(&self) -> Result<(), SessionError> {
+        self.ensure_external_session(&self.setup(), false).await.map(drop)
     }
 
-    fn states(&self) -> MutexGuard<'_, HashMap<ExternalSessionKey, ExternalSessionState>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Resumes the external session of a reopened session. Fails if the agent cannot resume it.
+    pub async fn reopen_external_session(&self) -> Result<(), SessionError> {
+        self.ensure_external_session(&self.setup(), true).await.map(drop)
+    }
+
+    /// Returns true if an external agent works on the session in its mode.
+    pub fn is_external(&self) -> bool {
+        self.setup().external_agent().is_some()
+    }
+
+    /// Returns the external session in use. `None` if there is none.
+    pub fn external_session(&self) -> Option<Arc<dyn ExternalSession>> {
+        let setup = self.setup();
+        let (_, key) = setup.external_agent()?;
+        setup.external_sessions().current(&key)
+    }
+
+    /// Sets an option of the external agent. Fails if no agent works on the session, or if it does not run or refuses.
+    pub async fn set_external_option(&self, option: &str, value: Value) -> Result<(), String> {
+        let setup = self.setup();
+        let (_, key) = setup.external_agent().ok_or("no external agent works on the session")?;
+        setup.external_sessions().choose(&key, option, value).await
+    }
+
+    /// Restores the external sessions from the stored events.
+    pub(super) fn restore_external_sessions(&self, events: &[Event]) {
+        if let Ok(history) = self.history.try_lock() {
+            self.setup().external_sessions().restore(self.id(), events, &history);
+        }
     }
 }
 
@@ -159,15 +122,15 @@ impl ExternalTurn {
         for event in opening.decided {
             emit_completed_call(self.notifier.as_ref(), event);
         }
-        if self.sessions.states().get_mut(&self.key).is_some_and(|taken| std::mem::take(&mut taken.forgot)) {
+        if self.sessions.states().get_mut(&self.key).is_some_and(|state| std::mem::take(&mut state.forgot)) {
             let who = &self.key.1;
             let text = format!(
                 "`{who}` was restarted and lost this session; the conversation is resent with your next prompt"
             );
             self.notifier.status(StatusUpdate::notice(text));
         }
-        let heard = Arc::new(HistoryTap { inner: Arc::clone(&self.notifier), messages: Mutex::default() });
-        let front = Arc::clone(&heard) as Arc<dyn Notifier>;
+        let tap = Arc::new(HistoryTap { inner: Arc::clone(&self.notifier), messages: Mutex::default() });
+        let front = Arc::clone(&tap) as Arc<dyn Notifier>;
         // A command must come first in the prompt, and is for the agent alone.
         let command = self.is_command(&opening.prompt);
         let prompt = if command {
@@ -176,11 +139,11 @@ impl ExternalTurn {
             beside.into_iter().chain(opening.prompt).collect()
         };
         let end = self.session.turn(prompt, front, cancel).await;
-        let said = std::mem::take(&mut *heard.messages.lock().unwrap_or_else(PoisonError::into_inner));
+        let said = std::mem::take(&mut *tap.messages.lock().unwrap_or_else(PoisonError::into_inner));
         said.into_iter().for_each(|message| history.push(message));
         // With a command, the agent has not received the messages that it missed.
-        if let Some(taken) = self.sessions.states().get_mut(&self.key).filter(|_| !(command && missed)) {
-            (taken.fresh, taken.knows) = (false, history.messages().len());
+        if let Some(state) = self.sessions.states().get_mut(&self.key).filter(|_| !(command && missed)) {
+            (state.fresh, state.knows) = (false, history.messages().len());
         }
         self.notifier.log(Event::TurnEnded { end: end.clone() });
         end
@@ -193,13 +156,13 @@ impl ExternalTurn {
             return false;
         };
         let name = line.split_whitespace().next().unwrap_or_default();
-        self.session.commands().iter().any(|command| command["name"] == name)
+        self.session.has_command(name)
     }
 
     /// Returns what the agent must receive before the prompt: the mode prompt and the missed messages.
     fn catch_up_content(&self, history: &History) -> Vec<Content> {
         let (fresh, knows) =
-            self.sessions.states().get(&self.key).map_or((true, 0), |taken| (taken.fresh, taken.knows));
+            self.sessions.states().get(&self.key).map_or((true, 0), |state| (state.fresh, state.knows));
         let system = self.system.iter().filter(|_| fresh).map(|system| Content::Injected(system.to_string()));
         let since = history.messages().get(knows..).unwrap_or_default();
         system.chain(catch_up_text(since).map(Content::Injected)).collect()
@@ -251,14 +214,5 @@ impl Notifier for HistoryTap {
 
     fn backlog(&self) -> usize {
         self.inner.backlog()
-    }
-}
-
-/// Returns the policy to resume the external session `id`. If `must`, failing to resume is an error.
-pub(super) fn resume_policy(id: Option<String>, must: bool) -> ResumePolicy {
-    match id {
-        None => ResumePolicy::Never,
-        Some(id) if must => ResumePolicy::Required(id),
-        Some(id) => ResumePolicy::IfSupported(id),
     }
 }

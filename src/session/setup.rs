@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::OnceCell;
 
-use super::external::{ExternalSessionKey, ExternalSessions};
+use super::external_sessions::{ExternalSessionKey, ExternalSessions};
 use super::{ModelSource, SessionPorts, SessionSettings};
 use crate::agents::{ExternalAgentSpec, ModelJudge, SystemPromptInputs, memories, system_prompt};
 use crate::broker::{BindError, BindRequest, Binding, Broker, ParentLimits};
@@ -58,9 +58,9 @@ impl SessionSetup {
         }
         let host = SessionPorts { broker: self.host.broker.with_limits(bounds), ..self.host.clone() };
         let choice = SessionSettings { mode: mode.clone(), ..self.choice.clone() };
-        let (bindings, seats) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
+        let (bindings, external_sessions) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
         let setup =
-            Arc::new(Self { bindings, external_sessions: seats, ..Self::new(choice, host, Arc::clone(&self.session)) });
+            Arc::new(Self { bindings, external_sessions, ..Self::new(choice, host, Arc::clone(&self.session)) });
         handed.insert(mode, RoutedSetup { enabled, setup: Arc::clone(&setup) });
         Ok(setup)
     }
@@ -73,13 +73,8 @@ impl SessionSetup {
     pub(super) fn with(&self, choice: SessionSettings) -> Self {
         let same_mode = choice.mode == self.choice.mode;
         let system = if same_mode { Arc::clone(&self.system) } else { Arc::default() };
-        let (bindings, seats) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
-        Self {
-            system,
-            bindings,
-            external_sessions: seats,
-            ..Self::new(choice, self.host.clone(), Arc::clone(&self.session))
-        }
+        let (bindings, external_sessions) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
+        Self { system, bindings, external_sessions, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
     }
 
     pub(super) fn models(&self) -> &dyn ModelSource {

@@ -72,7 +72,7 @@ impl PendingTurn {
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let Self { session: live, mut history, setup, mode, cleanup: _over } = self;
+        let Self { session, mut history, setup, mode, cleanup: _cleanup } = self;
         let text = words(&opening.prompt);
         // Only an exchange can continue a given first answer; an external agent takes whole turns.
         let whole = opening.first.is_empty();
@@ -81,10 +81,12 @@ impl PendingTurn {
                 Some(mode) => setup.for_mode(mode).await?,
                 None => setup,
             };
-            let guest = if whole { live.prepare_external_turn(&setup, &text, &front).await? } else { None };
-            match guest {
-                Some(guest) => Ok(Worker::External(guest)),
-                None => live.prepare(&setup, &text, &front).await.map(|exchange| Worker::Exchange(Box::new(exchange))),
+            let external = if whole { session.prepare_external_turn(&setup, &text, &front).await? } else { None };
+            match external {
+                Some(external) => Ok(Worker::External(external)),
+                None => {
+                    session.prepare(&setup, &text, &front).await.map(|exchange| Worker::Exchange(Box::new(exchange)))
+                }
             }
         };
         let prepared = tokio::select! {
@@ -99,11 +101,11 @@ impl PendingTurn {
         };
         let mut end = match worker {
             Worker::Exchange(exchange) => exchange.turn(&mut history, opening, cancel).await,
-            Worker::External(guest) => guest.turn(&mut history, opening, cancel).await,
+            Worker::External(external) => external.turn(&mut history, opening, cancel).await,
         };
-        end.usage += live.take_extra_usage();
-        live.count(end.usage);
-        live.finish_turn().await?;
+        end.usage += session.take_extra_usage();
+        session.count(end.usage);
+        session.finish_turn().await?;
         // Unlocks the history first, so that the next prompt can follow at once.
         drop(history);
         front.log(Event::TurnEnded { end: end.clone() });
@@ -132,6 +134,6 @@ fn words(prompt: &[Content]) -> String {
 
 impl std::fmt::Debug for PendingTurn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PendingTurn").field("live", &self.session).field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("PendingTurn").field("session", &self.session).field("mode", &self.mode).finish_non_exhaustive()
     }
 }

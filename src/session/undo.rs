@@ -31,18 +31,18 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
     let is_prompt = |event: &Event| matches!(event, Event::Message { message } if message.is_prompt());
     let from = standing.iter().rposition(|(_, event)| is_prompt(event))?;
     let (place, _) = standing[from];
-    let (mut undone, mut begun) = (UndoneTurn::default(), Vec::new());
+    let (mut undone, mut started) = (UndoneTurn::default(), Vec::new());
     for (theirs, event) in standing[from..].iter().flat_map(|(_, event)| {
         let theirs = matches!(event, Event::External { .. });
         event.native_events().iter().map(move |event| (theirs, event))
     }) {
         match event {
             Event::Message { message } if undone.prompt.is_empty() => undone.prompt = message.text(),
-            Event::ToolStarted { call, .. } => begun.push(call),
+            Event::ToolStarted { call, .. } => started.push(call),
             Event::ToolEnded { id, outcome, activity, .. } => {
                 // Skein has not observed the changes that an external agent reports.
                 activity.iter().filter(|_| !theirs).for_each(|activity| undone.note(activity));
-                let call = begun.iter().find(|call| call.id == *id);
+                let call = started.iter().find(|call| call.id == *id);
                 undone
                     .calls
                     .extend(call.filter(|call| !outcome.refused && !reports_changes(call)).map(|call| (*call).clone()));

@@ -161,7 +161,10 @@ fn a_cycle_of_imports_is_found_with_its_path() {
     let parent = "mod one;\nmod two;\npub use one::A;\npub use two::B;";
     assert_eq!(graph(parent, "use super::B;", "fn f() { super::A::new() }"), cycle(), "behind re-exports");
     assert_eq!(graph(parent, "use super::{two};\nfn f() { two::f() }", "use crate::m::{A};"), cycle(), "by module");
-    assert_eq!(graph("mod one;\nmod two;\npub struct C;\nuse one::A;", "use super::{C, two::B};", "use super::C;"), None);
+    assert_eq!(
+        graph("mod one;\nmod two;\npub struct C;\nuse one::A;", "use super::{C, two::B};", "use super::C;"),
+        None
+    );
 }
 
 #[test]

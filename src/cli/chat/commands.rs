@@ -278,12 +278,7 @@ impl Chat<'_> {
                 self.prompt(line).map(LineAction::Prompt)
             }
             // The external agent defines this command.
-            Ok(None)
-                if self
-                    .live
-                    .external_session()
-                    .is_some_and(|seat| seat.commands().iter().any(|of| of["name"] == name)) =>
-            {
+            Ok(None) if self.live.external_session().is_some_and(|external| external.has_command(name)) => {
                 self.prompt(line).map(LineAction::Prompt)
             }
             Ok(None) => {

@@ -89,7 +89,7 @@ impl Input {
     }
 
     /// Reads a line. `begun` is its initial text, which the user can edit.
-    pub(super) async fn line(&self, prompt: &'static str, begun: String, words: CompletionWords) -> LineInput {
+    pub(super) async fn line(&self, prompt: &'static str, initial: String, words: CompletionWords) -> LineInput {
         let (editor, keyboard) = (Arc::clone(&self.editor), Arc::clone(&self.keyboard));
         let read = tokio::task::spawn_blocking(move || {
             let _reads = keyboard.lock_reading();
@@ -99,7 +99,7 @@ impl Input {
                 assistant.see("");
             }
             let prompt = (prompt, format!("\x1b[1;36m{prompt}\x1b[0m"));
-            let read = editor.readline_with_initial(&prompt, (&begun, ""));
+            let read = editor.readline_with_initial(&prompt, (&initial, ""));
             let empty = editor.helper().is_none_or(Assistant::saw_nothing);
             (read, empty)
         });
@@ -220,8 +220,8 @@ fn complete(words: &CompletionWords, line: &str) -> (usize, Vec<(String, String)
 }
 
 /// Lists files and folders below `cwd` whose path starts with `begun`.
-fn paths(cwd: &Path, begun: &str) -> Vec<(String, String)> {
-    let (folder, name) = begun.rsplit_once('/').map_or(("", begun), |(folder, name)| (folder, name));
+fn paths(cwd: &Path, initial: &str) -> Vec<(String, String)> {
+    let (folder, name) = initial.rsplit_once('/').map_or(("", initial), |(folder, name)| (folder, name));
     let entries = fs::read_dir(cwd.join(folder)).into_iter().flatten().filter_map(Result::ok);
     let mut found: Vec<_> = entries
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().is_dir())))

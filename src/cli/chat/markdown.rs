@@ -30,7 +30,7 @@ pub(super) struct Markdown {
     table: Vec<String>,
     /// An empty line must precede the next line.
     gap: bool,
-    begun: bool,
+    started: bool,
     wrap: Wrap,
 }
 
@@ -129,7 +129,7 @@ impl Markdown {
         self.end_of_table(width, out);
         let trimmed = line.trim_matches(BLANK);
         if trimmed.is_empty() {
-            self.gap = self.begun;
+            self.gap = self.started;
             return true;
         }
         let ticks = trimmed.len() - trimmed.trim_start_matches(['`', '~']).len();
@@ -196,7 +196,7 @@ impl Markdown {
         if std::mem::take(&mut self.gap) {
             out.push('\n');
         }
-        self.begun = true;
+        self.started = true;
     }
 }
 

@@ -34,9 +34,9 @@ pub(super) fn run(
     if !all && !agents.is_empty() {
         candidates.retain(|candidate| agents.contains(&candidate.mode.agent));
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     let router = Router::learn(&candidates);
-    let learning = begun.elapsed();
+    let learning = started.elapsed();
     let measured = measure(&router, &cases, learning);
     if json {
         output.json(&measured.to_json());
@@ -108,9 +108,9 @@ fn measure(router: &Router, cases: &[EvalCase], learning: Duration) -> EvalMetri
     let mut confusion: BTreeMap<(ModeId, ModeId), usize> = BTreeMap::new();
     let mut spent = Duration::ZERO;
     for case in cases {
-        let begun = Instant::now();
+        let started = Instant::now();
         let ranked = router.rank(&case.prompt);
-        spent += begun.elapsed();
+        spent += started.elapsed();
         let Some(best) = ranked.first() else { continue };
         let sure = best.confidence >= THRESHOLD;
         let Some(mode) = &case.mode else {

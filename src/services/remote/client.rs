@@ -55,7 +55,7 @@ pub(in crate::services) struct McpClient {
     owner: Option<Arc<Owner>>,
     flights: Arc<Mutex<Vec<PendingRequest>>>,
     /// Notified when a request is registered; `flight_soon` waits for it.
-    begun: Arc<Notify>,
+    registered: Arc<Notify>,
     generation: Arc<watch::Sender<u64>>,
     /// Pages that users opened, with the asker to notify when they are done.
     pages: Arc<Mutex<HashMap<String, Arc<dyn Asker>>>>,
@@ -123,7 +123,7 @@ impl McpClient {
             secrets,
             owner,
             flights: Arc::default(),
-            begun: Arc::default(),
+            registered: Arc::default(),
             generation: Arc::new(watch::Sender::new(0)),
             pages: Arc::default(),
             log_limit: Arc::default(),
@@ -139,7 +139,7 @@ impl McpClient {
             asking: Arc::default(),
         };
         lock(&self.flights).push(flight.clone());
-        self.begun.notify_waiters();
+        self.registered.notify_waiters();
         FlightListener { flights: Arc::clone(&self.flights), flight }
     }
 
@@ -210,11 +210,11 @@ impl McpClient {
     async fn flight_soon(&self, origin: Option<&InboundStreamOrigin>) -> Option<PendingRequest> {
         let appears = async {
             loop {
-                let begun = self.begun.notified();
+                let registered = self.registered.notified();
                 if let Some(flight) = self.flight(origin) {
                     return flight;
                 }
-                begun.await;
+                registered.await;
             }
         };
         self.owner.as_ref()?;

@@ -46,7 +46,8 @@ impl ImportGraph {
             let used = own.iter().filter(|(_, _, import)| !import.reexport).map(|(_, target, _)| target.clone());
             let aliases = own.iter().map(|(_, target, import)| (import.name.as_str(), target)).collect();
             let targets: Vec<_> = used.chain(graph.paths_in_body(module, &aliases)).collect();
-            let edges = targets.iter().filter_map(|target| graph.file_of(target)).filter(|file| !module.starts_with(file));
+            let edges =
+                targets.iter().filter_map(|target| graph.file_of(target)).filter(|file| !module.starts_with(file));
             graph.edges.insert(module.clone(), edges.collect());
         }
         graph
@@ -124,7 +125,7 @@ impl ImportGraph {
     }
 }
 
-const USE: &str = r"\b(pub(?:\([^)]*\))? )?use ([^;]+);";
+const USE: &str = r"(?m)^[ \t]*(pub(?:\([^)]*\))? )?use ([\w:{},*\s]+);";
 
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern")
@@ -144,7 +145,7 @@ fn expand(tree: &str, prefix: &[String], reexport: bool, names: &mut Vec<Importe
     if let Some((head, list)) = tree.split_once('{') {
         let head = head.split("::").map(str::trim).filter(|segment| !segment.is_empty()).map(str::to_owned);
         let prefix: Vec<_> = prefix.iter().cloned().chain(head).collect();
-        let list = list.strip_suffix('}').expect("a closed list");
+        let Some(list) = list.strip_suffix('}') else { return };
         let (mut depth, mut start) = (0_i32, 0);
         for (at, c) in list.char_indices() {
             depth += i32::from(c == '{') - i32::from(c == '}');

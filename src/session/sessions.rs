@@ -1,0 +1,230 @@
+//! Creates, stores and reopens sessions for every front end, and defines what a session is made from.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Session;
+use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
+use crate::broker::{BindError, Broker};
+use crate::ids::{ModeId, ModelRef};
+use crate::llm::{LlmError, Provider};
+use crate::manifest::{ApprovalLevel, ServiceEntry};
+use crate::sandbox::HiddenPaths;
+use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
+use crate::tool::ask::Asker;
+use crate::tool::editor::Editor;
+
+/// Creates and reopens sessions. Cheap to clone.
+#[derive(Clone)]
+pub struct Sessions {
+    pub(super) store: store::SessionStore,
+    pub(super) options: Arc<SessionOptions>,
+}
+
+/// Provides the models of a session.
+pub trait ModelSource: Send + Sync {
+    /// Returns the model that the user names. Fails if it is unknown or unusable.
+    fn provider(&self, name: &ModelRef) -> Result<Arc<dyn Provider>, LlmError>;
+
+    /// Returns the policy for a full context window and for failed model requests.
+    fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError>;
+
+    /// Returns the model that judges calls at the level `smart` in a session with `model`. It is always a model that
+    /// the user chose. `None` if there is no such model or it cannot be used.
+    fn judge(&self, model: &ModelRef) -> Option<Arc<dyn Provider>>;
+}
+
+#[derive(Debug)]
+pub struct SessionOptions {
+    pub limits: TurnLimits,
+    /// Parent folder of the sessions' scratch folders.
+    pub scratch: PathBuf,
+    /// Paths that file tools never read or write.
+    pub hidden: Arc<HiddenPaths>,
+    pub os: &'static str,
+}
+
+/// The folders that a session works in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionRoots {
+    pub cwd: PathBuf,
+    /// Further folders that the session may access.
+    pub roots: Vec<PathBuf>,
+}
+
+/// Settings that the user can change during a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionSettings {
+    pub mode: ModeId,
+    pub model: ModelRef,
+    /// Overrides the level of the mode and of the configuration.
+    pub approval: Option<ApprovalLevel>,
+}
+
+/// The ports that a front end passes to a session.
+#[derive(Clone)]
+pub struct SessionPorts {
+    pub broker: Broker,
+    pub models: Arc<dyn ModelSource>,
+    /// Runs agents that are separate programs.
+    pub external_agents: Arc<dyn ExternalAgents>,
+    pub asker: Arc<dyn Asker>,
+    pub editor: Option<Arc<dyn Editor>>,
+    /// MCP servers that the client passed with the session.
+    pub client_services: Vec<Arc<ServiceEntry>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error("there is no session `{0}`")]
+    Unknown(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error(transparent)]
+    Model(#[from] LlmError),
+    #[error(transparent)]
+    External(#[from] ExternalAgentError),
+    #[error("the record of session `{id}` cannot be read: {reason}")]
+    Record { id: String, reason: String },
+}
+
+/// A stored session that is open again.
+pub struct ReopenedSession {
+    pub session: Arc<Session>,
+    pub stored: StoredSession,
+    /// All its events, in order.
+    pub events: Vec<Event>,
+}
+
+impl Sessions {
+    pub fn new(store: store::SessionStore, options: SessionOptions) -> Self {
+        Self { store, options: Arc::new(options) }
+    }
+
+    pub fn store(&self) -> &store::SessionStore {
+        &self.store
+    }
+
+    /// Creates a session and stores it. Its services start when they are first needed. `host` receives the session's
+    /// id.
+    pub async fn create(
+        &self,
+        place: SessionRoots,
+        choice: SessionSettings,
+        host: impl FnOnce(&str) -> SessionPorts,
+    ) -> Result<Arc<Session>, SessionError> {
+        self.create_for(None, place, choice, host).await
+    }
+
+    pub(super) async fn create_for(
+        &self,
+        parent: Option<&str>,
+        place: SessionRoots,
+        choice: SessionSettings,
+        host: impl FnOnce(&str) -> SessionPorts,
+    ) -> Result<Arc<Session>, SessionError> {
+        let new = NewSession {
+            cwd: place.cwd.clone(),
+            roots: place.roots.clone(),
+            agent: choice.mode.agent.to_string(),
+            mode: choice.mode.mode.to_string(),
+            model: choice.model.to_string(),
+            // A level from the launch applies to this launch only; the store keeps levels chosen in the session.
+            approval: None,
+            parent: parent.map(str::to_owned),
+        };
+        let id = self.store.create(new).await?;
+        let host = host(&id);
+        Ok(Session::new(self.clone(), id, place, choice, host, History::default(), None))
+    }
+
+    /// Reopens a stored session with its history, in its own folder. `roots` and `host` are not stored, so the caller
+    /// passes them. Fails if there is no session `id`.
+    pub async fn open(
+        &self,
+        id: &str,
+        roots: Vec<PathBuf>,
+        fallback: SessionSettings,
+        host: impl FnOnce(&StoredSession) -> SessionPorts,
+    ) -> Result<ReopenedSession, SessionError> {
+        let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
+        let events = self.events(id).await?;
+        let host = host(&stored);
+        let choice = choice_of(&stored, fallback, &host.broker);
+        let place = SessionRoots { cwd: stored.cwd.clone(), roots };
+        let history = History::from_events(&events);
+        let session = Session::new(self.clone(), stored.id.clone(), place, choice, host, history, Some(&stored));
+        session.restore_external_sessions(&events);
+        Ok(ReopenedSession { session, stored, events })
+    }
+
+    /// Returns all events of a session, in order. Fails if one cannot be decoded.
+    pub async fn events(&self, id: &str) -> Result<Vec<Event>, SessionError> {
+        let rows = self.store.events(id).await?;
+        let decoded = rows.iter().map(|row| serde_json::from_str(&row.body));
+        decoded
+            .collect::<Result<_, _>>()
+            .map_err(|error: serde_json::Error| SessionError::Record { id: id.to_owned(), reason: error.to_string() })
+    }
+
+    /// Deletes a session, its child sessions and their scratch folders. Returns false if there was no such session.
+    pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
+        let children = ListFilter { parent: Some(id.to_owned()), ..ListFilter::default() };
+        for child in self.store.list(children).await? {
+            self.delete_one(&child.id).await?;
+        }
+        self.delete_one(id).await
+    }
+
+    async fn delete_one(&self, id: &str) -> Result<bool, SessionError> {
+        let deleted = self.store.delete(id).await?;
+        let scratch = self.scratch(id);
+        if deleted && scratch.exists() {
+            drop(tokio::fs::remove_dir_all(&scratch).await.inspect_err(|error| {
+                tracing::warn!(folder = %scratch.display(), %error, "scratch files are left behind");
+            }));
+        }
+        Ok(deleted)
+    }
+
+    pub(super) fn paths_to_hide(&self) -> Arc<HiddenPaths> {
+        Arc::clone(&self.options.hidden)
+    }
+
+    pub(super) fn scratch(&self, id: &str) -> PathBuf {
+        self.options.scratch.join(id)
+    }
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sessions").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for SessionPorts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionPorts").field("client_services", &self.client_services).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ReopenedSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReopenedSession").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// Returns the settings from the session's last use. `fallback` replaces a mode that no longer exists.
+fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker) -> SessionSettings {
+    let mode = format!("{}/{}", stored.agent, stored.mode).parse::<ModeId>().ok();
+    let plan = broker.plan();
+    let offered = |mode: &ModeId| plan.mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
+    SessionSettings {
+        mode: mode.filter(offered).unwrap_or(fallback.mode),
+        model: ModelRef::from(stored.model.as_str()),
+        // The level of this launch overrides the stored one.
+        approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(ApprovalLevel::from_name)),
+    }
+}
