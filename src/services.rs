@@ -24,16 +24,16 @@ pub use builtin::{BuiltinContext, BuiltinError, BuiltinRegistry, InlineTools};
 pub use circuit::{Circuit, StartPermit};
 pub use environment::{Environment, MissingVariableError, SecretValues, literal_secrets};
 pub use record::{Cassette, RecordError};
+pub use service::Service;
 pub use stdio::{LaunchError, LineError, LineReader, spawn};
 
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::{ManifestDuration, ServiceManifest, ServiceSharing as Sharing, Transport};
 use crate::process::{Reaper, minimal_environment};
 use crate::task::TaskScope;
-use crate::tool::{ServiceError, ServiceStatus, SessionContext, ToolService};
+use crate::tool::{ServiceError, ServiceStatus, SessionContext};
 use connection::ServiceConnection;
 use remote::{ConnectError, Era, McpClient, McpConnection, Owner};
-use service::Service;
 
 /// Settings and ports shared by all services of a pool.
 #[derive(Debug, Default)]
@@ -292,8 +292,8 @@ impl Lease {
         self.entry.start().await
     }
 
-    pub fn service(&self) -> Arc<dyn ToolService> {
-        Arc::clone(&self.entry) as Arc<dyn ToolService>
+    pub fn service(&self) -> Arc<Service> {
+        Arc::clone(&self.entry)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Defines the port between callers of tools and services. A `ToolService` can run in process, in a child process,
+//! Defines the types that callers of tools and services share. A service can run in process, in a child process,
 //! behind HTTP or from a recording.
 //!
 //! Invariant: a tool's failure is an outcome that the model can read; an `Err` means that the service gave no answer.
@@ -28,7 +28,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -266,44 +265,6 @@ fn seconds(duration: Duration) -> String {
     } else {
         format!("{} s", duration.as_secs())
     }
-}
-
-/// A service that lists tools and executes calls.
-pub trait ToolService: Send + Sync {
-    fn name(&self) -> &ServiceName;
-
-    /// Returns the purpose of the service, from its manifest.
-    fn description(&self) -> &str;
-
-    /// Returns the service's usage instructions for models. `None` if it has not been started or gives none.
-    fn instructions(&self) -> Option<String>;
-
-    fn status(&self) -> ServiceStatus;
-
-    fn catalog(&self) -> BoxFuture<'_, Result<Arc<Catalog>, ServiceError>>;
-
-    /// Returns the catalog if the service is running; never starts it.
-    fn running_catalog(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
-        Box::pin(async { None })
-    }
-
-    /// Returns a counter that changes when the running service reports new lists. `None` if it does not report changes.
-    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
-        None
-    }
-
-    fn call(&self, call: ToolCall) -> BoxFuture<'_, Result<ToolOutcome, ServiceError>>;
-
-    /// Reads the contents of a resource, in MCP's JSON.
-    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, ServiceError>>;
-
-    /// Returns a prompt with its arguments filled in, in MCP's JSON.
-    fn get_prompt(
-        &self,
-        name: String,
-        arguments: Map<String, Value>,
-        context: CallContext,
-    ) -> BoxFuture<'_, Result<Value, ServiceError>>;
 }
 
 /// The state of a service, for people and programs.

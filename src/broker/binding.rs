@@ -26,9 +26,9 @@ use crate::graph::{GroupRuleKind, Plan, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, ServiceEntry, Transport};
 use crate::permissions::{self, Call, CommandRule, SourcedRule};
-use crate::services::Lease;
+use crate::services::{Lease, Service};
 use crate::tool::{
-    Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolService, ToolSpec,
+    Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec,
 };
 
 const LISTED_TWICE: &str = "its service lists another tool of that name before it";
@@ -41,14 +41,14 @@ pub struct Binding {
     /// Keyed by the name the model sees.
     pub(super) tools: BTreeMap<String, BoundTool>,
     exclusions: Vec<ExcludedTool>,
-    services: BTreeMap<ServiceName, Arc<dyn ToolService>>,
+    services: BTreeMap<ServiceName, Arc<Service>>,
     /// Services that are in scope as a whole, with their catalogs at freeze time.
     whole: Vec<(ServiceName, Arc<Catalog>)>,
     missing_services: Vec<MissingService>,
     pub(super) policy: CallPolicy,
     pub(super) request: BindRequest,
     /// The catalog of each bound service at freeze time.
-    frozen: Vec<(Arc<dyn ToolService>, Arc<Catalog>)>,
+    frozen: Vec<(Arc<Service>, Arc<Catalog>)>,
     /// Keep the services running.
     _leases: Vec<Lease>,
 }
@@ -260,7 +260,7 @@ impl Binding {
         let speaks_of = |line: &str, tool: &str| {
             line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').any(|word| word == tool)
         };
-        let said = |(name, service): (&ServiceName, &Arc<dyn ToolService>)| {
+        let said = |(name, service): (&ServiceName, &Arc<Service>)| {
             let missing: Vec<_> = self.exclusions.iter().filter(|tool| tool.service == *name).collect();
             let text = sanitize::sanitize_text(&service.instructions()?);
             let fitting = text.lines().filter(|line| !missing.iter().any(|tool| speaks_of(line, tool.tool.as_str())));

@@ -35,16 +35,16 @@ use serde_json::{Map, Value};
 
 pub use self::tools::InlineTools;
 use super::connection::{CallError, ServiceConnection};
-use super::{UserFolders, content};
+use super::{Service, UserFolders, content};
 use crate::ids::RoleName;
 use crate::process::Reaper;
-use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome, ToolService};
+use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 
 /// Everything that a built-in service receives when it starts.
 #[derive(Clone)]
 pub struct BuiltinContext {
     /// The services it requires, by role.
-    pub roles: BTreeMap<RoleName, Arc<dyn ToolService>>,
+    pub roles: BTreeMap<RoleName, Arc<Service>>,
     /// Ends its child processes when Skein ends.
     pub reaper: Option<Reaper>,
     /// Variables that its child processes may inherit.

@@ -6,7 +6,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::Inner;
@@ -20,12 +19,12 @@ use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
 use crate::tool::{
     CallContext, Catalog, ServiceError, ServiceHealth, ServiceStatus, SessionContext, ToolCall, ToolOutcome,
-    ToolService,
 };
 
 const STOPPED: &str = "skein has stopped its services";
 
-pub(super) struct Service {
+/// A service that lists tools and executes calls.
+pub struct Service {
     pub(super) manifest: ServiceManifest,
     /// Leases on the services it requires, held while it is in the pool.
     pub(super) required: Vec<(RoleName, Lease)>,
@@ -90,6 +89,95 @@ impl Service {
             secrets,
             pool: Arc::downgrade(pool),
         }
+    }
+
+    pub fn name(&self) -> &ServiceName {
+        &self.manifest.name
+    }
+
+    /// Returns the purpose of the service, from its manifest.
+    pub fn description(&self) -> &str {
+        &self.manifest.description
+    }
+
+    /// Returns the service's usage instructions for models. `None` if it has not been started or gives none.
+    pub fn instructions(&self) -> Option<String> {
+        self.state().watched.as_ref().and_then(|connection| connection.instructions())
+    }
+
+    pub fn status(&self) -> ServiceStatus {
+        let state = self.state();
+        let ended = state.watched.as_ref().and_then(|connection| connection.closed());
+        let running = state.watched.as_ref().filter(|_| ended.is_none());
+        let pid = running.and_then(|connection| connection.pid());
+        let health = match state.circuit.health(Instant::now(), running.is_some()) {
+            ServiceHealth::Stopped | ServiceHealth::Healthy if state.starting => ServiceHealth::Starting,
+            // It died and has not been used since.
+            ServiceHealth::Stopped if state.watched.is_some() => ServiceHealth::Degraded,
+            health => health,
+        };
+        ServiceStatus {
+            health,
+            leases: state.leases,
+            restarts: state.starts.saturating_sub(1),
+            last_error: ended.map(|reason| self.secrets.hide(&reason)).or_else(|| state.last_error.clone()),
+            tools: state.tools,
+            started_at: state
+                .started_at
+                .and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok())
+                .map(|since| since.as_secs()),
+            pid,
+            memory_bytes: pid.and_then(crate::process::resident_memory),
+        }
+    }
+
+    /// Returns the lists of the service. Starts it if it is not running.
+    pub async fn catalog(&self) -> Result<Arc<Catalog>, ServiceError> {
+        Ok(self.live().await?.catalog)
+    }
+
+    /// Returns the catalog if the service is running; never starts it.
+    pub async fn running_catalog(&self) -> Option<Arc<Catalog>> {
+        // The lock is held during a start; a caller that needs the catalog then waits in `catalog`.
+        let mut live = self.live.try_lock().ok()?;
+        let running = live.as_ref().filter(|running| running.connection.closed().is_none())?;
+        if running.connection.generation() == running.generation {
+            return Some(Arc::clone(&running.catalog));
+        }
+        self.current(&mut live).await.ok().map(|running| running.catalog)
+    }
+
+    /// Returns a counter that changes when the running service reports new lists. `None` if it does not report changes.
+    pub fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        self.state().watched.as_ref().and_then(|connection| connection.changes())
+    }
+
+    pub async fn call(&self, call: ToolCall) -> Result<ToolOutcome, ServiceError> {
+        let connection = self.live().await?.connection;
+        let tool = call.tool.clone();
+        let limit = self.manifest.timeouts.call.duration();
+        connection.call(call, limit).await.map_err(|error| self.explain(error, tool.as_str()))
+    }
+
+    /// Reads the contents of a resource, in MCP's JSON.
+    pub async fn read_resource(&self, uri: String, context: CallContext) -> Result<Value, ServiceError> {
+        let connection = self.live().await?.connection;
+        let limit = self.manifest.timeouts.call.duration();
+        let answer = connection.read_resource(uri, context, limit).await;
+        answer.map_err(|error| self.explain(error, "resources/read"))
+    }
+
+    /// Returns a prompt with its arguments filled in, in MCP's JSON.
+    pub async fn get_prompt(
+        &self,
+        name: String,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> Result<Value, ServiceError> {
+        let connection = self.live().await?.connection;
+        let limit = self.manifest.timeouts.call.duration();
+        let answer = connection.get_prompt(name, arguments, context, limit).await;
+        answer.map_err(|error| self.explain(error, "prompts/get"))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -269,6 +357,12 @@ impl Service {
     }
 }
 
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Service({})", self.name())
+    }
+}
+
 /// Marks the service as starting until dropped, also if the starting task is cancelled.
 struct StartGuard<'a>(&'a Service);
 
@@ -290,97 +384,5 @@ fn reason_of(error: &CallError) -> String {
         CallError::Died(reason) | CallError::Refused(reason) => reason.clone(),
         CallError::TimedOut => "it gave no answer".to_owned(),
         CallError::Cancelled => "it was cancelled".to_owned(),
-    }
-}
-
-impl ToolService for Service {
-    fn name(&self) -> &ServiceName {
-        &self.manifest.name
-    }
-
-    fn description(&self) -> &str {
-        &self.manifest.description
-    }
-
-    fn instructions(&self) -> Option<String> {
-        self.state().watched.as_ref().and_then(|connection| connection.instructions())
-    }
-
-    fn status(&self) -> ServiceStatus {
-        let state = self.state();
-        let ended = state.watched.as_ref().and_then(|connection| connection.closed());
-        let running = state.watched.as_ref().filter(|_| ended.is_none());
-        let pid = running.and_then(|connection| connection.pid());
-        let health = match state.circuit.health(Instant::now(), running.is_some()) {
-            ServiceHealth::Stopped | ServiceHealth::Healthy if state.starting => ServiceHealth::Starting,
-            // It died and has not been used since.
-            ServiceHealth::Stopped if state.watched.is_some() => ServiceHealth::Degraded,
-            health => health,
-        };
-        ServiceStatus {
-            health,
-            leases: state.leases,
-            restarts: state.starts.saturating_sub(1),
-            last_error: ended.map(|reason| self.secrets.hide(&reason)).or_else(|| state.last_error.clone()),
-            tools: state.tools,
-            started_at: state
-                .started_at
-                .and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok())
-                .map(|since| since.as_secs()),
-            pid,
-            memory_bytes: pid.and_then(crate::process::resident_memory),
-        }
-    }
-
-    fn catalog(&self) -> BoxFuture<'_, Result<Arc<Catalog>, ServiceError>> {
-        Box::pin(async move { Ok(self.live().await?.catalog) })
-    }
-
-    fn running_catalog(&self) -> BoxFuture<'_, Option<Arc<Catalog>>> {
-        Box::pin(async move {
-            // The lock is held during a start; a caller that needs the catalog then waits in `catalog`.
-            let mut live = self.live.try_lock().ok()?;
-            let running = live.as_ref().filter(|running| running.connection.closed().is_none())?;
-            if running.connection.generation() == running.generation {
-                return Some(Arc::clone(&running.catalog));
-            }
-            self.current(&mut live).await.ok().map(|running| running.catalog)
-        })
-    }
-
-    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
-        self.state().watched.as_ref().and_then(|connection| connection.changes())
-    }
-
-    fn call(&self, call: ToolCall) -> BoxFuture<'_, Result<ToolOutcome, ServiceError>> {
-        Box::pin(async move {
-            let connection = self.live().await?.connection;
-            let tool = call.tool.clone();
-            let limit = self.manifest.timeouts.call.duration();
-            connection.call(call, limit).await.map_err(|error| self.explain(error, tool.as_str()))
-        })
-    }
-
-    fn read_resource(&self, uri: String, context: CallContext) -> BoxFuture<'_, Result<Value, ServiceError>> {
-        Box::pin(async move {
-            let connection = self.live().await?.connection;
-            let limit = self.manifest.timeouts.call.duration();
-            let answer = connection.read_resource(uri, context, limit).await;
-            answer.map_err(|error| self.explain(error, "resources/read"))
-        })
-    }
-
-    fn get_prompt(
-        &self,
-        name: String,
-        arguments: Map<String, Value>,
-        context: CallContext,
-    ) -> BoxFuture<'_, Result<Value, ServiceError>> {
-        Box::pin(async move {
-            let connection = self.live().await?.connection;
-            let limit = self.manifest.timeouts.call.duration();
-            let answer = connection.get_prompt(name, arguments, context, limit).await;
-            answer.map_err(|error| self.explain(error, "prompts/get"))
-        })
     }
 }

@@ -11,7 +11,8 @@ use super::{Binding, BoundTool};
 use crate::ids::nearest;
 use crate::manifest::{SchemaValidator, VALIDATION_TIME, ValidationFailure};
 use crate::sandbox::{self, ProtectedPath};
-use crate::tool::{CallContext, FileTarget, ServiceError, ToolService, is_hidden};
+use crate::services::Service;
+use crate::tool::{CallContext, FileTarget, ServiceError, is_hidden};
 
 /// The reason why a call is not admitted, as text for the model.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +32,7 @@ impl AdmissionError {
 /// A call in scope with valid arguments.
 pub(super) struct AdmittedCall<'a> {
     pub(super) tool: &'a BoundTool,
-    pub(super) service: &'a Arc<dyn ToolService>,
+    pub(super) service: &'a Arc<Service>,
     /// Resolved paths; every decision about the call uses these.
     pub(super) paths: CallPaths<'a>,
     /// The file that a built-in tool works on.
@@ -40,7 +41,7 @@ pub(super) struct AdmittedCall<'a> {
 
 impl Binding {
     /// Finds a tool and checks its scope again, with the predicate that built the list.
-    fn find(&self, name: &str) -> Result<(&BoundTool, &Arc<dyn ToolService>), AdmissionError> {
+    fn find(&self, name: &str) -> Result<(&BoundTool, &Arc<Service>), AdmissionError> {
         let unknown = || {
             let near = nearest(name, self.tools.keys().map(String::as_str));
             let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
@@ -57,7 +58,7 @@ impl Binding {
     fn check_arguments<'a>(
         &'a self,
         name: &str,
-        (tool, service): (&'a BoundTool, &'a Arc<dyn ToolService>),
+        (tool, service): (&'a BoundTool, &'a Arc<Service>),
         arguments: &Map<String, Value>,
         complaints: &[String],
     ) -> Result<AdmittedCall<'a>, AdmissionError> {

@@ -13,8 +13,9 @@ use super::super::session_state::BrokerState;
 use super::super::{files, sanitize};
 use super::{AdmittedCall, Binding, BoundTool};
 use crate::manifest::ApprovalLevel;
+use crate::services::Service;
 use crate::tool::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
-use crate::tool::{CallContext, FileTarget, ServiceError, ToolOutcome, ToolService, path_line};
+use crate::tool::{CallContext, FileTarget, ServiceError, ToolOutcome, path_line};
 
 /// A call as the user sees it in a permission request.
 pub(super) struct ProposedCall<'a> {
@@ -142,7 +143,7 @@ impl Binding {
     async fn check_unchanged(
         &self,
         tool: &BoundTool,
-        service: &Arc<dyn ToolService>,
+        service: &Arc<Service>,
         context: &CallContext,
     ) -> Result<Option<String>, ServiceError> {
         let catalog = tokio::select! {
