@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::manifest::ApprovalLevel;
 use crate::orchestrator::Orchestrator;
-use crate::project::{Project, ProjectError, ProjectLoader};
+use crate::project::{Project, ProjectLoader};
 use crate::session::Sessions;
 use connection::ClientConnection;
 use wire::ClientWriter;

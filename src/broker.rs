@@ -103,6 +103,13 @@ impl MissingService {
     }
 }
 
+/// Writes the notice for the user.
+impl std::fmt::Display for MissingService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "service `{}` is unavailable: {}", self.service, self.reason)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BindError {
     #[error("there is no mode `{0}`")]

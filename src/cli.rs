@@ -49,6 +49,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::PossibleValue;
 use clap::error::ContextKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
@@ -76,7 +77,7 @@ struct Global {
     manifests: Vec<PathBuf>,
     /// Set when tool calls need consent, for every mode
     #[arg(long, value_name = "LEVEL", global = true, env = "SKEIN_APPROVAL")]
-    approval: Option<ApprovalFlag>,
+    approval: Option<ApprovalLevel>,
     /// Record service requests and answers in this file
     #[arg(long, value_name = "FILE", global = true)]
     record: Option<PathBuf>,
@@ -100,29 +101,20 @@ impl Default for BuiltinServices {
     }
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum ApprovalFlag {
-    /// Run every call
-    Auto,
-    /// Ask about calls that are not read-only
-    Ask,
-    /// Ask unless a judge finds the call read-only
-    Smart,
-    /// Refuse calls that are not read-only
-    ReadOnly,
-    /// Refuse every call
-    Deny,
-}
+impl clap::ValueEnum for ApprovalLevel {
+    fn value_variants<'a>() -> &'a [Self] {
+        &ApprovalLevel::ALL
+    }
 
-impl From<ApprovalFlag> for ApprovalLevel {
-    fn from(level: ApprovalFlag) -> Self {
-        match level {
-            ApprovalFlag::Auto => ApprovalLevel::Auto,
-            ApprovalFlag::Ask => ApprovalLevel::Ask,
-            ApprovalFlag::Smart => ApprovalLevel::Smart,
-            ApprovalFlag::ReadOnly => ApprovalLevel::ReadOnly,
-            ApprovalFlag::Deny => ApprovalLevel::Deny,
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            ApprovalLevel::Auto => "Run every call",
+            ApprovalLevel::Ask => "Ask about calls that are not read-only",
+            ApprovalLevel::Smart => "Ask unless a judge finds the call read-only",
+            ApprovalLevel::ReadOnly => "Refuse calls that are not read-only",
+            ApprovalLevel::Deny => "Refuse every call",
+        };
+        Some(PossibleValue::new(self.as_str()).help(help))
     }
 }
 

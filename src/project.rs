@@ -1,5 +1,11 @@
-//! Defines the project of a folder: its trusted manifests and the result of its settings. `ProjectLoader` is a port:
-//! front ends request a folder, and the module that reads files implements it.
+//! Defines the project of a folder: its trusted manifests and the result of its settings. Opens sessions in it.
+//! `ProjectLoader` is a port: front ends request a folder, and the module that reads files implements it.
+
+mod launcher;
+mod mode_request;
+
+pub use launcher::{ClientPorts, ExplicitSettings, LaunchedSession, SessionLauncher};
+pub use mode_request::{ModeError, ModeRequest, find_agent};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +21,13 @@ pub trait ProjectLoader: Send + Sync {
     fn open(&self, cwd: &Path) -> Result<Project, ProjectError>;
 }
 
+/// Loads the project of a folder outside the async runtime. Fails if its manifests or settings have errors.
+pub async fn load_project(projects: &Arc<dyn ProjectLoader>, cwd: &Path) -> Result<Project, ProjectError> {
+    let (projects, cwd) = (Arc::clone(projects), cwd.to_owned());
+    let opened = tokio::task::spawn_blocking(move || projects.open(&cwd)).await;
+    opened.unwrap_or_else(|error| Err(ProjectError { problem: error.to_string(), diagnostics: Vec::new() }))
+}
+
 /// A folder whose manifests and settings are valid.
 #[derive(Clone)]
 pub struct Project {
@@ -22,9 +35,8 @@ pub struct Project {
     pub models: Arc<dyn ModelSource>,
     /// Runs external agents.
     pub external_agents: Arc<dyn ExternalAgents>,
-    /// The agent and mode of new sessions. `None` if neither the user nor the settings choose one.
-    pub agent: Option<String>,
-    pub mode: Option<String>,
+    /// The mode of new sessions, from the flags or the profile. Empty if neither names one.
+    pub mode: ModeRequest,
     /// The model of new sessions; `others` lists the alternatives.
     pub model: ModelRef,
     pub others: Vec<ModelRef>,

@@ -16,6 +16,7 @@ use super::{AcpServer, Project, errors};
 use crate::agents::{Notifier as _, StatusUpdate};
 use crate::broker::Binding;
 use crate::graph::Plan;
+use crate::project::load_project;
 use crate::session::{Session, SessionError, Sessions};
 use crate::task::TaskScope;
 use crate::tool::Notice;
@@ -111,10 +112,7 @@ impl ClientConnection {
 
     /// Loads the project of a folder. Fails with the diagnostics of `skein check` if its manifests have errors.
     pub(super) async fn project(&self, cwd: &Path) -> Result<Project, acp::Error> {
-        let (projects, cwd) = (Arc::clone(&self.server.projects), cwd.to_owned());
-        let opened = tokio::task::spawn_blocking(move || projects.open(&cwd)).await;
-        let opened = opened.map_err(|error| errors::internal_error(error.to_string()))?;
-        opened.map_err(|broken| errors::project_error(&broken))
+        load_project(&self.server.projects, cwd).await.map_err(|broken| errors::project_error(&broken))
     }
 
     /// Runs `work` outside the dispatch loop. Drops it if the client has disconnected and every turn has ended, so that
@@ -133,19 +131,12 @@ impl ClientConnection {
         self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::session_not_open(&id.0))
     }
 
-    /// Adds an open session. `events` is the number of its events so far.
-    pub(super) fn add(
-        &self,
-        live: Arc<Session>,
-        project: Project,
-        notices: Vec<String>,
-        events: usize,
-    ) -> Arc<ClientSession> {
-        let id = live.id().to_owned();
-        notices.into_iter().for_each(|text| live.queue_notice(Notice::new(text)));
+    /// Adds an open session of the project. `events` is the number of its events so far.
+    pub(super) fn add(&self, session: Arc<Session>, project: &Project, events: usize) -> Arc<ClientSession> {
+        let id = session.id().to_owned();
         let open = Arc::new(ClientSession {
-            session: live,
-            project,
+            session,
+            project: project.clone(),
             messages: Arc::new(MessageIds::after(events)),
             knows_booleans: knows_booleans(&self.client()),
             seen_notices: Mutex::default(),
@@ -223,10 +214,9 @@ impl ClientSession {
     pub(super) async fn enter(&self) -> Result<Arc<Binding>, SessionError> {
         let binding = self.session.binding().await?;
         self.session.open_external_session().await?;
-        let missed = binding.missing_services().iter().filter(|absent| absent.is_expected());
-        let notes = missed.map(|absent| format!("service `{}` is unavailable: {}", absent.service, absent.reason));
         let mut noted = lock(&self.seen_notices);
-        notes.filter(|note| noted.insert(note.clone())).for_each(|note| self.session.queue_notice(Notice::new(note)));
+        let notices = binding.missing_service_notices().filter(|notice| noted.insert(notice.clone()));
+        notices.for_each(|notice| self.session.queue_notice(Notice::new(notice)));
         drop(noted);
         Ok(binding)
     }

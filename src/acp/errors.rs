@@ -3,8 +3,8 @@
 use agent_client_protocol::v1::schema as acp;
 use serde_json::json;
 
-use super::ProjectError;
 use crate::diagnostic::Diagnostic;
+use crate::project::{ModeError, ProjectError};
 use crate::session::{PromptError, SessionError};
 
 pub(super) fn invalid_params(problem: impl Into<String>) -> acp::Error {
@@ -41,6 +41,10 @@ pub(super) fn project_error(broken: &ProjectError) -> acp::Error {
     let text: String = broken.diagnostics.iter().map(Diagnostic::render_plain).collect();
     let diagnostics: Vec<_> = broken.diagnostics.iter().map(Diagnostic::to_json).collect();
     internal_error(broken.problem.clone()).data(json!({"diagnostics": diagnostics, "text": text}))
+}
+
+pub(super) fn mode(error: &ModeError) -> acp::Error {
+    invalid_params(format!("{error}; {}", error.help()))
 }
 
 pub(super) fn session(error: &SessionError) -> acp::Error {

@@ -25,12 +25,8 @@ const APPROVAL: &str = "approval";
 
 /// Parses the id of a selectable mode. Fails if there is no such mode.
 pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
-    let known = plan.selectable_modes().any(|(agent, modes)| {
-        let name = &agent.manifest.name;
-        modes.iter().any(|entry| format!("{name}/{}", entry.mode.slug) == id)
-    });
-    let unknown = || errors::invalid_params(format!("there is no mode `{id}`; `skein agents` lists them"));
-    if known { id.parse().map_err(|_| unknown()) } else { Err(unknown()) }
+    let known = id.parse().ok().filter(|mode| plan.is_selectable(mode));
+    known.ok_or_else(|| errors::invalid_params(format!("there is no mode `{id}`; `skein agents` lists them")))
 }
 
 pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {

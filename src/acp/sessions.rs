@@ -14,16 +14,13 @@ use super::updates::ClientFeatures;
 use super::{Project, errors, options};
 use crate::agents::Event;
 use crate::graph::Plan;
-use crate::ids::ModeId;
-use crate::manifest::{
-    AgentEntry, HttpTransport, ServiceEntry, SessionServiceError, StdioTransport, Transport, client_service,
-};
-use crate::session::{SessionPorts, SessionRoots, SessionSettings};
+use crate::manifest::{HttpTransport, ServiceEntry, SessionServiceError, StdioTransport, Transport, client_service};
+use crate::project::{ClientPorts, SessionLauncher};
+use crate::session::SessionRoots;
 use crate::store::{Cursor, FolderFilter, ListFilter, StoredSession};
 
 /// Sessions on one page of a list.
 const PAGE: usize = 50;
-const DEFAULT_MODE: &str = "goose/assistant";
 
 /// The checked parameters that a client gives a session.
 struct SessionParams {
@@ -46,69 +43,45 @@ impl SessionParams {
     }
 }
 
-/// The project, services and default settings of a session, derived from its parameters.
-struct SessionInputs {
-    project: Project,
-    client_services: Vec<Arc<ServiceEntry>>,
-    fallback: SessionSettings,
-    pending_notices: Vec<String>,
-}
-
-impl SessionInputs {
-    async fn of(connection: &ClientConnection, cwd: &Path, servers: &[acp::McpServer]) -> Result<Self, acp::Error> {
-        let project = connection.project(cwd).await?;
-        let plan = project.broker.plan();
-        let mode = default_mode(plan, project.agent.as_deref(), project.mode.as_deref())?;
-        let fallback = SessionSettings { mode, model: project.model.clone(), approval: connection.server.approval };
-        let mut untold = project.notes.clone();
-        let brought = client_services(servers, cwd, plan, &mut untold);
-        Ok(Self { project, client_services: brought, fallback, pending_notices: untold })
-    }
-
-    fn host(&self, connection: &ClientConnection, client: &ConnectionTo<Client>, id: &str, cwd: &Path) -> SessionPorts {
-        let session = acp::SessionId::new(id);
-        let editor = editor::abilities(&connection.client()).map(|abilities| {
-            let (client, session, tasks) = (client.clone(), session.clone(), connection.tasks.clone());
-            Arc::new(ClientEditor { client, session, abilities, tasks }) as Arc<dyn crate::tool::editor::Editor>
-        });
-        let plan = Arc::clone(self.project.broker.plan());
-        let (wire, abilities) = (connection.wire.clone(), ClientFeatures::of(&connection.client()));
-        let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&self.project.rules));
-        let asker = Arc::new(AcpAsker { client, session, wire, plan, cwd, rules, features: abilities });
-        let (broker, models) = (self.project.broker.clone(), Arc::clone(&self.project.models));
-        let outside = Arc::clone(&self.project.external_agents);
-        SessionPorts {
-            broker,
-            models,
-            external_agents: outside,
-            asker,
-            editor,
-            client_services: self.client_services.clone(),
-        }
-    }
-}
-
-fn default_mode(plan: &Plan, agent: Option<&str>, mode: Option<&str>) -> Result<ModeId, acp::Error> {
-    let id = match (agent, mode) {
-        (None, None) => DEFAULT_MODE.to_owned(),
-        (agent, Some(mode)) => format!("{}/{mode}", agent.unwrap_or("goose")),
-        (Some(agent), None) => {
-            let default = plan.agent(agent).and_then(AgentEntry::default_mode);
-            default.ok_or_else(|| errors::invalid_params(format!("there is no agent `{agent}`")))?.to_string()
-        }
-    };
-    options::mode(plan, &id)
-}
-
-/// Converts the client's MCP servers to services of the session. Leaves out servers that cannot be used and adds a
-/// notice about each to `untold`.
-fn client_services(
-    servers: &[acp::McpServer],
+/// Returns the launcher for sessions in `cwd` with the client's MCP servers.
+async fn launcher(
+    connection: &ClientConnection,
     cwd: &Path,
-    plan: &Plan,
-    untold: &mut Vec<String>,
-) -> Vec<Arc<ServiceEntry>> {
+    servers: &[acp::McpServer],
+) -> Result<SessionLauncher, acp::Error> {
+    let project = connection.project(cwd).await?;
+    let (services, notices) = client_services(servers, cwd, project.broker.plan());
+    let sessions = connection.sessions().await?.clone();
+    let launcher = SessionLauncher::new(sessions, project, connection.server.approval);
+    let mut launcher = launcher.map_err(|error| errors::mode(&error))?.with_services(services);
+    notices.into_iter().for_each(|notice| launcher.add_notice(notice));
+    Ok(launcher)
+}
+
+/// Returns the ports of the session `id`, which reach this client.
+fn ports(
+    connection: &ClientConnection,
+    client: &ConnectionTo<Client>,
+    project: &Project,
+    id: &str,
+    cwd: &Path,
+) -> ClientPorts {
+    let session = acp::SessionId::new(id);
+    let editor = editor::abilities(&connection.client()).map(|abilities| {
+        let (client, session, tasks) = (client.clone(), session.clone(), connection.tasks.clone());
+        Arc::new(ClientEditor { client, session, abilities, tasks }) as Arc<dyn crate::tool::editor::Editor>
+    });
+    let plan = Arc::clone(project.broker.plan());
+    let (wire, features) = (connection.wire.clone(), ClientFeatures::of(&connection.client()));
+    let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&project.rules));
+    ClientPorts { asker: Arc::new(AcpAsker { client, session, wire, plan, cwd, rules, features }), editor }
+}
+
+/// Converts the client's MCP servers to services of the session. Leaves out servers that cannot be used and returns a
+/// notice about each.
+fn client_services(servers: &[acp::McpServer], cwd: &Path, plan: &Plan) -> (Vec<Arc<ServiceEntry>>, Vec<String>) {
     let mut brought: Vec<Arc<ServiceEntry>> = Vec::new();
+    let mut notices = Vec::new();
     for server in servers {
         let (name, transport) = match server {
             acp::McpServer::Stdio(stdio) => (&stdio.name, Ok(stdio_transport(stdio, cwd))),
@@ -124,10 +97,10 @@ fn client_services(
         };
         match transport.and_then(|transport| client_service(name, transport, taken)) {
             Ok(entry) => brought.push(Arc::new(entry)),
-            Err(problem) => untold.push(format!("the MCP server `{name}` is left out: {problem}")),
+            Err(problem) => notices.push(format!("the MCP server `{name}` is left out: {problem}")),
         }
     }
-    brought
+    (brought, notices)
 }
 
 fn stdio_transport(server: &acp::McpServerStdio, cwd: &Path) -> Transport {
@@ -145,12 +118,11 @@ pub(super) async fn new(
     request: acp::NewSessionRequest,
 ) -> Result<Arc<ClientSession>, acp::Error> {
     let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
-    let around = SessionInputs::of(connection, &given.cwd, &given.servers).await?;
-    let place = SessionRoots { cwd: given.cwd.clone(), roots: given.roots };
-    let host = |id: &str| around.host(connection, client, id, &given.cwd);
-    let live = connection.sessions().await?.create(place, around.fallback.clone(), host).await;
-    let live = live.map_err(|error| errors::session(&error))?;
-    Ok(connection.add(live, around.project, around.pending_notices, 0))
+    let launcher = launcher(connection, &given.cwd, &given.servers).await?;
+    let roots = SessionRoots { cwd: given.cwd.clone(), roots: given.roots };
+    let ports = |id: &str| ports(connection, client, launcher.project(), id, &given.cwd);
+    let launched = launcher.create(roots, ports).await.map_err(|error| errors::session(&error))?;
+    Ok(connection.add(launched.session, launcher.project(), 0))
 }
 
 /// Opens a stored session again. Returns it with its stored events. Fails if the store has no such session, or if its
@@ -166,23 +138,17 @@ async fn reopen(
     let stored = sessions.store().find(&id.0).await.map_err(|error| errors::internal_error(error.to_string()))?;
     let cwd = stored.ok_or_else(|| errors::not_stored(&id.0))?.cwd;
     // A session stays in the folder where it started, so the manifests and the trust of that folder apply.
-    let mut around = SessionInputs::of(connection, &cwd, &given.servers).await?;
+    let mut launcher = launcher(connection, &cwd, &given.servers).await?;
     if cwd != given.cwd {
-        around.pending_notices.push(format!("the session works in {}, where it began", cwd.display()));
+        launcher.add_notice(format!("the session works in {}, where it began", cwd.display()));
     }
     // Close the session if it is open here. Not earlier: an error above must leave it open.
     connection.close(id).await;
-    let host = |stored: &StoredSession| around.host(connection, client, &stored.id, &stored.cwd);
-    let opened = sessions.open(&id.0, given.roots, around.fallback.clone(), host).await;
-    let opened = opened.map_err(|error| errors::session(&error))?;
-    let mode = opened.session.choice().mode.to_string();
-    let stored = format!("{}/{}", opened.stored.agent, opened.stored.mode);
-    if mode != stored {
-        around.pending_notices.push(format!("the mode `{stored}` is gone; the session goes on in `{mode}`"));
-    }
-    opened.session.reopen_external_session().await.map_err(|error| errors::session(&error))?;
-    let events = opened.events.len();
-    Ok((connection.add(opened.session, around.project, around.pending_notices, events), opened.events))
+    let ports = |stored: &StoredSession| ports(connection, client, launcher.project(), &stored.id, &stored.cwd);
+    let launched = launcher.reopen(&id.0, given.roots, ports).await.map_err(|error| errors::session(&error))?;
+    launcher.resume(&launched.session).await.map_err(|error| errors::session(&error))?;
+    let open = connection.add(launched.session, launcher.project(), launched.events.len());
+    Ok((open, launched.events))
 }
 
 /// Loads a stored session. Sends its whole history to the client before it returns.

@@ -27,9 +27,7 @@ use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, ServiceEntry, Transport};
 use crate::permissions::{self, Call, CommandRule, SourcedRule};
 use crate::services::{Lease, Service};
-use crate::tool::{
-    Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec,
-};
+use crate::tool::{Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec};
 
 const LISTED_TWICE: &str = "its service lists another tool of that name before it";
 
@@ -252,6 +250,11 @@ impl Binding {
     /// Returns the services that the mode names and that are unavailable.
     pub fn missing_services(&self) -> &[MissingService] {
         &self.missing_services
+    }
+
+    /// Returns a notice for each unavailable service that the user expects.
+    pub fn missing_service_notices(&self) -> impl Iterator<Item = String> {
+        self.missing_services.iter().filter(|missing| missing.is_expected()).map(ToString::to_string)
     }
 
     /// Returns the instructions of each bound service. Omits lines that mention tools this mode does not have, so that

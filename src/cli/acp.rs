@@ -22,7 +22,6 @@ use crate::agents::{ExternalAgents, TurnLimits};
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
-use crate::ids::ModelRef;
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
 use crate::permissions::SourcedRule;
@@ -54,12 +53,8 @@ pub(super) fn run(
     // Each session uses the plan of its folder; the process itself has none.
     let plan = Plan::empty();
     runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, _: &mut CommandOutput| {
-        let projects = Arc::new(WorkspaceLoader {
-            agent: args.speaker.agent.clone(),
-            mode: args.speaker.mode.clone(),
-            model: args.speaker.model(),
-            ..WorkspaceLoader::new(global, folders, started)
-        });
+        let projects =
+            Arc::new(WorkspaceLoader { flags: args.speaker.clone(), ..WorkspaceLoader::new(global, folders, started) });
         // The first session needs the manifests: read them while the client initializes.
         let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
         drop(tokio::task::spawn_blocking(move || drop(early.open(&cwd))));
@@ -80,7 +75,7 @@ pub(super) fn run(
             orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
             version: env!("CARGO_PKG_VERSION"),
             cwd: folders.cwd.clone(),
-            approval: global.approval.map(Into::into),
+            approval: global.approval,
             fork: args.unstable_fork,
         };
         let served = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt()).await;
@@ -95,9 +90,7 @@ pub(super) struct WorkspaceLoader {
     broker: Broker,
     outside: Arc<dyn ExternalAgents>,
     /// Agent, mode and model from the command line, for all sessions of this process.
-    agent: Option<String>,
-    mode: Option<String>,
-    pub(super) model: Option<ModelRef>,
+    pub(super) flags: AgentFlags,
     pub(super) rules: Vec<SourcedRule>,
     known: Mutex<HashMap<Traces, Project>>,
     /// Shared by all projects, so that Skein waits only once for a keyring that does not answer.
@@ -146,9 +139,7 @@ impl WorkspaceLoader {
             folders: folders.clone(),
             broker: started.runtime.broker().clone(),
             outside: started.runtime.external_agents(),
-            agent: None,
-            mode: None,
-            model: None,
+            flags: AgentFlags::default(),
             rules: Vec::new(),
             known: Mutex::default(),
             keys: Keys::of(folders),
@@ -157,18 +148,11 @@ impl WorkspaceLoader {
 
     fn project(&self, plan: Plan, notes: Vec<String>) -> Project {
         let settings = Settings::of(plan.manifests());
-        let (agent, mode) = if self.agent.is_some() || self.mode.is_some() {
-            (self.agent.clone(), self.mode.clone())
-        } else {
-            let name = |name: &dyn std::fmt::Display| name.to_string();
-            (settings.agent.as_ref().map(|agent| name(agent)), settings.mode.as_ref().map(|mode| name(mode)))
-        };
         let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         Project {
-            models: KnownModels::of(&settings, self.model.as_ref(), None, self.keys.clone()),
-            agent,
-            mode,
-            model: self.model.clone().or(settings.processor).unwrap_or(ModelRef::Offline),
+            models: KnownModels::of(&settings, self.flags.model().as_ref(), None, self.keys.clone()),
+            mode: self.flags.mode_request(&settings),
+            model: self.flags.model_or_default(&settings),
             others,
             broker: self.broker.with_plan(Arc::new(plan)).with_rules(self.rules.clone()),
             external_agents: Arc::clone(&self.outside),

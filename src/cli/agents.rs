@@ -7,8 +7,9 @@ use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::{Global, runtime, workspace};
 use crate::graph::Plan;
-use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
+use crate::ids::{AgentName, ModeId};
 use crate::manifest::{AgentEntry, AgentProgram, AgentRuntime, Dependency, DependencyKind, GroupEntry, ModeEntry};
+use crate::project::find_agent;
 use crate::runtime::reports;
 
 #[derive(Debug, Args)]
@@ -47,7 +48,7 @@ pub(super) fn run(
             }
         }
         Some(AgentsCommand::Show { name }) => {
-            let agent = find(&plan, name)?;
+            let agent = find_agent(&plan, name)?;
             if args.json {
                 let mut value = agent_json(&plan, agent, &running);
                 value["manifest"] = json!(agent.manifest);
@@ -71,45 +72,6 @@ impl RunningAgents {
     fn of<'a>(&'a self, agent: &'a str) -> impl Iterator<Item = &'a Value> {
         self.0.iter().filter(move |program| program["name"] == agent)
     }
-}
-
-/// Returns the agent `name`. The error suggests the nearest name.
-pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, CommandError> {
-    plan.agent(name).ok_or_else(|| {
-        let names = || plan.agents().map(|agent| agent.manifest.name.as_str());
-        let help = match nearest(name, names()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
-        };
-        CommandError::usage(format!("there is no agent `{name}`"), help)
-    })
-}
-
-/// Returns the mode `mode` of the agent, or its default mode. Fails if the agent has no such mode.
-pub(super) fn mode_of(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, CommandError> {
-    let slugs = || agent.modes.iter().map(|entry| entry.mode.slug.as_str());
-    let name = &agent.manifest.name;
-    let default = default_mode(agent);
-    let slug = mode.unwrap_or(&default);
-    if slugs().any(|known| known == slug) {
-        return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
-    }
-    let help = match nearest(slug, slugs()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("{name} has: {}", slugs().collect::<Vec<_>>().join(", ")),
-    };
-    Err(CommandError::usage(format!("the agent `{name}` has no mode `{slug}`"), help))
-}
-
-/// Fails if the mode is internal: internal modes are listed but cannot be selected by name.
-pub(super) fn check_selectable(plan: &Plan, id: &ModeId) -> Result<(), CommandError> {
-    if plan.mode(id).is_some_and(|(entry, _)| entry.mode.internal) {
-        return Err(CommandError::usage(
-            format!("`{id}` is an internal mode and cannot be asked for"),
-            "see `skein agents`",
-        ));
-    }
-    Ok(())
 }
 
 /// Explains the label `unfenced` of external agents.

@@ -29,14 +29,14 @@ use super::keyboard::{Key, Keyboard};
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_lines};
 use super::runtime::{self, CommandRuntime, StopSignals, session_failure};
 use super::session_flags::{
-    SessionDefaults, SessionFlags, SessionLauncher, SessionSelector, help, prompt_failure, report_missing_services,
-    welcome,
+    LaunchSettings, SessionDefaults, SessionFlags, SessionSelector, help, print_notices, prompt_failure, welcome,
 };
 use super::wrap::{Margin, Wrap, screen_width};
 use super::{Global, attach, trust};
 use crate::agents::{Event, Notifier, StopReason, TurnEnd, TurnLimits};
 use crate::conversation::Content;
 use crate::orchestrator::PromptOptions;
+use crate::project::LaunchedSession;
 use crate::session::{PromptError, Session};
 use crate::tool::ask::Asker;
 use input::{Input, LineInput};
@@ -66,7 +66,7 @@ pub(super) fn run(
         return Err(CommandError::usage(format!("{which} is no terminal"), "`skein run` is for scripts and pipes"));
     };
     trust::offer(folders, output)?;
-    let (opening, plan) = SessionLauncher::prepare(
+    let (opening, plan) = LaunchSettings::prepare(
         &args.talk,
         TurnLimits::default(),
         &SessionDefaults::default(),
@@ -98,15 +98,16 @@ pub(super) fn run(
             };
             let screen = Screen::new(floor, folders.cwd.clone());
             let open = async {
-                let (live, events) = opening.open(&which, Arc::clone(&asker) as Arc<dyn Asker>, started).await?;
-                report_missing_services(&live, output).await?;
+                let launched = opening.open(&which, Arc::clone(&asker) as Arc<dyn Asker>, started).await?;
+                let LaunchedSession { session: live, events } = launched;
+                print_notices(&live, output).await?;
                 if which == SessionSelector::New && opening.is_first() {
                     welcome(&live, "list, read FILE, search TEXT, run COMMAND; /help", output).await?;
                 } else {
                     let choice = live.choice();
                     screen.remark(&format!("{} · {} · /help shows the commands", choice.mode, choice.model));
                 }
-                Ok((live, events))
+                Ok::<_, CommandError>((live, events))
             };
             // Services may take long to start, so Ctrl-C ends the program here.
             let (live, events) = tokio::select! {
@@ -126,7 +127,7 @@ pub(super) fn run(
 
 /// State of an interactive session.
 struct Chat<'a> {
-    opening: &'a SessionLauncher<'a>,
+    opening: &'a LaunchSettings<'a>,
     started: &'a CommandRuntime,
     folders: &'a Folders,
     keyboard: Arc<Keyboard>,

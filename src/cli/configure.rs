@@ -14,13 +14,14 @@ use super::folders::Folders;
 use super::keys::{KeyLocation, Keys};
 use super::output::{CommandError, CommandOutput, display_line};
 use super::settings_file::{ConfigEdit, SettingsFile};
-use super::{Global, agents, workspace};
+use super::{Global, workspace};
 use crate::agents::models;
 use crate::conversation::{Content, Message};
 use crate::graph::Plan;
 use crate::ids::ModelRef;
 use crate::llm::{ModelRegistry, ModelRequest, ProviderInfo, StreamEvent};
 use crate::manifest::{Layer, Settings};
+use crate::project::ModeRequest;
 
 /// Time limit of the test request.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -127,8 +128,7 @@ pub(super) fn run(
 }
 
 fn is_offered(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<(), CommandError> {
-    let id = agents::mode_of(agents::find(plan, agent)?, mode)?;
-    agents::check_selectable(plan, &id).map(drop)
+    Ok(ModeRequest::new(Some(agent), mode).select(plan).map(drop)?)
 }
 
 fn unkept(problem: String) -> CommandError {

@@ -17,19 +17,19 @@ use super::runtime::{self, CommandRuntime};
 use super::{Global, services, workspace};
 use crate::adapter::export::{BindingServer, ToolNaming};
 use crate::broker::BindRequest;
-use crate::cli::agents as known_agents;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug};
 use crate::manifest::ApprovalLevel;
+use crate::project::ModeRequest;
 use crate::tool::ask::NoAsker;
 
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
-    /// Serve the tools of this agent
-    #[arg(long, short, required_unless_present_any = ["service", "agents", "attach"])]
+    /// Serve the tools of this agent, or of agent/mode
+    #[arg(long, short, required_unless_present_any = ["mode", "service", "agents", "attach"])]
     agent: Option<String>,
     /// Serve this mode instead of the default mode
-    #[arg(long, short, requires = "agent")]
+    #[arg(long, short)]
     mode: Option<String>,
     /// Serve one built-in service with all its tools instead
     #[arg(long, value_name = "NAME", conflicts_with_all = ["agent", "mode"])]
@@ -57,6 +57,10 @@ pub(super) struct McpArgs {
 }
 
 impl McpArgs {
+    fn mode_request(&self) -> ModeRequest {
+        ModeRequest::new(self.agent.as_deref(), self.mode.as_deref())
+    }
+
     /// Runs `--attach` in place of everything else. `None` if the flag is not set.
     pub(super) fn attach(&self) -> Option<Result<(), CommandError>> {
         self.attach.then(attach::run)
@@ -79,15 +83,13 @@ pub(super) fn run(
         }
         None => {
             let plan = workspace::plan(global, folders, output)?;
-            let agent = known_agents::find(&plan, args.agent.as_deref().unwrap_or_default())?;
-            let id = known_agents::mode_of(agent, args.mode.as_deref())?;
-            known_agents::check_selectable(&plan, &id)?;
+            let id = args.mode_request().select(&plan)?;
             let about = plan.mode(&id).map(|(mode, _)| mode.mode.description.clone()).unwrap_or_default();
             let about = format!("Skein in the mode {id}: {about} Only the tools of this mode exist here.");
             (plan, id, ToolNaming::Qualified, about)
         }
     };
-    let flag = global.approval.map(ApprovalLevel::from);
+    let flag = global.approval;
     runtime::block_on(
         plan,
         global,
@@ -108,9 +110,7 @@ pub(super) fn run(
                 client_services: Vec::new(),
             };
             let binding = broker.bind(&id, terms).await.map_err(|error| runtime::bind_failure(&error))?;
-            for absent in binding.missing_services() {
-                output.note(&format!("service `{}` is unavailable: {}", absent.service, absent.reason));
-            }
+            binding.missing_services().iter().for_each(|missing| output.note(&missing.to_string()));
             let export = BindingServer::new(Arc::new(binding), Arc::clone(&started.session), names, about);
             serve(export, std::future::pending()).await
         },

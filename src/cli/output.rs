@@ -8,6 +8,7 @@ use serde_json::Value;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::diagnostic::{Diagnostic, Severity, printable};
+use crate::project::ModeError;
 use crate::text::{escape_json, is_invisible, shapes};
 
 /// The output of a command; remembers whether a write failed.
@@ -79,6 +80,12 @@ pub(super) enum CommandError {
     NoSession { problem: String, help: String },
     /// The user or a signal interrupted the command: exit code 130.
     Interrupted,
+}
+
+impl From<ModeError> for CommandError {
+    fn from(error: ModeError) -> Self {
+        Self::usage(error.to_string(), error.help())
+    }
 }
 
 impl CommandError {

@@ -8,13 +8,14 @@ use serde_json::{Map, Value, json};
 use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::runtime::{self, CommandRuntime};
-use super::{Global, agents, workspace};
+use super::{Global, workspace};
 use crate::broker::{BindRequest, DecisionReason, GateDecision, unreadable};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::{PermissionRule, RuleEffect, Settings};
 use crate::network::{HostPattern, HostPatternError};
 use crate::permissions::{self, CommandRule, RuleOrigin, SourcedRule};
+use crate::project::ModeRequest;
 use crate::tool::ask::NoAsker;
 
 #[derive(Debug, Args)]
@@ -156,12 +157,8 @@ fn call_of(text: &str) -> Result<(&str, Map<String, Value>), CommandError> {
 }
 
 fn mode_of(args: &TestArgs, plan: &Plan) -> Result<ModeId, CommandError> {
-    let settings = Settings::of(plan.manifests());
-    let (agent, mode) = match (&args.agent, &args.mode, &settings.agent) {
-        (None, None, Some(agent)) => (agent.as_str(), settings.mode.as_ref().map(|mode| mode.as_str())),
-        (agent, mode, _) => (agent.as_deref().unwrap_or("goose"), mode.as_deref()),
-    };
-    agents::mode_of(agents::find(plan, agent)?, mode)
+    let request = ModeRequest::new(args.agent.as_deref(), args.mode.as_deref());
+    Ok(request.or_profile(&Settings::of(plan.manifests())).find(plan)?)
 }
 
 fn test(
@@ -173,7 +170,7 @@ fn test(
 ) -> Result<(), CommandError> {
     let (tool, arguments) = call_of(&args.call)?;
     let id = mode_of(args, &plan)?;
-    let approval = global.approval.map(Into::into);
+    let approval = global.approval;
     runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
         let broker = started.runtime.broker().with_rules(args.flags.rules());
         let session = Arc::clone(&started.session);

@@ -21,7 +21,7 @@ use subs::RecipeTree;
 use super::Global;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
-use super::session_flags::{SessionDefaults, SessionLauncher};
+use super::session_flags::{LaunchSettings, SessionDefaults};
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::manifest::{ExtensionKind, RecipeParameter, RecipeSettings, Requirement, Scalar};
@@ -101,7 +101,7 @@ impl RecipeInput {
     /// Checks which services of the recipe are available, and asks for consent to those it brings.
     pub(super) fn prepare(
         self,
-        opening: &mut SessionLauncher<'_>,
+        opening: &mut LaunchSettings<'_>,
         plan: &Plan,
         folders: &Folders,
         output: &mut CommandOutput,

@@ -18,7 +18,7 @@ use super::progress::{ProgressStyle, TerminalNotifier};
 use super::recipe::{PreparedRecipe, RecipeArgs, RecipeInput, RecipeOutcome, Stage};
 use super::runtime::{self, CommandRuntime};
 use super::session_flags::{
-    SessionFlags, SessionLauncher, SessionSelector, help, prompt_failure, report_missing_services, welcome,
+    LaunchSettings, SessionFlags, SessionSelector, help, print_notices, prompt_failure, welcome,
 };
 use super::{Global, attach, trust};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd, TurnLimits};
@@ -90,7 +90,7 @@ pub(super) fn run(
     let requests = requests.and_then(|requests| usize::try_from(requests).ok());
     let limits = TurnLimits { requests: requests.unwrap_or(TurnLimits::default().requests), ..TurnLimits::default() };
     let suggested = given.as_ref().map(RecipeInput::session_defaults).unwrap_or_default();
-    let (mut opening, plan) = SessionLauncher::prepare(&args.talk, limits, &suggested, global, folders, output)?;
+    let (mut opening, plan) = LaunchSettings::prepare(&args.talk, limits, &suggested, global, folders, output)?;
     let recipe = given.map(|given| given.prepare(&mut opening, &plan, folders, output)).transpose()?;
     let typed = match &recipe {
         Some(recipe) if recipe.has_prompt() && args.prompt.is_none() => Vec::new(),
@@ -116,8 +116,8 @@ pub(super) fn run(
         RunOutput::StreamJson => ProgressStyle::Events,
     };
     runtime::block_on(plan, &global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
-        let (live, _) = opening.open(&which(args), Arc::clone(&asker), started).await?;
-        report_missing_services(&live, output).await?;
+        let live = opening.open(&which(args), Arc::clone(&asker), started).await?.session;
+        print_notices(&live, output).await?;
         // Scripts get no text that they did not ask for.
         if first {
             welcome(&live, r#""list", "read FILE", "search TEXT", "run COMMAND""#, output).await?;
@@ -176,7 +176,7 @@ fn asker(floor: &Arc<ScreenLock>, folders: &Folders) -> Arc<dyn Asker> {
 
 /// Runs the turns of this command.
 struct Turns<'a> {
-    opening: &'a SessionLauncher<'a>,
+    opening: &'a LaunchSettings<'a>,
     started: &'a CommandRuntime,
     asker: Arc<dyn Asker>,
     progress: Arc<TerminalNotifier>,
@@ -187,8 +187,8 @@ struct Turns<'a> {
 impl Stage for Turns<'_> {
     fn open(&self) -> BoxFuture<'_, Result<Arc<Session>, CommandError>> {
         Box::pin(async {
-            let (live, _) = self.opening.open(&SessionSelector::New, Arc::clone(&self.asker), self.started).await?;
-            Ok(live)
+            let launched = self.opening.open(&SessionSelector::New, Arc::clone(&self.asker), self.started).await?;
+            Ok(launched.session)
         })
     }
 

@@ -10,21 +10,22 @@ use super::keys::Keys;
 use super::models::KnownModels;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::permissions::RuleFlags;
+use super::rule_store::UserConfig;
 use super::runtime::{self, CommandRuntime, LISTED, session_failure, store_failure};
 use super::settings_file::SettingsFile;
-use super::{Global, agents, top_of_mind, workspace};
-use crate::agents::{Event, TurnLimits};
-use crate::broker::Broker;
+use super::{Global, top_of_mind, workspace};
+use crate::agents::TurnLimits;
 use crate::graph::Plan;
-use crate::ids::{ModeId, ModelRef};
+use crate::ids::ModelRef;
 use crate::manifest::{ServiceEntry, Settings, goose_provider};
 use crate::orchestrator::Orchestrator;
-use crate::session::{PromptError, Session, SessionPorts, SessionRoots, SessionSettings, Sessions};
+use crate::project::{ClientPorts, ExplicitSettings, LaunchedSession, ModeRequest, Project, SessionLauncher};
+use crate::session::{PromptError, Session, SessionRoots, SessionSettings, Sessions};
 use crate::store::{self, FolderFilter, ListFilter, StoredSession};
 use crate::tool::ask::Asker;
 
 /// Flags that choose agent, mode and model.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(super) struct AgentFlags {
     /// Choose an agent; default: the profile's, or goose
     #[arg(long, short)]
@@ -36,7 +37,7 @@ pub(super) struct AgentFlags {
     ///
     /// The default is the profile's model, or else `offline`, which calls tools by name.
     #[arg(long, env = "SKEIN_MODEL")]
-    model: Option<String>,
+    pub(super) model: Option<String>,
 }
 
 impl AgentFlags {
@@ -45,8 +46,18 @@ impl AgentFlags {
         self.model.as_deref().filter(|model| !model.is_empty()).map(ModelRef::from)
     }
 
-    fn names_mode(&self) -> bool {
-        self.agent.is_some() || self.mode.is_some()
+    /// Returns the mode of new sessions: from the flags, or else from the profile.
+    pub(super) fn mode_request(&self, settings: &Settings) -> ModeRequest {
+        self.named_mode().or_profile(settings)
+    }
+
+    /// Returns the model of new sessions: from the flags, or else from the profile.
+    pub(super) fn model_or_default(&self, settings: &Settings) -> ModelRef {
+        self.model().or_else(|| settings.processor.clone()).unwrap_or(ModelRef::Offline)
+    }
+
+    fn named_mode(&self) -> ModeRequest {
+        ModeRequest::new(self.agent.as_deref(), self.mode.as_deref())
     }
 }
 
@@ -82,8 +93,8 @@ pub(super) enum SessionSelector {
     Id(String),
 }
 
-/// Opens sessions. Holds everything that is known before services run.
-pub(super) struct SessionLauncher<'a> {
+/// Agent, mode, model and store of a command's sessions, checked before services run.
+pub(super) struct LaunchSettings<'a> {
     args: &'a SessionFlags,
     folders: &'a Folders,
     pub(super) sessions: Sessions,
@@ -96,7 +107,7 @@ pub(super) struct SessionLauncher<'a> {
     pub(super) client_services: Vec<Arc<ServiceEntry>>,
 }
 
-impl<'a> SessionLauncher<'a> {
+impl<'a> LaunchSettings<'a> {
     /// Reads manifests and settings, and checks the agent, mode and model on the command line.
     pub(super) fn prepare(
         args: &'a SessionFlags,
@@ -108,22 +119,22 @@ impl<'a> SessionLauncher<'a> {
     ) -> Result<(Self, Plan), CommandError> {
         let plan = workspace::plan(global, folders, output)?;
         let mut settings = Settings::of(plan.manifests());
-        let mode = match suggested.mode.filter(|_| !args.speaker.names_mode()) {
-            Some((agent, mode)) => mode_named(&plan, agent, Some(mode))?,
-            None => select_mode(&args.speaker, &settings, &plan)?,
-        };
         if let Some((provider, model)) = suggested.model.as_ref().filter(|_| args.speaker.model().is_none()) {
-            let model = model_of(provider, model, &settings)?;
-            settings.processor = Some(model);
+            settings.processor = Some(model_of(provider, model, &settings)?);
         }
-        let models =
-            KnownModels::of(&settings, args.speaker.model().as_ref(), args.record_model.clone(), Keys::of(folders));
-        let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
-        let model = args.speaker.model().or(settings.processor).unwrap_or(ModelRef::Offline);
+        let request = match suggested.mode.filter(|_| args.speaker.named_mode().is_empty()) {
+            Some((agent, mode)) => ModeRequest::new(Some(agent), Some(mode)),
+            None => args.speaker.mode_request(&settings),
+        };
+        let mode = request.select(&plan)?;
+        let model = args.speaker.model_or_default(&settings);
+        let explicit = args.speaker.model();
+        let models = KnownModels::of(&settings, explicit.as_ref(), args.record_model.clone(), Keys::of(folders));
         models.check(&model, &plan)?;
+        let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
         let sessions = runtime::sessions(store, limits, folders);
-        let choice = SessionSettings { mode, model, approval: global.approval.map(Into::into) };
+        let choice = SessionSettings { mode, model, approval: global.approval };
         let orchestrator = Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders));
         Ok((Self { args, folders, sessions, models, orchestrator, choice, named, client_services: Vec::new() }, plan))
     }
@@ -134,23 +145,13 @@ impl<'a> SessionLauncher<'a> {
         which: &SessionSelector,
         asker: Arc<dyn Asker>,
         started: &CommandRuntime,
-    ) -> Result<(Arc<Session>, Vec<Event>), CommandError> {
-        let broker = self.broker(started);
-        let models = Arc::clone(&self.models) as Arc<_>;
-        let outside = started.runtime.external_agents();
-        let host = SessionPorts {
-            broker,
-            models,
-            external_agents: outside,
-            asker,
-            editor: None,
-            client_services: self.client_services.clone(),
-        };
+    ) -> Result<LaunchedSession, CommandError> {
+        let launcher = self.launcher(started);
+        let ports = ClientPorts { asker, editor: None };
         let id = match which {
             SessionSelector::New => {
-                let place = SessionRoots { cwd: self.folders.cwd.clone(), roots: Vec::new() };
-                let created = self.sessions.create(place, self.choice.clone(), |_| host).await;
-                return Ok((created.map_err(|error| session_failure(&error))?, Vec::new()));
+                let roots = SessionRoots { cwd: self.folders.cwd.clone(), roots: Vec::new() };
+                return launcher.create(roots, |_| ports).await.map_err(|error| session_failure(&error));
             }
             SessionSelector::Newest => self.folder_sessions(1).await?.into_iter().next().ok_or_else(none_here)?.id,
             SessionSelector::Id(prefix) => {
@@ -167,22 +168,30 @@ impl<'a> SessionLauncher<'a> {
                 format!("continue it there: cd {cwd}"),
             ));
         }
-        let opened = self.sessions.open(&id, Vec::new(), self.choice.clone(), |_| host).await;
-        let opened = opened.map_err(|error| session_failure(&error))?;
-        let entered = match self.args.speaker.names_mode() {
-            true => opened.session.set_mode(self.choice.mode.clone()).await,
-            false => opened.session.reopen_external_session().await,
-        };
-        entered.map_err(|error| session_failure(&error))?;
-        if self.args.speaker.model().is_some() {
-            opened.session.set_model(self.choice.model.clone()).await.map_err(|error| session_failure(&error))?;
-        }
-        Ok((opened.session, opened.events))
+        let launched = launcher.reopen(&id, Vec::new(), |_| ports).await.map_err(|error| session_failure(&error))?;
+        launcher.resume(&launched.session).await.map_err(|error| session_failure(&error))?;
+        Ok(launched)
     }
 
-    /// Returns the broker with the rules of this run.
-    pub(super) fn broker(&self, started: &CommandRuntime) -> Broker {
-        started.runtime.broker().with_rules(self.args.rules.rules())
+    fn launcher(&self, started: &CommandRuntime) -> SessionLauncher {
+        let project = Project {
+            broker: started.runtime.broker().with_rules(self.args.rules.rules()),
+            models: Arc::clone(&self.models) as Arc<_>,
+            external_agents: started.runtime.external_agents(),
+            mode: self.args.speaker.named_mode(),
+            model: self.choice.model.clone(),
+            others: self.named.clone(),
+            rules: Arc::new(UserConfig { folder: self.folders.config.clone() }),
+            // The command has already printed the notices about the folder.
+            notes: Vec::new(),
+        };
+        let explicit = ExplicitSettings {
+            mode: !self.args.speaker.named_mode().is_empty(),
+            model: self.args.speaker.model().is_some(),
+        };
+        SessionLauncher::in_mode(self.choice.mode.clone(), self.sessions.clone(), project, self.choice.approval)
+            .with_services(self.client_services.clone())
+            .with_explicit(explicit)
     }
 
     /// Returns the sessions of this folder, the newest first.
@@ -211,30 +220,11 @@ fn model_of(provider: &str, model: &str, settings: &Settings) -> Result<ModelRef
     Ok(ModelRef::Hosted { provider: ours.to_owned(), model: model.to_owned() })
 }
 
-/// Returns the mode from the flags, else from the profile, else goose's default mode.
-fn select_mode(args: &AgentFlags, settings: &Settings, plan: &Plan) -> Result<ModeId, CommandError> {
-    let (agent, mode) = if args.names_mode() {
-        (args.agent.as_deref(), args.mode.as_deref())
-    } else {
-        (settings.agent.as_ref().map(|agent| agent.as_str()), settings.mode.as_ref().map(|mode| mode.as_str()))
-    };
-    mode_named(plan, agent.unwrap_or("goose"), mode)
-}
-
-/// Returns a selectable mode. Fails if it does not exist or is internal.
-pub(super) fn mode_named(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<ModeId, CommandError> {
-    let agent = agents::find(plan, agent)?;
-    let id = agents::mode_of(agent, mode)?;
-    agents::check_selectable(plan, &id)?;
-    Ok(id)
-}
-
-/// Notes the services that the mode lacks.
-pub(super) async fn report_missing_services(live: &Session, output: &mut CommandOutput) -> Result<(), CommandError> {
-    let binding = live.binding().await.map_err(|error| runtime::bind_failure(&error))?;
-    for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
-        output.note(&format!("service `{}` is unavailable: {}", absent.service, absent.reason));
-    }
+/// Prints the notices about a session and its missing services.
+pub(super) async fn print_notices(session: &Session, output: &mut CommandOutput) -> Result<(), CommandError> {
+    session.take_notices().iter().for_each(|notice| output.note(&notice.text));
+    let binding = session.binding().await.map_err(|error| runtime::bind_failure(&error))?;
+    binding.missing_service_notices().for_each(|notice| output.note(&notice));
     Ok(())
 }
 

@@ -13,13 +13,14 @@ use crate::agents::Code;
 use crate::broker::{BindRequest, Binding, MissingService};
 use crate::graph::{Plan, ToolScope};
 use crate::manifest::{AgentEntry, ServiceEntry};
+use crate::project::ModeRequest;
 use crate::tool::ask::NoAsker;
 
 #[derive(Debug, Args)]
 pub(super) struct ToolsArgs {
-    /// Choose an agent
-    #[arg(long, short)]
-    agent: String,
+    /// Choose an agent, as agent or agent/mode
+    #[arg(long, short, required_unless_present = "mode")]
+    agent: Option<String>,
     /// Choose a mode; default: the agent's default mode
     #[arg(long, short)]
     mode: Option<String>,
@@ -38,8 +39,7 @@ pub(super) fn run(
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
-    let agent = agents::find(&plan, &args.agent)?;
-    let id = agents::mode_of(agent, args.mode.as_deref())?;
+    let id = ModeRequest::new(args.agent.as_deref(), args.mode.as_deref()).find(&plan)?;
     let terms = |started: &CommandRuntime| BindRequest {
         session: Arc::clone(&started.session),
         approval: None,
@@ -90,9 +90,7 @@ pub(super) fn run(
             for tool in &within {
                 print_admitted(tool, bytes, output);
             }
-            for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
-                output.note(&format!("service `{}` is unavailable: {}", absent.service, display_line(&absent.reason)));
-            }
+            binding.missing_service_notices().for_each(|notice| output.note(&display_line(&notice)));
             if scope.lists_mcp() {
                 output.line(&format!("  {QUIET}and every tool of servers that an editor brings (mcp){QUIET:#}"));
             }

@@ -64,6 +64,11 @@ impl Plan {
         })
     }
 
+    /// Returns whether the mode exists and a user may choose it.
+    pub fn is_selectable(&self, id: &ModeId) -> bool {
+        self.mode(id).is_some_and(|(entry, _)| !entry.mode.internal)
+    }
+
     pub fn service(&self, name: &str) -> Option<&ServiceEntry> {
         self.manifests.services.get(name)
     }

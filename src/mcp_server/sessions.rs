@@ -9,8 +9,8 @@ use super::folders::{RootError, WorkFolders};
 use super::tools::AskArguments;
 use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
-use crate::project::{Project, ProjectLoader};
-use crate::session::{Session, SessionPorts, SessionRoots, SessionSettings, Sessions};
+use crate::project::{ClientPorts, LaunchedSession, ProjectLoader, SessionLauncher, load_project};
+use crate::session::{Session, SessionRoots, Sessions};
 
 /// Maximum number of idle sessions that stay open and keep their consents. A call for another one opens it again from
 /// the store.
@@ -60,9 +60,7 @@ impl OpenSession {
             return Vec::new();
         };
         if let Ok(binding) = self.session.binding().await {
-            let missed = binding.missing_services().iter().filter(|absent| absent.is_expected());
-            notes
-                .extend(missed.map(|absent| format!("service `{}` is unavailable: {}", absent.service, absent.reason)));
+            notes.extend(binding.missing_service_notices());
         }
         notes
     }
@@ -117,12 +115,12 @@ impl OpenSessions {
 
     async fn create(&self, mode: &ModeId, cwd: &Path) -> Result<Arc<OpenSession>, OpenError> {
         let cwd = self.folders.resolve(cwd)?;
-        let project = self.project(&cwd, mode).await?;
-        let place = SessionRoots { cwd, roots: Vec::new() };
-        let asker = Arc::new(McpAsker::new(Arc::clone(&project.rules)));
-        let created = self.sessions.create(place, self.choice(mode, &project), |_| host(&project, &asker)).await;
-        let live = created.map_err(|error| format!("there can be no session: {error}"))?;
-        Ok(open_session(live, mode, asker, project.notes))
+        let launcher = self.launcher(&cwd, mode).await?;
+        let asker = Arc::new(McpAsker::new(Arc::clone(&launcher.project().rules)));
+        let roots = SessionRoots { cwd, roots: Vec::new() };
+        let created = launcher.create(roots, |_| ports(&asker)).await;
+        let launched = created.map_err(|error| format!("there can be no session: {error}"))?;
+        Ok(open_session(launched, mode, asker))
     }
 
     async fn reopen(&self, id: &str, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
@@ -134,35 +132,28 @@ impl OpenSessions {
         // A session that another program created may be in any folder.
         self.folders.resolve(&stored.cwd)?;
         // The manifests and the trust of the session's folder apply.
-        let project = self.project(&stored.cwd, mode).await?;
-        let asker = Arc::new(McpAsker::new(Arc::clone(&project.rules)));
-        let fallback = self.choice(mode, &project);
-        let opened = self.sessions.open(id, Vec::new(), fallback, |_| host(&project, &asker)).await;
-        let live = opened.map_err(|error| unusable(&error))?.session;
-        let talk = open_session(live, mode, asker, project.notes);
+        let launcher = self.launcher(&stored.cwd, mode).await?;
+        let asker = Arc::new(McpAsker::new(Arc::clone(&launcher.project().rules)));
+        let opened = launcher.reopen(id, Vec::new(), |_| ports(&asker)).await;
+        let talk = open_session(opened.map_err(|error| unusable(&error))?, mode, asker);
         talk.reopened.store(true, Ordering::Relaxed);
         Ok(talk)
     }
 
-    /// Loads the project of a folder. Fails if it has errors or does not have the mode.
-    async fn project(&self, cwd: &Path, mode: &ModeId) -> Result<Project, String> {
-        let (projects, folder) = (Arc::clone(&self.projects), cwd.to_owned());
-        let opened = tokio::task::spawn_blocking(move || projects.open(&folder)).await;
-        let project = opened.map_err(|error| error.to_string())?.map_err(|broken| broken.problem)?;
-        let has = project.broker.plan().selectable_modes().any(|(agent, modes)| {
-            agent.manifest.name == mode.agent && modes.iter().any(|entry| entry.mode.slug == mode.mode)
-        });
-        if has { Ok(project) } else { Err(format!("there is no mode `{mode}` in {}", cwd.display())) }
-    }
-
-    fn choice(&self, mode: &ModeId, project: &Project) -> SessionSettings {
-        SessionSettings { mode: mode.clone(), model: project.model.clone(), approval: self.approval }
+    /// Returns the launcher for sessions in `cwd`. Fails if its project has errors or does not have the mode.
+    async fn launcher(&self, cwd: &Path, mode: &ModeId) -> Result<SessionLauncher, String> {
+        let project = load_project(&self.projects, cwd).await.map_err(|broken| broken.problem)?;
+        if !project.broker.plan().is_selectable(mode) {
+            return Err(format!("there is no mode `{mode}` in {}", cwd.display()));
+        }
+        Ok(SessionLauncher::in_mode(mode.clone(), self.sessions.clone(), project, self.approval))
     }
 }
 
-fn open_session(live: Arc<Session>, mode: &ModeId, asker: Arc<McpAsker>, notes: Vec<String>) -> Arc<OpenSession> {
+fn open_session(launched: LaunchedSession, mode: &ModeId, asker: Arc<McpAsker>) -> Arc<OpenSession> {
+    let notes = launched.session.take_notices().into_iter().map(|notice| notice.text).collect();
     Arc::new(OpenSession {
-        session: live,
+        session: launched.session,
         mode: mode.clone(),
         asker,
         reopened: AtomicBool::new(false),
@@ -170,11 +161,8 @@ fn open_session(live: Arc<Session>, mode: &ModeId, asker: Arc<McpAsker>, notes: 
     })
 }
 
-fn host(project: &Project, asker: &Arc<McpAsker>) -> SessionPorts {
-    let asker = Arc::clone(asker) as Arc<_>;
-    let (broker, models) = (project.broker.clone(), Arc::clone(&project.models));
-    let outside = Arc::clone(&project.external_agents);
-    SessionPorts { broker, models, external_agents: outside, asker, editor: None, client_services: Vec::new() }
+fn ports(asker: &Arc<McpAsker>) -> ClientPorts {
+    ClientPorts { asker: Arc::clone(asker) as Arc<_>, editor: None }
 }
 
 /// Returns an open session if it fits the tool and its arguments. Otherwise returns it with the error.

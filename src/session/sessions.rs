@@ -220,9 +220,8 @@ impl std::fmt::Debug for ReopenedSession {
 fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker) -> SessionSettings {
     let mode = format!("{}/{}", stored.agent, stored.mode).parse::<ModeId>().ok();
     let plan = broker.plan();
-    let offered = |mode: &ModeId| plan.mode(mode).is_some_and(|(entry, _)| !entry.mode.internal);
     SessionSettings {
-        mode: mode.filter(offered).unwrap_or(fallback.mode),
+        mode: mode.filter(|mode| plan.is_selectable(mode)).unwrap_or(fallback.mode),
         model: ModelRef::from(stored.model.as_str()),
         // The level of this launch overrides the stored one.
         approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(ApprovalLevel::from_name)),

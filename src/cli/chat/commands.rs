@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::super::output::{BOLD, CommandError, QUIET, cut, display_line, verbatim};
 use super::super::runtime::{bind_failure, session_failure};
-use super::super::session_flags::{SessionSelector, mode_named};
+use super::super::session_flags::SessionSelector;
 use super::super::wrap::{Margin, Wrap, screen_width as width};
 use super::super::{services, session_flags};
 use super::Chat;
@@ -16,6 +16,7 @@ use super::input::CompletionWords;
 use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::ids::{ModelRef, nearest};
+use crate::project::ModeRequest;
 use crate::session::PromptError;
 use crate::session::slash::{self, ServicePrompt, SlashCommandError};
 use crate::tool::ask::Asker;
@@ -131,19 +132,17 @@ impl Chat<'_> {
         let plan = self.started.runtime.broker().plan();
         let now = self.live.choice().mode;
         let mode = match wanted.split_once('/') {
-            Some((agent, mode)) => mode_named(plan, agent, Some(mode))?,
+            Some((agent, mode)) => ModeRequest::new(Some(agent), Some(mode)).select(plan)?,
             // A name alone is a mode of the current agent, or else an agent.
-            None => match mode_named(plan, now.agent.as_str(), Some(wanted)) {
-                Err(_) if plan.agent(wanted).is_some() => mode_named(plan, wanted, None)?,
+            None => match ModeRequest::new(Some(now.agent.as_str()), Some(wanted)).select(plan) {
+                Err(_) if plan.agent(wanted).is_some() => ModeRequest::new(Some(wanted), None).select(plan)?,
                 found => found.map_err(|_| self.no_mode(wanted))?,
             },
         };
         self.live.set_mode(mode.clone()).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{mode} continues this session"));
         let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
-        for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
-            self.screen.remark(&format!("service `{}` is unavailable: {}", absent.service, absent.reason));
-        }
+        binding.missing_service_notices().for_each(|notice| self.screen.remark(&notice));
         Ok(())
     }
 
@@ -230,7 +229,7 @@ impl Chat<'_> {
     async fn begin_anew(&mut self) -> Result<(), CommandError> {
         let choice = self.live.choice();
         let asker = Arc::clone(&self.asker) as Arc<dyn Asker>;
-        let (live, _) = self.opening.open(&SessionSelector::New, asker, self.started).await?;
+        let live = self.opening.open(&SessionSelector::New, asker, self.started).await?.session;
         live.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
         live.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
         let before = std::mem::replace(&mut self.live, live);

@@ -1,7 +1,7 @@
 //! Resumes a stored session: lets the user choose one, and shows its last turns.
 
 use super::super::output::{BOLD, CommandError, CommandOutput, QUIET, cut, display_line};
-use super::super::session_flags::{SessionLauncher, SessionSelector};
+use super::super::session_flags::{LaunchSettings, SessionSelector};
 use super::super::wrap::screen_width as width;
 use super::input::{CompletionWords, Input, LineInput, editor_failure};
 use super::screen::Screen;
@@ -16,7 +16,7 @@ const RECALLED: usize = 3;
 
 /// Asks which session of this folder to resume. `None` if the user leaves.
 pub(super) async fn pick(
-    opening: &SessionLauncher<'_>,
+    opening: &LaunchSettings<'_>,
     input: &Input,
     output: &mut CommandOutput,
 ) -> Result<Option<SessionSelector>, CommandError> {

@@ -10,11 +10,12 @@ use crate::cli::environment::variable;
 use crate::cli::folders::Folders;
 use crate::cli::output::{CommandError, CommandOutput};
 use crate::cli::runtime::{self, CommandRuntime, store_failure};
-use crate::cli::{Global, agents, top_of_mind, workspace};
+use crate::cli::{Global, top_of_mind, workspace};
 use crate::graph::Plan;
-use crate::ids::{ModeId, ModelRef};
+use crate::ids::ModeId;
 use crate::mcp_server::{AgentMcpServer, McpServerConfig};
 use crate::orchestrator::Orchestrator;
+use crate::project::find_agent;
 use crate::store;
 
 pub(super) fn run(
@@ -26,9 +27,10 @@ pub(super) fn run(
     let plan = workspace::plan(global, folders, output)?;
     check_selection(args, &plan)?;
     let roots = args.root.iter().map(|root| existing(root)).collect::<Result<Vec<_>, _>>()?;
+    let request = args.mode_request();
     let offers = |mode: &ModeId| {
-        args.agent.as_deref().is_none_or(|agent| agent == mode.agent.as_str())
-            && args.mode.as_deref().is_none_or(|slug| slug == mode.mode.as_str())
+        request.agent().is_none_or(|agent| agent == mode.agent.as_str())
+            && request.mode().is_none_or(|slug| slug == mode.mode.as_str())
     };
     let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
     // Each session uses the plan of its folder; the process itself has none.
@@ -39,7 +41,7 @@ pub(super) fn run(
         output,
         async |started: &CommandRuntime, _: &mut CommandOutput| {
             let mut projects = WorkspaceLoader::new(global, folders, started);
-            projects.model = args.model.clone().or_else(|| variable("SKEIN_MODEL")).map(ModelRef::from);
+            projects.flags.model = args.model.clone().or_else(|| variable("SKEIN_MODEL"));
             projects.rules = args.rules.rules();
             let front = McpServerConfig {
                 sessions: runtime::sessions(store, TurnLimits::default(), folders),
@@ -47,7 +49,7 @@ pub(super) fn run(
                 orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
                 cwd: folders.cwd.clone(),
                 roots,
-                approval: global.approval.map(Into::into),
+                approval: global.approval,
             };
             let served = AgentMcpServer::new(front, &plan, offers);
             let interrupt = started.interrupt();
@@ -71,11 +73,12 @@ fn existing(root: &Path) -> Result<PathBuf, CommandError> {
 
 /// Fails if the agent or mode on the command line does not exist or cannot be selected.
 fn check_selection(args: &McpArgs, plan: &Plan) -> Result<(), CommandError> {
-    let Some(name) = &args.agent else { return Ok(()) };
-    let agent = agents::find(plan, name)?;
-    if let Some(mode) = &args.mode {
-        agents::check_selectable(plan, &agents::mode_of(agent, Some(mode))?)?;
+    let request = args.mode_request();
+    if request.mode().is_some() {
+        return Ok(request.select(plan).map(drop)?);
     }
+    let Some(name) = request.agent() else { return Ok(()) };
+    let agent = find_agent(plan, name)?;
     if !plan.selectable_modes().any(|(offered, _)| offered.manifest.name == agent.manifest.name) {
         let problem = format!("the agent `{name}` has no mode that this skein can run");
         return Err(CommandError::usage(problem, "choose another agent"));

@@ -200,7 +200,7 @@ impl FilledRecipe {
 fn is_whole(binding: &Binding, needed: &[ServiceName]) -> Result<(), CommandError> {
     match binding.missing_services().iter().find(|absent| needed.contains(&absent.service)) {
         Some(absent) => {
-            let problem = format!("the recipe's service `{}` is unavailable: {}", absent.service, absent.reason);
+            let problem = format!("the recipe's {absent}");
             Err(CommandError::work(problem, "correct the extension, or what it needs on this machine"))
         }
         None => Ok(()),
