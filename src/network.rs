@@ -1,13 +1,15 @@
-//! Hosts and addresses: their patterns and kinds, the known package registries, and the port to the network.
+//! Hosts and addresses: their patterns and kinds, the known package registries, the port to the network, and HTTP clients.
 
 mod address;
 mod dial;
 mod host;
+mod http_client;
 mod registries;
 
 pub use address::{AddressKind, address_kind};
 pub use dial::{Network, SystemNetwork};
 pub use host::{HostPattern, HostPatternError, RemoteHost, UnstatedPort};
+pub use http_client::{client_builder, tls_provider};
 pub use registries::REGISTRIES;
 
 #[cfg(test)]

@@ -117,7 +117,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let error = reqwest::Client::new().get(format!("http://{address}/v1?key=hidden")).send().await.unwrap_err();
+        let client = crate::network::client_builder().build().unwrap();
+        let error = client.get(format!("http://{address}/v1?key=hidden")).send().await.unwrap_err();
         let told = unreachable_reason(&error).unwrap();
         assert!(told.starts_with(&format!("it cannot be reached at http://{address}: Connection refused")), "{told}");
     }

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse, Usage};
 use crate::ids::ModelRef;
+use crate::network;
 
 /// Maximum length of a tool name that every provider accepts.
 const MAX_NAME: usize = 64;
@@ -166,7 +167,7 @@ impl HttpProvider {
             endpoint: Endpoint::from_owned(address(known, base)),
             auth: AuthData::Key(key.clone().unwrap_or_else(|| "none".to_owned())),
         };
-        let http = reqwest::Client::builder()
+        let http = network::client_builder()
             .connect_timeout(Duration::from_secs(20))
             // Only the provider that the user named may receive the key and the conversation, so redirects are not
             // followed.

@@ -4,15 +4,17 @@
 //! Invariant: nothing is written here, and no value that may be a secret is in the result.
 
 mod goose;
-mod jsonc;
 mod registry;
 mod secrets;
 mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jsonc_parser::ParseOptions;
+use jsonc_parser::errors::{ParseError, ParseErrorKind};
 use serde_json::Value;
 
+use super::json::Strict;
 use super::mcp_servers::{ServerFieldError, ServiceNameError};
 use super::model::ServiceManifest;
 use super::yaml::{self, SourceFile};
@@ -86,6 +88,10 @@ enum SkipReason {
 pub enum ForeignFileError {
     #[error("{}{}", .0.problem, .0.at.span.as_ref().map(|span| format!(" in line {}", span.line)).unwrap_or_default())]
     Syntax(Box<Diagnostic>),
+    #[error("not valid JSON: {} in line {}", .0.kind(), .0.line_display())]
+    JsonSyntax(#[source] ParseError),
+    #[error("not valid JSON: {0}")]
+    DuplicateKey(String),
     #[error("it has none of `mcpServers`, `context_servers`, `servers` or goose's `extensions`")]
     UnknownFormat,
 }
@@ -93,10 +99,11 @@ pub enum ForeignFileError {
 /// Imports a file, which it recognises by its content. Fails if the format is unknown or the file is invalid.
 pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, ForeignFileError> {
     let text = text.trim_start_matches('\u{feff}');
-    let plain = jsonc::without_comments(text);
-    let is_json = plain.trim_start().starts_with('{');
-    let source = if is_json { SourceFile::new("import.json", plain) } else { SourceFile::new(file, text) };
-    let value = yaml::parse(&source).map_err(ForeignFileError::Syntax)?;
+    let is_json = ["{", "//", "/*"].iter().any(|start| text.trim_start().starts_with(start));
+    let value = match is_json {
+        true => parse_jsonc(text)?,
+        false => yaml::parse(&SourceFile::new(file, text)).map_err(ForeignFileError::Syntax)?,
+    };
     let mut secrets = ImportedSecrets::default();
     let mut moved = ImportedConfig::default();
     let mapping = |key: &str| value.get(key).and_then(Value::as_object);
@@ -132,6 +139,28 @@ fn skip_project_servers(value: &Value, moved: &mut ImportedConfig) {
             moved.skip(name, reason);
         }
     }
+}
+
+/// Parses JSON as editors write it: with comments and trailing commas, but nothing else that is not JSON.
+fn parse_jsonc(text: &str) -> Result<Value, ForeignFileError> {
+    let options = ParseOptions {
+        allow_comments: true,
+        allow_trailing_commas: true,
+        allow_loose_object_property_names: false,
+        allow_missing_commas: false,
+        allow_single_quoted_strings: false,
+        allow_hexadecimal_numbers: false,
+        allow_unary_plus_numbers: false,
+        allow_bare_decimal_point_numbers: false,
+        allow_non_finite_numbers: false,
+        allow_extended_string_escapes: false,
+    };
+    let parsed = jsonc_parser::parse_to_serde_value::<Strict>(text, &options);
+    parsed.map(|strict| strict.0).map_err(|error| match error.kind() {
+        // The crate has no position for an error of the type that it fills.
+        ParseErrorKind::Custom(message) => ForeignFileError::DuplicateKey(message.clone()),
+        _ => ForeignFileError::JsonSyntax(error),
+    })
 }
 
 /// Formats a service manifest as a file. Text is written as JSON strings, which are always valid YAML.

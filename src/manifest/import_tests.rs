@@ -153,6 +153,24 @@ fn a_secret_is_found_in_whatever_way_it_is_written() {
 }
 
 #[test]
+fn json_may_have_comments_and_trailing_commas_and_nothing_else() {
+    let text = "// settings\n{ /* two\n lines */ \"mcpServers\": {\"x\": {\"command\": \"http://x/* no */\", \"args\": [\"a\", ], }, }, // end\n}";
+    let moved = read_foreign("settings.json", text).expect("read");
+    assert_eq!(stdio(&moved, "x").command, "http://x/* no */");
+    assert_eq!(stdio(&moved, "x").args, ["a"]);
+    for (text, expected) in [
+        ("{\n\"mcpServers\": {,}}", "in line 2"),
+        ("{\"mcpServers\": {} /* open", "Unterminated"),
+        ("{mcpServers: {}}", "in line 1"),
+        ("{\"mcpServers\": 0x1}", "in line 1"),
+        ("{\"mcpServers\": {}, \"mcpServers\": {}}", "\"mcpServers\""),
+    ] {
+        let error = read_foreign("x.json", text).expect_err("refused");
+        assert!(error.to_string().contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
 fn a_file_that_is_none_of_these_is_refused_with_the_reason() {
     for (text, expected) in [("{\"a\": 1}", "none of"), ("a: [", "line"), ("", "empty"), ("- a\n", "none of")] {
         let error = read_foreign("x.yaml", text).expect_err("refused");

@@ -18,6 +18,7 @@ use sse_stream::Sse;
 use super::environment::{Environment, MissingVariableError};
 use super::replies::{error_for, requests_of};
 use crate::manifest::HttpTransport;
+use crate::network;
 
 /// Maximum number of redirects for one request.
 const MAX_REDIRECTS: usize = 10;
@@ -55,7 +56,7 @@ pub(super) fn start(
         // With reinit, rmcp resends a call that was answered with 404. Only the server claims that it did not run
         // the call.
         .reinit_on_expired_session(false);
-    let client = reqwest::Client::builder()
+    let client = network::client_builder()
         // As in rmcp's client: a reused connection can stall for 40 ms.
         .pool_max_idle_per_host(0)
         .redirect(same_origin())

@@ -17,6 +17,7 @@ use skein::adapter::attach::{Attachments, SocketOffer};
 use skein::adapter::export::{BindingServer, BindingSource, ToolNaming};
 use skein::broker::{BindRequest, Binding};
 use skein::manifest::ApprovalLevel;
+use skein::network;
 use skein::task::TaskScope;
 use skein::tool::ask::NoAsker;
 
@@ -248,7 +249,8 @@ fn hello() -> String {
 
 /// The status of an `initialize` with these headers.
 async fn status(url: &str, headers: &[(&'static str, &str)]) -> u16 {
-    let mut request = reqwest::Client::new().post(url).body(hello());
+    let client = network::client_builder().build().expect("a client");
+    let mut request = client.post(url).body(hello());
     request = request.header("content-type", "application/json");
     request = request.header("accept", "application/json, text/event-stream");
     for (name, value) in headers {
@@ -289,7 +291,8 @@ async fn over_http_every_request_shows_the_token() {
     let url = offer.url.clone();
     drop(offer);
     client.call_tool(call("echo__add", json!({"a": 1, "b": 2}))).await.expect_err("withdrawn");
-    let gone = reqwest::Client::new().post(url).bearer_auth("x").body(hello()).send().await;
+    let http = network::client_builder().build().expect("a client");
+    let gone = http.post(url).bearer_auth("x").body(hello()).send().await;
     assert!(gone.expect_err("nobody is there").is_connect());
     drop(client);
     offering.stop().await;

@@ -17,12 +17,12 @@ use hyper_util::rt::TokioIo;
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, crypto, pki_types::ServerName};
+use tokio_rustls::rustls::{ClientConfig, pki_types::ServerName};
 use url::{Host, Url};
 
 use super::super::answer::ToolRefusal;
 use super::address::{AllowedHosts, Target, display_url};
-use crate::network::Network;
+use crate::network::{Network, tls_provider};
 
 const MAX_REDIRECTS: usize = 5;
 /// Maximum size of a body, compressed and decompressed.
@@ -157,7 +157,7 @@ impl HttpClient {
 
     fn tls(&self) -> Result<Arc<ClientConfig>, String> {
         let make = || -> Result<Arc<ClientConfig>, tokio_rustls::rustls::Error> {
-            let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+            let provider = Arc::new(tls_provider());
             let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
             Ok(Arc::new(builder.with_platform_verifier()?.with_no_client_auth()))
         };
