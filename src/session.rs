@@ -13,6 +13,7 @@ mod notices;
 mod sessions;
 mod setup;
 pub mod slash;
+mod title;
 mod turn;
 mod undo;
 
@@ -29,16 +30,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agents::{AbandonedThreads, Event, Exchange, History, Notifier};
 use crate::broker::{BindError, Binding, Broker};
-use crate::conversation::{Message, Role, Usage};
+use crate::conversation::{Content, Message, Role, Usage};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, PromptFileError, ServiceEntry};
 use crate::store::{SessionChange, StoreError, StoredSession, UsageTotals};
-use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts, is_hidden};
+use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts};
 use notices::SessionNotices;
 use recorder::{SessionRecorder, row};
 use setup::SessionSetup;
+use title::title_of;
 use undo::last_exchange;
 
 /// An open session.
@@ -350,7 +352,7 @@ impl Session {
     }
 
     /// Names the session after its first prompt. Returns the title if it is new.
-    fn name_after(&self, prompt: &str) -> Option<String> {
+    fn name_after(&self, prompt: &[Content]) -> Option<String> {
         let mut title = lock(&self.title);
         if title.is_some() {
             return None;
@@ -464,17 +466,4 @@ impl std::fmt::Debug for Session {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the beginning of the first line that is not empty.
-fn title_of(prompt: &str) -> Option<String> {
-    const MAX: usize = 60;
-    let line = prompt.lines().map(str::trim).find(|line| !line.is_empty())?;
-    let line: String = line.chars().filter(|c| !c.is_control() && !is_hidden(*c)).collect();
-    if line.chars().count() <= MAX {
-        return Some(line);
-    }
-    let cut: String = line.chars().take(MAX).collect();
-    let end = cut.rfind(' ').filter(|end| *end > MAX / 2).unwrap_or(cut.len());
-    Some(format!("{}…", cut[..end].trim_end()))
 }

@@ -103,6 +103,11 @@ pub fn code_block(language: &str, text: &str) -> String {
     format!("{fence}{language}\n{text}\n{fence}")
 }
 
+/// Puts the output of a program or a file into a Markdown code block without a language.
+pub fn fence(text: &str) -> String {
+    code_block("", text.strip_suffix('\n').unwrap_or(text))
+}
+
 /// Puts a text into a Markdown code span. The fence is longer than every run of backticks inside.
 pub fn code_span(text: &str) -> String {
     if !text.contains('`') {
@@ -197,6 +202,7 @@ mod tests {
         for (text, fence) in [("ls", "```"), ("a ``` b", "````"), ("````\nrm -rf x\n`````", "``````")] {
             assert_eq!(code_block("sh", text), format!("{fence}sh\n{text}\n{fence}"));
         }
+        assert_eq!(fence("# a\n"), "```\n# a\n```");
         assert_eq!((code_span("a"), code_span("a``b")), ("`a`".to_owned(), "``` a``b ```".to_owned()));
     }
 }

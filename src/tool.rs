@@ -18,7 +18,7 @@ mod target;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use notice::{LogNotices, Notice, NoticeSink};
-pub use preview::{Preview, preview, subject};
+pub use preview::{FileChange, command, subject};
 pub use session::{SessionContext, SessionContextPorts, SessionStates};
 pub use target::{FileTarget, path_line};
 pub use text::{is_hidden, strip_invisible, strip_to_line, truncate};

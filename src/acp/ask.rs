@@ -17,14 +17,16 @@ use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::random_id;
-use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
+use crate::tool::ask::{Asker, ConsentSubject, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
 
-const ALLOW: &str = "allow";
-const ALLOW_ALWAYS: &str = "allow-always";
-const ALLOW_IN_PROJECT: &str = "allow-in-project";
-const REFUSE: &str = "reject";
-const REFUSE_ALWAYS: &str = "reject-always";
+// The ids equal the kinds, because some clients look an option up by the name of its kind.
+const ALLOW: &str = "allow_once";
+const ALLOW_ALWAYS: &str = "allow_always";
+const REFUSE: &str = "reject_once";
+const REFUSE_ALWAYS: &str = "reject_always";
+/// Also saves a rule. Offered only to clients that show every option by its name.
+const ALLOW_IN_PROJECT: &str = "allow_in_project";
 
 /// An asker that sends `session/request_permission`.
 pub(super) struct AcpAsker {
@@ -151,13 +153,14 @@ impl AcpAsker {
         };
         let by = question.by.filter(|_| session == self.session);
         let id = call.unwrap_or_else(|| random_id("call").into());
+        let (target, change) = (question.target.as_ref(), question.change.as_ref());
+        let mut preview = calls::preview(&question.tool, &question.arguments, change, &self.plan);
         let arguments = Value::Object(question.arguments);
-        let target = question.target.as_ref();
-        let mut preview = calls::preview(&question.tool, &arguments, target);
         if let Some(protected) = &question.protected {
             preview.insert(0, calls::text(&format!("{}.", printable(&protected.to_string()))));
         }
-        let locations = target.map(|target| vec![acp::ToolCallLocation::new(target.path.clone())]);
+        let line = change.map(|change| change.line);
+        let locations = target.map(|target| vec![acp::ToolCallLocation::new(target.path.clone()).line(line)]);
         let call = ToolUse { id: id.to_string(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
         let said = calls::claims_with_title(&call.name, question.title, &self.plan);
@@ -173,22 +176,26 @@ impl AcpAsker {
             .content((!preview.is_empty()).then_some(preview))
             .locations(locations)
             .raw_input(call.arguments);
-        let always = &question.always;
-        let mut options = vec![
-            (ALLOW, "Allow".to_owned(), acp::PermissionOptionKind::AllowOnce),
-            (ALLOW_ALWAYS, format!("Allow {always} in this session"), acp::PermissionOptionKind::AllowAlways),
-            (REFUSE, "Reject".to_owned(), acp::PermissionOptionKind::RejectOnce),
-            (REFUSE_ALWAYS, format!("Reject {always} in this session"), acp::PermissionOptionKind::RejectAlways),
-        ];
-        if question.protected.is_some() {
-            // A protected path can be allowed only for one call.
-            options.remove(1);
-        } else if question.rule.is_some() {
-            let name = format!("Allow {always} in this project");
-            options.insert(2, (ALLOW_IN_PROJECT, name, acp::PermissionOptionKind::AllowAlways));
-        }
-        let options = options.into_iter().map(|(id, name, kind)| acp::PermissionOption::new(id, name, kind));
+        let options = self.options(&question.always, question.protected.is_some(), question.rule.is_some());
         let update = acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields);
-        acp::RequestPermissionRequest::new(session, update, options.collect())
+        acp::RequestPermissionRequest::new(session, update, options)
+    }
+
+    /// Returns one option per kind. A protected path can be allowed only for one call. The option that saves a rule
+    /// comes after the others: a client that picks by kind must find the option for the session first.
+    fn options(&self, always: &ConsentSubject, protected: bool, has_rule: bool) -> Vec<acp::PermissionOption> {
+        let mut options = vec![acp::PermissionOption::new(ALLOW, "Allow", acp::PermissionOptionKind::AllowOnce)];
+        if !protected {
+            let name = format!("Allow {always} in this session");
+            options.push(acp::PermissionOption::new(ALLOW_ALWAYS, name, acp::PermissionOptionKind::AllowAlways));
+        }
+        let name = format!("Reject {always} in this session");
+        options.push(acp::PermissionOption::new(REFUSE, "Reject", acp::PermissionOptionKind::RejectOnce));
+        options.push(acp::PermissionOption::new(REFUSE_ALWAYS, name, acp::PermissionOptionKind::RejectAlways));
+        if has_rule && !protected && self.features.option_names {
+            let name = format!("Allow {always} in this project from now on (saves a rule)");
+            options.push(acp::PermissionOption::new(ALLOW_IN_PROJECT, name, acp::PermissionOptionKind::AllowAlways));
+        }
+        options
     }
 }

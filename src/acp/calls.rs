@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use agent_client_protocol::v1::schema as acp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{content, tool_output};
 use crate::agents::{self, ROUTE};
@@ -13,8 +13,10 @@ use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::{ServiceName, ToolName};
 use crate::manifest::Transport;
-use crate::text::code_block;
-use crate::tool::{self, Activity, CallProgress, FileTarget, Preview, StepPriority, StepStatus, TodoStep, ToolOutcome};
+use crate::text::{code_block, escape_json, fence};
+use crate::tool::{
+    self, Activity, CallProgress, FileChange, FileTarget, StepPriority, StepStatus, TodoStep, ToolOutcome,
+};
 
 /// Bytes of a running command's output that are shown; older output is dropped.
 const MAX_LIVE: usize = 8 << 10;
@@ -188,9 +190,9 @@ impl CallDisplay {
             Some(outcome) if self.kept.is_empty() || outcome.is_error || self.foreign => {
                 let annotations = |at: usize| outcome.annotations.get(&at);
                 let pieces = outcome.content.iter().enumerate();
-                content.extend(pieces.map(|(at, piece)| content::with_annotations(piece, annotations(at)).into()));
+                content.extend(pieces.map(|(at, piece)| content::tool_output(piece, annotations(at)).into()));
             }
-            None if !self.live.is_empty() => content.push(text(&self.live)),
+            None if !self.live.is_empty() => content.push(text(&fence(&self.live))),
             Some(_) | None => {}
         }
         content.extend(self.app.clone());
@@ -198,19 +200,31 @@ impl CallDisplay {
     }
 }
 
-/// Returns a preview for a permission request, as far as the arguments show it: the whole command or the diff of an
-/// edit.
-pub(super) fn preview(tool: &str, arguments: &Value, target: Option<&FileTarget>) -> Vec<acp::ToolCallContent> {
-    let shown = |preview: Preview| match preview {
-        Preview::Command(command) => {
-            let lines = command.lines().map(printable).collect::<Vec<_>>().join("\n");
-            text(&code_block("sh", &lines))
-        }
-        Preview::Change { path, before, after } => {
-            acp::ToolCallContent::Diff(acp::Diff::new(path, after).old_text(before))
-        }
-    };
-    tool::preview(tool, arguments, target).into_iter().map(shown).collect()
+/// Returns the content of a permission request: the whole command, one diff of the whole file, or the arguments.
+pub(super) fn preview(
+    tool: &str,
+    arguments: &Map<String, Value>,
+    change: Option<&FileChange>,
+    plan: &Plan,
+) -> Vec<acp::ToolCallContent> {
+    if let Some(FileChange { path, before, after, .. }) = change {
+        let diff = acp::Diff::new(path.clone(), after.clone()).old_text(before.clone());
+        return vec![acp::ToolCallContent::Diff(diff)];
+    }
+    let mut shown = Vec::new();
+    let mut rest = arguments.clone();
+    // Only a built-in tool is known to run its argument `command` as it is.
+    if let Some(command) = tool::command(arguments).filter(|_| !is_foreign(tool, plan)) {
+        let lines = command.lines().map(printable).collect::<Vec<_>>().join("\n");
+        shown.push(text(&code_block("sh", &lines)));
+        rest.remove("command");
+    }
+    if !rest.is_empty() {
+        // Clients need not show the raw input, and the title shows one argument at most.
+        let json = format!("{:#}", Value::Object(rest));
+        shown.push(text(&code_block("json", &escape_json(&json))));
+    }
+    shown
 }
 
 pub(super) fn plan_update(steps: &[TodoStep]) -> acp::SessionUpdate {

@@ -25,7 +25,7 @@ use crate::tool::Notice;
 pub(super) struct ClientConnection {
     pub(super) server: AcpServer,
     pub(super) wire: ClientWriter,
-    client: OnceLock<acp::ClientCapabilities>,
+    client: OnceLock<(acp::ClientCapabilities, ClientFeatures)>,
     sessions: tokio::sync::OnceCell<Sessions>,
     open: Mutex<HashMap<String, Arc<ClientSession>>>,
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -89,13 +89,18 @@ impl ClientConnection {
         })
     }
 
-    /// Stores the client's capabilities. Only the first call has an effect.
-    pub(super) fn set_client(&self, client: acp::ClientCapabilities) {
-        drop(self.client.set(client));
+    /// Stores the client's capabilities and name. Only the first call has an effect.
+    pub(super) fn set_client(&self, client: acp::ClientCapabilities, info: Option<&acp::Implementation>) {
+        let features = ClientFeatures::of(&client, info);
+        drop(self.client.set((client, features)));
     }
 
     pub(super) fn client(&self) -> acp::ClientCapabilities {
-        self.client.get().cloned().unwrap_or_default()
+        self.client.get().map(|(client, _)| client.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn features(&self) -> ClientFeatures {
+        self.client.get().map(|(_, features)| *features).unwrap_or_default()
     }
 
     /// Returns the session store, which the first call opens. `initialize` does not need it and works even if it cannot
@@ -163,7 +168,7 @@ impl ClientConnection {
             self.wire.clone(),
             &open.session,
             Arc::clone(open.plan()),
-            ClientFeatures::of(&self.client()),
+            self.features(),
             Arc::clone(&open.messages),
         )
     }
@@ -171,7 +176,7 @@ impl ClientConnection {
     /// Sends the pending notices, after the responses queued before. Does nothing for a client without notices, which
     /// gets them at the start of its next turn.
     pub(super) fn send_pending_notices(&self, client: &ConnectionTo<Client>, open: &ClientSession) {
-        if !ClientFeatures::of(&self.client()).notices {
+        if !self.features().notices {
             return;
         }
         for notice in open.session.take_notices() {

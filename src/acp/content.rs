@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::errors;
 use crate::conversation::Content;
+use crate::text::fence;
 
 /// Converts a prompt from ACP. Fails if it is empty or has content of a kind that Skein did not advertise.
 pub(super) fn prompt(blocks: Vec<acp::ContentBlock>) -> Result<Vec<Content>, acp::Error> {
@@ -36,9 +37,13 @@ pub(super) fn block(content: &Content) -> acp::ContentBlock {
     }
 }
 
-/// Converts a part like [`block`], and adds its MCP annotations (audience, priority).
-pub(super) fn with_annotations(content: &Content, annotations: Option<&Value>) -> acp::ContentBlock {
-    let mut block = block(content);
+/// Converts a part of a tool result like [`block`], and adds its MCP annotations (audience, priority). Text is fenced,
+/// because clients render it as Markdown and a file must appear as it is.
+pub(super) fn tool_output(content: &Content, annotations: Option<&Value>) -> acp::ContentBlock {
+    let mut block = match content {
+        Content::Text(text) if !text.is_empty() => acp::ContentBlock::Text(acp::TextContent::new(fence(text))),
+        _ => block(content),
+    };
     let annotations = annotations.and_then(|said| serde_json::from_value::<acp::Annotations>(said.clone()).ok());
     match &mut block {
         acp::ContentBlock::Text(text) => text.annotations = annotations,

@@ -38,7 +38,7 @@ pub(super) fn initialize(connection: &ClientConnection, request: acp::Initialize
         .mcp_capabilities(acp::McpCapabilities::new().http(true))
         .session_capabilities(sessions)
         .auth(acp::AgentAuthCapabilities::new().logout(acp::LogoutCapabilities::new()));
-    connection.set_client(request.client_capabilities);
+    connection.set_client(request.client_capabilities, request.client_info.as_ref());
     acp::InitializeResponse::new(ProtocolVersion::V1)
         .agent_info(acp::Implementation::new("skein", connection.server.version).title("Skein".to_owned()))
         .agent_capabilities(capabilities)

@@ -12,7 +12,7 @@ use super::connection::{ClientConnection, ClientSession};
 use super::{commands, errors, external};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
-use crate::manifest::ApprovalLevel;
+use crate::manifest::{AgentEntry, ApprovalLevel, ModeEntry};
 
 /// Maximum number of unwritten bytes at which changed options and commands are sent.
 const MAX_BACKLOG: usize = 1 << 20;
@@ -22,6 +22,8 @@ const POLL: std::time::Duration = std::time::Duration::from_millis(20);
 const MODE: &str = "mode";
 const MODEL: &str = "model";
 const APPROVAL: &str = "approval";
+/// The protocol reserves categories without the underscore.
+const APPROVAL_CATEGORY: &str = "_approval";
 
 /// Parses the id of a selectable mode. Fails if there is no such mode.
 pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
@@ -29,52 +31,56 @@ pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
     known.ok_or_else(|| errors::invalid_params(format!("there is no mode `{id}`; `skein agents` lists them")))
 }
 
-pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {
-    let modes = open.plan().selectable_modes().flat_map(|(agent, modes)| {
-        modes.into_iter().map(|entry| {
-            let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
-            let agent_title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
-            acp::SessionMode::new(
-                format!("{}/{}", agent.manifest.name, entry.mode.slug),
-                format!("{agent_title}: {name}"),
-            )
-            .description(entry.mode.description.clone())
-        })
-    });
-    acp::SessionModeState::new(open.session.choice().mode.to_string(), modes.collect())
+/// Returns the name of a mode for people, as `Coding: Backend engineer`. A mode with the title of its agent is named
+/// only once.
+fn mode_name(agent: &AgentEntry, mode: &ModeEntry) -> String {
+    let name = mode.mode.name.as_deref().unwrap_or(mode.mode.slug.as_str());
+    match agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str()) {
+        title if title == name => name.to_owned(),
+        title => format!("{title}: {name}"),
+    }
 }
 
-/// Returns all options of the session, including those of its external agent.
+/// Returns id, name and description of each selectable mode.
+fn selectable(plan: &Plan) -> Vec<(String, String, String)> {
+    let entries = plan.selectable_modes().flat_map(|(agent, modes)| {
+        modes.into_iter().map(move |mode| {
+            let id = format!("{}/{}", agent.manifest.name, mode.mode.slug);
+            (id, mode_name(agent, mode), mode.mode.description.clone())
+        })
+    });
+    entries.collect()
+}
+
+pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {
+    let modes = selectable(open.plan()).into_iter();
+    let modes = modes.map(|(id, name, about)| acp::SessionMode::new(id, name).description(about)).collect();
+    acp::SessionModeState::new(open.session.choice().mode.to_string(), modes)
+}
+
+/// Returns all options of the session, including those of its external agent. The modes are one flat list: some
+/// clients cannot show groups.
 pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
     let choice = open.session.choice();
-    let groups: Vec<_> = open
-        .plan()
-        .selectable_modes()
-        .map(|(agent, modes)| {
-            let values = modes.into_iter().map(|entry| {
-                let name = entry.mode.name.as_deref().unwrap_or(entry.mode.slug.as_str());
-                acp::SessionConfigSelectOption::new(format!("{}/{}", agent.manifest.name, entry.mode.slug), name)
-                    .description(entry.mode.description.clone())
-            });
-            let title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
-            acp::SessionConfigSelectGroup::new(agent.manifest.name.to_string(), title, values.collect())
-        })
-        .collect();
+    let modes = selectable(open.plan()).into_iter();
+    let modes: Vec<_> =
+        modes.map(|(id, name, about)| acp::SessionConfigSelectOption::new(id, name).description(about)).collect();
     let models = models(open, &choice.model);
     let models: Vec<_> =
         models.iter().map(|name| acp::SessionConfigSelectOption::new(name.to_string(), name.to_string())).collect();
     let levels = ApprovalLevel::ALL.map(|level| {
-        acp::SessionConfigSelectOption::new(level.as_str(), level.as_str())
-            .description(level_in_words(level).to_owned())
+        let (name, description) = level_in_words(level);
+        acp::SessionConfigSelectOption::new(level.as_str(), name).description(description.to_owned())
     });
     let mut options = vec![
-        acp::SessionConfigOption::select(MODE, "Mode", choice.mode.to_string(), groups)
+        acp::SessionConfigOption::select(MODE, "Mode", choice.mode.to_string(), modes)
             .description("The agent and the way it works: its prompt, its tools".to_owned())
             .category(acp::SessionConfigOptionCategory::Mode),
         acp::SessionConfigOption::select(MODEL, "Model", choice.model.to_string(), models)
             .category(acp::SessionConfigOptionCategory::Model),
         acp::SessionConfigOption::select(APPROVAL, "Approval", approval(open).as_str(), levels.to_vec())
-            .description("When a tool call needs your consent".to_owned()),
+            .description("When a tool call needs your consent".to_owned())
+            .category(acp::SessionConfigOptionCategory::Other(APPROVAL_CATEGORY.to_owned())),
     ];
     options.extend(external::options_of(open, open.knows_booleans));
     options
@@ -98,13 +104,14 @@ fn approval(open: &ClientSession) -> ApprovalLevel {
     choice.approval.or_else(of_mode).unwrap_or(ApprovalLevel::Ask)
 }
 
-fn level_in_words(level: ApprovalLevel) -> &'static str {
+/// Returns the name and the meaning of a level.
+fn level_in_words(level: ApprovalLevel) -> (&'static str, &'static str) {
     match level {
-        ApprovalLevel::Auto => "Run every call",
-        ApprovalLevel::Ask => "Ask for what is not read-only",
-        ApprovalLevel::Smart => "Ask unless a judge finds the call read-only",
-        ApprovalLevel::ReadOnly => "Refuse what is not read-only",
-        ApprovalLevel::Deny => "Refuse every call",
+        ApprovalLevel::Auto => ("Run everything", "Run every call without asking"),
+        ApprovalLevel::Ask => ("Ask first", "Ask about every call that is not read-only"),
+        ApprovalLevel::Smart => ("Ask when in doubt", "Ask unless a judge finds the call read-only"),
+        ApprovalLevel::ReadOnly => ("Read only", "Refuse every call that is not read-only"),
+        ApprovalLevel::Deny => ("Refuse everything", "Refuse every call"),
     }
 }
 

@@ -10,7 +10,6 @@ use agent_client_protocol::v1::schema as acp;
 use super::ask::AcpAsker;
 use super::connection::{ClientConnection, ClientSession};
 use super::editor::{self, ClientEditor};
-use super::updates::ClientFeatures;
 use super::{Project, errors, options};
 use crate::agents::Event;
 use crate::graph::Plan;
@@ -72,7 +71,7 @@ fn ports(
         Arc::new(ClientEditor { client, session, abilities, tasks }) as Arc<dyn crate::tool::editor::Editor>
     });
     let plan = Arc::clone(project.broker.plan());
-    let (wire, features) = (connection.wire.clone(), ClientFeatures::of(&connection.client()));
+    let (wire, features) = (connection.wire.clone(), connection.features());
     let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&project.rules));
     ClientPorts { asker: Arc::new(AcpAsker { client, session, wire, plan, cwd, rules, features }), editor }
 }

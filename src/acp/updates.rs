@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use agent_client_protocol::v1::schema as acp;
+use serde_json::Value;
 
 use super::calls::{self, CallDisplay};
 use super::content;
@@ -65,10 +66,19 @@ pub(super) struct ClientFeatures {
     /// Elicitations with a form to fill in (`forms`) or a page to open (`pages`).
     pub(super) forms: bool,
     pub(super) pages: bool,
+    /// The client shows every permission option with its name, so that an option may do more than its kind says.
+    pub(super) option_names: bool,
 }
 
+/// Clients that are known to list all permission options by name. Others may show one button per kind.
+const LISTS_OPTIONS: [&str; 2] = ["zed", "toad"];
+/// Key in `_meta` of the client's capabilities by which a client announces the same.
+const OPTION_NAMES: &str = "skein/option-names";
+
 impl ClientFeatures {
-    pub(super) fn of(client: &acp::ClientCapabilities) -> Self {
+    pub(super) fn of(client: &acp::ClientCapabilities, info: Option<&acp::Implementation>) -> Self {
+        let announces = client.meta.as_ref().is_some_and(|meta| meta.get(OPTION_NAMES) == Some(&Value::Bool(true)));
+        let known = info.is_some_and(|info| LISTS_OPTIONS.contains(&info.name.as_str()));
         let session = client.session.as_ref();
         let elicitation = client.elicitation.as_ref();
         Self {
@@ -77,6 +87,7 @@ impl ClientFeatures {
             subagents: client.subagents.is_some(),
             forms: elicitation.is_some_and(|elicitation| elicitation.form.is_some()),
             pages: elicitation.is_some_and(|elicitation| elicitation.url.is_some()),
+            option_names: announces || known,
         }
     }
 }

@@ -167,17 +167,27 @@ impl ClientWriter {
     }
 
     pub(super) fn send_update(&self, session: &Arc<str>, update: acp::SessionUpdate) {
+        let is_call = matches!(update, acp::SessionUpdate::ToolCall(_));
         let params = acp::SessionNotification::new(Arc::clone(session), update);
         // Serialization cannot fail: the protocol types contain only JSON values.
-        if let Ok(params) = serde_json::to_string(&params) {
-            self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
+        let Ok(mut params) = serde_json::to_value(&params) else { return };
+        if is_call {
+            complete_call(&mut params["update"]);
         }
+        self.send_params(&params);
     }
 
     /// Sends the valid update of an external agent, with `session` as its session id.
     pub(super) fn send_raw_update(&self, session: &str, told: &Value) {
         let mut params = told.clone();
         params["sessionId"] = session.into();
+        if params["update"]["sessionUpdate"] == "tool_call" {
+            complete_call(&mut params["update"]);
+        }
+        self.send_params(&params);
+    }
+
+    fn send_params(&self, params: &Value) {
         self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
     }
 
@@ -197,6 +207,16 @@ impl ClientWriter {
             wire.send(OutputItem::Line(line));
             Ok(wire)
         })
+    }
+}
+
+/// Adds the status and the kind of a new call if they are the defaults, which the protocol's types leave out. Some
+/// clients require both.
+fn complete_call(update: &mut Value) {
+    for (field, default) in [("status", "pending"), ("kind", "other")] {
+        if update[field].is_null() {
+            update[field] = default.into();
+        }
     }
 }
 

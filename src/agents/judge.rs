@@ -141,6 +141,7 @@ mod tests {
             title,
             arguments,
             target: None,
+            change: None,
             protected: None,
             always,
             rule,

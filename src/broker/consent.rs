@@ -107,7 +107,8 @@ mod tests {
     fn it_is_told_in_words() {
         assert_eq!(subject("developer__shell", json!({"command": "cargo\ntest"}), true).to_string(), "`cargo⏎test`");
         let edit = subject("developer__edit_file", json!({"path": "a.rs"}), true);
-        assert_eq!(edit.to_string(), "developer__edit_file of a.rs");
-        assert_eq!(subject("notes__add", json!({"path": "a"}), false).to_string(), "this very call of notes__add");
+        assert_eq!(edit.to_string(), "edits of a.rs");
+        let add = subject("notes__add_item", json!({"path": "a"}), false);
+        assert_eq!(add.to_string(), "exactly this call of notes: add item");
     }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use futures::future::BoxFuture;
-use serde_json::{Map, Value};
 
 use super::folders::Folders;
 use super::keyboard::{Key, Keyboard};
@@ -22,9 +21,9 @@ use crate::broker::RuleStore as _;
 use crate::diagnostic::printable;
 use crate::manifest::PermissionRule;
 use crate::text::escape_json;
+use crate::tool;
 use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
-use crate::tool::{FileTarget, Preview, preview};
 
 /// Lines that are shown before the rest is folded.
 const MAX_LINES: usize = 40;
@@ -211,7 +210,7 @@ enum ConsentPeriod {
 /// Shows the call and waits for a valid key.
 fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<ConsentAnswer> {
     let mut stderr = anstream::stderr();
-    let lines = describe(&question.tool, &question.arguments, question.target.as_ref());
+    let lines = describe(question);
     let folded = lines.len() > MAX_LINES;
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
@@ -291,29 +290,19 @@ fn keys(period: ConsentPeriod, folded: bool) -> String {
 }
 
 /// Describes the call: its command, the diff of an edit, or its arguments.
-fn describe(tool: &str, arguments: &Map<String, Value>, target: Option<&FileTarget>) -> Vec<String> {
-    let mut lines: Vec<String> =
-        target.filter(|_| arguments.contains_key("path")).map(|target| format!("    {target}")).into_iter().collect();
-    let mut rest = arguments.clone();
-    for preview in preview(tool, &Value::Object(arguments.clone()), target) {
-        match preview {
-            Preview::Command(command) => {
-                rest.remove("command");
-                let cyan = AnsiColor::Cyan.on_default();
-                lines.extend(command.lines().map(|line| format!("    {cyan}{}{cyan:#}", printable(&verbatim(line)))));
-            }
-            Preview::Change { before, after, .. } => {
-                // Also show the arguments of an edit that has more than its two texts.
-                let says_more = |edit: &Value| edit.as_object().is_some_and(|edit| edit.len() > 2);
-                if !arguments.get("edits").and_then(Value::as_array).is_some_and(|edits| edits.iter().any(says_more)) {
-                    rest.remove("edits");
-                }
-                ["path", "content"].iter().for_each(|key| drop(rest.remove(*key)));
-                lines.extend(
-                    diff::lines(before.as_deref(), &after, usize::MAX).into_iter().map(|line| format!("    {line}")),
-                );
-            }
-        }
+fn describe(question: &PermissionRequest) -> Vec<String> {
+    let mut rest = question.arguments.clone();
+    let target = question.target.as_ref().filter(|_| rest.contains_key("path"));
+    let mut lines: Vec<String> = target.map(|target| format!("    {target}")).into_iter().collect();
+    if let Some(command) = tool::command(&question.arguments) {
+        rest.remove("command");
+        let cyan = AnsiColor::Cyan.on_default();
+        lines.extend(command.lines().map(|line| format!("    {cyan}{}{cyan:#}", printable(&verbatim(line)))));
+    } else if let Some(change) = &question.change {
+        // The diff shows all of these.
+        ["path", "content", "edits"].iter().for_each(|key| drop(rest.remove(*key)));
+        let diff = diff::lines(change.before.as_deref(), &change.after, usize::MAX);
+        lines.extend(diff.into_iter().map(|line| format!("    {line}")));
     }
     if !rest.is_empty() {
         let json = escape_json(&serde_json::to_string_pretty(&rest).unwrap_or_default());

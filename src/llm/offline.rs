@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{LlmError, ModelRequest, ModelStop, OfferedTool, Provider, StreamEvent};
 use crate::conversation::{MessagePart, ToolResult, ToolUse, Usage};
 use crate::ids::{ModelRef, nearest};
+use crate::text::{code_span, fence};
 
 /// A provider without a model, which maps plain requests to tool calls.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,7 +38,7 @@ fn next_move(request: &ModelRequest) -> OfflineReply {
     let Some(last) = request.messages.last() else { return OfflineReply::Say(about(&request.tools)) };
     let results: Vec<_> = last.parts.iter().filter_map(result).collect();
     if !results.is_empty() {
-        return OfflineReply::Say(results.iter().map(|result| report(result)).collect::<Vec<_>>().join("\n"));
+        return OfflineReply::Say(results.iter().map(|result| report(result)).collect::<Vec<_>>().join("\n\n"));
     }
     match understand(last.text().trim(), &request.tools) {
         Ok((name, arguments)) => {
@@ -59,8 +60,9 @@ fn result(part: &MessagePart) -> Option<&ToolResult> {
 fn report(result: &ToolResult) -> String {
     let text: Vec<_> =
         result.content.iter().map(|content| content.as_text().unwrap_or("(content that is not text)")).collect();
-    let text = text.join("\n");
-    if result.is_error { format!("{} failed: {text}", result.name) } else { text }
+    // Clients render answers as Markdown.
+    let text = fence(&text.join("\n"));
+    if result.is_error { format!("{} failed:\n\n{text}", code_span(&result.name)) } else { text }
 }
 
 /// Returns the tool and the arguments that a request means. The error is the text to answer instead.
@@ -151,14 +153,15 @@ fn about(tools: &[OfferedTool]) -> String {
         ("memory__recall", "recall [WORDS]"),
         ("todo__set_todos", "todo [ITEM; ITEM]"),
     ];
-    let words: Vec<_> = words.iter().filter(|(tool, _)| has(tool)).map(|(_, form)| *form).collect();
+    let words: Vec<_> = words.iter().filter(|(tool, _)| has(tool)).map(|(_, form)| code_span(form)).collect();
     if !words.is_empty() {
-        text.push_str(&format!("\nTry: {}", words.join(", ")));
+        text.push_str(&format!("\nTry: {}\n", words.join(", ")));
     }
     if tools.is_empty() {
         text.push_str("\nThis mode has no tools.");
     } else {
-        let names: Vec<_> = tools.iter().map(|tool| format!("/{}", tool.name.replacen("__", ".", 1))).collect();
+        let names: Vec<_> =
+            tools.iter().map(|tool| code_span(&format!("/{}", tool.name.replacen("__", ".", 1)))).collect();
         text.push_str(&format!("\nOr call a tool: {}", names.join(" ")));
     }
     text
@@ -213,6 +216,6 @@ mod tests {
         let messages = vec![std::sync::Arc::new(message)];
         let request = ModelRequest { system: "".into(), tools: tools().into(), messages };
         let OfflineReply::Say(text) = next_move(&request) else { panic!("it speaks") };
-        assert_eq!(text, "x__y failed: no");
+        assert_eq!(text, "`x__y` failed:\n\n```\nno\n```");
     }
 }

@@ -56,7 +56,7 @@ impl PendingTurn {
 
     /// Names the session after its first prompt. Returns the title if it is new.
     pub fn name_after(&self, prompt: &[Content]) -> Option<String> {
-        self.session.name_after(&words(prompt))
+        self.session.name_after(prompt)
     }
 
     /// Routes the turn to another mode. Its calls still need the consent that the session's own mode requires.

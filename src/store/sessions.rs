@@ -21,6 +21,7 @@
 mod id;
 mod read;
 mod recall;
+mod unused;
 mod writer;
 
 use std::borrow::Cow;
@@ -35,6 +36,7 @@ use tokio::sync::oneshot;
 pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};
 
 use super::{PATIENCE, Schema, StoreError, failure, open};
+use unused::UnusedSessions;
 use writer::{Job, SessionWriter, Work};
 
 /// The bytes `skei` in ASCII.
@@ -237,6 +239,7 @@ struct Shared {
     /// Bytes of queued events. The writer subtracts what it has written.
     unwritten: Arc<AtomicUsize>,
     writer: Option<std::thread::JoinHandle<()>>,
+    unused: UnusedSessions,
 }
 
 impl Drop for Shared {
@@ -268,18 +271,36 @@ impl SessionStore {
             problem: format!("no thread can be started: {error}"),
         })?;
         let reader = Some(Arc::new(Mutex::new(reader)));
-        Ok(Self { shared: Arc::new(Shared { file, reader, queue: Some(queue), unwritten, writer: Some(writer) }) })
+        let unused = UnusedSessions::default();
+        let shared = Shared { file, reader, queue: Some(queue), unwritten, writer: Some(writer), unused };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Creates a session and returns its id. Ids are never reused.
+    /// Creates a session and returns its id. Ids are never reused. A session is stored with its first event; a child
+    /// session is stored at once.
     pub async fn create(&self, new: NewSession) -> Result<String, StoreError> {
-        let id = id::new(id::now())?;
-        self.ask(&id, Work::Create(Box::new(new))).await?;
+        let now = id::now();
+        let id = id::new(now)?;
+        match new.parent.clone() {
+            Some(parent) => {
+                self.store_unused(&parent);
+                self.ask(&id, Work::Create(Box::new(new))).await?;
+            }
+            None => self.shared.unused.add(&id, new, now),
+        }
         Ok(id)
+    }
+
+    /// Queues the creation of a session that is only in memory.
+    fn store_unused(&self, id: &str) {
+        if let Some(new) = self.shared.unused.take(id) {
+            self.queue(id, Work::Create(Box::new(new)), None);
+        }
     }
 
     /// Queues an event after all others. `flush` reports whether it was written.
     pub fn append(&self, id: &str, event: NewEvent) {
+        self.store_unused(id);
         self.queue(id, Work::Append(event), None);
     }
 
@@ -290,15 +311,25 @@ impl SessionStore {
 
     /// Queues a change, in order with the events.
     pub fn change(&self, id: &str, change: SessionChange) {
+        if self.shared.unused.change(id, &change) {
+            return;
+        }
+        self.store_unused(id);
         self.queue(id, Work::Change(Box::new(change)), None);
     }
 
     /// Waits until everything queued for this session is on disk. Fails if some of it could not be written.
     pub async fn flush(&self, id: &str) -> Result<(), StoreError> {
+        if self.shared.unused.contains(id) {
+            return Ok(());
+        }
         self.ask(id, Work::Flush).await.map(drop)
     }
 
     pub async fn find(&self, id: &str) -> Result<Option<StoredSession>, StoreError> {
+        if let Some(unused) = self.shared.unused.find(id) {
+            return Ok(Some(unused));
+        }
         let id = id.to_owned();
         self.read(move |connection| read::find(connection, &id)).await
     }
@@ -309,19 +340,25 @@ impl SessionStore {
         self.read(move |connection| read::events(connection, &id)).await
     }
 
-    /// Lists sessions, newest first.
+    /// Lists the sessions that have a message, newest first.
     pub async fn list(&self, filter: ListFilter) -> Result<Vec<StoredSession>, StoreError> {
         self.read(move |connection| read::list(connection, &filter)).await
     }
 
     /// Returns a session, its parent, and the child sessions of either.
     pub async fn family(&self, id: &str) -> Result<Vec<String>, StoreError> {
+        if self.shared.unused.contains(id) {
+            return Ok(vec![id.to_owned()]);
+        }
         let id = id.to_owned();
         self.read(move |connection| read::family(connection, &id)).await
     }
 
     /// Deletes a session; returns false if it does not exist.
     pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
+        if self.shared.unused.take(id).is_some() {
+            return Ok(true);
+        }
         self.ask(id, Work::Delete).await
     }
 
@@ -360,6 +397,7 @@ impl SessionStore {
     /// Copies a session with its events and returns the new id. The copy's usage is zero. `None` if the session does
     /// not exist.
     pub async fn copy(&self, id: &str) -> Result<Option<String>, StoreError> {
+        self.store_unused(id);
         let new = id::new(id::now())?;
         let found = self.ask(id, Work::Copy { new: new.clone() }).await?;
         Ok(found.then_some(new))

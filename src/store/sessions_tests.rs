@@ -58,6 +58,30 @@ pub(super) async fn session_with(sessions: &SessionStore, cwd: &str, texts: &[&s
     id
 }
 
+/// Stores a session that has no event yet, as older versions did.
+async fn store_without_events(sessions: &SessionStore, id: &str) {
+    sessions.change(id, SessionChange { title: Some("A talk".to_owned()), ..SessionChange::default() });
+    sessions.flush(id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_is_stored_with_its_first_event() {
+    let store = store();
+    let unused = store.sessions.create(new_in("/here")).await.unwrap();
+    let used = store.sessions.create(new_in("/here")).await.unwrap();
+    let mode = SessionChange { mode: Some("planner".to_owned()), ..SessionChange::default() };
+    store.sessions.change(&used, mode);
+    assert_eq!(store.count("session"), 0);
+    assert_eq!(store.sessions.find(&used).await.unwrap().unwrap().mode, "planner");
+    store.sessions.append(&used, said("hello"));
+    store.sessions.flush(&used).await.unwrap();
+    store.sessions.flush(&unused).await.unwrap();
+    drop(store.sessions);
+    let sessions = SessionStore::open(store.folder.path()).unwrap();
+    assert_eq!(sessions.find(&used).await.unwrap().unwrap().mode, "planner");
+    assert_eq!(sessions.find(&unused).await.unwrap(), None);
+}
+
 async fn bodies(sessions: &SessionStore, id: &str) -> Vec<String> {
     sessions.events(id).await.unwrap().into_iter().map(|event| event.body).collect()
 }
@@ -320,7 +344,7 @@ async fn the_newest_comes_first_and_folders_narrow() {
 #[tokio::test]
 async fn a_beginning_is_enough_if_it_is_the_only_one() {
     let store = store();
-    let id = session_with(&store.sessions, "/here", &[]).await;
+    let id = session_with(&store.sessions, "/here", &["x"]).await;
     assert_eq!(store.sessions.resolve(&id).await.unwrap(), Some(id.clone()));
     assert_eq!(store.sessions.resolve(&id[..3]).await.unwrap(), Some(id.clone()));
     assert_eq!(store.sessions.resolve(&format!(" {} ", id.to_uppercase())).await.unwrap(), Some(id.clone()));
@@ -330,7 +354,7 @@ async fn a_beginning_is_enough_if_it_is_the_only_one() {
     store.raw().execute("UPDATE session SET id = 'abc'", []).unwrap();
     let rename = |name: &str| store.raw().execute("UPDATE session SET id = ?1 WHERE length(id) > 4", [name]).unwrap();
     for name in ["abcd", "abce"] {
-        session_with(&store.sessions, "/here", &[]).await;
+        session_with(&store.sessions, "/here", &["x"]).await;
         rename(name);
     }
     assert_eq!(store.sessions.resolve("abc").await.unwrap().as_deref(), Some("abc"));
@@ -345,6 +369,7 @@ async fn old_sessions_in_which_nothing_was_said_are_swept() {
     let mut ids = Vec::new();
     for (texts, days) in [(&[][..], 8), (&["something"][..], 800), (&[][..], 6)] {
         let id = session_with(&store.sessions, "/here", texts).await;
+        store_without_events(&store.sessions, &id).await;
         let then = number_of_days_ago(days);
         store.raw().execute("UPDATE session SET updated_at = ?2 WHERE id = ?1", rusqlite::params![id, then]).unwrap();
         ids.push(id);
@@ -431,7 +456,9 @@ fn writers_at_the_same_time_lose_nothing_and_share_one_order() {
                 let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
                 runtime.block_on(async {
                     if writer == 0 {
-                        shared.set(sessions.create(new_in("/here")).await.unwrap()).unwrap();
+                        let id = sessions.create(new_in("/here")).await.unwrap();
+                        store_without_events(&sessions, &id).await;
+                        shared.set(id).unwrap();
                     }
                     begin.wait();
                     let (own, shared) = (sessions.create(new_in("/here")).await.unwrap(), shared.get().unwrap());

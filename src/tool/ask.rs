@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::elicit::{Elicitation, ElicitationResponse};
+use super::preview::FileChange;
 use super::target::{FileTarget, path_line};
 use crate::diagnostic::printable;
 use crate::manifest::PermissionRule;
@@ -69,6 +70,8 @@ pub struct PermissionRequest {
     pub arguments: Map<String, Value>,
     /// The resolved file that a built-in tool works on.
     pub target: Option<FileTarget>,
+    /// The change that a built-in tool would make to the file, if it can be computed.
+    pub change: Option<FileChange>,
     /// Set if the call writes a protected path. Consent then covers this call only.
     pub protected: Option<ProtectedPath>,
     /// The scope of [`PermissionResponse::AllowAlways`] and [`PermissionResponse::RefuseAlways`] in this session.
@@ -135,10 +138,27 @@ impl std::fmt::Display for ConsentSubject {
         match &self.target {
             ConsentTarget::Command { line, background: false } => write!(f, "`{}`", short(line)),
             ConsentTarget::Command { line, background: true } => write!(f, "`{}` in the background", short(line)),
-            ConsentTarget::File { shown, .. } => write!(f, "{} of {}", self.tool, path_line(shown)),
-            ConsentTarget::Host(host) => f.write_str(&short(host)),
-            ConsentTarget::Exactly(_) => write!(f, "this very call of {}", self.tool),
+            ConsentTarget::File { shown, .. } => {
+                let action = match self.tool.as_str() {
+                    "developer__edit_file" => "edits of".to_owned(),
+                    "developer__write_file" => "writing of".to_owned(),
+                    "developer__undo_edit" => "undoing of edits of".to_owned(),
+                    "developer__read_file" => "reading of".to_owned(),
+                    other => format!("{} of", words(other)),
+                };
+                write!(f, "{action} {}", path_line(shown))
+            }
+            ConsentTarget::Host(host) => write!(f, "requests to {}", short(host)),
+            ConsentTarget::Exactly(_) => write!(f, "exactly this call of {}", words(&self.tool)),
         }
+    }
+}
+
+/// Returns a tool name for people: `notes__add_item` becomes `notes: add item`.
+fn words(tool: &str) -> String {
+    match tool.split_once("__") {
+        Some((service, tool)) => format!("{service}: {}", tool.replace('_', " ")),
+        None => tool.replace('_', " "),
     }
 }
 

@@ -1,56 +1,25 @@
-//! Derives a preview of a call from its arguments, for the permission request.
+//! Describes a call for the permission request: the command it runs or the change it makes to a file.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::FileTarget;
-use crate::root_files::RootedPath;
-
-/// Files larger than this are not read for a preview.
-const MAX_PREVIEW: u64 = 256 << 10;
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum Preview {
-    /// The whole command line.
-    Command(String),
-    /// The file, or the part of it that changes.
-    Change { path: PathBuf, before: Option<String>, after: String },
+/// The change that a call would make to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileChange {
+    /// The file as the client names it.
+    pub path: PathBuf,
+    /// The text before the change; `None` if the file does not exist. The whole text, unless the file is very large.
+    pub before: Option<String>,
+    /// The text after the change, to the same extent.
+    pub after: String,
+    /// The first changed line; starts at 1.
+    pub line: u32,
 }
 
-/// Returns the previews of a call. `target` is the file it works on.
-pub fn preview(tool: &str, arguments: &Value, target: Option<&FileTarget>) -> Vec<Preview> {
-    if let Some(command) = arguments.get("command").and_then(Value::as_str) {
-        return vec![Preview::Command(command.to_owned())];
-    }
-    let Some(target) = target else { return Vec::new() };
-    let change = |before: Option<&str>, after: &str| Preview::Change {
-        path: target.path.clone(),
-        before: before.map(str::to_owned),
-        after: after.to_owned(),
-    };
-    match tool {
-        "developer__write_file" => {
-            // Show the content that would be lost. A file that is too large is shown as new.
-            let before = text_of(&target.real);
-            arguments["content"].as_str().map(|after| change(before.as_deref(), after)).into_iter().collect()
-        }
-        "developer__edit_file" => {
-            let edits = arguments["edits"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let pairs = edits.iter().filter_map(|edit| Some((edit["before"].as_str()?, edit["after"].as_str()?)));
-            pairs.map(|(before, after)| change(Some(before), after)).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Reads the file at this resolved path. `None` if it is not text or larger than [`MAX_PREVIEW`].
-fn text_of(path: &Path) -> Option<String> {
-    let file = RootedPath::open(&[PathBuf::from("/")], path).and_then(|path| path.read()).ok()?;
-    let mut text = String::new();
-    let length = file.take(MAX_PREVIEW + 1).read_to_string(&mut text).ok()?;
-    (length as u64 <= MAX_PREVIEW).then_some(text)
+/// Returns the command line that a call runs. `None` if it runs none.
+pub fn command(arguments: &Map<String, Value>) -> Option<&str> {
+    arguments.get("command").and_then(Value::as_str)
 }
 
 /// Returns the argument that describes a call best: what it runs, reads, fetches or searches.

@@ -39,7 +39,7 @@ fn editor(sandbox: &Sandbox, fs: &Value) -> (Acp, Buffers) {
         written.borrow_mut().insert(path(params), text);
         Some(json!({"result": {}}))
     });
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     (client, buffers)
 }
 
@@ -151,7 +151,7 @@ fn terminals(sandbox: &Sandbox, said: &'static str) -> (Acp, Rc<RefCell<Vec<Stri
         released.borrow_mut().retain(|id| params["terminalId"] != json!(id));
         Some(json!({"result": {}}))
     });
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     (client, open)
 }
 

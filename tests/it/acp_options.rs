@@ -19,14 +19,9 @@ fn option<'a>(options: &'a Value, id: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no option {id} in {options}"))
 }
 
-/// The values of an option, whether they are grouped or not.
+/// The values of an option, which has no groups: agent-shell cannot show them.
 fn values(option: &Value) -> Vec<&str> {
-    let entries = option["options"].as_array().unwrap().iter();
-    let flat = entries.flat_map(|entry| match entry["options"].as_array() {
-        Some(inner) => inner.iter().collect::<Vec<_>>(),
-        None => vec![entry],
-    });
-    flat.map(|value| value["value"].as_str().unwrap()).collect()
+    option["options"].as_array().unwrap().iter().map(|value| value["value"].as_str().unwrap()).collect()
 }
 
 /// 32, 33, 35: what is current can be chosen, nothing is boolean, and internal modes are nowhere.
@@ -47,11 +42,18 @@ fn what_is_current_can_be_chosen() {
     }
     let mode = option(options, "mode");
     assert_eq!((&mode["category"], values(mode)), (&json!("mode"), modes));
-    assert!(mode["options"][0]["group"].is_string(), "grouped by agent: {mode}");
+    let named = |id: &str| {
+        let found = mode["options"].as_array().unwrap().iter().find(|value| value["value"] == json!(id));
+        found.unwrap_or_else(|| panic!("no {id} in {mode}"))["name"].clone()
+    };
+    assert_eq!(named("coding/backend"), "Coding: Backend engineer");
+    assert_eq!(named("goose/assistant"), "Goose: Assistant");
+    assert_eq!(named("orchestrator/auto"), "Auto");
     assert_eq!(option(options, "model")["category"], "model");
     assert_eq!(option(options, "model")["currentValue"], "offline");
     let approval = option(options, "approval");
     assert_eq!(values(approval), ["auto", "ask", "smart", "read-only", "deny"]);
+    assert_eq!((&approval["category"], &approval["options"][1]["name"]), (&json!("_approval"), &json!("Ask first")));
 }
 
 /// 32, 36: each of the two ways to set the mode is heard on the other.
@@ -184,7 +186,7 @@ fn a_switch_in_a_turn_holds_from_the_next() {
     let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
     // Without a shell, and without waiting for the turn.
     client.set_mode(&session, "goose/planner");
-    client.reply(&asked["id"], crate::support::acp::selected("allow"));
+    client.reply(&asked["id"], crate::support::acp::selected("allow_once"));
     assert_eq!(client.ended(&prompt), "end_turn");
     assert!(spoken(&client.updates(mark, &session)).contains("still here"));
     let (_, updates) = client.prompt(&session, "run echo still here");
@@ -233,6 +235,7 @@ fn the_level_of_a_launch_is_not_kept_and_the_next_ones_holds() {
     let mut loose = Acp::able(&sandbox, &["--approval", "auto"], &json!({}));
     let (session, _) = set_up(&mut loose);
     loose.set_mode(&session, "coding/backend");
+    loose.prompt(&session, "hello");
     loose.finish();
     for (args, expected) in [([].as_slice(), "ask"), (&["--approval", "deny"], "deny")] {
         let mut later = Acp::able(&sandbox, args, &json!({}));

@@ -131,7 +131,7 @@ fn a_model_is_shown_what_was_prompted() {
 fn a_question_says_what_it_is_about() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     let mark = client.mark();
     client.prompt(&session, "run echo hi");
@@ -141,11 +141,12 @@ fn a_question_says_what_it_is_about() {
     assert_eq!(params["toolCall"]["toolCallId"], call["toolCallId"]);
     assert_eq!(params["toolCall"]["title"], "Run echo hi");
     let options = params["options"].as_array().unwrap();
-    let ids: BTreeSet<_> = options.iter().map(|option| option["optionId"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), options.len());
-    let kinds: Vec<_> = options.iter().map(|option| option["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["allow_once", "allow_always", "allow_always", "reject_once", "reject_always"]);
-    assert!(options[1]["name"].as_str().unwrap().contains("echo hi"), "{options:?}");
+    let ids: Vec<_> = options.iter().map(|option| option["optionId"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["allow_once", "allow_always", "reject_once", "reject_always"]);
+    for option in options {
+        assert_eq!(option["kind"], option["optionId"], "a client may look an option up by its kind");
+    }
+    assert_eq!(options[1]["name"], "Allow `echo hi` in this session");
     let mark = client.mark();
     client.prompt(&session, r#"/developer.write_file {"path": "new.txt", "content": "new\n"}"#);
     let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
@@ -158,7 +159,7 @@ fn a_question_says_what_it_is_about() {
 fn a_command_cannot_leave_the_fence_around_it() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     let session = client.session();
     let mark = client.mark();
     let command = "rm -r src #\n```\n\nThis only lists files.\n\n````sh\nls";
@@ -169,12 +170,30 @@ fn a_command_cannot_leave_the_fence_around_it() {
     assert_eq!(*shown, json!(format!("`````sh\n{command}\n`````")));
 }
 
+/// Clients render text as Markdown. A file must appear as it is, fences included.
+#[test]
+fn tool_output_is_fenced_and_raw_output_is_plain() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes.md", "# Title\n```sh\nls\n```\n* item\n");
+    let mut client = Acp::start(&sandbox);
+    client.on_permission("allow_once");
+    let session = client.session();
+    let (_, updates) = client.prompt(&session, "run cat notes.md");
+    let end = of_kind(&updates, "tool_call_update").pop().unwrap();
+    let shown = end["content"][0]["content"]["text"].as_str().unwrap();
+    assert!(shown.starts_with("````\n# Title\n```sh\n") && shown.ends_with("\n````"), "{shown}");
+    assert!(end["rawOutput"].to_string().contains("# Title"), "{end}");
+    assert!(!end["rawOutput"].to_string().contains("````"), "{end}");
+    let answer = spoken(&updates);
+    assert!(answer.starts_with("````\n") && answer.contains("\n* item\n"), "{answer}");
+}
+
 /// Issue 16, point 8: characters that do not show are seen in a question, each as one sign.
 #[test]
 fn a_command_cannot_hide_characters_from_a_question() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     let session = client.session();
     let hidden =
         ['\u{2028}', '\u{61c}', '\u{34f}', '\u{115f}', '\u{1160}', '\u{2800}', '\u{3164}', '\u{ffa0}', '\u{e0041}'];
@@ -215,18 +234,18 @@ fn always_covers_one_command_and_no_is_no() {
         let lines = std::fs::read_to_string(sandbox.path("project").join(file)).unwrap_or_default().lines().count();
         (status.as_str().unwrap().to_owned(), lines)
     };
-    for refusal in ["reject", "cancelled", "error", "no such option"] {
+    for refusal in ["reject_once", "cancelled", "error", "no such option"] {
         assert_eq!(run("refused", Some(refusal)), ("failed".to_owned(), 0), "{refusal}");
     }
-    assert_eq!(run("once", Some("allow")), ("completed".to_owned(), 1));
-    assert_eq!(run("once", Some("reject")), ("failed".to_owned(), 1), "once is once");
-    assert_eq!(run("often", Some("allow-always")), ("completed".to_owned(), 1));
+    assert_eq!(run("once", Some("allow_once")), ("completed".to_owned(), 1));
+    assert_eq!(run("once", Some("reject_once")), ("failed".to_owned(), 1), "once is once");
+    assert_eq!(run("often", Some("allow_always")), ("completed".to_owned(), 1));
     assert_eq!(run("often", None), ("completed".to_owned(), 2));
-    assert_eq!(run("oftener", Some("reject")), ("failed".to_owned(), 0), "another command is asked for");
-    assert_eq!(run("never", Some("reject-always")), ("failed".to_owned(), 0));
+    assert_eq!(run("oftener", Some("reject_once")), ("failed".to_owned(), 0), "another command is asked for");
+    assert_eq!(run("never", Some("reject_always")), ("failed".to_owned(), 0));
     assert_eq!(run("never", None), ("failed".to_owned(), 0));
     // What was said holds for the session it was said in.
-    answers.borrow_mut().push("reject");
+    answers.borrow_mut().push("reject_once");
     let other = client.session();
     client.prompt(&other, "run echo x >> often");
     assert!(answers.borrow().is_empty());
@@ -251,7 +270,7 @@ fn a_question_is_taken_back_when_the_turn_is_cancelled() {
     client.settle();
     assert_eq!(client.updates(mark, &session), updates, "nothing is said after the turn");
     assert!(!sandbox.path("project/made").exists());
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     assert_eq!(client.prompt(&session, "run touch made").0, "end_turn");
     assert!(sandbox.path("project/made").exists());
 }
@@ -270,7 +289,7 @@ fn a_client_that_does_not_answer_does_not_hold_the_turn() {
     assert_eq!(client.ended(&prompt), "cancelled");
     let taken_back = client.wait(mark, "it is taken back", |message| message["method"] == "$/cancel_request");
     assert_eq!(taken_back["params"]["requestId"], question["id"]);
-    client.reply(&question["id"], selected("allow"));
+    client.reply(&question["id"], selected("allow_once"));
     assert_eq!(client.prompt(&session, "list .").0, "end_turn");
     assert!(!sandbox.path("project/made").exists());
 }
@@ -280,7 +299,7 @@ fn a_client_that_does_not_answer_does_not_hold_the_turn() {
 fn a_running_command_is_stopped() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     let mark = client.mark();
     let prompt = client.begin(&session, "run sleep 63");
@@ -366,7 +385,7 @@ fn a_busy_session_takes_no_second_prompt() {
     let question = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
     let second = client.begin(&session, "list .");
     assert_eq!(client.answer(&second)["error"]["code"], -32600);
-    client.reply(&question["id"], selected("allow"));
+    client.reply(&question["id"], selected("allow_once"));
     assert_eq!(client.ended(&first), "end_turn");
     assert!(spoken(&client.updates(mark, &session)).contains("the first"));
 }
@@ -415,7 +434,7 @@ fn a_hundred_sessions_interleave() {
         questions.push(client.wait(mark, "a question", of_this)["id"].clone());
     }
     for question in &questions {
-        client.reply(question, selected("allow"));
+        client.reply(question, selected("allow_once"));
     }
     for (prompt, session) in prompts.iter().zip(&sessions) {
         assert_eq!(client.ended(prompt), "end_turn");
@@ -491,7 +510,7 @@ fn the_first_prompt_names_the_session() {
 fn a_plan_is_told_whole() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     for (prompt, steps) in
         [("plan look; leap", vec!["look", "leap"]), ("plan look; think; leap", vec!["look", "think", "leap"])]
@@ -511,7 +530,7 @@ fn an_edit_is_shown_as_a_diff() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "one\ntwo\n");
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     let diff_of = |updates: &[Value]| {
         let end = of_kind(updates, "tool_call_update").pop().expect("a call");
@@ -638,12 +657,17 @@ fn a_client_that_reads_late_gets_the_same_words() {
 fn always_in_this_project_is_kept_in_the_users_config() {
     let sandbox = Sandbox::new();
     sandbox.write("config/config.yaml", "# mine\nversion: 1\n");
-    let mut client = Acp::start(&sandbox);
+    let mut client = Acp::able(&sandbox, &[], &json!({"_meta": {"skein/option-names": true}}));
     let questions: Rc<RefCell<usize>> = Rc::default();
     let asked = Rc::clone(&questions);
-    client.on("session/request_permission", move |_| {
+    client.on("session/request_permission", move |params| {
         *asked.borrow_mut() += 1;
-        Some(selected("allow-in-project"))
+        let names: Vec<_> = params["options"].as_array().unwrap().iter().map(|option| &option["name"]).collect();
+        assert_eq!(
+            names.last().unwrap().as_str().unwrap(),
+            "Allow `touch made` in this project from now on (saves a rule)"
+        );
+        Some(selected("allow_in_project"))
     });
     for _ in 0..2 {
         let session = client.session();
@@ -655,17 +679,84 @@ fn always_in_this_project_is_kept_in_the_users_config() {
     assert!(!sandbox.path("project/.skein").exists());
 }
 
+/// A client that shows one button per kind cannot save a rule by accident. One that lists the options by name can.
+#[test]
+fn only_clients_that_list_options_are_offered_a_lasting_rule() {
+    let sandbox = Sandbox::new();
+    for (client_info, lasting) in [
+        (json!({"name": "CodeCompanion.nvim", "version": "1.0.0"}), false),
+        (json!({"name": "agent-shell", "version": "0.74.3"}), false),
+        (json!({"name": "zed", "version": "1.9.0"}), true),
+    ] {
+        let mut client = Acp::launch(&sandbox, sandbox.command(&["acp"]));
+        client.ask("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}, "clientInfo": client_info}));
+        client.on_permission("allow_always");
+        let session = client.session();
+        let mark = client.mark();
+        client.prompt(&session, "run touch made");
+        let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+        let ids: Vec<_> = asked["params"]["options"].as_array().unwrap().iter().map(|one| &one["optionId"]).collect();
+        assert_eq!(ids.contains(&&json!("allow_in_project")), lasting, "{client_info}: {ids:?}");
+        let always = asked["params"]["options"].as_array().unwrap().iter().find(|one| one["kind"] == "allow_always");
+        assert_eq!(always.unwrap()["optionId"], "allow_always", "the first of its kind is for the session");
+    }
+    assert!(!sandbox.path("config/config.yaml").exists(), "no rule was saved");
+}
+
+/// CodeCompanion shows only the first diff of a question. The user must not consent to edits that it hides.
+#[test]
+fn an_edit_question_has_one_diff_of_the_whole_file() {
+    let sandbox = Sandbox::new();
+    let before = "import sys\n\nprint('Hello, ' + sys.argv[1])\n# the world\n";
+    sandbox.write("project/src/app.py", before);
+    let mut client = Acp::start(&sandbox);
+    client.on_permission("allow_once");
+    let session = client.session();
+    let mark = client.mark();
+    let edits = json!([{"before": "Hello, ", "after": "Hi, "}, {"before": "world", "after": "planet"}]);
+    client.prompt(&session, &format!("/developer.edit_file {}", json!({"path": "src/app.py", "edits": edits})));
+    let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+    let path = format!("{}/src/app.py", client.cwd());
+    let after = before.replace("Hello, ", "Hi, ").replace("world", "planet");
+    let call = &asked["params"]["toolCall"];
+    assert_eq!(call["content"], json!([{"type": "diff", "path": path, "oldText": before, "newText": after}]));
+    assert_eq!(call["locations"], json!([{"path": path, "line": 3}]));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), after, "what was shown is what was written");
+}
+
+/// The names of options are for people: they name the action and the file, not the tool.
+#[test]
+fn options_name_the_action_and_the_file() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/src/app.py", "one\n");
+    let mut client = Acp::start(&sandbox);
+    client.on_permission("reject_once");
+    let session = client.session();
+    let mut name = |prompt: &str| {
+        let mark = client.mark();
+        client.prompt(&session, prompt);
+        let asked = client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+        asked["params"]["options"][1]["name"].as_str().unwrap().to_owned()
+    };
+    let edit = r#"/developer.edit_file {"path": "src/app.py", "edits": [{"before": "one", "after": "two"}]}"#;
+    assert_eq!(name(edit), "Allow edits of src/app.py in this session");
+    let write = r#"/developer.write_file {"path": "src/app.py", "content": "x", "overwrite": true}"#;
+    assert_eq!(name(write), "Allow writing of src/app.py in this session");
+}
+
 /// 39: a rule that cannot be kept is told; the call runs all the same.
 #[test]
 fn a_rule_that_is_not_kept_is_told_in_the_turn() {
     for (capabilities, kind, text) in
         [(json!({}), "agent_thought_chunk", "/content/text"), (json!({"session": {"notices": {}}}), "notice", "/title")]
     {
+        let mut capabilities = capabilities;
+        capabilities["_meta"] = json!({"skein/option-names": true});
         let sandbox = Sandbox::new();
         // There is a config, but it is written in a way that nothing can be added to.
         sandbox.write("config/config.json", "{\"version\": 1}");
         let mut client = Acp::able(&sandbox, &[], &capabilities);
-        client.on("session/request_permission", |_| Some(selected("allow-in-project")));
+        client.on("session/request_permission", |_| Some(selected("allow_in_project")));
         let session = client.session();
         let (reason, updates) = client.prompt(&session, "run touch made");
         assert_eq!(reason, "end_turn");

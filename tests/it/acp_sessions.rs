@@ -66,7 +66,7 @@ fn a_server_of_the_client_runs_as_it_was_given() {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path("elsewhere")).unwrap();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let cwd = sandbox.path("elsewhere").to_string_lossy().into_owned();
     let started = sandbox.path("started").to_string_lossy().into_owned();
     let server = echo("parrot", &["--log-start", &started], &[("SPOKEN", "yes it is")]);
@@ -137,7 +137,7 @@ async fn a_server_behind_http_is_used() {
     .await;
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let headers = json!([{"name": "X-Greeting", "value": "polite"}]);
     let session = client.session_with(json!([{"type": "http", "name": "host", "url": server.url, "headers": headers}]));
     let (_, updates) = client.prompt(&session, "/host.greet {}");
@@ -189,11 +189,11 @@ fn what_a_mode_does_without_is_told_when_it_is_entered() {
 fn every_session_has_the_servers_it_came_with_for_itself() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let sessions = [0, 1].map(|_| client.session_with(json!([echo("parrot", &[], &[])])));
     let mut pid_in = |session: &str| {
         let (_, updates) = client.prompt(session, "/parrot.pid {}");
-        spoken(&updates).trim().parse::<u32>().unwrap()
+        spoken(&updates).trim_matches(['`', '\n']).parse::<u32>().unwrap()
     };
     let (first, second) = (pid_in(&sessions[0]), pid_in(&sessions[1]));
     assert_ne!(first, second);
@@ -264,7 +264,7 @@ fn calls(updates: &[Value]) -> Vec<Value> {
 fn a_loaded_session_is_told_before_it_is_answered() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     let lived = eventful(&mut client, &session);
     assert_eq!(client.finish().1, 0);
@@ -295,6 +295,7 @@ fn what_was_said_beside_a_prompt_is_not_replayed() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let session = client.session();
+    client.prompt(&session, "first");
     client.finish();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
@@ -308,7 +309,7 @@ fn what_was_said_beside_a_prompt_is_not_replayed() {
     let mut again = Acp::start(&sandbox);
     let mark = again.mark();
     again.ask("session/load", json!({"sessionId": session, "cwd": again.cwd(), "mcpServers": []}));
-    assert_eq!(said(&again.updates(mark, &session), "user_message_chunk"), "hello there");
+    assert_eq!(said(&again.updates(mark, &session), "user_message_chunk"), "firsthello there");
 }
 
 /// 42: a resumed session is not told again, needs no servers, and remembers.
@@ -374,7 +375,11 @@ fn sessions_are_listed_page_by_page() {
     let made: BTreeSet<_> =
         asked.iter().map(|id| client.result(id)["sessionId"].as_str().unwrap().to_owned()).collect();
     let other = sandbox.path("other").to_string_lossy().into_owned();
-    client.ask("session/new", json!({"cwd": other, "mcpServers": []}));
+    let elsewhere = client.ask("session/new", json!({"cwd": other, "mcpServers": []}));
+    let unused = client.session();
+    for id in made.iter().map(String::as_str).chain(elsewhere["sessionId"].as_str()) {
+        client.prompt(id, "hello");
+    }
     let mut listed = Vec::new();
     let mut cursor = Value::Null;
     let mut pages = 0;
@@ -390,7 +395,7 @@ fn sessions_are_listed_page_by_page() {
     }
     let ids: BTreeSet<_> = listed.iter().map(|info| info["sessionId"].as_str().unwrap().to_owned()).collect();
     assert_eq!((listed.len(), ids.len(), pages), (61, 61, 2));
-    assert!(made.is_subset(&ids));
+    assert!(made.is_subset(&ids) && !ids.contains(&unused));
     let times: Vec<_> = listed.iter().map(|info| info["updatedAt"].as_str().unwrap().to_owned()).collect();
     assert!(times.is_sorted_by(|a, b| a >= b), "{times:?}");
     let narrowed = client.ask("session/list", json!({"cwd": other}));
@@ -399,12 +404,53 @@ fn sessions_are_listed_page_by_page() {
     assert_eq!(client.refused("session/list", json!({"cursor": "made up"}))["code"], -32602);
 }
 
+/// A session without a prompt is not kept. Its settings are, once it has a prompt.
+#[test]
+fn a_session_is_stored_with_its_first_prompt() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    let (unused, used) = (client.session(), client.session());
+    client.set_mode(&unused, "coding/pm");
+    client.set_mode(&used, "coding/qa");
+    let params = |client: &Acp, id: &str| json!({"sessionId": id, "cwd": client.cwd(), "mcpServers": []});
+    client.ask("session/load", params(&client, &unused));
+    assert_eq!(client.ask("session/list", json!({}))["sessions"], json!([]));
+    client.prompt(&used, "hello");
+    client.finish();
+    let mut client = Acp::start(&sandbox);
+    let listed = client.ask("session/list", json!({}));
+    let ids: Vec<_> = listed["sessions"].as_array().unwrap().iter().map(|info| &info["sessionId"]).collect();
+    assert_eq!(ids, [&json!(used)]);
+    assert_eq!(client.refused("session/load", params(&client, &unused))["code"], -32002);
+    assert_eq!(client.ask("session/load", params(&client, &used))["modes"]["currentModeId"], "coding/qa");
+}
+
+/// Editors put files and tags around what the user writes. The title is what the user wrote.
+#[test]
+fn a_title_is_what_the_user_wrote() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    let session = client.session();
+    let mark = client.mark();
+    let prompt = json!([
+        {"type": "resource_link", "uri": "file:///home/user/proj/src/app.py", "name": "app.py"},
+        {"type": "text", "text": "<system_context>Continuing from before</system_context>"},
+        {"type": "text", "text": "src/app.py:1-3\n\nRename the greeting\n"},
+    ]);
+    client.ask("session/prompt", json!({"sessionId": session, "prompt": prompt}));
+    assert_eq!(client.wait_update(mark, &session, "session_info_update")["title"], "Rename the greeting");
+    let listed = client.ask("session/list", json!({}));
+    assert_eq!(listed["sessions"][0]["title"], "Rename the greeting");
+}
+
 /// 44: what is deleted is gone, and deleting it again is no error.
 #[test]
 fn a_deleted_session_is_gone() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (kept, deleted) = (client.session(), client.session());
+    client.prompt(&kept, "hello");
+    client.prompt(&deleted, "hello");
     for id in [&deleted, &deleted, &"nobody".to_owned()] {
         client.ask("session/delete", json!({"sessionId": id}));
     }
@@ -422,7 +468,7 @@ fn a_deleted_session_is_gone() {
 fn a_session_is_closed_after_its_turn() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let idle = client.session();
     assert_eq!(client.ask("session/close", json!({"sessionId": idle})), json!({}));
     for _ in 0..10 {
@@ -451,7 +497,7 @@ fn additional_directories_can_be_reached() {
     sandbox.write("beside/b.txt", "the letter b\n");
     sandbox.write("hidden/c.txt", "the letter c\n");
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let (cwd, beside) = (client.cwd(), sandbox.path("beside").to_string_lossy().into_owned());
     let params = json!({"cwd": cwd, "mcpServers": [], "additionalDirectories": [beside]});
     let session = client.ask("session/new", params)["sessionId"].as_str().unwrap().to_owned();
@@ -468,7 +514,7 @@ fn additional_directories_can_be_reached() {
 fn a_fork_goes_its_own_way() {
     let sandbox = Sandbox::new();
     let mut client = Acp::able(&sandbox, &["--unstable-fork"], &json!({}));
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     client.prompt(&session, "hello");
     let params = json!({"sessionId": session, "cwd": client.cwd(), "mcpServers": []});

@@ -185,7 +185,7 @@ fn the_agent_ends_with_its_stdin() {
 fn the_end_of_stdin_in_a_turn_leaves_nothing_behind() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     let mark = client.mark();
     client.begin(&session, "run sleep 61");

@@ -41,7 +41,7 @@ fn talking(client: &mut Acp) -> String {
 
 fn client(sandbox: &Sandbox, capabilities: &Value) -> Acp {
     let mut client = Acp::able(sandbox, &["--approval", "auto"], capabilities);
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     client
 }
 
@@ -97,7 +97,7 @@ fn tool_hints_are_shown_and_never_relax_consent() {
     let heard = Rc::clone(&asked);
     client.on("session/request_permission", move |params| {
         heard.borrow_mut().push(params["toolCall"].clone());
-        Some(selected("allow"))
+        Some(selected("allow_once"))
     });
     let session = client.session_with(json!([talker("parrot", &[])]));
     for (tool, kind, title) in [

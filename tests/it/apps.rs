@@ -90,7 +90,7 @@ fn app_maker_makes_an_app_with_only_the_app_tools() {
         ("apps__create_app", json!({"name": "timer", "prd": "Counts down.", "html": timer(), "width": 360})),
         ("apps__open_app", json!({"name": "timer"})),
     ]);
-    let (mut client, session, asked) = session(&sandbox, &model, "goose/app_maker", "allow");
+    let (mut client, session, asked) = session(&sandbox, &model, "goose/app_maker", "allow_once");
     let (reason, updates) = client.prompt(&session, "make me a countdown timer");
     assert_eq!((reason.as_str(), spoken(&updates).as_str()), ("end_turn", "It is done."));
     assert_eq!(outcomes(&updates), ["completed", "failed", "completed", "completed"], "{updates:#?}");
@@ -118,7 +118,7 @@ fn an_app_iterator_changes_an_app_and_takes_a_change_back() {
         ("apps__delete_app", json!({"name": "timer"})),
         ("developer__shell", json!({"command": "rm -rf ."})),
     ]);
-    let (mut client, session, asked) = session(&sandbox, &model, "goose/app_iterator", "allow");
+    let (mut client, session, asked) = session(&sandbox, &model, "goose/app_iterator", "allow_once");
     let (reason, updates) = client.prompt(&session, "call it Tea; no, leave it; no, away with it");
     assert_eq!(reason, "end_turn");
     assert_eq!(outcomes(&updates), ["completed", "failed", "completed", "completed", "completed", "failed"]);
@@ -141,7 +141,7 @@ fn an_app_iterator_changes_an_app_and_takes_a_change_back() {
 fn what_the_user_refuses_is_not_made() {
     let sandbox = Sandbox::new();
     let model = model(vec![("apps__create_app", json!({"name": "timer", "prd": "Counts.", "html": timer()}))]);
-    let (mut client, session, asked) = session(&sandbox, &model, "goose/app_maker", "reject");
+    let (mut client, session, asked) = session(&sandbox, &model, "goose/app_maker", "reject_once");
     let (_, updates) = client.prompt(&session, "make me a timer");
     assert_eq!((outcomes(&updates), asked.borrow().len()), (vec!["failed".to_owned()], 1));
     assert!(!sandbox.path("data/apps/timer.html").exists());

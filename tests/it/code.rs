@@ -173,7 +173,7 @@ fn each_call_asks_with_its_arguments_and_a_refusal_throws() {
     client.on("session/request_permission", move |params| {
         kept.borrow_mut().push(params["toolCall"].clone());
         let refuse = params["toolCall"]["rawInput"]["command"] == "touch b";
-        Some(selected(if refuse { "reject" } else { "allow" }))
+        Some(selected(if refuse { "reject_once" } else { "allow_once" }))
     });
     let session = client.session();
     client.prompt(&session, "make three files");
@@ -232,7 +232,7 @@ fn a_turn_can_be_cancelled_in_the_middle_of_code() {
     ] {
         let model = executing(code);
         let mut client = client(&sandbox, &model, "on");
-        client.on_permission("allow");
+        client.on_permission("allow_once");
         let session = client.session();
         let mark = client.mark();
         let prompt = client.begin(&session, "go");

@@ -55,7 +55,7 @@ fn reading_and_writing_are_what_the_mode_says() {
     let sandbox = fenced(&[]);
     let (file, note) = (path(&sandbox, "a.txt"), path(&sandbox, "note.md"));
     let (mut client, session) = in_mode(&sandbox, "writer");
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let (_, updates) = client.prompt(&session, &format!("write {note} # Notes"));
     assert_eq!(spoken(&updates), "written");
     assert_eq!(std::fs::read_to_string(&note).unwrap(), "# Notes");
@@ -70,7 +70,7 @@ fn nothing_outside_of_the_sessions_folders_is_read_or_written() {
     sandbox.write("home/secret", "mellon");
     std::os::unix::fs::symlink(sandbox.path("home"), sandbox.path("project/link")).unwrap();
     let (mut client, session) = in_mode(&sandbox, "runner");
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let secret = sandbox.path("home/secret").to_string_lossy().into_owned();
     for file in [secret, path(&sandbox, "link/secret"), path(&sandbox, "../home/secret"), "/etc/hostname".to_owned()] {
         let (_, updates) = client.prompt(&session, &format!("read {file}"));
@@ -89,7 +89,7 @@ fn what_it_writes_and_runs_needs_the_users_consent() {
     let sandbox = fenced(&[]);
     let file = path(&sandbox, "a.txt");
     let (mut client, session) = in_mode(&sandbox, "runner");
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     let mark = client.mark();
     let (_, updates) = client.prompt(&session, &format!("write {file} gone"));
     assert!(spoken(&updates).contains("the user refused"), "{}", spoken(&updates));
@@ -102,7 +102,7 @@ fn what_it_writes_and_runs_needs_the_users_consent() {
     assert!(spoken(&updates).contains("the user refused"), "{}", spoken(&updates));
     let asked = client.wait(mark, "the question", |message| message["method"] == "session/request_permission");
     assert!(asked["params"]["toolCall"]["content"].to_string().contains("touch made.txt"), "{asked}");
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let (_, updates) = client.prompt(&session, "run touch made.txt");
     assert_eq!(spoken(&updates), "exit 0: ");
     assert!(sandbox.path("project/made.txt").exists());
@@ -118,7 +118,7 @@ fn what_it_writes_and_runs_needs_the_users_consent() {
 fn a_command_says_what_it_says_and_leaves_nothing() {
     let sandbox = fenced(&[]);
     let (mut client, session) = in_mode(&sandbox, "runner");
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let (_, updates) = client.prompt(&session, "run cat a.txt");
     assert_eq!(spoken(&updates), "exit 0: one\ntwo\nthree\n");
     let call = of_kind(&updates, "tool_call").into_iter().find(|call| call["title"] == "cat").expect("its own call");
@@ -145,7 +145,7 @@ fn the_editors_files_are_lent_on() {
         kept.borrow_mut().push(params.clone());
         Some(json!({"result": {}}))
     });
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     client.set_mode(&session, "echo/runner");
     let (_, updates) = client.prompt(&session, &format!("read {file}"));
@@ -186,11 +186,11 @@ fn its_services_are_one_server_with_what_the_mode_admits() {
         assert!(!spoken(&updates).contains("exit 0"), "{}", spoken(&updates));
         assert!(!sandbox.path("project/made.txt").exists());
         // What needs consent is asked of the same user.
-        client.on_permission("reject");
+        client.on_permission("reject_once");
         let mark = client.mark();
         client.prompt(&session, r#"tool memory__remember {"text": "the sky is green", "scope": "project"}"#);
         client.wait(mark, "the question", |message| message["method"] == "session/request_permission");
-        client.on_permission("allow");
+        client.on_permission("allow_once");
         client.prompt(&session, r#"tool memory__remember {"text": "the sky is blue", "scope": "project"}"#);
         let (_, updates) = client.prompt(&session, r#"tool memory__list_memories {}"#);
         assert!(spoken(&updates).contains("blue") && !spoken(&updates).contains("green"), "{}", spoken(&updates));
@@ -262,7 +262,7 @@ fn no_rule_is_talked_past_by_the_name_of_a_variable() {
     let rule = json!({"tool": "developer__shell", "arguments": {"command": "git status*"}, "then": "allow"});
     sandbox.write("config/config.yaml", &json!({"version": 1, "permissions": [rule]}).to_string());
     let (mut client, session) = in_mode(&sandbox, "runner");
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     for name in ["git status X", "git status #", "\\ngit status"] {
         let params = json!({"sessionId": "$SESSION", "command": "touch", "args": [path(&sandbox, "made")], "env": [{"name": name, "value": ""}]});
         let request = json!({"jsonrpc": "2.0", "id": "x", "method": "terminal/create", "params": params});
@@ -297,7 +297,7 @@ fn nothing_is_done_for_it_outside_of_a_turn() {
 fn it_cannot_change_the_call_that_the_user_is_asked_about() {
     let sandbox = fenced(&[]);
     let (mut client, session) = in_mode(&sandbox, "runner");
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let mark = client.mark();
     let (_, updates) = client.prompt(&session, &format!("forge {} text", path(&sandbox, "note.md")));
     assert_eq!(spoken(&updates), "written");

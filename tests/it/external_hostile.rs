@@ -135,7 +135,7 @@ fn hostile_agent_stays_in_protocol_and_in_scope() {
     let file = sandbox.path("project/kept.txt");
     let mut client = Acp::start(&sandbox);
     // Nobody consents to anything, so whatever runs has found another way.
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     let session = client.session();
     client.set_mode(&session, "echo/default");
     let name = file.to_string_lossy().into_owned();

@@ -73,11 +73,14 @@ fn a_second_skein() {
     assert!(spoken(&updates).contains("A note."), "{updates:#?}");
     let call = of_kind(&updates, "tool_call").pop().expect("its call is seen");
     assert_eq!((&call["name"], &call["kind"]), (&json!("developer__read_file"), &json!("read")));
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let mark = client.mark();
     client.prompt(&session, r#"/developer.shell {"command": "touch made"}"#);
     let question = questions(&client, mark).pop().expect("a question");
-    assert!(question["options"].to_string().contains("allow-in-project"), "the inner one's own answers: {question}");
+    assert!(
+        question["options"].to_string().contains("`touch made` in this session"),
+        "the inner one's own answers: {question}"
+    );
     assert!(sandbox.path("project/made").exists());
     // What it can choose is under its name, and its modes are one of the options.
     let options = client.ask(
@@ -103,7 +106,7 @@ fn a_second_skein() {
 fn a_second_skein_uses_the_services_it_is_handed() {
     let sandbox = Sandbox::new();
     let (mut client, session) = in_session(&sandbox, &peers::skein(&sandbox));
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let (_, updates) =
         client.prompt(&session, r#"/skein.memory__remember_a759dab0 {"text": "the sky is blue", "scope": "project"}"#);
     assert!(!spoken(&updates).contains("no tool"), "{}", spoken(&updates));
@@ -149,7 +152,7 @@ fn goose() {
     assert!(ours.iter().any(|name| name.ends_with("memory__remember")), "{ours:?}");
     assert!(!ours.iter().any(|name| name.contains("shell") || name.contains("write_file")), "{ours:?}");
     // A call to a service of ours is judged by our binding, whatever goose's own mode says.
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     let mark = client.mark();
     client.prompt(&session, "call it");
     assert_eq!(questions(&client, mark).len(), 1, "we ask");

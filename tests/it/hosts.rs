@@ -175,8 +175,11 @@ fn the_question_names_the_host_and_covers_it_for_the_session() {
     let (heard, refused) = (Rc::clone(&questions), other.host.clone());
     client.on("session/request_permission", move |params| {
         heard.borrow_mut().push(params.clone());
-        let option =
-            if params["toolCall"]["title"].as_str().unwrap().contains(&refused) { "reject" } else { "allow-always" };
+        let option = if params["toolCall"]["title"].as_str().unwrap().contains(&refused) {
+            "reject_once"
+        } else {
+            "allow_always"
+        };
         Some(selected(option))
     });
     client.prompt(&session, "read the page");
@@ -187,7 +190,7 @@ fn the_question_names_the_host_and_covers_it_for_the_session() {
         assert_eq!(asked[0]["toolCall"]["title"], json!(format!("Fetch from {}", site.host)));
         assert_eq!(asked[0]["toolCall"]["rawInput"]["url"], json!(site.url("/page")));
         let names: Vec<_> = asked[0]["options"].as_array().unwrap().iter().map(|one| one["name"].clone()).collect();
-        assert!(names.contains(&json!(format!("Allow {} in this session", site.host))), "{names:?}");
+        assert!(names.contains(&json!(format!("Allow requests to {} in this session", site.host))), "{names:?}");
         assert!(!names.iter().any(|name| name.as_str().unwrap().contains("in this project")), "{names:?}");
     }
     // The host was allowed for the session; the one it redirects to was not.

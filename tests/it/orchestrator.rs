@@ -126,7 +126,7 @@ fn child_asks_in_the_parent_and_a_refusal_fails_only_its_task() {
     let seen = Rc::clone(&asked_for);
     client.on("session/request_permission", move |request| {
         seen.borrow_mut().push(request.clone());
-        Some(selected("reject"))
+        Some(selected("reject_once"))
     });
     let session = client.session();
     assert_eq!(client.prompt(&session, "@orchestrator do both").0, "end_turn");
@@ -168,7 +168,7 @@ fn a_child_is_never_looser_than_its_parent() {
     assert!(told(&model).contains("`developer__shell` was not consented to"), "{}", told(&model));
     // The mode by itself runs what it likes; under a parent that asks, it is asked about.
     let mut client = launch(&[]);
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     let session = client.session();
     client.prompt(&session, "@orchestrator go");
     assert!(!sandbox.path("project/made").exists());
@@ -261,7 +261,7 @@ fn cancelling_the_parent_ends_what_its_children_run() {
     let sandbox = Sandbox::new();
     let model = handing_over(|| vec![("d1", "summon__delegate", delegate("wait", "backend"))], |_| shell("sleep 4444"));
     let mut client = with_model(&sandbox, &model, &json!({}));
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     let (mark, prompt) = (client.mark(), client.begin(&session, "@orchestrator go"));
     client.wait(mark, "the question", |message| message["method"] == "session/request_permission");
@@ -309,7 +309,7 @@ fn two_writers_of_one_file_come_one_after_the_other() {
         },
     );
     let mut client = with_model(&sandbox, &model, &json!({"session": {"notices": {}}}));
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     let (mark, prompt) = (client.mark(), client.begin(&session, "@orchestrator go"));
     let notice = client.wait_update(mark, &session, "notice").to_string();
@@ -351,7 +351,7 @@ fn a_task_in_the_background_can_be_looked_at_and_ended() {
         }
     });
     let mut client = with_model(&sandbox, &model, &json!({}));
-    client.on_permission("allow");
+    client.on_permission("allow_once");
     let session = client.session();
     let mark = client.mark();
     assert!(
@@ -391,7 +391,7 @@ fn a_client_that_knows_subagents_sees_each_child_apart() {
     let heard = Rc::clone(&asked_for);
     client.on("session/request_permission", move |request| {
         heard.borrow_mut().push((request["sessionId"].clone(), request["toolCall"]["toolCallId"].clone()));
-        Some(selected("allow"))
+        Some(selected("allow_once"))
     });
     let session = client.session();
     let mark = client.mark();
@@ -593,7 +593,7 @@ fn children_have_what_the_editor_brings_until_it_is_disabled() {
     let heard = Rc::clone(&questions);
     client.on("session/request_permission", move |request| {
         heard.borrow_mut().push(request["toolCall"]["name"].as_str().unwrap_or_default().to_owned());
-        Some(selected("allow"))
+        Some(selected("allow_once"))
     });
     let parrot = json!([{"name": "parrot", "command": servers::mcp_echo(), "args": [], "env": []}]);
     let session = client.session_with(parrot);
@@ -715,7 +715,7 @@ fn what_is_refused_to_one_child_is_refused_to_the_next() {
     let seen = Rc::clone(&asked_for);
     client.on("session/request_permission", move |_| {
         *seen.borrow_mut() += 1;
-        Some(selected("reject-always"))
+        Some(selected("reject_always"))
     });
     let session = client.session();
     client.prompt(&session, "@orchestrator go");

@@ -43,7 +43,7 @@ fn question(client: &mut Acp, mark: usize) -> Value {
 fn a_question_shows_where_a_path_leads() {
     let sandbox = repository();
     let mut client = Acp::start(&sandbox);
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     let session = client.session();
     let mark = client.mark();
     client.prompt(&session, &write_file("documentation/../.git/config"));
@@ -51,12 +51,12 @@ fn a_question_shows_where_a_path_leads() {
     let call = &asked["toolCall"];
     assert_eq!(call["title"], "Write file: .git/config (given as documentation/../.git/config)");
     let path = sandbox.path("project/.git/config").to_string_lossy().into_owned();
-    assert_eq!(call["locations"], json!([{"path": path}]), "{asked}");
+    assert_eq!(call["locations"], json!([{"path": path, "line": 1}]), "{asked}");
     let reason = call["content"][0]["content"]["text"].as_str().expect("a reason");
     assert!(reason.contains("`.git/config` is a protected path: git runs programs"), "{asked}");
     assert_eq!((&call["content"][1]["type"], &call["content"][1]["path"]), (&json!("diff"), &json!(path)), "{asked}");
     let names: Vec<_> = asked["options"].as_array().expect("options").iter().map(|option| &option["name"]).collect();
-    assert_eq!(names, ["Allow", "Reject", "Reject developer__write_file of .git/config in this session"]);
+    assert_eq!(names, ["Allow", "Reject", "Reject writing of .git/config in this session"]);
     let begun = of_kind(&client.updates(mark, &session), "tool_call")[0].clone();
     assert_eq!((&begun["title"], &begun["locations"]), (&call["title"], &call["locations"]));
     assert_eq!(text(&sandbox, "project/.git/config"), "[core]\n");
@@ -97,7 +97,7 @@ fn a_path_that_leads_elsewhere_after_the_answer_is_refused() {
         client.on("session/request_permission", move |_| {
             std::fs::remove_file(&notes).expect("removed");
             symlink("../src/main.rs", &notes).expect("linked");
-            Some(selected("allow"))
+            Some(selected("allow_once"))
         });
         let (_, updates) = client.prompt(&session, &write_file("documentation/notes.md"));
         let ended = of_kind(&updates, "tool_call_update").last().expect("an end").clone();
@@ -113,7 +113,7 @@ fn a_path_that_leads_elsewhere_after_the_answer_is_refused() {
         client.on("session/request_permission", move |_| {
             std::fs::remove_dir_all(&folder).expect("removed");
             symlink("other", &folder).expect("linked");
-            Some(selected("allow"))
+            Some(selected("allow_once"))
         });
         let (_, updates) = client.prompt(&session, &write_file("documentation/notes.md"));
         let ended = of_kind(&updates, "tool_call_update").last().expect("an end").clone();
@@ -127,7 +127,7 @@ fn consent_to_a_protected_path_is_for_one_call() {
     let sandbox = repository();
     let mut client = Acp::able(&sandbox, &["--approval", "auto"], &json!({}));
     // A client that answers what it was not offered.
-    client.on_permission("allow-always");
+    client.on_permission("allow_always");
     let session = client.session();
     for count in 1..=2 {
         let mark = client.mark();
@@ -217,7 +217,7 @@ fn external_agents_ask_for_protected_and_read_no_hidden_paths() {
     sandbox.install(&manifest("echo", &peers::echo(&[]), &modes));
     sandbox.write("home/.ssh/id_ed25519", "PRIVATE KEY\n");
     let mut client = Acp::able(&sandbox, &["--approval", "auto"], &json!({}));
-    client.on_permission("reject");
+    client.on_permission("reject_once");
     let session = client.session();
     client.set_mode(&session, "echo/runner");
     let config = sandbox.path("project/.git/config").to_string_lossy().into_owned();

@@ -13,7 +13,8 @@ use skein::tool::ToolOutcome;
 use crate::support::Sandbox;
 
 fn stored(event: &Event, text: Option<&str>) -> NewEvent {
-    NewEvent { kind: "event".into(), body: serde_json::to_string(event).unwrap(), text: text.map(str::to_owned) }
+    let kind = if matches!(event, Event::Message { .. }) { "message" } else { "event" };
+    NewEvent { kind: kind.into(), body: serde_json::to_string(event).unwrap(), text: text.map(str::to_owned) }
 }
 
 fn message(role: Role, text: &str) -> NewEvent {

@@ -14,6 +14,7 @@ use super::super::{files, sanitize};
 use super::{AdmittedCall, Binding, BoundTool};
 use crate::manifest::ApprovalLevel;
 use crate::services::Service;
+use crate::services::builtin::developer;
 use crate::tool::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
 use crate::tool::{CallContext, FileTarget, ServiceError, ToolOutcome, path_line};
 
@@ -199,6 +200,11 @@ impl Binding {
         if protected.is_none() && consents.about(&subject) == Some(true) {
             return Ok(None);
         }
+        // Only a built-in tool has a target, so the name identifies the tool.
+        let change = match call.target.and(call.name.strip_prefix("developer__")) {
+            Some(tool) => developer::preview(tool, call.arguments, context).await,
+            None => None,
+        };
         let question = PermissionRequest {
             call: context.id.clone(),
             by: None,
@@ -207,6 +213,7 @@ impl Binding {
             title: call.title.map(str::to_owned),
             arguments: call.arguments.clone(),
             target: call.target.cloned(),
+            change,
             // Consent for a protected path covers one call only.
             rule: consent::rule_for(&subject, &self.request.session).filter(|_| protected.is_none()),
             protected: protected.clone(),

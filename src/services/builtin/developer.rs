@@ -18,6 +18,7 @@ mod notebook;
 mod output;
 mod paths;
 mod plan;
+mod preview;
 mod progress;
 mod pump;
 mod read;
@@ -51,6 +52,7 @@ use crate::tool::{CallContext, SessionStates};
 
 use super::answer::{ToolRefusal, ToolReply};
 use super::schema;
+pub use preview::preview;
 use session_state::DeveloperState;
 use shell::Shell;
 

@@ -13,6 +13,9 @@ const SESSION: &str = "SELECT s.id, s.title, s.cwd, s.roots, s.agent, s.mode, s.
 pub(super) const WITHIN: &str = "(?1 IS NULL OR s.cwd = ?1
     OR (?2 AND substr(s.cwd, 1, length(rtrim(?1, '/')) + 1) = rtrim(?1, '/') || '/'))";
 
+/// SQL: whether the session `s` has a message. Every prompt is one.
+pub(super) const HAS_PROMPT: &str = "EXISTS (SELECT 1 FROM event e WHERE e.session = s.key AND e.kind = 'message')";
+
 /// The maximum number of candidates for an ambiguous prefix, few enough to list in an error.
 const CANDIDATES: usize = 6;
 
@@ -42,7 +45,7 @@ pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Re
         None => (None, ""),
     };
     let select = format!(
-        "{SESSION} WHERE {WITHIN} AND s.parent IS ?6 AND (?3 IS NULL OR (s.updated_at, s.id) < (?3, ?4))
+        "{SESSION} WHERE {WITHIN} AND {HAS_PROMPT} AND s.parent IS ?6 AND (?3 IS NULL OR (s.updated_at, s.id) < (?3, ?4))
          ORDER BY s.updated_at DESC, s.id DESC LIMIT ?5"
     );
     let values = params![folder, below, time, id, limit_value(filter.limit), filter.parent];

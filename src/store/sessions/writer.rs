@@ -123,7 +123,7 @@ impl SessionWriter {
             (Work::Append(_) | Work::Change(_), Ok(false)) => {
                 self.lost.insert(id.clone(), StoreError::Gone { id: id.clone() });
             }
-            (Work::Append(_) | Work::Change(_), Err(error)) => {
+            (Work::Append(_) | Work::Change(_) | Work::Create(_), Err(error)) if job.reply.is_none() => {
                 self.lost.insert(id.clone(), error);
             }
             (Work::Flush, done) => {

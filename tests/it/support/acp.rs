@@ -356,6 +356,9 @@ impl Acp {
 
     /// Some updates are only for clients that said so.
     fn understands(&self, update: &Value) {
+        if update["sessionUpdate"] == "tool_call" {
+            assert!(update["status"].is_string() && update["kind"].is_string(), "status and kind: {update}");
+        }
         let session = &self.capabilities["session"];
         let capability = match update["sessionUpdate"].as_str() {
             Some("notice") => &session["notices"],
@@ -467,6 +470,13 @@ fn kept(said: &Value, understood: &Value, at: &str) {
     match (said, understood) {
         (Value::Object(said), Value::Object(understood)) => {
             for (key, value) in said.iter().filter(|(key, value)| !value.is_null() && *key != FOREIGN) {
+                // The types leave out these defaults, which some clients require.
+                if [("status", "pending"), ("kind", "other")]
+                    .iter()
+                    .any(|(field, default)| key == field && value == default)
+                {
+                    continue;
+                }
                 let found = understood.get(key);
                 kept(value, found.unwrap_or_else(|| panic!("the protocol has no {at}/{key}")), &format!("{at}/{key}"));
             }

@@ -21,9 +21,9 @@ const MAX_EDITS: usize = 100;
 #[serde(deny_unknown_fields)]
 pub(super) struct EditFile {
     /// File
-    path: String,
+    pub(super) path: String,
     #[schemars(length(min = 1))]
-    edits: Vec<Replacement>,
+    pub(super) edits: Vec<Replacement>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -22,23 +22,19 @@ pub(super) fn place(call: &CallContext, place: &Path, line: Option<usize>) {
 /// Reports that `after` replaced `before`. `before` is `None` if the file did not exist.
 pub(super) fn report_change(call: &CallContext, at: &Path, before: Option<&str>, after: &str) {
     let same = SharedLines::between(before.unwrap_or_default(), after);
-    place(call, at, Some((same.above + 1).min(after.lines().count()).max(1)));
-    let (before, after) = if before.map_or(0, str::len).max(after.len()) <= MAX_WHOLE {
-        (before.map(str::to_owned), after.to_owned())
-    } else {
-        (before.map(|text| same.rest_of(text)), same.rest_of(after))
-    };
+    place(call, at, usize::try_from(same.first_changed(after)).ok());
+    let (before, after) = same.shorten(before, after, MAX_WHOLE);
     call.report(Activity::Changed { path: paths::session_path(&call.session, at), before, after });
 }
 
 /// How many lines two texts share at their start and end.
-struct SharedLines {
+pub(super) struct SharedLines {
     above: usize,
     below: usize,
 }
 
 impl SharedLines {
-    fn between(before: &str, after: &str) -> Self {
+    pub(super) fn between(before: &str, after: &str) -> Self {
         let same = |(left, right): &(&str, &str)| left == right;
         let (old, new): (Vec<_>, Vec<_>) = (lines(before).collect(), lines(after).collect());
         let above = old.iter().copied().zip(new.iter().copied()).take_while(same).count();
@@ -47,12 +43,26 @@ impl SharedLines {
         Self { above, below: ends.take(left).take_while(same).count() }
     }
 
+    /// Returns the first changed line of the new text; starts at 1.
+    pub(super) fn first_changed(&self, after: &str) -> u32 {
+        let line = (self.above + 1).min(after.lines().count()).max(1);
+        u32::try_from(line).unwrap_or(u32::MAX)
+    }
+
+    /// Returns both texts whole if neither is longer than `max` bytes, otherwise the changed part of each.
+    pub(super) fn shorten(&self, before: Option<&str>, after: &str, max: usize) -> (Option<String>, String) {
+        if before.map_or(0, str::len).max(after.len()) <= max {
+            return (before.map(str::to_owned), after.to_owned());
+        }
+        (before.map(|text| self.rest_of(text, max)), self.rest_of(after, max))
+    }
+
     /// Returns the lines that are not shared, with context.
-    fn rest_of(&self, text: &str) -> String {
+    fn rest_of(&self, text: &str, max: usize) -> String {
         let first = self.above.saturating_sub(AROUND);
         let last = lines(text).count() - self.below.saturating_sub(AROUND);
         let rest: String = lines(text).skip(first).take(last - first).collect();
-        let kept = truncate(&rest, MAX_WHOLE);
+        let kept = truncate(&rest, max);
         match rest.len() - kept.len() {
             0 => rest,
             more => format!("{kept}\n[... {} left out]\n", size(more as u64)),

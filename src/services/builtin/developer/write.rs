@@ -1,5 +1,6 @@
 //! Implements `write_file`: writes a whole file, if the session has seen the contents it replaces.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -18,9 +19,9 @@ use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, with_data}
 #[serde(deny_unknown_fields)]
 pub(super) struct WriteFile {
     /// File
-    path: String,
+    pub(super) path: String,
     /// Whole text
-    content: String,
+    pub(super) content: String,
     /// Even if not read before
     #[serde(default)]
     overwrite: bool,
@@ -92,6 +93,11 @@ fn may_overwrite(
     }
 }
 
+/// Returns `content` with the line ends of the text that it replaces.
+pub(super) fn with_line_ends<'a>(old: Option<&str>, content: &'a str) -> Cow<'a, str> {
+    if old.is_some_and(text::uses_crlf) { text::with_crlf(content) } else { content.into() }
+}
+
 /// The old text and the new bytes of a replacement.
 struct ReplacementBytes {
     old: String,
@@ -104,7 +110,7 @@ fn keep_format(loaded: &FileContents, content: &str) -> ReplacementBytes {
     let Some(old) = text::decode(&loaded.bytes) else {
         return ReplacementBytes { old: String::new(), bytes: as_written() };
     };
-    let ended = if text::uses_crlf(&old.text) { text::with_crlf(content) } else { content.into() };
+    let ended = with_line_ends(Some(&old.text), content);
     let new = match old.encoding {
         Encoding::Utf8 | Encoding::Latin1 => ended.as_ref(),
         // Avoids a second byte order mark if the model wrote one.
