@@ -214,6 +214,11 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     if std::env::args_os().nth(1).is_some_and(|argument| argument == crate::sandbox::SANDBOX_PROCESS_ARGUMENT) {
         return crate::sandbox::run_sandbox_process();
     }
+    // Helpers of git inside a sandbox.
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(code) = crate::sandbox::git::run_inside(&arguments) {
+        return code;
+    }
     if let Err(error) = crate::process::harden() {
         let problem = format!("skein cannot protect its own memory: {error}");
         return end_with(&CommandError::work(problem, "check the limits and the security policy it runs under"));

@@ -1,16 +1,21 @@
-//! Limits the processes of a session: sandbox profiles, and the lists of protected and hidden paths.
+//! Limits the processes of a session: sandbox profiles, their layers, the proxy to hosts, git access, and the lists of
+//! protected and hidden paths.
 
+mod consent;
 mod error;
 mod expand;
 mod explain;
+pub mod git;
 mod layers;
 mod paths;
 mod plan;
 mod profile;
+pub mod proxy;
 mod sandbox_process;
 mod setup;
 mod wire;
 
+pub use consent::ConsentRefusal;
 pub use error::{SandboxError, SpawnError};
 pub use expand::{ExpandError, SandboxContext, has_protected_paths};
 pub use explain::{ExplainedLine, LineEnforcement, ProtectedState, explain, explain_text, layer_help};

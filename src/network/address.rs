@@ -15,8 +15,24 @@ pub enum AddressKind {
     Private(&'static str),
     /// Link-local addresses, where clouds serve credentials.
     LinkLocal,
-    /// Multicast, unspecified and reserved addresses, which are no hosts; the text describes them.
-    Special(&'static str),
+    Multicast,
+    Unspecified,
+    /// Addresses with another purpose than hosts; the text describes it.
+    Reserved(&'static str),
+}
+
+/// `private`, `link-local`, …, as in "the address is private".
+impl std::fmt::Display for AddressKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            AddressKind::Public => "public",
+            AddressKind::Loopback => "this machine",
+            AddressKind::LinkLocal => "link-local",
+            AddressKind::Multicast => "multicast",
+            AddressKind::Unspecified => "unspecified",
+            AddressKind::Private(what) | AddressKind::Reserved(what) => what,
+        })
+    }
 }
 
 /// Returns the kind of an address.
@@ -29,17 +45,17 @@ pub fn address_kind(address: IpAddr) -> AddressKind {
 
 fn kind_v4(address: Ipv4Addr) -> AddressKind {
     match address.octets() {
-        [0, ..] => AddressKind::Special("unspecified"),
+        [0, ..] => AddressKind::Unspecified,
         [10, ..] | [192, 168, ..] => AddressKind::Private("private"),
         [172, second, ..] if (16..32).contains(&second) => AddressKind::Private("private"),
         [100, second, ..] if (64..128).contains(&second) => AddressKind::Private("behind a carrier's NAT"),
         [127, ..] => AddressKind::Loopback,
         [169, 254, ..] => AddressKind::LinkLocal,
-        [192, 0, 0, _] | [192, 88, 99, _] => AddressKind::Special("for protocols"),
-        [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => AddressKind::Special("for documentation"),
-        [198, 18 | 19, ..] => AddressKind::Special("for benchmarks"),
-        [224..=239, ..] => AddressKind::Special("multicast"),
-        [240..=255, ..] => AddressKind::Special("reserved"),
+        [192, 0, 0, _] | [192, 88, 99, _] => AddressKind::Reserved("for protocols"),
+        [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => AddressKind::Reserved("for documentation"),
+        [198, 18 | 19, ..] => AddressKind::Reserved("for benchmarks"),
+        [224..=239, ..] => AddressKind::Multicast,
+        [240..=255, ..] => AddressKind::Reserved("reserved"),
         _ => AddressKind::Public,
     }
 }
@@ -53,7 +69,7 @@ fn kind_v6(address: Ipv6Addr) -> AddressKind {
         kind_v4(Ipv4Addr::new(g1, g2, h1, h2))
     };
     match (a, b) {
-        _ if address.is_unspecified() => AddressKind::Special("unspecified"),
+        _ if address.is_unspecified() => AddressKind::Unspecified,
         _ if address.is_loopback() => AddressKind::Loopback,
         // Mapped, translated, compatible, NAT64.
         (0, 0) if (c, d, e) == (0, 0, 0) && (f == 0xffff || f == 0) => carried(),
@@ -61,14 +77,14 @@ fn kind_v6(address: Ipv6Addr) -> AddressKind {
         (0x64, 0xff9b) if (c, d, e, f) == (0, 0, 0, 0) => carried(),
         (0xfc00..=0xfdff, _) => AddressKind::Private("private"),
         (0xfe80..=0xfebf, _) => AddressKind::LinkLocal,
-        (0xfec0..=0xfeff, _) => AddressKind::Special("site-local"),
-        (0xff00..=0xffff, _) => AddressKind::Special("multicast"),
+        (0xfec0..=0xfeff, _) => AddressKind::Reserved("site-local"),
+        (0xff00..=0xffff, _) => AddressKind::Multicast,
         // Teredo, ORCHID, benchmarks.
-        (0x2001, 0..0x200) => AddressKind::Special("for protocols"),
-        (0x2001, 0xdb8) | (0x3fff, 0..0x1000) => AddressKind::Special("for documentation"),
-        (0x2002, _) => AddressKind::Special("6to4"),
+        (0x2001, 0..0x200) => AddressKind::Reserved("for protocols"),
+        (0x2001, 0xdb8) | (0x3fff, 0..0x1000) => AddressKind::Reserved("for documentation"),
+        (0x2002, _) => AddressKind::Reserved("6to4"),
         (0x2000..0x4000, _) => AddressKind::Public,
-        _ => AddressKind::Special("reserved"),
+        _ => AddressKind::Reserved("reserved"),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Invariant: hosts and patterns are normalised in the same way before they are compared (lower case, IDNA, no trailing
 //! dot), so that no spelling of a host escapes a pattern.
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 use url::{Host as UrlHost, Url};
 
 /// A normalised host that a call reaches.
@@ -23,6 +25,57 @@ impl RemoteHost {
     pub fn of_text(text: &str) -> Option<Self> {
         let (name, port) = parts(text).ok()?;
         Some(Self { name: canonical_name(&name), port: port.unwrap_or(HTTPS) })
+    }
+
+    /// Normalises a name or an IP address without port. `None` if it is neither, or the port is 0.
+    pub fn new(name: &str, port: u16) -> Option<Self> {
+        let bare_address = name.parse::<Ipv6Addr>().is_ok();
+        let text = if bare_address { format!("[{name}]") } else { name.to_owned() };
+        match parts(&text).ok()? {
+            (host, None) if port != 0 => Some(Self { name: canonical_name(&host), port }),
+            _ => None,
+        }
+    }
+
+    /// Parses `HOST:PORT`. `None` if the text is not a host or the port is missing.
+    pub fn of_authority(text: &str) -> Option<Self> {
+        match parts(text).ok()? {
+            (host, Some(port)) => Some(Self { name: canonical_name(&host), port }),
+            (_, None) => None,
+        }
+    }
+
+    /// Converts an address.
+    pub fn of_address(address: SocketAddr) -> Self {
+        let host = match address.ip() {
+            IpAddr::V4(ip) => UrlHost::<&str>::Ipv4(ip),
+            IpAddr::V6(ip) => UrlHost::Ipv6(ip),
+        };
+        Self { name: canonical_name(&host), port: address.port() }
+    }
+
+    /// Returns the normalised name. IPv6 addresses are in brackets.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the address if the host is written as one.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.name.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    }
+
+    /// Returns `example.com:443`, always with the port.
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.name, self.port)
+    }
+
+    /// Returns true for `localhost` and the names below it.
+    pub fn is_localhost(&self) -> bool {
+        self.name == "localhost" || self.name.ends_with(".localhost")
     }
 
     /// Returns true if both are the same host; 80 and 443 count as one port.
@@ -93,6 +146,17 @@ impl HostPattern {
         Ok(Self { name: canonical_name(&host), subdomains, port })
     }
 
+    /// Returns true if the pattern names one host, not its subdomains.
+    pub fn is_exact(&self) -> bool {
+        !self.subdomains
+    }
+
+    /// Returns the address if the pattern is `IP:PORT`.
+    pub fn address(&self) -> Option<SocketAddr> {
+        let host = RemoteHost { name: self.name.clone(), port: self.port? };
+        Some(SocketAddr::new(host.ip()?, host.port))
+    }
+
     /// Matches a host. `unstated` says which ports a pattern without a port matches.
     pub fn matches(&self, host: &RemoteHost, unstated: UnstatedPort) -> bool {
         let port = match (self.port, unstated) {
@@ -126,6 +190,9 @@ fn parts(text: &str) -> Result<(UrlHost<String>, Option<u16>), HostPatternError>
             }
             None => (text, None),
         };
+    if name.contains(':') && !name.starts_with('[') {
+        return Err(no_host());
+    }
     let host = Url::parse(&format!("http://{name}/")).ok().and_then(|url| url.host().map(|host| host.to_owned()));
     Ok((host.ok_or_else(no_host)?, port))
 }
@@ -210,6 +277,7 @@ mod tests {
             "a%41.com",
             ":80",
             "a.com:+80",
+            "a.com:80:90",
         ] {
             assert!(HostPattern::parse(text).is_err(), "{text}");
         }

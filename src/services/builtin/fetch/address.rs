@@ -77,14 +77,17 @@ impl Target {
     pub(super) fn check(&self, url: &Url, addresses: &[IpAddr]) -> Result<(), ToolRefusal> {
         for address in addresses {
             let literal = !matches!(self.host, Host::Domain(_));
-            let reason = match address_kind(*address) {
+            let kind = address_kind(*address);
+            let reason = match kind {
                 AddressKind::Public => continue,
                 AddressKind::Loopback | AddressKind::Private(_) if self.listed => continue,
                 AddressKind::LinkLocal if self.listed && literal => continue,
-                AddressKind::Loopback => format!("is this machine; {UNLISTED}"),
-                AddressKind::Private(what) => format!("is {what}; {UNLISTED}"),
-                AddressKind::LinkLocal => format!("is link-local; {UNLISTED}"),
-                AddressKind::Special(what) => format!("is {what}, which is no host to read from"),
+                AddressKind::Loopback | AddressKind::Private(_) | AddressKind::LinkLocal => {
+                    format!("is {kind}; {UNLISTED}")
+                }
+                AddressKind::Multicast | AddressKind::Unspecified | AddressKind::Reserved(_) => {
+                    format!("is {kind}, which is no host to read from")
+                }
             };
             let subject = if literal { String::new() } else { ", to which it leads,".to_owned() };
             return Err(ToolRefusal::new(format!(

@@ -1,0 +1,234 @@
+//! The proxy through which the processes of a sandbox reach hosts. It listens inside the sandbox and runs in Skein.
+//!
+//! One port speaks HTTP (CONNECT and absolute URLs) and SOCKS5. Each connection is decided by name: a rule that denies,
+//! the sandbox profile, a rule that allows, the user's consent.
+//!
+//! Invariant: no byte leaves before the decision, and the proxy connects only to addresses that the decision covers.
+
+mod body;
+mod client_hello;
+mod commands;
+mod company;
+mod connection;
+mod gate;
+mod head;
+mod inspect;
+mod policy;
+mod ports;
+mod socks;
+mod tunnel;
+mod upstream;
+mod variables;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tracing::debug;
+
+use crate::network::{Network, RemoteHost};
+use crate::task::TaskScope;
+use commands::ProxyCommands;
+pub use commands::{CommandId, CommandNetwork};
+pub use company::{CompanyProxy, CompanyProxyError, ProxyVariables};
+pub use gate::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRefusal, HostRuling, RefusalReason};
+pub use inspect::NameMismatch;
+use policy::ProfileDecision;
+pub use policy::{AddressReach, HostPolicy};
+pub use ports::{InsideNetwork, PortError, PortForwards, PortGate, listening_ports};
+use tunnel::{ClientFilter, TunnelEnd};
+use upstream::{Upstream, UpstreamError};
+pub use variables::{java_options, proxy_variables};
+
+/// How long a connection waits for the user's answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum number of connections at a time.
+const MAX_CONNECTIONS: usize = 512;
+/// Pause after `accept` fails, for example without free descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The parts of a proxy.
+pub struct ProxyParts {
+    pub policy: HostPolicy,
+    pub gate: Arc<dyn HostGate>,
+    pub network: Arc<dyn Network>,
+    pub company: CompanyProxy,
+    /// The password that clients must send. Needed where other processes of the machine reach the listener.
+    pub token: Option<String>,
+}
+
+/// A proxy. Clones share it; it ends with [`Proxy::stop`].
+#[derive(Clone)]
+pub struct Proxy {
+    inner: Arc<ProxyInner>,
+    tasks: TaskScope,
+}
+
+struct ProxyInner {
+    policy: HostPolicy,
+    upstream: Upstream,
+    commands: Arc<ProxyCommands>,
+    token: Option<String>,
+    connections: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy").field("policy", &self.inner.policy).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ProxyParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProxyParts").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    pub fn new(parts: ProxyParts) -> Self {
+        let tasks = TaskScope::new();
+        let commands = ProxyCommands::new(parts.gate, tasks.clone(), PATIENCE);
+        let inner = ProxyInner {
+            policy: parts.policy,
+            upstream: Upstream { network: parts.network, company: parts.company },
+            commands,
+            token: parts.token,
+            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+        };
+        Self { inner: Arc::new(inner), tasks }
+    }
+
+    /// Serves the proxy's protocols on a listener. Fails if the listener cannot be used.
+    pub fn serve(&self, listener: StdListener) -> io::Result<()> {
+        self.accept(listener, |inner, stream| async move { connection::serve(&inner, stream).await })
+    }
+
+    /// Relays every connection of a listener to an address of the profile's list. Fails if the listener cannot be used.
+    pub fn relay(&self, listener: StdListener, target: SocketAddr) -> io::Result<()> {
+        self.accept(listener, move |inner, stream| async move { inner.relay(stream, target).await })
+    }
+
+    /// Registers a command, so that questions and refusals name it. `consented` are the hosts in a command line that the
+    /// user agreed to.
+    pub fn begin_command(&self, line: impl Into<String>, consented: &[RemoteHost]) -> CommandNetwork {
+        self.inner.commands.begin(line.into(), consented)
+    }
+
+    /// Ends all connections and questions.
+    pub async fn stop(&self) {
+        self.tasks.stop().await;
+    }
+
+    /// Runs `serve` for each connection of a listener, up to the limit of connections.
+    fn accept<F, Fut>(&self, listener: StdListener, serve: F) -> io::Result<()>
+    where
+        F: Fn(Arc<ProxyInner>, TcpStream) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        let (inner, tasks) = (Arc::clone(&self.inner), self.tasks.clone());
+        self.tasks.spawn(async move {
+            loop {
+                let accepted = tokio::select! {
+                    biased;
+                    () = tasks.cancelled().cancelled() => return,
+                    accepted = listener.accept() => accepted,
+                };
+                let stream = match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        debug!(%error, "proxy accept failed");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                };
+                let Ok(permit) = Arc::clone(&inner.connections).try_acquire_owned() else {
+                    drop(stream);
+                    continue;
+                };
+                let connection = serve(Arc::clone(&inner), stream);
+                let cancelled = tasks.cancelled().clone();
+                tasks.spawn(async move {
+                    cancelled.run_until_cancelled(connection).await;
+                    drop(permit);
+                });
+            }
+        });
+        Ok(())
+    }
+}
+
+impl ProxyInner {
+    /// Decides about a connection. Returns the addresses that it may reach.
+    async fn decide(&self, host: &RemoteHost, command: Option<CommandId>) -> Result<AddressReach, RefusalReason> {
+        let ruling = self.commands.gate().rule(host);
+        if let HostRuling::Deny(rule) = ruling {
+            return Err(RefusalReason::Rule(rule));
+        }
+        // An address that no consent covers is refused before the user is asked.
+        if let Some(ip) = host.ip() {
+            let checked = self.policy.check_address(ip, host.port(), AddressReach::Private);
+            checked.map_err(|kind| RefusalReason::Address { address: ip.to_string(), kind })?;
+        }
+        match (self.policy.decide(host), ruling) {
+            (ProfileDecision::Denied, _) => Err(RefusalReason::Profile),
+            (ProfileDecision::Unlisted, _) => Err(RefusalReason::Unlisted),
+            (ProfileDecision::Ask, HostRuling::Allow) => Ok(AddressReach::Public),
+            (ProfileDecision::Ask, HostRuling::AllowExact) => Ok(AddressReach::Private),
+            (ProfileDecision::Allowed(_), HostRuling::Ask) | (ProfileDecision::Ask, _) => {
+                self.commands.consent(host, command).await.map(|()| AddressReach::Private)
+            }
+            (ProfileDecision::Allowed(reach), _) => Ok(reach),
+        }
+    }
+
+    /// Decides about a host, and reports the decision.
+    async fn admit(&self, host: &RemoteHost, command: Option<CommandId>) -> Result<AddressReach, HostRefusal> {
+        let decision = self.decide(host, command).await;
+        self.commands.record(host, command, decision.as_ref().err());
+        decision.map_err(|reason| HostRefusal { host: host.clone(), reason })
+    }
+
+    /// Reports an address or a name that was refused after the host was admitted.
+    fn refuse(&self, host: &RemoteHost, command: Option<CommandId>, reason: RefusalReason) -> HostRefusal {
+        self.commands.record(host, command, Some(&reason));
+        HostRefusal { host: host.clone(), reason }
+    }
+
+    async fn relay(&self, client: TcpStream, target: SocketAddr) {
+        let host = RemoteHost::of_address(target);
+        let command = self.commands.find(None);
+        let Ok(reach) = self.admit(&host, command).await else { return };
+        match self.upstream.dial(&host, reach, &self.policy).await {
+            Ok(server) => {
+                let client = TunnelEnd { stream: client, unread: Vec::new() };
+                let server = TunnelEnd { stream: server, unread: Vec::new() };
+                if let Err(error) = tunnel::run(client, server, ClientFilter::Open).await {
+                    debug!(%target, %error, "relay ended");
+                }
+            }
+            Err(UpstreamError::Refused(reason)) => drop(self.refuse(&host, command, reason)),
+            Err(error) => debug!(%target, %error, "relay failed"),
+        }
+    }
+}
+
+/// Writes a last message to a client that is about to lose its connection. A failure means that the client is gone.
+async fn write_last(stream: &mut TcpStream, message: &[u8]) {
+    let written = async {
+        stream.write_all(message).await?;
+        stream.shutdown().await
+    };
+    if let Err(error) = written.await {
+        debug!(%error, "client left before the answer");
+    }
+}
+
+#[cfg(test)]
+#[path = "proxy/proxy_tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+//! The port through which the proxy consults host rules and the user, and the refusals that it reports.
+
+use futures::future::BoxFuture;
+
+use super::inspect::NameMismatch;
+use crate::network::{AddressKind, RemoteHost};
+
+/// Rules and consent, provided by the broker.
+pub trait HostGate: Send + Sync {
+    /// Evaluates the host rules of the user.
+    fn rule(&self, host: &RemoteHost) -> HostRuling;
+
+    /// Asks the user about a host. The proxy drops the future when all commands that need the answer have ended.
+    fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer>;
+
+    /// Receives every decision, for the audit log.
+    fn record(&self, record: &HostRecord);
+}
+
+/// What the host rules say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostRuling {
+    /// A rule denies the host; the text shows the rule.
+    Deny(String),
+    /// A rule asks about the host, even if the sandbox profile lists it.
+    Ask,
+    /// A rule with a wildcard allows the host.
+    Allow,
+    /// A rule allows the host by its exact name, and so its addresses in private networks.
+    AllowExact,
+    /// No rule matches.
+    Silent,
+}
+
+/// A question about a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostQuestion {
+    pub host: RemoteHost,
+    /// The command line of the first process that needs the host. `None` for a background process.
+    pub command: Option<String>,
+}
+
+/// The user's answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostAnswer {
+    /// Until the command ends.
+    Once,
+    /// Until the session ends.
+    Session,
+    /// No, with the reason for the model.
+    Declined(String),
+}
+
+/// A decision about one connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRecord {
+    pub host: RemoteHost,
+    pub command: Option<String>,
+    /// `None`: the connection was allowed.
+    pub refusal: Option<RefusalReason>,
+}
+
+/// A refused connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("refused by the sandbox: {} ({reason})", host.authority())]
+pub struct HostRefusal {
+    pub host: RemoteHost,
+    pub reason: RefusalReason,
+}
+
+/// The reason of a refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RefusalReason {
+    #[error("the rule {0}")]
+    Rule(String),
+    #[error("the sandbox profile denies this host")]
+    Profile,
+    #[error("the sandbox profile does not list this host")]
+    Unlisted,
+    #[error("{0}")]
+    Declined(String),
+    #[error("the user has not answered yet; try again")]
+    Unanswered,
+    #[error("too many questions are open; try again")]
+    TooManyQuestions,
+    #[error("its address {address} is {kind}")]
+    Address { address: String, kind: AddressKind },
+    #[error("{0}")]
+    OtherName(NameMismatch),
+}
+
+impl std::fmt::Display for NameMismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NameMismatch::ServerName(name) => write!(f, "TLS names another server, `{}`", name.escape_debug()),
+            NameMismatch::HostHeader(name) => write!(f, "the Host header names `{}`", name.escape_debug()),
+            NameMismatch::Unreadable => f.write_str("its first message is malformed"),
+        }
+    }
+}
