@@ -7,6 +7,7 @@ mod expand;
 mod explain;
 pub mod git;
 mod layers;
+mod os_text;
 mod paths;
 mod plan;
 mod profile;

@@ -16,13 +16,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::layers::Layers;
+use super::os_text::OsText;
 use super::paths::HiddenPaths;
 use super::plan::{
     BaseAccess, FileBase, InternetSockets, Isolation, KeptName, LandlockRules, MountSource, PlannedMount, ProcMount,
     ResourceLimits, SandboxPlan, SocketRules, TerminalSession,
 };
 use super::profile::{FileAccess, OtherHosts, SandboxDevice, SandboxProfile};
-use super::wire::OsText;
 pub(super) use caches::CacheFolder;
 use caches::CacheMounts;
 pub use protected::has_protected_paths;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::wire::OsText;
+use super::os_text::OsText;
 
 /// Everything that a sandbox process sets up. Paths are absolute and contain no links.
 #[derive(Debug, Clone, Serialize, Deserialize)]

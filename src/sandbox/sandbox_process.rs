@@ -21,10 +21,11 @@ use super::error::{SandboxError, SpawnError};
 use super::expand::{CacheFolder, ExpandedProfile, SandboxContext, expand, has_protected_paths};
 use super::explain::{ExplainedLine, ProtectedState, explain};
 use super::layers::{LayerRestriction, LayerState, Layers};
+use super::os_text::OsText;
 use super::plan::SandboxPlan;
 use super::profile::{Enforcement, FileAccess, SandboxProfile};
 use super::setup::landlock_version;
-use super::wire::{self, CommandSpec, Namespace, OsText, Reply, Request, StartPart, TerminalUse};
+use super::wire::{self, CommandSpec, Namespace, Reply, Request, StartPart, TerminalUse};
 use crate::process::HelperProcess;
 
 /// The argument with which `skein` runs as a sandbox process.

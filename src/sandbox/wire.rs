@@ -1,22 +1,20 @@
 //! Messages between Skein and a sandbox process: frames of JSON over a socket, with descriptors.
 
-use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::layers::Layer;
+use super::os_text::OsText;
 use super::plan::SandboxPlan;
 
 /// Descriptors that one message can carry.
@@ -112,53 +110,6 @@ pub enum TerminalUse {
     Controlling,
 }
 
-/// Text of the system, which need not be UTF-8.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct OsText(pub(super) OsString);
-
-impl OsText {
-    pub(super) fn as_path(&self) -> &Path {
-        Path::new(&self.0)
-    }
-}
-
-impl<T: AsRef<OsStr> + ?Sized> From<&T> for OsText {
-    fn from(text: &T) -> Self {
-        Self(text.as_ref().to_owned())
-    }
-}
-
-impl From<PathBuf> for OsText {
-    fn from(path: PathBuf) -> Self {
-        Self(path.into_os_string())
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum TextForm {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-impl Serialize for OsText {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0.to_str() {
-            Some(text) => serializer.serialize_str(text),
-            None => TextForm::Bytes(self.0.as_bytes().to_vec()).serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for OsText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self(match TextForm::deserialize(deserializer)? {
-            TextForm::Text(text) => text.into(),
-            TextForm::Bytes(bytes) => OsString::from_vec(bytes),
-        }))
-    }
-}
-
 /// Sends a message and its descriptors.
 pub(super) fn send(
     mut socket: &UnixStream,
@@ -223,6 +174,9 @@ pub(super) fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Resul
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
 
     #[test]

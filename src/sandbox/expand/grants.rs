@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use super::caches::CacheMounts;
 use super::write_paths::WritableFolders;
 use super::{PlannedMount, SandboxContext, list, system, write_paths};
+use crate::sandbox::os_text::OsText;
 use crate::sandbox::plan::{BaseAccess, FileGrants, MountSource};
 use crate::sandbox::profile::{FileAccess, SandboxProfile};
-use crate::sandbox::wire::OsText;
 
 /// Kernel interfaces that every program writes: its own process and devices.
 const ALWAYS_WRITABLE: [&str; 2] = ["/proc", "/dev"];

@@ -18,8 +18,8 @@ use super::identity::UserIds;
 use super::kernel::{MountDepth, MountFlags, make_mounts_private, set_mount_flags};
 use super::{InStep as _, SetupError};
 use crate::sandbox::layers::Layer;
+use crate::sandbox::os_text::OsText;
 use crate::sandbox::plan::{BaseAccess, FileBase, KeptName, MountSource, PlannedMount, ProcMount, SandboxPlan};
-use crate::sandbox::wire::OsText;
 
 /// Where the folder with empty files is mounted until `/dev` covers it.
 const STAGE: &str = "/dev";

@@ -10,11 +10,12 @@ use rustix::process::{WaitOptions, waitpid};
 use super::identity::UserIds;
 use super::{SetupError, clone_mapped, kernel, report, set_up};
 use crate::sandbox::layers::{Layer, LayerState, Layers};
+use crate::sandbox::os_text::OsText;
 use crate::sandbox::plan::{
     BaseAccess, FileBase, InternetSockets, Isolation, LandlockRules, MountSource, PlannedMount, ProcMount,
     ResourceLimits, SandboxPlan, SocketRules, TerminalSession,
 };
-use crate::sandbox::wire::{self, OsText, Reply};
+use crate::sandbox::wire::{self, Reply};
 
 /// Sends the layers to Skein. `scratch` is a folder for the overlay.
 pub(super) fn run(control: &UnixStream, scratch: &Path) -> io::Result<()> {
