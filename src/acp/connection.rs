@@ -228,10 +228,10 @@ impl ClientSession {
 
     /// Registers an external session id. Returns `None` if it was registered before, otherwise whether it is the first
     /// one.
-    pub(super) fn register_external_session(&self, seat: &str) -> Option<bool> {
-        let mut attended = lock(&self.forwarded_sessions);
-        let first = attended.is_empty();
-        attended.insert(seat.to_owned()).then_some(first)
+    pub(super) fn register_external_session(&self, id: &str) -> Option<bool> {
+        let mut forwarded = lock(&self.forwarded_sessions);
+        let first = forwarded.is_empty();
+        forwarded.insert(id.to_owned()).then_some(first)
     }
 
     pub(super) fn set_commands(&self, update: &acp::AvailableCommandsUpdate) {
@@ -263,9 +263,9 @@ impl ClientSession {
                 "the session is still busy with the prompt before; cancel it, or wait",
             ));
         }
-        let begun = turn.insert(TurnTokens::default()).clone();
-        let ended = Some(begun.ended.clone().drop_guard());
-        Ok(RunningTurn { open: Arc::clone(self), turn: begun, ended })
+        let tokens = turn.insert(TurnTokens::default()).clone();
+        let ended = Some(tokens.ended.clone().drop_guard());
+        Ok(RunningTurn { open: Arc::clone(self), turn: tokens, ended })
     }
 
     pub(super) fn cancel(&self) {

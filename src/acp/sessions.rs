@@ -231,7 +231,7 @@ pub(super) async fn finish_setup(
     let commands = super::commands::update(open).await;
     let mut updates = vec![commands];
     // The options of an external agent are known only once it has opened a session.
-    if open.session.external_session().is_some_and(|seat| !seat.options().is_empty()) {
+    if open.session.external_session().is_some_and(|external| !external.options().is_empty()) {
         updates.push(acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options::options(open))));
     }
     let id = acp::SessionId::new(open.session.id());

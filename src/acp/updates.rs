@@ -102,13 +102,14 @@ struct TurnDisplay {
 impl Updates {
     pub(super) fn new(
         wire: ClientWriter,
-        live: &Arc<Session>,
+        session: &Arc<Session>,
         plan: Arc<Plan>,
         features: ClientFeatures,
         messages: Arc<MessageIds>,
     ) -> Self {
-        let (session_id, cwd, roots) = (Arc::from(live.id()), live.context().cwd.clone(), live.context().roots.clone());
-        let session = Arc::downgrade(live);
+        let context = session.context();
+        let (session_id, cwd, roots) = (Arc::from(session.id()), context.cwd.clone(), context.roots.clone());
+        let session = Arc::downgrade(session);
         Self { wire, session_id, session, cwd, roots, plan, features, turn: Mutex::default(), messages }
     }
 
@@ -202,10 +203,10 @@ impl Updates {
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
                 let said = self.session.upgrade();
-                let said = said.and_then(|live| live.broker().tool_claims(live.context(), &call.name));
+                let said = said.and_then(|session| session.broker().tool_claims(session.context(), &call.name));
                 turn.calls.insert(call.id.clone(), CallDisplay::of(call, said.as_ref(), &self.plan));
-                let begun = calls::tool_call(call, by.as_deref(), said.as_ref(), &self.plan, &self.cwd);
-                self.send(acp::SessionUpdate::ToolCall(begun));
+                let started = calls::tool_call(call, by.as_deref(), said.as_ref(), &self.plan, &self.cwd);
+                self.send(acp::SessionUpdate::ToolCall(started));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
                 let shown = turn.calls.remove(id).unwrap_or_default();
@@ -313,9 +314,9 @@ impl Notifier for Updates {
             }
             StatusUpdate::Usage { turn, context } => {
                 // Usage cannot be shown without the size of the context window.
-                let Some(live) = self.session.upgrade() else { return };
-                if let Some(window) = live.window() {
-                    let cost = live.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));
+                let Some(session) = self.session.upgrade() else { return };
+                if let Some(window) = session.window() {
+                    let cost = session.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));
                     self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window).cost(cost)));
                 }
             }

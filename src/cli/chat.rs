@@ -99,18 +99,18 @@ pub(super) fn run(
             let screen = Screen::new(floor, folders.cwd.clone());
             let open = async {
                 let launched = opening.open(&which, Arc::clone(&asker) as Arc<dyn Asker>, started).await?;
-                let LaunchedSession { session: live, events } = launched;
-                print_notices(&live, output).await?;
+                let LaunchedSession { session, events } = launched;
+                print_notices(&session, output).await?;
                 if which == SessionSelector::New && opening.is_first() {
-                    welcome(&live, "list, read FILE, search TEXT, run COMMAND; /help", output).await?;
+                    welcome(&session, "list, read FILE, search TEXT, run COMMAND; /help", output).await?;
                 } else {
-                    let choice = live.choice();
+                    let choice = session.choice();
                     screen.remark(&format!("{} · {} · /help shows the commands", choice.mode, choice.model));
                 }
-                Ok::<_, CommandError>((live, events))
+                Ok::<_, CommandError>((session, events))
             };
             // Services may take long to start, so Ctrl-C ends the program here.
-            let (live, events) = tokio::select! {
+            let (session, events) = tokio::select! {
                 biased;
                 _ = interrupts.recv() => return Err(CommandError::Interrupted),
                 opened = open => opened?,
@@ -118,7 +118,7 @@ pub(super) fn run(
             resume::recall(&events, &screen);
             let (opening, reading) = (&opening, HashSet::new());
             let mut chat =
-                Chat { opening, started, folders, keyboard, asker, screen, input, interrupts, live, reading };
+                Chat { opening, started, folders, keyboard, asker, screen, input, interrupts, session, reading };
             let talked = chat.talk(args.prompt.clone()).await;
             talked.and(chat.close().await)
         },
@@ -135,7 +135,7 @@ struct Chat<'a> {
     screen: Arc<Screen>,
     input: Input,
     interrupts: Signal,
-    live: Arc<Session>,
+    session: Arc<Session>,
     /// The read-only tools of all modes that this session has used.
     reading: HashSet<String>,
 }
@@ -146,7 +146,7 @@ impl Chat<'_> {
         let ended = self.started.interrupt();
         let mut given = first;
         // Initial text of the next line.
-        let mut begun = String::new();
+        let mut initial = String::new();
         loop {
             let line = match given.take() {
                 Some(line) => {
@@ -156,11 +156,11 @@ impl Chat<'_> {
                 None => {
                     self.screen.print_text("\n");
                     let words = self.words().await;
-                    begun.push_str(&self.keyboard.take_typed_ahead());
+                    initial.push_str(&self.keyboard.take_typed_ahead());
                     let typed = tokio::select! {
                         biased;
                         () = ended.cancelled() => return Err(CommandError::Interrupted),
-                        typed = self.input.line(PROMPT, std::mem::take(&mut begun), words) => typed,
+                        typed = self.input.line(PROMPT, std::mem::take(&mut initial), words) => typed,
                     };
                     match typed {
                         LineInput::Line(line) => line,
@@ -182,7 +182,7 @@ impl Chat<'_> {
                 Ok(commands::LineAction::Prompt(prompt)) => self.turn(prompt, true).await,
                 Ok(commands::LineAction::Said(prompt)) => self.turn(prompt, false).await,
                 Ok(commands::LineAction::Done) => {}
-                Ok(commands::LineAction::Begin(text)) => begun = text,
+                Ok(commands::LineAction::Begin(text)) => initial = text,
                 Ok(commands::LineAction::Leave) => break,
                 Err(failure) => self.report_error(&failure),
             }
@@ -195,15 +195,15 @@ impl Chat<'_> {
 
     /// Prints the command that resumes the session, unless the session is empty.
     async fn close(&self) -> Result<(), CommandError> {
-        if self.is_kept(&self.live).await? {
-            self.screen.remark(&format!("skein chat --resume {} continues this session", self.live.id()));
+        if self.is_kept(&self.session).await? {
+            self.screen.remark(&format!("skein chat --resume {} continues this session", self.session.id()));
         }
         Ok(())
     }
 
     /// Returns false and deletes the session if it has no messages.
-    async fn is_kept(&self, live: &Session) -> Result<bool, CommandError> {
-        let (sessions, id) = (&self.opening.sessions, live.id());
+    async fn is_kept(&self, session: &Session) -> Result<bool, CommandError> {
+        let (sessions, id) = (&self.opening.sessions, session.id());
         let events = sessions.events(id).await.map_err(|error| session_failure(&error))?;
         let kept = events.iter().any(|event| matches!(event, Event::Message { .. }));
         if !kept {
@@ -221,10 +221,11 @@ impl Chat<'_> {
 
     /// Runs one turn and prints its usage. Ctrl-C cancels it.
     async fn turn(&mut self, prompt: Vec<Content>, typed: bool) {
-        let (live, orchestrator) = (Arc::clone(&self.live), self.opening.orchestrator.clone());
+        let (session, orchestrator) = (Arc::clone(&self.session), self.opening.orchestrator.clone());
         self.screen.print_text("\n");
-        let wish = PromptOptions { from_user: typed, plan_only: false };
-        let ended = async |front, cancel: &_| orchestrator.prompt(live.begin()?, prompt, wish, front, cancel).await;
+        let options = PromptOptions { from_user: typed, plan_only: false };
+        let ended =
+            async |front, cancel: &_| orchestrator.prompt(session.begin()?, prompt, options, front, cancel).await;
         let ended = self.interruptible(ended).await;
         match ended {
             Ok(TurnEnd { ending, .. }) => match ending {
@@ -281,11 +282,11 @@ impl Chat<'_> {
             let cached = if usage.cached > 0 { format!(" ({} cached)", usage.cached) } else { String::new() };
             parts.push(format!("{} tokens in{cached}, {} out", usage.input, usage.output));
         }
-        parts.extend(self.live.cost_of(usage).map(|cost| format!("${cost:.4}")));
-        if let Some(window) = self.live.window().filter(|_| taken.context > 0) {
+        parts.extend(self.session.cost_of(usage).map(|cost| format!("${cost:.4}")));
+        if let Some(window) = self.session.window().filter(|_| taken.context > 0) {
             parts.push(format!("{} % of the window", taken.context * 100 / window.max(1)));
         }
-        parts.push(self.live.choice().model.to_string());
+        parts.push(self.session.choice().model.to_string());
         self.screen.print_text("\n");
         self.screen.remark(&parts.join(" · "));
     }

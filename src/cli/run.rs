@@ -116,27 +116,27 @@ pub(super) fn run(
         RunOutput::StreamJson => ProgressStyle::Events,
     };
     runtime::block_on(plan, &global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
-        let live = opening.open(&which(args), Arc::clone(&asker), started).await?.session;
-        print_notices(&live, output).await?;
+        let session = opening.open(&which(args), Arc::clone(&asker), started).await?.session;
+        print_notices(&session, output).await?;
         // Scripts get no text that they did not ask for.
         if first {
-            welcome(&live, r#""list", "read FILE", "search TEXT", "run COMMAND""#, output).await?;
+            welcome(&session, r#""list", "read FILE", "search TEXT", "run COMMAND""#, output).await?;
         }
         let progress = TerminalNotifier::new(shows, floor);
         let deadline = args.time_limit.map(|limit| Instant::now() + limit);
-        let wish = PromptOptions { plan_only: args.plan_only, from_user: args.prompt.is_some() && recipe.is_none() };
-        let turns = Turns { opening: &opening, started, asker, progress: Arc::clone(&progress), deadline, wish };
+        let options = PromptOptions { plan_only: args.plan_only, from_user: args.prompt.is_some() && recipe.is_none() };
+        let turns = Turns { opening: &opening, started, asker, progress: Arc::clone(&progress), deadline, options };
         let done = match &recipe {
             Some(recipe) => {
                 recipe.settle(Arc::clone(&progress), opening.orchestrator.clone());
-                recipe.run(live, prompt, &turns).await
+                recipe.run(session, prompt, &turns).await
             }
-            None => turns.turn(&live, prompt).await.map(|ended| RecipeOutcome::new(live, ended)),
+            None => turns.turn(&session, prompt).await.map(|ended| RecipeOutcome::new(session, ended)),
         };
-        progress.finish(done.as_ref().ok().and_then(|done| done.live.cost_of(&done.end.usage)));
+        progress.finish(done.as_ref().ok().and_then(|done| done.session.cost_of(&done.end.usage)));
         let done = done?;
         let verdict = match done.end.ending {
-            StopReason::EndTurn if args.verify => Some(opening.orchestrator.verify(&done.live).await),
+            StopReason::EndTurn if args.verify => Some(opening.orchestrator.verify(&done.session).await),
             _ => None,
         };
         finish(format, late, &done, verdict.as_ref(), output);
@@ -181,7 +181,7 @@ struct Turns<'a> {
     asker: Arc<dyn Asker>,
     progress: Arc<TerminalNotifier>,
     deadline: Option<Instant>,
-    wish: PromptOptions,
+    options: PromptOptions,
 }
 
 impl Stage for Turns<'_> {
@@ -194,14 +194,14 @@ impl Stage for Turns<'_> {
 
     fn turn<'a>(
         &'a self,
-        live: &'a Arc<Session>,
+        session: &'a Arc<Session>,
         prompt: Vec<Content>,
     ) -> BoxFuture<'a, Result<(TurnEnd, bool), CommandError>> {
         Box::pin(async move {
             let cancel = self.cancel();
             let front = Arc::clone(&self.progress) as Arc<dyn Notifier>;
-            let begun = live.begin().map_err(|error| prompt_failure(&error))?;
-            let turn = self.opening.orchestrator.prompt(begun, prompt, self.wish, front, &cancel);
+            let pending = session.begin().map_err(|error| prompt_failure(&error))?;
+            let turn = self.opening.orchestrator.prompt(pending, prompt, self.options, front, &cancel);
             tokio::pin!(turn);
             let limit = async {
                 match self.deadline {
@@ -277,11 +277,11 @@ fn finish(
     verdict: Option<&Result<Verification, String>>,
     output: &mut CommandOutput,
 ) {
-    let RecipeOutcome { live, end, in_time, structured, failed } = done;
+    let RecipeOutcome { session, end, in_time, structured, failed } = done;
     match format {
         RunOutput::Text if late => match (structured, failed) {
             (Some(value), None) => output.json(value),
-            (None, None) => output.line(&display_lines(&live.last_answer())),
+            (None, None) => output.line(&display_lines(&session.last_answer())),
             // An answer that fails the schema or the checks is not printed.
             (_, Some(_)) => {}
         },
@@ -298,10 +298,10 @@ fn finish(
                 StopReason::CallRefused { tool } => ("end_turn", Some(format!("{tool} was refused"))),
                 StopReason::Failed { why } => ("error", Some(why.clone())),
             };
-            let mode = live.choice().mode;
+            let mode = session.choice().mode;
             let mut answer = json!({
-                "session": live.id(), "agent": mode.agent, "mode": mode.mode, "stop_reason": reason,
-                "text": live.last_answer(), "usage": end.usage, "error": error,
+                "session": session.id(), "agent": mode.agent, "mode": mode.mode, "stop_reason": reason,
+                "text": session.last_answer(), "usage": end.usage, "error": error,
             });
             if let Some(value) = structured {
                 answer["structured"] = value.clone();

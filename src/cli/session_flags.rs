@@ -230,12 +230,12 @@ pub(super) async fn print_notices(session: &Session, output: &mut CommandOutput)
 
 /// Prints the active mode and model and the next steps, for a user without a config. `words` gives examples of tool
 /// calls.
-pub(super) async fn welcome(live: &Session, words: &str, output: &mut CommandOutput) -> Result<(), CommandError> {
-    let binding = live.binding().await.map_err(|error| runtime::bind_failure(&error))?;
+pub(super) async fn welcome(session: &Session, words: &str, output: &mut CommandOutput) -> Result<(), CommandError> {
+    let binding = session.binding().await.map_err(|error| runtime::bind_failure(&error))?;
     let mut services: Vec<_> = binding.tools().values().map(|tool| tool.service.to_string()).collect();
     services.dedup();
-    let choice = live.choice();
-    if live.is_external() {
+    let choice = session.choice();
+    if session.is_external() {
         output.aside(&format!("{}, an external agent, with its own model and tools\n", choice.mode));
         return Ok(());
     }

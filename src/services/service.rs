@@ -31,7 +31,7 @@ pub struct Service {
     /// The session that owns it; `None` if all sessions share it.
     owner: Option<Arc<Owner>>,
     /// Locked during a start, so that concurrent callers cause only one start.
-    live: tokio::sync::Mutex<Option<RunningInstance>>,
+    instance: tokio::sync::Mutex<Option<RunningInstance>>,
     state: Mutex<State>,
     /// Values to redact in errors.
     secrets: SecretValues,
@@ -56,7 +56,7 @@ struct State {
     last_error: Option<String>,
     tools: Option<usize>,
     started_at: Option<SystemTime>,
-    /// The running connection, readable without the lock on `live`.
+    /// The running connection, readable without the lock on `instance`.
     watched: Option<Arc<dyn ServiceConnection>>,
 }
 
@@ -74,7 +74,7 @@ impl Service {
             manifest,
             required,
             owner,
-            live: tokio::sync::Mutex::new(None),
+            instance: tokio::sync::Mutex::new(None),
             state: Mutex::new(State {
                 circuit,
                 leases: 0,
@@ -133,18 +133,18 @@ impl Service {
 
     /// Returns the lists of the service. Starts it if it is not running.
     pub async fn catalog(&self) -> Result<Arc<Catalog>, ServiceError> {
-        Ok(self.live().await?.catalog)
+        Ok(self.ensure_running().await?.catalog)
     }
 
     /// Returns the catalog if the service is running; never starts it.
     pub async fn running_catalog(&self) -> Option<Arc<Catalog>> {
         // The lock is held during a start; a caller that needs the catalog then waits in `catalog`.
-        let mut live = self.live.try_lock().ok()?;
-        let running = live.as_ref().filter(|running| running.connection.closed().is_none())?;
+        let mut instance = self.instance.try_lock().ok()?;
+        let running = instance.as_ref().filter(|running| running.connection.closed().is_none())?;
         if running.connection.generation() == running.generation {
             return Some(Arc::clone(&running.catalog));
         }
-        self.current(&mut live).await.ok().map(|running| running.catalog)
+        self.current(&mut instance).await.ok().map(|running| running.catalog)
     }
 
     /// Returns a counter that changes when the running service reports new lists. `None` if it does not report changes.
@@ -153,7 +153,7 @@ impl Service {
     }
 
     pub async fn call(&self, call: ToolCall) -> Result<ToolOutcome, ServiceError> {
-        let connection = self.live().await?.connection;
+        let connection = self.ensure_running().await?.connection;
         let tool = call.tool.clone();
         let limit = self.manifest.timeouts.call.duration();
         connection.call(call, limit).await.map_err(|error| self.explain(error, tool.as_str()))
@@ -161,7 +161,7 @@ impl Service {
 
     /// Reads the contents of a resource, in MCP's JSON.
     pub async fn read_resource(&self, uri: String, context: CallContext) -> Result<Value, ServiceError> {
-        let connection = self.live().await?.connection;
+        let connection = self.ensure_running().await?.connection;
         let limit = self.manifest.timeouts.call.duration();
         let answer = connection.read_resource(uri, context, limit).await;
         answer.map_err(|error| self.explain(error, "resources/read"))
@@ -174,7 +174,7 @@ impl Service {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<Value, ServiceError> {
-        let connection = self.live().await?.connection;
+        let connection = self.ensure_running().await?.connection;
         let limit = self.manifest.timeouts.call.duration();
         let answer = connection.get_prompt(name, arguments, context, limit).await;
         answer.map_err(|error| self.explain(error, "prompts/get"))
@@ -211,31 +211,31 @@ impl Service {
 
     /// Starts the service if it is not running.
     pub(super) async fn start(&self) -> Result<(), ServiceError> {
-        self.live().await.map(drop)
+        self.ensure_running().await.map(drop)
     }
 
     pub(super) async fn stop(&self) {
-        let live = self.live.lock().await.take();
+        let instance = self.instance.lock().await.take();
         {
             let mut state = self.state();
             state.watched = None;
             state.started_at = None;
         }
-        if let Some(live) = live {
-            live.connection.stop().await;
+        if let Some(instance) = instance {
+            instance.connection.stop().await;
             tracing::info!(service = %self.manifest.name, "service stopped");
         }
     }
 
     /// Returns the running instance. Starts the service if necessary; fails if the circuit refuses.
-    async fn live(&self) -> Result<RunningInstance, ServiceError> {
-        let mut live = self.live.lock().await;
-        if let Some(running) = live.as_ref() {
+    async fn ensure_running(&self) -> Result<RunningInstance, ServiceError> {
+        let mut instance = self.instance.lock().await;
+        if let Some(running) = instance.as_ref() {
             match running.connection.closed() {
-                None => return self.current(&mut live).await,
+                None => return self.current(&mut instance).await,
                 Some(reason) => {
                     drop(self.record_failure(&reason));
-                    *live = None;
+                    *instance = None;
                 }
             }
         }
@@ -269,7 +269,7 @@ impl Service {
                 state.started_at = Some(SystemTime::now());
                 state.watched = Some(Arc::clone(&running.connection));
                 tracing::info!(service = %self.manifest.name, starts = state.starts, "service started");
-                *live = Some(running.clone());
+                *instance = Some(running.clone());
                 Ok(running)
             }
             Err(error) => {
@@ -308,8 +308,8 @@ impl Service {
 
     /// Returns the running instance. Reloads its catalog if the service reported a change or the catalog is
     /// volatile.
-    async fn current(&self, live: &mut Option<RunningInstance>) -> Result<RunningInstance, ServiceError> {
-        let Some(running) = live.as_mut() else { return Err(self.died_error("it was stopped")) };
+    async fn current(&self, instance: &mut Option<RunningInstance>) -> Result<RunningInstance, ServiceError> {
+        let Some(running) = instance.as_mut() else { return Err(self.died_error("it was stopped")) };
         let generation = running.connection.generation();
         if running.generation != generation || running.catalog.volatile {
             // Reloaded once per change: a server that announces a change and does not list it would delay every

@@ -57,7 +57,7 @@ impl Chat<'_> {
     pub(super) async fn words(&mut self) -> CompletionWords {
         let mut commands: Vec<_> = ours().map(str::to_owned).into();
         // A mode that fails to bind has no service prompts; the next prompt reports the error.
-        if let Ok(binding) = self.live.binding().await {
+        if let Ok(binding) = self.session.binding().await {
             commands.extend(slash::prompts(&binding, &ours()).await.into_keys());
             let reading = binding.tools().iter().filter(|(_, tool)| tool.read_only);
             self.reading.extend(reading.map(|(name, _)| name.clone()));
@@ -80,7 +80,7 @@ impl Chat<'_> {
     /// Returns the models in the settings, the models in use, and `offline`, without duplicates.
     fn models(&self) -> Vec<ModelRef> {
         let mut names = self.opening.named.clone();
-        names.extend([self.opening.choice.model.clone(), self.live.choice().model, ModelRef::Offline]);
+        names.extend([self.opening.choice.model.clone(), self.session.choice().model, ModelRef::Offline]);
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(name.clone()));
         names
@@ -98,7 +98,7 @@ impl Chat<'_> {
             "model" if rest.is_empty() => self.list_models(),
             "model" => self.set_model(rest).await?,
             "tools" => {
-                let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
+                let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
                 self.screen.markdown(&slash::tools(&binding));
             }
             "services" => self.services().await?,
@@ -114,7 +114,7 @@ impl Chat<'_> {
     }
 
     fn list_modes(&self) {
-        let now = self.live.choice().mode.to_string();
+        let now = self.session.choice().mode.to_string();
         let plan = self.started.runtime.broker().plan();
         let mut text = String::new();
         for (agent, modes) in plan.selectable_modes() {
@@ -130,7 +130,7 @@ impl Chat<'_> {
 
     async fn set_mode(&self, wanted: &str) -> Result<(), CommandError> {
         let plan = self.started.runtime.broker().plan();
-        let now = self.live.choice().mode;
+        let now = self.session.choice().mode;
         let mode = match wanted.split_once('/') {
             Some((agent, mode)) => ModeRequest::new(Some(agent), Some(mode)).select(plan)?,
             // A name alone is a mode of the current agent, or else an agent.
@@ -139,9 +139,9 @@ impl Chat<'_> {
                 found => found.map_err(|_| self.no_mode(wanted))?,
             },
         };
-        self.live.set_mode(mode.clone()).await.map_err(|error| session_failure(&error))?;
+        self.session.set_mode(mode.clone()).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{mode} continues this session"));
-        let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
+        let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
         binding.missing_service_notices().for_each(|notice| self.screen.remark(&notice));
         Ok(())
     }
@@ -155,13 +155,13 @@ impl Chat<'_> {
             None => "/mode lists them".to_owned(),
         };
         CommandError::usage(
-            format!("{} has no mode `{wanted}`, and there is no such agent", self.live.choice().mode.agent),
+            format!("{} has no mode `{wanted}`, and there is no such agent", self.session.choice().mode.agent),
             help,
         )
     }
 
     fn list_models(&self) {
-        let now = self.live.choice().model;
+        let now = self.session.choice().model;
         let line = |name: &ModelRef| match *name == now {
             true => format!("● {BOLD}{}{BOLD:#}\n", display_line(&name.to_string())),
             false => format!("  {}\n", display_line(&name.to_string())),
@@ -173,13 +173,13 @@ impl Chat<'_> {
     async fn set_model(&self, wanted: &str) -> Result<(), CommandError> {
         let model = ModelRef::from(wanted);
         self.opening.models.check(&model, self.started.runtime.broker().plan())?;
-        self.live.set_model(model).await.map_err(|error| session_failure(&error))?;
+        self.session.set_model(model).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{wanted} continues this session"));
         Ok(())
     }
 
     async fn services(&self) -> Result<(), CommandError> {
-        let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
+        let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
         let mut names: Vec<_> = binding.tools().values().map(|tool| tool.service.clone()).collect();
         names.dedup();
         let all = self.started.runtime.pool().status();
@@ -210,8 +210,8 @@ impl Chat<'_> {
     }
 
     async fn compact(&mut self) -> Result<(), CommandError> {
-        let live = Arc::clone(&self.live);
-        let shortened = self.interruptible(async |front, cancel| live.compact(front, cancel).await).await;
+        let session = Arc::clone(&self.session);
+        let shortened = self.interruptible(async |front, cancel| session.compact(front, cancel).await).await;
         match shortened {
             Ok(count) => {
                 self.screen.remark(&format!("the model is shown the first {count} messages in short from now on"));
@@ -227,12 +227,12 @@ impl Chat<'_> {
 
     /// Starts a new session with the mode and model of the current one.
     async fn begin_anew(&mut self) -> Result<(), CommandError> {
-        let choice = self.live.choice();
+        let choice = self.session.choice();
         let asker = Arc::clone(&self.asker) as Arc<dyn Asker>;
-        let live = self.opening.open(&SessionSelector::New, asker, self.started).await?.session;
-        live.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
-        live.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
-        let before = std::mem::replace(&mut self.live, live);
+        let session = self.opening.open(&SessionSelector::New, asker, self.started).await?.session;
+        session.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
+        session.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
+        let before = std::mem::replace(&mut self.session, session);
         let before = match self.is_kept(&before).await? {
             true => format!("{} is kept", before.id()),
             false => "the previous session has no messages".to_owned(),
@@ -246,7 +246,7 @@ impl Chat<'_> {
         for (name, behind, what) in COMMANDS {
             text.push_str(&render_entry(&format!("/{name} {behind}"), 20, what));
         }
-        if let Ok(binding) = self.live.binding().await {
+        if let Ok(binding) = self.session.binding().await {
             for (name, ServicePrompt { service, prompt, .. }) in slash::prompts(&binding, &ours()).await {
                 let usage = format!("/{name} {}", slash::hint(&prompt).unwrap_or_default());
                 let what = prompt["description"].as_str().or(prompt["title"].as_str()).unwrap_or("a prompt");
@@ -269,15 +269,15 @@ impl Chat<'_> {
     /// Resolves a service prompt, a tool name for the `offline` model, or a command of the external agent. Fails for
     /// any other name.
     async fn service_prompt(&self, line: &str, name: &str, rest: &str) -> Result<LineAction, CommandError> {
-        let binding = self.live.binding().await.map_err(|error| bind_failure(&error))?;
-        match slash::prompt(&binding, self.live.context(), &ours(), name, rest, &CancellationToken::new()).await {
+        let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
+        match slash::prompt(&binding, self.session.context(), &ours(), name, rest, &CancellationToken::new()).await {
             Ok(Some(prompt)) => Ok(LineAction::Said(prompt)),
             // The `offline` model calls tools by this syntax.
-            Ok(None) if self.live.choice().model.is_offline() && names_tool(&binding, name) => {
+            Ok(None) if self.session.choice().model.is_offline() && names_tool(&binding, name) => {
                 self.prompt(line).map(LineAction::Prompt)
             }
             // The external agent defines this command.
-            Ok(None) if self.live.external_session().is_some_and(|external| external.has_command(name)) => {
+            Ok(None) if self.session.external_session().is_some_and(|external| external.has_command(name)) => {
                 self.prompt(line).map(LineAction::Prompt)
             }
             Ok(None) => {

@@ -13,7 +13,7 @@ const CHANGED: &str = "has changed since and stays as it is";
 
 impl Chat<'_> {
     pub(super) async fn undo(&mut self) -> Result<LineAction, CommandError> {
-        let undone = self.live.undo().await.map_err(|error| prompt_failure(&error))?;
+        let undone = self.session.undo().await.map_err(|error| prompt_failure(&error))?;
         let Some(undone) = undone else {
             self.screen.remark("there is nothing left to undo");
             return Ok(LineAction::Done);

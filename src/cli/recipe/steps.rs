@@ -30,7 +30,7 @@ pub(in super::super) trait Stage: Send + Sync {
     /// Runs a turn to its end. The flag is false if the time limit ended it.
     fn turn<'a>(
         &'a self,
-        live: &'a Arc<Session>,
+        session: &'a Arc<Session>,
         prompt: Vec<Content>,
     ) -> BoxFuture<'a, Result<(TurnEnd, bool), CommandError>>;
 
@@ -42,7 +42,7 @@ pub(in super::super) trait Stage: Send + Sync {
 
 /// The result of a recipe.
 pub(in super::super) struct RecipeOutcome {
-    pub(in super::super) live: Arc<Session>,
+    pub(in super::super) session: Arc<Session>,
     pub(in super::super) end: TurnEnd,
     pub(in super::super) in_time: bool,
     /// The parsed answer, if the recipe has a `json_schema`.
@@ -52,8 +52,8 @@ pub(in super::super) struct RecipeOutcome {
 }
 
 impl RecipeOutcome {
-    pub(in super::super) fn new(live: Arc<Session>, (end, in_time): (TurnEnd, bool)) -> Self {
-        Self { live, end, in_time, structured: None, failed: None }
+    pub(in super::super) fn new(session: Arc<Session>, (end, in_time): (TurnEnd, bool)) -> Self {
+        Self { session, end, in_time, structured: None, failed: None }
     }
 
     /// Returns true if the model finished its answer.
@@ -122,20 +122,22 @@ impl FilledRecipe {
         active: &ActiveRecipes,
         stage: &dyn Stage,
     ) -> Result<RecipeOutcome, CommandError> {
-        let mut live = first;
+        let mut session = first;
         let mut used = Usage::default();
         let mut again = 0;
         loop {
-            let binding = live.binding().await.map_err(|error| bind_failure(&error))?;
+            let binding = session.binding().await.map_err(|error| bind_failure(&error))?;
             is_whole(&binding, needed)?;
-            active.add(&self.file, &live);
-            let mut done = self.attempt(live, prompt.clone(), stage).await?;
+            active.add(&self.file, &session);
+            let mut done = self.attempt(session, prompt.clone(), stage).await?;
             used += done.end.usage;
             done.end.usage = used;
             let Some(retry) = self.file.retry.as_ref().filter(|_| done.has_answer() && done.failed.is_none()) else {
                 return Ok(done);
             };
-            let Some(failed) = first_failed_check(retry, &done.live, &binding, stage).await? else { return Ok(done) };
+            let Some(failed) = first_failed_check(retry, &done.session, &binding, stage).await? else {
+                return Ok(done);
+            };
             if again == retry.max_retries {
                 let problem = format!("the recipe's check failed: {failed}");
                 done.failed = Some(CommandError::work(problem, "see what it says; the session has the rest"));
@@ -144,33 +146,33 @@ impl FilledRecipe {
             stage.notify(&format!("the check failed: {failed}"));
             if let Some(command) = &retry.on_failure {
                 let seconds = retry.on_failure_timeout_seconds.or(retry.timeout_seconds);
-                let outcome = shell(command, seconds, &done.live, &binding, stage).await?;
+                let outcome = shell(command, seconds, &done.session, &binding, stage).await?;
                 if outcome.is_error {
                     stage.notify(&format!("`on_failure` failed: {}", last_line(&outcome)));
                 }
             }
             again += 1;
             stage.notify(&format!("starting again, {again} of {}", retry.max_retries));
-            live = stage.open().await?;
+            session = stage.open().await?;
         }
     }
 
     /// Runs one turn, and asks for corrections until the answer matches the schema.
     async fn attempt(
         &self,
-        live: Arc<Session>,
+        session: Arc<Session>,
         prompt: Vec<Content>,
         stage: &dyn Stage,
     ) -> Result<RecipeOutcome, CommandError> {
-        let ended = stage.turn(&live, prompt).await?;
-        let mut done = RecipeOutcome::new(live, ended);
+        let ended = stage.turn(&session, prompt).await?;
+        let mut done = RecipeOutcome::new(session, ended);
         let Some(form) = &self.form else { return Ok(done) };
         for again in 0.. {
             if !done.has_answer() {
                 break;
             }
             // Use a blocking thread: an answer can be crafted so that validation takes long.
-            let (form, answer) = (form.clone(), done.live.last_answer());
+            let (form, answer) = (form.clone(), done.session.last_answer());
             let read = tokio::task::spawn_blocking(move || form.read(&answer)).await;
             let reason = match read.map_err(anyhow::Error::from).and_then(|read| Ok(read?)) {
                 Ok(value) => {
@@ -189,7 +191,7 @@ impl FilledRecipe {
                 "Your answer does not fit the schema: {reason}\n\nAnswer again, with JSON that fits and nothing else."
             );
             let used = done.end.usage;
-            (done.end, done.in_time) = stage.turn(&done.live, vec![Content::text(correction)]).await?;
+            (done.end, done.in_time) = stage.turn(&done.session, vec![Content::text(correction)]).await?;
             done.end.usage += used;
         }
         Ok(done)
@@ -221,12 +223,12 @@ pub(super) fn shell_is_there(retries: bool, mode: &ModeId, plan: &Plan) -> Resul
 /// Returns the first check that fails, and how it ended. `None` if all succeed.
 async fn first_failed_check(
     retry: &Retry,
-    live: &Session,
+    session: &Session,
     binding: &Binding,
     stage: &dyn Stage,
 ) -> Result<Option<String>, CommandError> {
     for check in &retry.checks {
-        let outcome = shell(&check.command, retry.timeout_seconds, live, binding, stage).await?;
+        let outcome = shell(&check.command, retry.timeout_seconds, session, binding, stage).await?;
         if outcome.is_error {
             return Ok(Some(format!("`{}`: {}", display_line(&check.command), last_line(&outcome))));
         }
@@ -238,7 +240,7 @@ async fn first_failed_check(
 async fn shell(
     command: &str,
     seconds: Option<u64>,
-    live: &Session,
+    session: &Session,
     binding: &Binding,
     stage: &dyn Stage,
 ) -> Result<ToolOutcome, CommandError> {
@@ -249,7 +251,7 @@ async fn shell(
     stage.notify(&format!("running {}", display_line(command)));
     let mut arguments = Map::from_iter([("command".to_owned(), json!(command))]);
     arguments.extend(seconds.map(|seconds| ("timeout".to_owned(), json!(seconds))));
-    let context = CallContext::new(Arc::clone(live.context())).with_cancel(stage.cancel());
+    let context = CallContext::new(Arc::clone(session.context())).with_cancel(stage.cancel());
     let outcome = binding.call(&name, arguments, context).await.map_err(|_| CommandError::Interrupted)?;
     if outcome.refused { Err(CommandError::Refused { tool: name }) } else { Ok(outcome) }
 }

@@ -212,7 +212,7 @@ impl SubRecipes {
         around: &RunContext,
     ) -> anyhow::Result<ToolOutcome> {
         let part = &self.all[self.part().subs[index]];
-        let (above, live) = self.active.find(&context.session.id).context("its recipe is not known")?;
+        let (above, session) = self.active.find(&context.session.id).context("its recipe is not known")?;
         let mut given: BTreeMap<_, _> =
             above.sub_recipes[index].values.iter().map(|(key, value)| (key.clone(), value.text())).collect();
         for (key, value) in arguments {
@@ -228,9 +228,9 @@ impl SubRecipes {
             anyhow!(wrong.join("; "))
         })?;
         let ready = part.recipe.fill(&values).and_then(FilledRecipe::new)?;
-        let stage = SubRecipeStage { part, around, above: live, context };
-        let live = stage.open().await.map_err(|failure| anyhow!(failure.problem()))?;
-        let done = ready.run(live, ready.prompt(Vec::new()), &part.service_names(), &self.active, &stage).await;
+        let stage = SubRecipeStage { part, around, above: session, context };
+        let session = stage.open().await.map_err(|failure| anyhow!(failure.problem()))?;
+        let done = ready.run(session, ready.prompt(Vec::new()), &part.service_names(), &self.active, &stage).await;
         outcome(done.map_err(|failure| anyhow!(failure.problem()))?)
     }
 }
@@ -241,7 +241,7 @@ fn outcome(done: RecipeOutcome) -> anyhow::Result<ToolOutcome> {
     }
     match done.end.ending {
         StopReason::EndTurn | StopReason::MaxTokens => {
-            let text = done.structured.as_ref().map_or_else(|| done.live.last_answer(), Value::to_string);
+            let text = done.structured.as_ref().map_or_else(|| done.session.last_answer(), Value::to_string);
             Ok(ToolOutcome { structured: done.structured, ..ToolOutcome::text(text) })
         }
         StopReason::Exhausted { why } | StopReason::Failed { why } => bail!(why),
@@ -298,14 +298,14 @@ impl Stage for SubRecipeStage<'_> {
 
     fn turn<'a>(
         &'a self,
-        live: &'a Arc<Session>,
+        session: &'a Arc<Session>,
         prompt: Vec<Content>,
     ) -> BoxFuture<'a, Result<(TurnEnd, bool), CommandError>> {
         Box::pin(async move {
             let front = Arc::new(ToolEventsNotifier(Arc::clone(&self.around.front)));
-            let begun = live.begin().map_err(|error| prompt_failure(&error))?;
+            let pending = session.begin().map_err(|error| prompt_failure(&error))?;
             let (orchestrator, cancel) = (&self.around.orchestrator, &self.context.cancel);
-            let ended = orchestrator.prompt(begun, prompt, PromptOptions::default(), front, cancel).await;
+            let ended = orchestrator.prompt(pending, prompt, PromptOptions::default(), front, cancel).await;
             Ok((ended.map_err(|error| prompt_failure(&error))?, true))
         })
     }
