@@ -4,6 +4,7 @@
 //! itself is no import. A file may use what the file above it in the module tree defines: `a/b.rs` may use `a.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use regex::Regex;
 
@@ -30,21 +31,20 @@ impl ImportGraph {
         let module = |path: &str| path.trim_end_matches(".rs").split('/').map(str::to_owned).collect::<Module>();
         let code = files.into_iter().map(|(path, code)| (module(&path), code)).collect();
         let mut graph = Self { code, reexports: BTreeMap::new(), edges: BTreeMap::new() };
-        let mut imports = Vec::new();
+        let mut imports: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (module, code) in &graph.code {
-            for import in imported_names(code) {
-                if let Some(target) = graph.absolute(module, &import.path) {
-                    imports.push((module.clone(), target, import));
-                }
+            let of_file = imported_names(code).into_iter();
+            let of_file = of_file.filter_map(|import| Some((graph.absolute(module, &import.path)?, import)));
+            imports.insert(module.clone(), of_file.collect());
+        }
+        for (module, of_file) in &imports {
+            for (target, import) in of_file.iter().filter(|(_, import)| import.reexport) {
+                graph.reexports.insert((module.clone(), import.name.clone()), target.clone());
             }
         }
-        let exported = imports.iter().filter(|(_, _, import)| import.reexport);
-        graph.reexports =
-            exported.map(|(module, target, import)| ((module.clone(), import.name.clone()), target.clone())).collect();
-        for module in graph.code.keys() {
-            let own: Vec<_> = imports.iter().filter(|(of, _, _)| of == module).collect();
-            let used = own.iter().filter(|(_, _, import)| !import.reexport).map(|(_, target, _)| target.clone());
-            let aliases = own.iter().map(|(_, target, import)| (import.name.as_str(), target)).collect();
+        for (module, of_file) in &imports {
+            let used = of_file.iter().filter(|(_, import)| !import.reexport).map(|(target, _)| target.clone());
+            let aliases = of_file.iter().map(|(target, import)| (import.name.as_str(), target)).collect();
             let targets: Vec<_> = used.chain(graph.paths_in_body(module, &aliases)).collect();
             let edges =
                 targets.iter().filter_map(|target| graph.file_of(target)).filter(|file| !module.starts_with(file));
@@ -108,9 +108,9 @@ impl ImportGraph {
     /// Returns the paths in the code of a file, outside its `use` declarations.
     fn paths_in_body(&self, module: &Module, aliases: &BTreeMap<&str, &Vec<String>>) -> Vec<Vec<String>> {
         let code = &self.code[module];
-        let body = pattern(USE).replace_all(code, "");
+        let body = USE.replace_all(code, "");
         let mut paths = Vec::new();
-        for found in pattern(r"\b[a-z_]\w*(?:::\w+)+").find_iter(&body) {
+        for found in PATH.find_iter(&body) {
             let path: Vec<_> = found.as_str().split("::").map(str::to_owned).collect();
             let declared = || code.contains(&format!("mod {};", path[0]));
             let target = match (path[0].as_str(), aliases.get(path[0].as_str())) {
@@ -125,15 +125,13 @@ impl ImportGraph {
     }
 }
 
-const USE: &str = r"(?m)^[ \t]*(pub(?:\([^)]*\))? )?use ([\w:{},*\s]+);";
-
-fn pattern(text: &str) -> Regex {
-    Regex::new(text).expect("a pattern")
-}
+static USE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?m-u)^[ \t]*(pub(?:\([^)\n]*\))? )?use ([\w:{},*\s]+);").expect("a pattern"));
+static PATH: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?-u)\b[a-z_]\w*(?:::\w+)+").expect("a pattern"));
 
 fn imported_names(code: &str) -> Vec<ImportedName> {
     let mut names = Vec::new();
-    for found in pattern(USE).captures_iter(code) {
+    for found in USE.captures_iter(code) {
         expand(&found[2], &[], found.get(1).is_some(), &mut names);
     }
     names
