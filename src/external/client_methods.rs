@@ -62,7 +62,7 @@ fn tool_name(binding: &Binding, tool: &str) -> Option<String> {
     binding.tools().iter().find(|(_, of)| ours(of)).map(|(name, _)| name.clone())
 }
 
-/// Answers a request of the agent. `withdrawn` is cancelled if the agent takes it back. Fails if the method is unknown,
+/// Answers a request of the agent. `withdrawn` is cancelled if the agent withdraws it. Fails if the method is unknown,
 /// its parameters are invalid or the request is refused.
 pub(super) async fn answer(
     client: &ClientContext,
