@@ -5,6 +5,7 @@
 
 mod hardening;
 mod helper;
+mod launcher;
 mod output_limit;
 mod reaper;
 mod scope;
@@ -14,13 +15,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 
 pub use hardening::{MAX_FILE_BYTES, harden};
 pub use helper::HelperProcess;
+use launcher::GroupLeader;
+pub use launcher::{LaunchedProcess, ProcessLauncher};
 pub use output_limit::{DroppedOutput, OutputLimit, OutputVerdict};
 pub use reaper::{Reaper, run as run_reaper};
 use scope::Children;
@@ -36,6 +40,8 @@ pub struct Launch {
     pub env: BTreeMap<OsString, OsString>,
     pub cwd: Option<PathBuf>,
     pub stdin: Stdin,
+    /// Starts the program elsewhere, such as in a sandbox. `None`: as a child of this process.
+    pub launcher: Option<Arc<dyn ProcessLauncher>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +61,7 @@ pub fn minimal_environment(ours: impl IntoIterator<Item = (OsString, OsString)>)
 /// A running child and all processes in its group. Dropping it kills the group.
 #[derive(Debug)]
 pub struct ProcessGroup {
-    child: Child,
-    pid: Pid,
+    leader: GroupLeader,
     reaper: Option<Reaper>,
     /// Processes that left the group end when the last clone of this is dropped.
     _scope: ProcessScope,
@@ -80,6 +85,9 @@ impl ProcessGroup {
     /// Starts a program. Processes that leave the group, and that it does not wait for, end with the scope.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     pub fn spawn_in(scope: &ProcessScope, launch: &Launch, reaper: Option<&Reaper>) -> std::io::Result<(Self, Pipes)> {
+        if let Some(launcher) = &launch.launcher {
+            return Self::spawn_with(launcher.as_ref(), scope, launch);
+        }
         let mut command = Command::new(&launch.program);
         command.args(&launch.args).env_clear().envs(&launch.env).env(MARKER, scope.marker());
         command.process_group(0).kill_on_drop(true);
@@ -105,12 +113,29 @@ impl ProcessGroup {
             reaper.watch(pid, scope);
         }
         let stdin = child.stdin.take();
-        let group = Self { child, pid, reaper: reaper.cloned(), _scope: scope.clone() };
+        let leader = GroupLeader::Child { child, pid };
+        let group = Self { leader, reaper: reaper.cloned(), _scope: scope.clone() };
         Ok((group, Pipes { stdin, stdout, stderr }))
     }
 
+    /// Starts a program elsewhere. Its environment still names the scope, in case the launcher cannot end it.
+    fn spawn_with(
+        launcher: &dyn ProcessLauncher,
+        scope: &ProcessScope,
+        launch: &Launch,
+    ) -> std::io::Result<(Self, Pipes)> {
+        let mut launch = launch.clone();
+        launch.env.insert(MARKER.into(), scope.marker().into());
+        let (process, pipes) = launcher::launch(launcher, &launch)?;
+        Ok((Self { leader: GroupLeader::Launched(process), reaper: None, _scope: scope.clone() }, pipes))
+    }
+
+    /// Returns the process id of the first process. Zero if the launcher does not know it.
     pub fn id(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().cast_unsigned()
+        match &self.leader {
+            GroupLeader::Child { pid, .. } => pid.as_raw_nonzero().get().cast_unsigned(),
+            GroupLeader::Launched(process) => process.id().unwrap_or_default(),
+        }
     }
 
     /// Waits until the first process of the group has ended. Returns its exit status as text.
@@ -123,25 +148,25 @@ impl ProcessGroup {
 
     /// Waits until the first process of the group has ended.
     pub async fn status(&mut self) -> std::io::Result<ExitStatus> {
-        self.child.wait().await
+        self.leader.wait().await
     }
 
     /// Sends SIGTERM, waits for `grace`, then kills the group.
     pub async fn stop(mut self, grace: Duration) {
         self.signal(Signal::TERM);
-        drop(tokio::time::timeout(grace, self.child.wait()).await);
+        drop(tokio::time::timeout(grace, self.leader.wait()).await);
         // The leader may have ended while others of the group still run.
         self.kill();
-        drop(self.child.wait().await);
+        drop(self.leader.wait().await);
     }
 
     /// Kills the group and, while its first process lives, all descendants of that process.
     pub fn kill(&self) {
         // Read the descendants first: orphans no longer count as descendants. Kill them after the group, which ends at
         // once, so that no shell reports the end of its children.
-        let descendants = match self.child.id() {
-            Some(_) => ProcessTable::read().descendants(self.pid),
-            None => Vec::new(),
+        let descendants = match &self.leader {
+            GroupLeader::Child { child, pid } if child.id().is_some() => ProcessTable::read().descendants(*pid),
+            GroupLeader::Child { .. } | GroupLeader::Launched(_) => Vec::new(),
         };
         self.signal(Signal::KILL);
         descendants.iter().for_each(Process::kill);
@@ -149,22 +174,29 @@ impl ProcessGroup {
 
     /// Returns whether any process of the group lives.
     pub fn alive(&self) -> bool {
-        test_kill_process_group(self.pid).is_ok()
+        match &self.leader {
+            GroupLeader::Child { pid, .. } => test_kill_process_group(*pid).is_ok(),
+            GroupLeader::Launched(process) => !process.has_ended(),
+        }
     }
 
     fn signal(&self, signal: Signal) {
-        // ESRCH means that no process is left, which is the goal.
-        _ = kill_process_group(self.pid, signal);
+        match &self.leader {
+            // ESRCH means that no process is left, which is the goal.
+            GroupLeader::Child { pid, .. } => _ = kill_process_group(*pid, signal),
+            GroupLeader::Launched(process) => process.signal(signal),
+        }
     }
 }
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
+        let GroupLeader::Child { pid, .. } = &self.leader else { return };
         if let Some(reaper) = &self.reaper {
-            reaper.forget(self.pid);
+            reaper.forget(*pid);
         }
-        Children::lock().remove(self.pid);
+        Children::lock().remove(*pid);
     }
 }
 

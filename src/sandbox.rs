@@ -1,11 +1,14 @@
 //! Limits the processes of a session: sandbox profiles, their layers, the proxy to hosts, git access, and the lists of
 //! protected and hidden paths.
 
+mod cgroup;
+mod command_env;
 mod consent;
 mod error;
 mod expand;
 mod explain;
 pub mod git;
+mod layer_probe;
 mod layers;
 mod os_text;
 mod paths;
@@ -18,8 +21,9 @@ mod wire;
 
 pub use consent::ConsentRefusal;
 pub use error::{SandboxError, SpawnError};
-pub use expand::{ExpandError, SandboxContext, has_protected_paths};
+pub use expand::{ExpandError, SandboxContext, protected_paths};
 pub use explain::{ExplainedLine, LineEnforcement, ProtectedState, explain, explain_text, layer_help};
+pub use layer_probe::{SANDBOX_PROCESS_ARGUMENT, probe_layers};
 pub use layers::{Layer, LayerRestriction, LayerState, Layers};
 pub use paths::{HiddenPaths, PROTECTED, PROTECTED_EXAMPLES, ProtectedPath, find_protected, find_protected_name};
 pub use plan::TerminalSession;
@@ -27,8 +31,6 @@ pub use profile::{
     CacheAccess, Enforcement, FileAccess, GitAccess, NetworkAccess, OtherHosts, PortAccess, ReadPath, SandboxDevice,
     SandboxLimits, SandboxProfile, WritePath,
 };
-pub use sandbox_process::{
-    CommandState, SANDBOX_PROCESS_ARGUMENT, SandboxChild, SandboxCommand, SandboxPorts, SandboxProcess, probe_layers,
-};
+pub use sandbox_process::{CommandState, SandboxChild, SandboxCommand, SandboxPorts, SandboxProcess};
 pub use setup::run_sandbox_process;
 pub use wire::{Namespace, TerminalUse};

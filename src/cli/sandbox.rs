@@ -11,7 +11,7 @@ use std::process::{ExitCode, ExitStatus};
 use clap::{Args, ValueEnum};
 use rustix::process::{Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
@@ -19,8 +19,8 @@ use crate::process::minimal_environment;
 use crate::sandbox::{
     CacheAccess, Enforcement, FileAccess, GitAccess, LayerRestriction, NetworkAccess, OtherHosts, PortAccess,
     ProtectedState, SandboxChild, SandboxCommand, SandboxContext, SandboxError, SandboxLimits, SandboxProcess,
-    SandboxProfile, SpawnError, TerminalSession, TerminalUse, WritePath, explain, explain_text, has_protected_paths,
-    probe_layers,
+    SandboxProfile, SpawnError, TerminalSession, TerminalUse, WritePath, explain, explain_text, probe_layers,
+    protected_paths,
 };
 
 /// Exit codes as those of `env` and `timeout`.
@@ -185,8 +185,9 @@ impl From<SpawnError> for SandboxFailure {
 }
 
 fn start(args: &SandboxArgs, folders: &Folders, output: &mut CommandOutput) -> Result<u8, SandboxFailure> {
-    let profile = args.profile();
-    let restriction = restriction()?;
+    let mut profile = args.profile();
+    let (restriction, enforcement) = test_settings()?;
+    profile.enforce = enforcement;
     let context = context(folders)?;
     if args.explain {
         return explain_profile(&profile, &context, &restriction, args.json, output);
@@ -212,13 +213,16 @@ fn start(args: &SandboxArgs, folders: &Folders, output: &mut CommandOutput) -> R
         stderr: duplicate(io::stderr().as_fd())?,
         terminal: if foreground.is_some() { TerminalUse::Foreground } else { TerminalUse::None },
     };
-    let child = process.spawn(command)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))?;
-    let status = runtime.block_on(wait(child, foreground.as_ref()));
+    let status = runtime.block_on(async {
+        // A signal that arrives while the command starts is for the command.
+        let signals = ForwardedSignals::listen()?;
+        Ok::<_, SandboxFailure>(wait(process.spawn(command)?, signals, foreground.as_ref()).await)
+    })?;
     drop(foreground);
-    drop(process);
-    Ok(exit_code(status.map_err(|error| CommandError::work(error.to_string(), "run the command again"))?))
+    process.stop();
+    Ok(exit_code(status))
 }
 
 fn exit_code(status: ExitStatus) -> u8 {
@@ -252,14 +256,19 @@ fn environment(folders: &Folders) -> BTreeMap<OsString, OsString> {
     variables
 }
 
-/// Reads the layers that a test excludes. Published programs always use all layers.
-fn restriction() -> Result<LayerRestriction, SandboxFailure> {
+/// Reads the layers that a test excludes, and whether it accepts a weaker sandbox. Published programs always use all
+/// layers and require them.
+fn test_settings() -> Result<(LayerRestriction, Enforcement), SandboxFailure> {
     if !cfg!(debug_assertions) {
-        return Ok(LayerRestriction::default());
+        return Ok((LayerRestriction::default(), Enforcement::Required));
     }
     let text = std::env::var("SKEIN_TEST_SANDBOX_LAYERS").unwrap_or_default();
+    let (text, enforcement) = match text.strip_suffix(",preferred") {
+        Some(text) => (text, Enforcement::Preferred),
+        None => (text.as_str(), Enforcement::Required),
+    };
     let unknown = || CommandError::usage(format!("unknown layers `{text}`"), "correct SKEIN_TEST_SANDBOX_LAYERS");
-    Ok(LayerRestriction::parse(&text).ok_or_else(unknown)?)
+    Ok((LayerRestriction::parse(text).ok_or_else(unknown)?, enforcement))
 }
 
 fn explain_profile(
@@ -270,7 +279,10 @@ fn explain_profile(
     output: &mut CommandOutput,
 ) -> Result<u8, SandboxFailure> {
     let layers = probe_layers(&context.program, &context.caches)?.clone().restricted(restriction);
-    let protected = if has_protected_paths(&context.roots) { ProtectedState::Exist } else { ProtectedState::Absent };
+    let protected = match protected_paths(&context.roots).as_slice() {
+        [] => ProtectedState::Absent,
+        _ => ProtectedState::Exist,
+    };
     let lines = explain(profile, &layers, protected);
     let holds = !lines.iter().any(|line| line.is_unenforced());
     if json {
@@ -285,18 +297,44 @@ fn explain_profile(
     Ok(0)
 }
 
+/// Signals that this process passes on to the command.
+struct ForwardedSignals {
+    terminate: Listener,
+    hang_up: Listener,
+    interrupt: Listener,
+    quit: Listener,
+}
+
+impl ForwardedSignals {
+    fn listen() -> Result<Self, CommandError> {
+        let listen =
+            |kind| signal(kind).map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            quit: listen(SignalKind::quit())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => Signal::TERM,
+            _ = self.hang_up.recv() => Signal::HUP,
+            _ = self.interrupt.recv() => Signal::INT,
+            _ = self.quit.recv() => Signal::QUIT,
+        }
+    }
+}
+
 /// Waits for the command, and forwards signals to it.
-async fn wait(mut child: SandboxChild, foreground: Option<&Foreground>) -> io::Result<ExitStatus> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut quit = signal(SignalKind::quit())?;
+async fn wait(mut child: SandboxChild, mut signals: ForwardedSignals, foreground: Option<&Foreground>) -> ExitStatus {
     let mut pauses = 0;
     loop {
         tokio::select! {
             state = child.changed() => {
                 if let Some(status) = state.ended {
-                    return Ok(status);
+                    return status;
                 }
                 if let Some(foreground) = foreground.filter(|_| state.pauses > pauses) {
                     foreground.pause();
@@ -304,10 +342,7 @@ async fn wait(mut child: SandboxChild, foreground: Option<&Foreground>) -> io::R
                 }
                 pauses = state.pauses;
             }
-            _ = terminate.recv() => child.signal(Signal::TERM.as_raw()),
-            _ = hang_up.recv() => child.signal(Signal::HUP.as_raw()),
-            _ = interrupt.recv() => child.signal(Signal::INT.as_raw()),
-            _ = quit.recv() => child.signal(Signal::QUIT.as_raw()),
+            signal = signals.next() => child.signal(signal.as_raw()),
         }
     }
 }

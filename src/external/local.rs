@@ -84,6 +84,7 @@ impl LocalEditor {
             env,
             cwd: Some(command.cwd),
             stdin: Stdin::Closed,
+            launcher: None,
         };
         let started = ProcessGroup::spawn_in(&self.processes, &launch, self.reaper.as_ref());
         let (group, pipes) = started.map_err(|error| editor_error(&error))?;

@@ -31,6 +31,10 @@ impl HelperProcess {
         Ok(Self { child })
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until the process has ended.
     pub fn wait(&mut self) {
         // An error means that the exit was collected elsewhere.

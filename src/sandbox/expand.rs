@@ -25,7 +25,7 @@ use super::plan::{
 use super::profile::{FileAccess, OtherHosts, SandboxDevice, SandboxProfile};
 pub(super) use caches::CacheFolder;
 use caches::CacheMounts;
-pub use protected::has_protected_paths;
+pub use protected::protected_paths;
 use write_paths::WritableFolders;
 
 /// Where a sandbox is used: the folders of the session and of the user.

@@ -92,7 +92,8 @@ pub fn explain(profile: &SandboxProfile, layers: &Layers, protected: ProtectedSt
         lines.push(explainer.line("limits", format!("{processes} processes"), explainer.process_limit()));
     }
     if let Some(memory) = limits.memory {
-        lines.push(explainer.line("limits", format!("{memory} bytes of memory"), by(&[Layer::Limits])));
+        let layer = if layers.cgroup.is_available() { Layer::Cgroup } else { Layer::Limits };
+        lines.push(explainer.line("limits", format!("{memory} bytes of memory"), by(&[layer])));
     }
     if let Some(size) = limits.file_size {
         lines.push(explainer.line("limits", format!("files of {size} bytes"), by(&[Layer::Limits])));
@@ -329,4 +330,76 @@ fn devices_value(devices: &[SandboxDevice]) -> String {
         SandboxDevice::Fuse => "fuse",
     }));
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::{Enforcement, LayerRestriction, NetworkAccess, SandboxLimits};
+
+    fn profile(files: FileAccess, hosts: &[&str]) -> SandboxProfile {
+        SandboxProfile {
+            files,
+            write: Vec::new(),
+            read: Vec::new(),
+            hide: Vec::new(),
+            network: NetworkAccess {
+                allow: hosts.iter().map(|host| (*host).to_owned()).collect(),
+                deny: Vec::new(),
+                otherwise: OtherHosts::Off,
+            },
+            caches: CacheAccess::Private,
+            git: GitAccess::Off,
+            ports: PortAccess::Off,
+            sockets: Vec::new(),
+            devices: Vec::new(),
+            limits: SandboxLimits { processes: Some(4096), memory: None, file_size: None },
+            enforce: Enforcement::Required,
+        }
+    }
+
+    /// Returns the fields that a machine cannot enforce.
+    fn unenforced(profile: &SandboxProfile, machine: &str, protected: ProtectedState) -> Vec<&'static str> {
+        let layers = Layers::complete().restricted(&LayerRestriction::parse(machine).unwrap());
+        let lines = explain(profile, &layers, protected);
+        lines.iter().filter(|line| line.is_unenforced()).map(|line| line.field).collect()
+    }
+
+    #[test]
+    fn a_complete_machine_enforces_every_line() {
+        for files in [FileAccess::None, FileAccess::ReadOnly, FileAccess::Workspace, FileAccess::Full] {
+            for machine in ["", "landlock=0", "landlock=1", "no-overlay", "no-new-proc"] {
+                let profile = profile(files, &["example.com"]);
+                assert!(unenforced(&profile, machine, ProtectedState::Exist).is_empty(), "{files:?} {machine}");
+            }
+        }
+    }
+
+    #[test]
+    fn landlock_alone_enforces_reading() {
+        let machine = "no-namespaces";
+        for files in [FileAccess::None, FileAccess::ReadOnly] {
+            assert!(unenforced(&profile(files, &[]), machine, ProtectedState::Exist).is_empty());
+        }
+        let workspace = profile(FileAccess::Workspace, &[]);
+        assert!(unenforced(&workspace, machine, ProtectedState::Absent).is_empty());
+        assert_eq!(unenforced(&workspace, machine, ProtectedState::Exist), ["protected"]);
+        let listed = profile(FileAccess::ReadOnly, &["example.com"]);
+        assert_eq!(unenforced(&listed, machine, ProtectedState::Absent), ["network"]);
+    }
+
+    #[test]
+    fn a_machine_without_layers_enforces_nothing() {
+        let lines = explain(&profile(FileAccess::ReadOnly, &[]), &Layers::none("not Linux"), ProtectedState::Absent);
+        let missing: Vec<_> = lines.iter().filter(|line| line.is_unenforced()).map(|line| line.field).collect();
+        assert_eq!(missing, ["files", "hidden", "network", "sockets", "caches", "processes", "calls", "devices"]);
+        assert!(lines[0].to_string().ends_with("not enforced: no user namespace: not Linux"), "{}", lines[0]);
+    }
+
+    #[test]
+    fn an_old_landlock_does_not_stop_truncation() {
+        let read_only = profile(FileAccess::ReadOnly, &[]);
+        let fields = unenforced(&read_only, "no-namespaces,landlock=1", ProtectedState::Absent);
+        assert_eq!(fields, ["files", "caches"]);
+    }
 }

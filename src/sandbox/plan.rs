@@ -92,7 +92,7 @@ pub(super) struct LandlockRules {
     pub(super) version: u8,
     /// `None`: Landlock does not limit files.
     pub(super) files: Option<FileGrants>,
-    /// `None`: Landlock does not limit TCP. Otherwise only these ports can be connected to; none can be bound.
+    /// `None`: Landlock does not limit TCP. Otherwise a process connects only to these ports.
     pub(super) connect_ports: Option<Vec<u16>>,
 }
 

@@ -10,28 +10,29 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::sync::watch;
 
+use super::cgroup::ControlGroup;
+use super::command_env::{is_java, java_options, proxy_variables, random_token};
 use super::error::{SandboxError, SpawnError};
-use super::expand::{CacheFolder, ExpandedProfile, SandboxContext, expand, has_protected_paths};
+use super::expand::{CacheFolder, ExpandedProfile, SandboxContext, expand, protected_paths};
 use super::explain::{ExplainedLine, ProtectedState, explain};
-use super::layers::{LayerRestriction, LayerState, Layers};
+use super::layer_probe::{broken, known_layers, launch, likely_layers, probe_layers};
+use super::layers::{LayerRestriction, Layers};
 use super::os_text::OsText;
 use super::plan::SandboxPlan;
 use super::profile::{Enforcement, FileAccess, SandboxProfile};
-use super::setup::landlock_version;
 use super::wire::{self, CommandSpec, Namespace, Reply, Request, StartPart, TerminalUse};
-use crate::process::HelperProcess;
+use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
 
-/// The argument with which `skein` runs as a sandbox process.
-pub const SANDBOX_PROCESS_ARGUMENT: &str = "sandbox-process";
-/// A sandbox is ready within milliseconds; a hung mount must not block Skein for ever.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A process that applies a sandbox profile and starts commands. Ends, with all processes inside, when the last clone
@@ -48,10 +49,15 @@ struct Shared {
     writes: Mutex<()>,
     commands: Arc<Mutex<CommandTable>>,
     last_id: AtomicU64,
+    /// Ends when the sandbox process has ended.
+    reader: Mutex<Option<JoinHandle<()>>>,
     env: BTreeMap<OsString, Option<OsString>>,
     namespaces: Vec<(Namespace, OwnedFd)>,
     ports: Mutex<SandboxPorts>,
     proxy_address: Option<SocketAddr>,
+    proxy_token: Option<String>,
+    /// The working folder of commands that name none.
+    root: PathBuf,
     notices: Vec<String>,
     lines: Vec<ExplainedLine>,
     _cache: Option<CacheFolder>,
@@ -127,13 +133,14 @@ impl SandboxProcess {
 
     /// Starts a sandbox process on a machine with these layers.
     fn start_with(profile: &SandboxProfile, context: &SandboxContext, layers: &Layers) -> Result<Self, SandboxError> {
-        let lines = explain(profile, layers, protected_state(profile, context));
+        let lines = explain(profile, layers, protected_state(profile, context, layers));
         let unenforced: Vec<ExplainedLine> = lines.iter().filter(|line| line.is_unenforced()).cloned().collect();
         if profile.enforce == Enforcement::Required && !unenforced.is_empty() {
             return Err(SandboxError::Refused { lines: unenforced });
         }
-        let ExpandedProfile { plan, mut env, notices, cache } = expand(profile, context, layers)?;
+        let ExpandedProfile { mut plan, mut env, notices, cache } = expand(profile, context, layers)?;
         let (socket, helper) = launch(&context.program)?;
+        let group = join_group(&mut plan, &helper);
         let (reply, descriptors) = set_up(&socket, plan)?;
         let (namespaces, proxy, relays) = match reply {
             Reply::Ready { namespaces, proxy, relays } => (namespaces, proxy, relays),
@@ -150,30 +157,52 @@ impl SandboxProcess {
             proxy: proxy.and_then(|_| descriptors.next()).map(TcpListener::from),
             relays: relays.into_iter().zip(descriptors.by_ref().map(TcpListener::from)).collect(),
         };
+        // In the host's network, other processes reach the proxy too.
+        let token = match proxy {
+            Some(_) if !layers.namespaces.is_available() => Some(random_token()?),
+            Some(_) | None => None,
+        };
         if let Some(address) = proxy {
-            env.extend(proxy_variables(address).into_iter().map(|(name, value)| (name, Some(value))));
+            let variables = proxy_variables(address, token.as_deref());
+            env.extend(variables.into_iter().map(|(name, value)| (name, Some(value))));
         }
         let commands = Arc::new(Mutex::new(CommandTable::default()));
         let reader = socket.try_clone().map_err(|source| SandboxError::Process { source })?;
         let table = Arc::clone(&commands);
-        std::thread::Builder::new()
+        let reader = std::thread::Builder::new()
             .name("sandbox-reader".to_owned())
-            .spawn(move || read_replies(&reader, &table, helper))
+            .spawn(move || {
+                read_replies(&reader, &table, helper);
+                drop(group);
+            })
             .map_err(|source| SandboxError::Process { source })?;
         let shared = Shared {
             socket,
             writes: Mutex::default(),
             commands,
             last_id: AtomicU64::new(0),
+            reader: Mutex::new(Some(reader)),
             env,
             namespaces,
             ports: Mutex::new(ports),
             proxy_address: proxy,
+            proxy_token: token,
+            root: context.roots.first().cloned().unwrap_or_else(|| PathBuf::from("/")),
             notices,
             lines,
             _cache: cache,
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Ends the sandbox with all its processes, also if it has other handles. Blocks until they are gone.
+    pub fn stop(&self) {
+        drop(self.shared.socket.shutdown(Shutdown::Both));
+        let reader = lock(&self.shared.reader).take();
+        if let Some(reader) = reader {
+            // A panic of the reader has been reported.
+            drop(reader.join());
+        }
     }
 
     /// Returns the listeners that Skein serves. They can be taken once.
@@ -184,6 +213,11 @@ impl SandboxProcess {
     /// Returns the proxy's address inside the sandbox. `None` if the network is off.
     pub fn proxy_address(&self) -> Option<SocketAddr> {
         self.shared.proxy_address
+    }
+
+    /// Returns the password that clients of the proxy must send. `None` if only the sandbox reaches the proxy.
+    pub fn proxy_token(&self) -> Option<&str> {
+        self.shared.proxy_token.as_deref()
     }
 
     /// Returns remarks about the expansion of the profile.
@@ -206,9 +240,13 @@ impl SandboxProcess {
         let SandboxCommand { program, args, mut env, cwd, stdin, stdout, stderr, terminal } = command;
         for (name, value) in &self.shared.env {
             match value {
-                Some(value) => env.insert(name.clone(), value.clone()),
-                None => env.remove(name),
-            };
+                // The caller may name the proxy itself, with the command's id.
+                Some(value) => _ = env.entry(name.clone()).or_insert_with(|| value.clone()),
+                None => drop(env.remove(name)),
+            }
+        }
+        if let Some(address) = self.shared.proxy_address.filter(|_| is_java(&program)) {
+            env.insert("JAVA_TOOL_OPTIONS".into(), java_options(address).into());
         }
         let spec = CommandSpec {
             program: OsText::from(&program),
@@ -310,6 +348,41 @@ impl SandboxChild {
     }
 }
 
+impl ProcessLauncher for SandboxProcess {
+    fn launch(&self, launch: &Launch, stdio: [OwnedFd; 3]) -> io::Result<Box<dyn LaunchedProcess>> {
+        let [stdin, stdout, stderr] = stdio;
+        let command = SandboxCommand {
+            program: launch.program.clone(),
+            args: launch.args.clone(),
+            env: launch.env.clone(),
+            cwd: launch.cwd.clone().unwrap_or_else(|| self.shared.root.clone()),
+            stdin,
+            stdout,
+            stderr,
+            terminal: TerminalUse::None,
+        };
+        Ok(Box::new(self.spawn(command)?))
+    }
+}
+
+impl LaunchedProcess for SandboxChild {
+    fn id(&self) -> Option<u32> {
+        self.pid
+    }
+
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = io::Result<ExitStatus>> + Send + '_>> {
+        Box::pin(SandboxChild::wait(self))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.try_wait().is_some()
+    }
+
+    fn signal(&self, signal: Signal) {
+        SandboxChild::signal(self, signal.as_raw());
+    }
+}
+
 /// Returns the exit status of a process that was killed with its sandbox.
 fn killed() -> ExitStatus {
     ExitStatus::from_raw(libc::SIGKILL)
@@ -364,14 +437,23 @@ impl CommandTable {
     }
 }
 
-fn launch(program: &Path) -> Result<(UnixStream, HelperProcess), SandboxError> {
-    let start = || {
-        let (here, there) = UnixStream::pair()?;
-        let helper = HelperProcess::spawn(program, &[SANDBOX_PROCESS_ARGUMENT.into()], there.into())?;
-        here.set_read_timeout(Some(SETUP_TIMEOUT))?;
-        Ok((here, helper))
-    };
-    start().map_err(|source| SandboxError::Process { source })
+/// Puts the sandbox process into a control group if its memory is limited. Without one, each process limits its data
+/// segment.
+fn join_group(plan: &mut SandboxPlan, helper: &HelperProcess) -> Option<ControlGroup> {
+    let joined = ControlGroup::create(plan.limits.data?).and_then(|group| {
+        group.add_process(helper.id())?;
+        Ok(group)
+    });
+    match joined {
+        Ok(group) => {
+            plan.limits.data = None;
+            Some(group)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "there is no control group for the sandbox");
+            None
+        }
+    }
 }
 
 fn set_up(socket: &UnixStream, plan: SandboxPlan) -> Result<(Reply, Vec<OwnedFd>), SandboxError> {
@@ -382,10 +464,6 @@ fn set_up(socket: &UnixStream, plan: SandboxPlan) -> Result<(Reply, Vec<OwnedFd>
         Ok(answer)
     };
     exchange().map_err(|source| SandboxError::Process { source })
-}
-
-fn broken(problem: &str) -> SandboxError {
-    SandboxError::Process { source: io::Error::other(problem.to_owned()) }
 }
 
 fn spawn_error(failure: StartFailure, program: &OsString, cwd: &Path) -> SpawnError {
@@ -405,76 +483,8 @@ fn outer_pid(handle: &OwnedFd) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-/// Returns the variables that lead programs to the proxy.
-fn proxy_variables(address: SocketAddr) -> Vec<(OsString, OsString)> {
-    let proxy = OsString::from(format!("http://{address}"));
-    let mut variables: Vec<(OsString, OsString)> = vec![("NODE_USE_ENV_PROXY".into(), "1".into())];
-    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
-        variables.push((name.into(), proxy.clone()));
-        variables.push((name.to_ascii_lowercase().into(), proxy.clone()));
-    }
-    for name in ["NO_PROXY", "no_proxy"] {
-        variables.push((name.into(), "localhost,127.0.0.1,::1".into()));
-    }
-    variables
-}
-
-fn protected_state(profile: &SandboxProfile, context: &SandboxContext) -> ProtectedState {
-    // The search is only needed for machines without mounts, but it is cheap.
-    if profile.files >= FileAccess::Workspace && has_protected_paths(&context.roots) {
-        ProtectedState::Exist
-    } else {
-        ProtectedState::Absent
-    }
-}
-
-static LAYERS: OnceLock<Layers> = OnceLock::new();
-
-/// Returns the layers if they were probed before.
-fn known_layers() -> Option<&'static Layers> {
-    LAYERS.get()
-}
-
-/// Returns the layers of a machine on which namespaces work.
-fn likely_layers() -> Layers {
-    let mut layers = Layers::complete();
-    layers.is_root = rustix::process::geteuid().is_root();
-    match landlock_version() {
-        Ok(version) => layers.landlock_version = version,
-        Err(error) => {
-            layers.landlock_version = 0;
-            layers.landlock = LayerState::Missing(error.to_string());
-        }
-    }
-    layers
-}
-
-/// Returns the layers of this machine, found by using them. Probes once per process. `program` is `skein`; `scratch` is
-/// a folder for temporary files.
-pub fn probe_layers(program: &Path, scratch: &Path) -> Result<&'static Layers, SandboxError> {
-    if let Some(layers) = LAYERS.get() {
-        return Ok(layers);
-    }
-    let folder = scratch.join(format!("probe-{}", std::process::id()));
-    let probe = || {
-        let (socket, mut helper) = launch(program)?;
-        let exchange = || {
-            wire::send(&socket, &Request::Probe { scratch: OsText::from(&folder) }, &[])?;
-            wire::receive::<Reply>(&socket)
-        };
-        let (reply, _) = exchange().map_err(|source| SandboxError::Process { source })?;
-        helper.wait();
-        match reply {
-            Reply::Probed { layers } => Ok(*layers),
-            Reply::Failed { layer, step, error, .. } => Err(SandboxError::SetUp { layer, step, error }),
-            Reply::Ready { .. }
-            | Reply::Started { .. }
-            | Reply::StartFailed { .. }
-            | Reply::Paused { .. }
-            | Reply::Ended { .. } => Err(broken("an unexpected answer")),
-        }
-    };
-    let layers = probe();
-    drop(std::fs::remove_dir_all(&folder));
-    Ok(LAYERS.get_or_init(|| layers.unwrap_or_else(|error| Layers::none(&error.to_string()))))
+/// Searches for protected paths if the machine cannot mount them read-only.
+fn protected_state(profile: &SandboxProfile, context: &SandboxContext, layers: &Layers) -> ProtectedState {
+    let matters = profile.files >= FileAccess::Workspace && !layers.namespaces.is_available();
+    if matters && !protected_paths(&context.roots).is_empty() { ProtectedState::Exist } else { ProtectedState::Absent }
 }

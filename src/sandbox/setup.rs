@@ -166,6 +166,10 @@ struct ReadySandbox {
 }
 
 impl ReadySandbox {
+    fn proxy_port(&self) -> Option<u16> {
+        self.proxy.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| address.port())
+    }
+
     fn send(&self, control: &UnixStream) -> io::Result<()> {
         let reply = Reply::Ready {
             namespaces: self.namespaces.iter().map(|(kind, _)| *kind).collect(),
@@ -211,7 +215,12 @@ fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> 
     limit(plan.limits).in_step(Layer::Limits, || "set resource limits".to_owned())?;
     rustix::thread::set_no_new_privs(true).in_step(Layer::Seccomp, || "set no_new_privs".to_owned())?;
     if let Some(rules) = &plan.landlock {
-        landlock::apply(rules).map_err(io::Error::other).in_step(Layer::Landlock, || "apply Landlock".to_owned())?;
+        let mut rules = rules.clone();
+        if plan.isolation == Isolation::None {
+            // In the host's network, only the proxy may be reached. Landlock compares only port numbers.
+            rules.connect_ports = Some(ready.proxy_port().into_iter().collect());
+        }
+        landlock::apply(&rules).map_err(io::Error::other).in_step(Layer::Landlock, || "apply Landlock".to_owned())?;
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .in_step(Layer::Limits, || "close the memory of the process".to_owned())?;

@@ -82,6 +82,7 @@ pub fn spawn(
         env,
         cwd: transport.cwd.as_deref().map(|cwd| environment.fill_in(cwd).map(Into::into)).transpose()?,
         stdin: Stdin::Piped,
+        launcher: None,
     };
     ProcessGroup::spawn(&launch, reaper).map_err(|source| {
         let program = transport.command.clone();

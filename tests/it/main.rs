@@ -115,6 +115,8 @@ mod running;
 /// `skein run`, without a model and with one over HTTP.
 mod routing;
 mod run;
+/// `skein sandbox`: attempts to leave it, everyday uses, machines with fewer layers, survivors.
+mod sandbox;
 /// JSON Schemas against the types.
 mod schemas;
 /// The threat model in docs/security.md: every line names a test.

@@ -14,9 +14,12 @@ const MAX_FOLDERS: usize = 4096;
 const SKIPPED: [&str; 6] = ["node_modules", "target", "vendor", ".venv", "venv", "__pycache__"];
 const GIT: &str = ".git";
 
-/// Returns whether any protected path exists below these folders.
-pub fn has_protected_paths(roots: &[PathBuf]) -> bool {
-    roots.iter().any(|root| !find(root).is_empty())
+/// Returns the protected paths below these folders that exist, sorted. Compare two results to find new ones.
+pub fn protected_paths(roots: &[PathBuf]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = roots.iter().flat_map(|root| find(root)).collect();
+    paths.sort();
+    paths.dedup();
+    paths
 }
 
 /// Returns mounts for all protected paths below these folders that exist.
@@ -90,5 +93,47 @@ fn inner_git_folders(folder: &Path, found: &mut Vec<PathBuf>) {
         } else {
             inner_git_folders(&inner, found);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_above_protected_paths_are_mount_points() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for path in [".git/objects", ".git/hooks", "vendored/lib/.git/objects", "node_modules/x/.vscode", "src/.vscode"]
+        {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+        }
+        for path in [".git/HEAD", ".git/config", "vendored/lib/.git/HEAD", "vendored/lib/.git/config"] {
+            std::fs::write(root.join(path), "").unwrap();
+        }
+        let mounts = mounts(std::slice::from_ref(&root));
+        let shown: Vec<String> = mounts
+            .iter()
+            .map(|mount| {
+                let path = mount.target.as_path().strip_prefix(&root).unwrap().display().to_string();
+                let is_writable = *mount == path_mount(mount.target.as_path(), BaseAccess::Writable);
+                if is_writable { format!("{path} (writable)") } else { path }
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ".git (writable)",
+                ".git/config",
+                ".git/hooks",
+                "src (writable)",
+                "src/.vscode",
+                "vendored (writable)",
+                "vendored/lib (writable)",
+                "vendored/lib/.git (writable)",
+                "vendored/lib/.git/config",
+            ]
+        );
+        assert_eq!(protected_paths(&[root]).len(), 4);
     }
 }

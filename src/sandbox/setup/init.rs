@@ -159,7 +159,7 @@ fn prepare_terminal(command: &mut Command, terminal: TerminalUse) {
     let prepare: fn() -> io::Result<()> = match terminal {
         TerminalUse::None => {
             command.process_group(0);
-            return;
+            unblock_signals
         }
         TerminalUse::Foreground => {
             command.process_group(0);
@@ -167,27 +167,29 @@ fn prepare_terminal(command: &mut Command, terminal: TerminalUse) {
         }
         TerminalUse::Controlling => take_terminal,
     };
-    // SAFETY: both functions only make system calls.
+    // SAFETY: these functions only make system calls.
     #[expect(unsafe_code, reason = "no safe wrapper")]
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
+/// PID 1 blocks all signals, and programs inherit that.
+fn unblock_signals() -> io::Result<()> {
+    SigSet::empty().thread_set_mask()?;
+    Ok(())
+}
+
 /// Makes this process's group the foreground group of the terminal.
 fn take_foreground() -> io::Result<()> {
-    // A background process that does this is stopped by SIGTTOU, unless it blocks the signal.
-    let mut stop = SigSet::empty();
-    stop.add(NixSignal::SIGTTOU);
-    stop.thread_block()?;
+    // A background process that does this is stopped by SIGTTOU, unless it blocks the signal, as PID 1 does.
     rustix::termios::tcsetpgrp(io::stdin(), rustix::process::getpgrp())?;
-    stop.thread_unblock()?;
-    Ok(())
+    unblock_signals()
 }
 
 /// Starts a session whose terminal is stdin.
 fn take_terminal() -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::ioctl_tiocsctty(io::stdin())?;
-    Ok(())
+    unblock_signals()
 }

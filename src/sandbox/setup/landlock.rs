@@ -30,7 +30,7 @@ pub(super) fn apply(rules: &LandlockRules) -> Result<(), LandlockError> {
         is_empty = false;
     }
     if rules.connect_ports.is_some() && version >= ABI::V4 {
-        ruleset = ruleset.handle_access(AccessNet::ConnectTcp | AccessNet::BindTcp)?;
+        ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
         is_empty = false;
     }
     if version >= ABI::V6 {

@@ -251,15 +251,15 @@ fn cover(target: &Path, keep: &[KeptName]) -> io::Result<()> {
     set_mount_flags(&folder, MountFlags(MountFlags::READ_ONLY), MountDepth::Single)
 }
 
-/// Opens a copy of the mounts at and below `path`, with more flags.
+/// Opens a copy of the mounts at and below `path`, with more flags. Follows no link, also not above the path.
 fn clone_path(path: &Path, flags: u64) -> io::Result<OwnedFd> {
     let tree = open_tree(
-        CWD,
-        path,
+        &open(path)?,
+        "",
         OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_RECURSIVE
-            | OpenTreeFlags::AT_SYMLINK_NOFOLLOW,
+            | OpenTreeFlags::AT_EMPTY_PATH,
     )?;
     if flags != 0 {
         set_mount_flags(&tree, MountFlags(flags), MountDepth::Recursive)?;

@@ -190,6 +190,7 @@ impl FakeTerminal {
             env: minimal_environment([path]).into_iter().chain(given).collect(),
             cwd: Some(command.cwd.clone()),
             stdin: Stdin::Closed,
+            launcher: None,
         };
         let (mut group, mut pipes) = ProcessGroup::spawn(&launch, None).unwrap();
         let state = Arc::new(watch::Sender::new(TerminalOutput { text: String::new(), truncated: false, exit: None }));

@@ -70,6 +70,7 @@ impl Shell {
             env: self.environment.clone(),
             cwd: Some(session.cwd.clone()),
             stdin: Stdin::Closed,
+            launcher: None,
         };
         match ProcessGroup::spawn_in(scope, &launch("bash"), self.reaper.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
