@@ -54,6 +54,7 @@ use clap::error::ContextKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::manifest::ApprovalLevel;
+use crate::sandbox::Enforcement;
 use crate::services::BuiltinRegistry;
 use folders::Folders;
 use output::{CommandError, CommandOutput};
@@ -78,6 +79,9 @@ struct Global {
     /// Set when tool calls need consent, for every mode
     #[arg(long, value_name = "LEVEL", global = true, env = "SKEIN_APPROVAL")]
     approval: Option<ApprovalLevel>,
+    /// Set whether processes must run in their sandbox
+    #[arg(long, value_name = "ENFORCEMENT", global = true)]
+    sandbox: Option<SandboxFlag>,
     /// Record service requests and answers in this file
     #[arg(long, value_name = "FILE", global = true)]
     record: Option<PathBuf>,
@@ -115,6 +119,26 @@ impl clap::ValueEnum for ApprovalLevel {
             ApprovalLevel::Deny => "Refuse every call",
         };
         Some(PossibleValue::new(self.as_str()).help(help))
+    }
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum SandboxFlag {
+    /// Start no process whose profile this machine cannot enforce
+    Required,
+    /// Enforce what this machine can, with a notice
+    Preferred,
+    /// Start every process without a sandbox
+    Off,
+}
+
+impl From<SandboxFlag> for Enforcement {
+    fn from(flag: SandboxFlag) -> Self {
+        match flag {
+            SandboxFlag::Required => Enforcement::Required,
+            SandboxFlag::Preferred => Enforcement::Preferred,
+            SandboxFlag::Off => Enforcement::Off,
+        }
     }
 }
 

@@ -4,17 +4,24 @@
 
 mod checks;
 mod cycles;
+mod machine;
 mod nodes;
 mod plan;
 mod render;
+mod sandbox_view;
+mod sandboxes;
 mod scope;
 
 use crate::diagnostic::{self, Diagnostic};
 use crate::manifest::Manifests;
+use sandboxes::SandboxProfiles;
 
+pub use machine::check_machine;
 pub use nodes::{Edge, EdgeKind, Node, ServiceGraph};
 pub use plan::{Plan, RequiredService};
 pub use render::{Format, render};
+pub use sandbox_view::{profile_groups, profile_json, profile_text};
+pub use sandboxes::{ProcessKind, is_sandboxed};
 pub use scope::{Admission, GroupRule, GroupRuleKind, ScopeRefusal, ToolScope};
 
 /// The diagnostics, and the plan if none of them is an error.
@@ -29,9 +36,12 @@ pub struct Resolution {
 pub fn resolve(manifests: Manifests, found: Vec<Diagnostic>) -> Resolution {
     let mut diagnostics = found;
     let scopes = checks::check(&manifests, &mut diagnostics);
+    let profiles = SandboxProfiles::resolve(&manifests, &scopes);
+    checks::check_sandboxes(&manifests, &profiles, &mut diagnostics);
     let graph = ServiceGraph::build(&manifests);
     cycles::check(&graph, &mut diagnostics);
     diagnostic::sort(&mut diagnostics);
-    let plan = if diagnostic::has_errors(&diagnostics) { None } else { Some(Plan::new(manifests, graph, scopes)) };
+    let plan =
+        if diagnostic::has_errors(&diagnostics) { None } else { Some(Plan::new(manifests, graph, scopes, profiles)) };
     Resolution { plan, diagnostics }
 }

@@ -39,7 +39,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use approval::ApprovalLevel;
-pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress};
+pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress, SandboxConfig};
 pub use duration::ManifestDuration;
 pub use edit::{apply_edits, with_first};
 pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
@@ -121,6 +121,7 @@ pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
         }
     }
     manifests.enable();
+    manifests.separate_client_services();
     (manifests, diagnostics)
 }
 

@@ -28,8 +28,10 @@ pub use layers::{Layer, LayerRestriction, LayerState, Layers};
 pub use paths::{HiddenPaths, PROTECTED, PROTECTED_EXAMPLES, ProtectedPath, find_protected, find_protected_name};
 pub use plan::TerminalSession;
 pub use profile::{
-    CacheAccess, Enforcement, FileAccess, GitAccess, NetworkAccess, OtherHosts, PortAccess, ReadPath, SandboxDevice,
-    SandboxLimits, SandboxProfile, WritePath,
+    ByteSize, CacheAccess, CommandPower, Enforcement, FileAccess, GitAccess, HostEntry, HostEntryError, HostSettings,
+    LimitSettings, NetworkAccess, NetworkSettings, OtherHosts, PortAccess, ProfileOwner, ProfileSources, ReadPath,
+    SandboxDevice, SandboxLimits, SandboxProfile, SandboxSettings, StatedEnforcement, WritePath, is_below_root,
+    is_relative, overlaps_hidden,
 };
 pub use sandbox_process::{CommandState, SandboxChild, SandboxCommand, SandboxPorts, SandboxProcess};
 pub use setup::run_sandbox_process;

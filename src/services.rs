@@ -127,7 +127,7 @@ impl Pool {
 
     /// Leases a client-provided service. At most the session that it came with and its child sessions share it.
     pub fn lease_brought(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
-        let alone = if manifest.scope == Sharing::Session { &session.id } else { session.family() };
+        let alone = if manifest.sharing() == Sharing::Session { &session.id } else { session.family() };
         self.share(manifest, session, find, Some(alone.to_owned()))
     }
 
@@ -275,7 +275,7 @@ impl Inner {
 /// Returns whether each session needs its own instance: the service is session-scoped or requires one that is.
 fn is_session_scoped(manifest: &ServiceManifest, find: Find<'_>) -> bool {
     let mut required = manifest.requires.roles().into_iter().filter_map(|(_, service)| find(service));
-    manifest.scope == Sharing::Session || required.any(|required| is_session_scoped(&required, find))
+    manifest.sharing() == Sharing::Session || required.any(|required| is_session_scoped(&required, find))
 }
 
 /// A lease on a service. Dropping the last one starts the service's idle timer.

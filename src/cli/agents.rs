@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::{Global, runtime, workspace};
-use crate::graph::Plan;
+use crate::graph::{Plan, ProcessKind, profile_json, profile_text};
 use crate::ids::{AgentName, ModeId};
 use crate::manifest::{AgentEntry, AgentProgram, AgentRuntime, Dependency, DependencyKind, GroupEntry, ModeEntry};
 use crate::project::find_agent;
@@ -44,7 +44,7 @@ pub(super) fn run(
         }
         None => {
             for agent in plan.agents() {
-                list(agent, output);
+                list(&plan, agent, output);
             }
         }
         Some(AgentsCommand::Show { name }) => {
@@ -74,13 +74,13 @@ impl RunningAgents {
     }
 }
 
-/// Explains the label `unfenced` of external agents.
+/// Explains the label `unfenced` of external agents without a sandbox.
 pub(super) const UNFENCED: &str =
     "unfenced: what it asks of Skein is held by its mode; what its process does by itself is not";
 
-fn list(agent: &AgentEntry, output: &mut CommandOutput) {
+fn list(plan: &Plan, agent: &AgentEntry, output: &mut CommandOutput) {
     let manifest = &agent.manifest;
-    let label = if agent.is_unfenced() { " (unfenced)" } else { "" };
+    let label = if plan.is_unfenced(agent) { " (unfenced)" } else { "" };
     output.line(&format!("{BOLD}{}{BOLD:#}{label}  {}", manifest.name, display_line(&manifest.description)));
     for entry in &agent.modes {
         let internal = if entry.mode.internal { " (internal)" } else { "" };
@@ -101,7 +101,11 @@ fn show(plan: &Plan, agent: &AgentEntry, running: &RunningAgents, output: &mut C
     if let Some(AgentRuntime::Acp(acp)) = &manifest.runtime {
         let AgentProgram { command, args, .. } = acp.program();
         output.line(&format!("runs: {}", display_line(&[&[command], args.as_slice()].concat().join(" "))));
-        output.line(UNFENCED);
+        if plan.is_unfenced(agent) {
+            output.line(UNFENCED);
+        }
+        let sandbox = profile_text(ProcessKind::ExternalAgent, plan.agent_sandbox(&manifest.name));
+        output.line(&format!("sandbox: {}", display_line(&sandbox)));
         for program in running.of(manifest.name.as_str()) {
             let text = |key: &str| program[key].as_str().map(display_line).unwrap_or_default();
             let pid = program["pid"].as_u64().map(|pid| format!(", pid {pid}")).unwrap_or_default();
@@ -130,6 +134,9 @@ fn show(plan: &Plan, agent: &AgentEntry, running: &RunningAgents, output: &mut C
             "  services: {}",
             if levels.is_empty() { "none".to_owned() } else { levels.join(", then ") }
         ));
+        let id = ModeId::new(manifest.name.clone(), mode.slug.clone());
+        let sandbox = profile_text(ProcessKind::Command, plan.mode_sandbox(&id));
+        output.line(&format!("  sandbox: {}", display_line(&sandbox)));
         if let Some(prompt) = &entry.prompt {
             output.line(&format!("  prompt: {} ({} bytes)", display_line(&prompt.file), prompt.text.len()));
         }
@@ -195,6 +202,7 @@ fn agent_json(plan: &Plan, agent: &AgentEntry, running: &RunningAgents) -> Value
                 "approval": mode.approval,
                 "code_execution": mode.code_execution,
                 "start_levels": levels,
+                "sandbox": profile_json(ProcessKind::Command, plan.mode_sandbox(&id)),
                 "prompt": entry.prompt.as_ref().map(|prompt| &prompt.file),
             })
         })
@@ -206,7 +214,8 @@ fn agent_json(plan: &Plan, agent: &AgentEntry, running: &RunningAgents) -> Value
         "default_mode": default_mode(agent),
         "delegates": plan.delegates(&manifest.name),
         "external": manifest.runtime.is_some(),
-        "unfenced": agent.is_unfenced(),
+        "unfenced": plan.is_unfenced(agent),
+        "sandbox": profile_json(ProcessKind::ExternalAgent, plan.agent_sandbox(&manifest.name)),
         "running": running.of(manifest.name.as_str()).collect::<Vec<_>>(),
         "layer": agent.layer,
         "file": agent.source.file,

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::Global;
 use super::folders::Folders;
-use super::output::{CommandError, CommandOutput};
+use super::output::{CommandError, CommandOutput, display_line};
 use super::workspace::{self, UntrustedPolicy};
 use crate::diagnostic::{self, Diagnostic, Severity};
-use crate::manifest::{self, SourceFile};
+use crate::graph::{Plan, ProcessKind, profile_groups, profile_json};
+use crate::ids::ModeId;
+use crate::manifest::{self, SourceFile, Transport};
 use crate::recipe;
 
 #[derive(Debug, Args)]
@@ -47,6 +49,7 @@ pub(super) fn run(
         let diagnostics: Vec<_> = diagnostics.iter().map(Diagnostic::to_json).collect();
         output.json(&json!({
             "errors": errors, "warnings": warnings, "notes": notes, "diagnostics": diagnostics,
+            "sandbox": resolved.plan.as_ref().map(sandbox_json),
         }));
     } else {
         output.diagnostics(&diagnostics);
@@ -63,9 +66,42 @@ pub(super) fn run(
                 count_label(warnings, "warning"),
                 count_label(notes, "note")
             ));
+            if !args.quiet {
+                print_sandboxes(plan, output);
+            }
         }
     }
     if errors > 0 { Err(CommandError::Manifests { errors }) } else { Ok(()) }
+}
+
+/// Prints what limits the processes of modes, services and external agents.
+fn print_sandboxes(plan: &Plan, output: &mut CommandOutput) {
+    for (names, sandbox) in profile_groups(plan) {
+        output.line(&format!("sandbox of {}:", display_line(&names.join(", "))));
+        output.line(&format!("  {}", display_line(&sandbox)));
+    }
+}
+
+fn sandbox_json(plan: &Plan) -> Value {
+    let mut modes = Map::new();
+    let mut agents = Map::new();
+    for agent in plan.agents() {
+        let name = &agent.manifest.name;
+        if agent.is_external() {
+            let profile = plan.agent_sandbox(name);
+            agents.insert(name.to_string(), profile_json(ProcessKind::ExternalAgent, profile));
+        }
+        for entry in &agent.modes {
+            let id = ModeId::new(name.clone(), entry.mode.slug.clone());
+            modes.insert(id.to_string(), profile_json(ProcessKind::Command, plan.mode_sandbox(&id)));
+        }
+    }
+    let stdio = plan.services().filter(|service| matches!(service.manifest.transport, Transport::Stdio(_)));
+    let services: Map<_, _> = stdio
+        .map(|service| &service.manifest.name)
+        .map(|name| (name.to_string(), profile_json(ProcessKind::Service, plan.service_sandbox(name))))
+        .collect();
+    json!({"modes": modes, "agents": agents, "services": services})
 }
 
 /// Decides by content: a recipe has no `kind`.

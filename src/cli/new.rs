@@ -173,7 +173,9 @@ transport:
     command: {name}                # a program that speaks MCP on its standard input and output
     args: []
     env: {{}}                        # secrets stay in the environment: TOKEN: ${{env:TOKEN}}
-scope: shared                      # or session: one process for each session
+sandbox:                           # without it, the process has all your rights
+  files: read-only                 # or none, workspace, full: what it may write
+  network: off                     # or the hosts it needs, as [api.example.com]
 groups: {{}}                         # which of its tools belong to which group, for example read: [get_thing]
 timeouts: {{start: 20s, call: 120s, idle: 5m}}
 restart: {{max: 3, within: 60s}}

@@ -10,7 +10,7 @@ use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::runtime::{self, CommandRuntime};
 use super::{Global, workspace};
-use crate::graph::{EdgeKind, Node, Plan};
+use crate::graph::{EdgeKind, Node, Plan, ProcessKind, profile_json, profile_text};
 use crate::ids::{ServiceName, nearest};
 use crate::manifest::{Readiness, ServiceEntry, Transport};
 use crate::runtime::StatusReport;
@@ -64,6 +64,10 @@ pub(super) fn run(
             service.layer,
             display_line(&transport(manifest))
         ));
+        if let Transport::Stdio(_) = manifest.transport {
+            let sandbox = profile_text(ProcessKind::Service, plan.service_sandbox(&manifest.name));
+            output.line(&format!("  {QUIET}sandbox: {}{QUIET:#}", display_line(&sandbox)));
+        }
         for running in running(manifest.name.as_str(), &reports) {
             output.line(&format!("  {}", state(&running)));
         }
@@ -236,8 +240,9 @@ fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[StatusReport]) -
         "title": manifest.title.as_deref().unwrap_or(manifest.name.as_str()),
         "description": manifest.description.trim(),
         "status": manifest.status,
-        "scope": manifest.scope,
+        "scope": manifest.sharing(),
         "transport": kind,
+        "sandbox": profile_json(ProcessKind::Service, plan.service_sandbox(&manifest.name)),
         "owner": manifest.owner,
         "groups": manifest.groups,
         "requires": requires,

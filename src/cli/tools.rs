@@ -11,8 +11,8 @@ use super::runtime::{self, CommandRuntime};
 use super::{Global, agents, workspace};
 use crate::agents::Code;
 use crate::broker::{BindRequest, Binding, MissingService};
-use crate::graph::{Plan, ToolScope};
-use crate::manifest::{AgentEntry, ServiceEntry};
+use crate::graph::{Plan, ProcessKind, ToolScope, profile_json, profile_text};
+use crate::manifest::ServiceEntry;
 use crate::project::ModeRequest;
 use crate::tool::ask::NoAsker;
 
@@ -58,7 +58,7 @@ pub(super) fn run(
             let Some((entry, scope)) = broker.plan().mode(&id) else { return Ok(()) };
             let (within, without) = sort_tools(broker.plan(), scope, &binding);
             let code = Code::of(&binding);
-            let unfenced = broker.plan().agent(id.agent.as_str()).is_some_and(AgentEntry::is_unfenced);
+            let unfenced = broker.plan().agent(id.agent.as_str()).is_some_and(|agent| broker.plan().is_unfenced(agent));
             if json {
                 output.json(&json!({
                     "agent": id.agent,
@@ -71,6 +71,7 @@ pub(super) fn run(
                     "absent_services": binding.missing_services().iter().map(absent_json).collect::<Vec<_>>(),
                     "mcp": scope.lists_mcp(),
                     "unfenced": unfenced,
+                    "sandbox": profile_json(ProcessKind::Command, broker.plan().mode_sandbox(&id)),
                 }));
                 return Ok(());
             }
@@ -80,6 +81,10 @@ pub(super) fn run(
             output.line(&format!("{BOLD}{id}{BOLD:#} sees {}{cost}{further}", count_label(within.len() - absent)));
             if unfenced {
                 output.line(&format!("  {QUIET}{}{QUIET:#}", agents::UNFENCED));
+            }
+            if let Some(profile) = broker.plan().mode_sandbox(&id) {
+                let sandbox = profile_text(ProcessKind::Command, Some(profile));
+                output.line(&format!("  {QUIET}sandbox: {}{QUIET:#}", display_line(&sandbox)));
             }
             if let Some(code) = &code {
                 let cost = code.request_bytes();

@@ -29,15 +29,22 @@ pub(super) fn resolve(
 ) -> Result<Resolution, CommandError> {
     let Layers { roots, notes } = layers(global, extra, untrusted, folders)?;
     notes.iter().for_each(|note| output.note(note));
-    let (manifests, found) = manifest::load(&roots);
+    let (manifests, found) = load(global, &roots);
     tracing::debug!(agents = manifests.agents.len(), services = manifests.services.len(), "manifests loaded");
     Ok(graph::resolve(manifests, found))
+}
+
+/// Loads the layers, and adds the value of `--sandbox`.
+fn load(global: &Global, roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
+    let (mut manifests, found) = manifest::load(roots);
+    manifests.sandbox_flag = global.sandbox.map(Into::into);
+    (manifests, found)
 }
 
 /// Like [`resolve`], but returns the notes instead of printing them. Leaves out an untrusted project.
 pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolution, Vec<String>), CommandError> {
     let Layers { roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
-    let (manifests, found) = manifest::load(&roots);
+    let (manifests, found) = load(global, &roots);
     Ok((graph::resolve(manifests, found), notes))
 }
 
@@ -120,7 +127,7 @@ pub(super) fn plan_with(
     notes.iter().for_each(|note| output.note(note));
     let files = [(PathBuf::from(name), text.into_bytes())].into();
     roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));
-    let (manifests, found) = manifest::load(&roots);
+    let (manifests, found) = load(global, &roots);
     sound(graph::resolve(manifests, found), output)
 }
 

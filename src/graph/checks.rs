@@ -1,6 +1,7 @@
 //! Checks the rules for a set of manifests, one function each, and reports violations with help.
 
 mod agents;
+mod sandbox;
 mod services;
 mod values;
 
@@ -11,6 +12,8 @@ use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, ModeId, ModelRef, PROVIDERS, ServiceName, nearest};
 use crate::manifest::{ConfigEntry, DocumentPath, Layer, Manifests, PermissionRule, RuleEffect, Transport};
 use crate::network::HostPattern;
+
+pub(super) use sandbox::check_sandboxes;
 
 /// Runs all checks, and resolves the tool groups of each mode.
 pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::nodes::{EdgeKind, Node, ServiceGraph};
+use super::sandboxes::{ProcessKind, SandboxProfiles, is_sandboxed};
 use super::scope::ToolScope;
 use crate::ids::{AgentName, ModeId, ServiceName};
 use crate::manifest::{AgentEntry, Manifests, ModeEntry, ServiceEntry};
+use crate::sandbox::SandboxProfile;
 
 /// A resolved, immutable set of manifests in which every name exists.
 #[derive(Debug)]
@@ -15,6 +17,7 @@ pub struct Plan {
     scopes: HashMap<ModeId, ToolScope>,
     /// The number of levels that must run before each service can start.
     heights: HashMap<ServiceName, usize>,
+    profiles: SandboxProfiles,
 }
 
 /// A service that a mode starts, directly or because another service requires it.
@@ -26,14 +29,19 @@ pub struct RequiredService {
 }
 
 impl Plan {
-    pub(super) fn new(manifests: Manifests, graph: ServiceGraph, scopes: HashMap<ModeId, ToolScope>) -> Self {
+    pub(super) fn new(
+        manifests: Manifests,
+        graph: ServiceGraph,
+        scopes: HashMap<ModeId, ToolScope>,
+        profiles: SandboxProfiles,
+    ) -> Self {
         let heights = graph.service_heights();
-        Self { manifests, graph, scopes, heights }
+        Self { manifests, graph, scopes, heights, profiles }
     }
 
     /// Returns a plan without agents and services.
     pub fn empty() -> Self {
-        Self::new(Manifests::default(), ServiceGraph::default(), HashMap::new())
+        Self::new(Manifests::default(), ServiceGraph::default(), HashMap::new(), SandboxProfiles::default())
     }
 
     pub fn manifests(&self) -> &Manifests {
@@ -76,6 +84,32 @@ impl Plan {
     pub fn mode(&self, id: &ModeId) -> Option<(&ModeEntry, &ToolScope)> {
         let entry = self.agent(id.agent.as_str())?.modes.iter().find(|entry| entry.mode.slug == id.mode)?;
         Some((entry, self.scopes.get(id)?))
+    }
+
+    /// Returns the effective sandbox profile of the commands of a mode. `None` if the mode runs none.
+    pub fn mode_sandbox(&self, id: &ModeId) -> Option<&SandboxProfile> {
+        self.profiles.modes.get(id)
+    }
+
+    /// Returns the effective sandbox profile of a stdio service. `None` if it runs without a sandbox or has no process.
+    pub fn service_sandbox(&self, service: &ServiceName) -> Option<&SandboxProfile> {
+        self.profiles.services.get(service)
+    }
+
+    /// Returns the effective sandbox profile of an external agent. `None` if it runs without a sandbox.
+    pub fn agent_sandbox(&self, agent: &AgentName) -> Option<&SandboxProfile> {
+        self.profiles.agents.get(agent)
+    }
+
+    /// Returns the sandbox profile of stdio services that clients provide. `None` if they run without a sandbox.
+    pub fn client_sandbox(&self) -> Option<&SandboxProfile> {
+        self.profiles.clients.as_ref()
+    }
+
+    /// Returns true for an external agent whose process no sandbox limits. Its mode limits its requests to Skein, but
+    /// not what its process does by itself. Front ends therefore show it as `unfenced`.
+    pub fn is_unfenced(&self, agent: &AgentEntry) -> bool {
+        agent.is_external() && !is_sandboxed(ProcessKind::ExternalAgent, self.agent_sandbox(&agent.manifest.name))
     }
 
     /// Returns the services that a session in this mode needs, in start order. The services of one level start in

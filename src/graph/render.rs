@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::nodes::{EdgeKind, Node};
 use super::plan::Plan;
+use super::sandbox_view::{profile_groups, profile_json};
+use super::sandboxes::ProcessKind;
 use crate::ids::ModeId;
 use crate::manifest::{AgentEntry, ModeEntry, Readiness};
 
@@ -34,9 +36,9 @@ fn id_of(agent: &AgentEntry, mode: &ModeEntry) -> ModeId {
     ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone())
 }
 
-/// Returns the name of an agent, marked `(unfenced)` if it is an external agent.
-fn label(agent: &AgentEntry) -> String {
-    let label = if agent.is_unfenced() { " (unfenced)" } else { "" };
+/// Returns the name of an agent, marked `(unfenced)` if it is an external agent without a sandbox.
+fn label(plan: &Plan, agent: &AgentEntry) -> String {
+    let label = if plan.is_unfenced(agent) { " (unfenced)" } else { "" };
     format!("{}{label}", agent.manifest.name)
 }
 
@@ -45,7 +47,7 @@ fn text(plan: &Plan) -> String {
     for agent in plan.agents() {
         let delegates: Vec<_> = agent.manifest.delegates.iter().map(|pattern| pattern.0.as_str()).collect();
         let delegates = if delegates.is_empty() { String::new() } else { format!("  → {}", delegates.join(", ")) };
-        _ = writeln!(out, "{}{delegates}", label(agent));
+        _ = writeln!(out, "{}{delegates}", label(plan, agent));
         for (index, entry) in agent.modes.iter().enumerate() {
             let branch = if index + 1 == agent.modes.len() { "└─" } else { "├─" };
             let id = id_of(agent, entry);
@@ -88,6 +90,12 @@ fn text(plan: &Plan) -> String {
         let notes = if notes.is_empty() { String::new() } else { format!("  ({})", notes.join(", ")) };
         _ = writeln!(out, "{branch} {}{notes}", service.manifest.name);
     }
+    let groups = profile_groups(plan);
+    _ = writeln!(out, "sandbox");
+    for (index, (names, sandbox)) in groups.iter().enumerate() {
+        let branch = if index + 1 == groups.len() { "└─" } else { "├─" };
+        _ = writeln!(out, "{branch} {}\n{}  {sandbox}", names.join(", "), if branch == "└─" { " " } else { "│" });
+    }
     _ = writeln!(out, "\n? optional   +mcp every service that you or your editor bring");
     out
 }
@@ -96,7 +104,7 @@ fn dot(plan: &Plan) -> String {
     let mut out = String::from("digraph skein {\n  rankdir=LR;\n  node [fontname=\"Helvetica\"];\n");
     for agent in plan.agents() {
         let name = &agent.manifest.name;
-        let label = label(agent);
+        let label = label(plan, agent);
         _ = writeln!(out, "  \"agent:{name}\" [label=\"{label}\", shape=box, style=bold];");
         for entry in &agent.modes {
             let id = id_of(agent, entry);
@@ -127,7 +135,12 @@ fn mermaid(plan: &Plan) -> String {
     let plain = |node: &Node| key(node).replace([':', '/', '-'], "_");
     let mut out = String::from("flowchart LR\n");
     for agent in plan.agents() {
-        _ = writeln!(out, "  subgraph {}[\"{}\"]", plain(&Node::Agent(agent.manifest.name.clone())), label(agent));
+        _ = writeln!(
+            out,
+            "  subgraph {}[\"{}\"]",
+            plain(&Node::Agent(agent.manifest.name.clone())),
+            label(plan, agent)
+        );
         for entry in &agent.modes {
             _ = writeln!(out, "    {}[\"{}\"]", plain(&Node::Mode(id_of(agent, entry))), entry.mode.slug);
         }
@@ -164,7 +177,8 @@ fn graph_json(plan: &Plan) -> Value {
         let node = key(&Node::Agent(agent.manifest.name.clone()));
         nodes.push(json!({
             "id": node, "kind": "agent", "name": agent.manifest.name, "layer": agent.layer, "file": agent.source.file,
-            "unfenced": agent.is_unfenced(),
+            "unfenced": plan.is_unfenced(agent),
+            "sandbox": profile_json(ProcessKind::ExternalAgent, plan.agent_sandbox(&agent.manifest.name)),
         }));
         for entry in &agent.modes {
             let id = id_of(agent, entry);
@@ -172,6 +186,7 @@ fn graph_json(plan: &Plan) -> Value {
             nodes.push(json!({
                 "id": key(&Node::Mode(id.clone())), "kind": "mode", "name": id, "internal": entry.mode.internal, "mcp": mcp,
                 "tool_groups": entry.mode.tool_groups,
+                "sandbox": profile_json(ProcessKind::Command, plan.mode_sandbox(&id)),
             }));
         }
     }
@@ -180,6 +195,7 @@ fn graph_json(plan: &Plan) -> Value {
             "id": key(&Node::Service(service.manifest.name.clone())), "kind": "service", "name": service.manifest.name,
             "status": service.manifest.status, "owner": service.manifest.owner,
             "layer": service.layer, "file": service.source.file,
+            "sandbox": profile_json(ProcessKind::Service, plan.service_sandbox(&service.manifest.name)),
         }));
     }
     let edges: Vec<_> = plan

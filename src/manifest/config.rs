@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::approval::ApprovalLevel;
 use super::permission::PermissionRule;
 use crate::ids::{AgentName, ModeSlug, ModelRef, ServiceName};
+use crate::sandbox::SandboxSettings;
 
 /// Settings of a user (`config.yaml` in the configuration folder) or of a project (`.skein/config.yaml`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,6 +24,9 @@ pub struct Config {
     /// Which calls are allowed, asked about or denied; a project's rules can only deny and ask.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<PermissionRule>,
+    /// Limits of processes, in addition to those of manifests; a project can only make them stricter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxConfig>,
     /// The active one of `profiles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
@@ -34,6 +38,23 @@ pub struct Config {
     /// Additional providers, and other addresses of known ones; only in the user's config.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub providers: BTreeMap<String, ProviderAddress>,
+}
+
+/// Sandbox settings for all modes, for single modes, and for services of clients.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
+pub struct SandboxConfig {
+    /// The settings of all modes. Lists add to those of manifests, single values replace them. `enforce` and `hide`
+    /// also apply to services and external agents.
+    #[serde(flatten)]
+    pub all: SandboxSettings,
+    /// More settings by `agent/mode`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub modes: BTreeMap<String, SandboxSettings>,
+    /// The profile of servers that an editor passes or a `.mcp.json` names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_services: Option<SandboxSettings>,
 }
 
 /// A model's context window, and its prices in US dollars per million tokens.

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::json::Strict;
 use super::mcp_servers::{ServerFieldError, ServiceNameError};
-use super::model::ServiceManifest;
+use super::model::{ServiceManifest, Transport};
 use super::yaml::{self, SourceFile};
 use super::{ApprovalLevel, ManifestDuration};
 use crate::diagnostic::Diagnostic;
@@ -180,7 +180,19 @@ pub fn service_text(manifest: &ServiceManifest, from: &str) -> String {
     if manifest.timeouts.call != ManifestDuration::seconds(120) {
         lines.push(format!("timeouts: {{call: {}}}", manifest.timeouts.call));
     }
+    if let Transport::Stdio(stdio) = &manifest.transport {
+        lines.push(
+            "# Without a sandbox, the process has all your rights. To limit it, list the hosts it needs:".to_owned(),
+        );
+        lines.push(format!("# sandbox: {{files: read-only, network: [{}]}}", package_hosts(&stdio.command)));
+    }
     lines.join("\n") + "\n"
+}
+
+/// Returns the hosts that a program needs at least. Package runners download the package.
+fn package_hosts(command: &str) -> &'static str {
+    let program = command.rsplit('/').next().unwrap_or_default();
+    if ["npx", "uvx", "bunx", "pipx", "pnpm", "uv"].contains(&program) { "registries" } else { "" }
 }
 
 /// Writes mappings with one key per line, and everything else as JSON.

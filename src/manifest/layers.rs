@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::model::{AgentManifest, Mode, ServiceManifest};
+use super::model::{AgentManifest, Mode, ServiceManifest, ServiceSharing};
 use super::prompt::Prompt;
 use super::yaml::{DocumentPath, SourceFile};
-use super::{Config, Layer, ManifestDocument, ModeFiles, Transport};
+use super::{Config, Layer, ManifestDocument, ModeFiles, SandboxConfig, Transport};
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, GroupName, ModeId, ServiceName, ToolName};
+use crate::sandbox::{Enforcement, SandboxSettings};
 
 /// The only agent that cannot be overridden.
 const ORCHESTRATOR: &str = "orchestrator";
@@ -22,6 +23,8 @@ pub struct Manifests {
     pub agents: BTreeMap<AgentName, AgentEntry>,
     pub services: BTreeMap<ServiceName, ServiceEntry>,
     pub configs: Vec<ConfigEntry>,
+    /// The value of `--sandbox`, which overrides `enforce` of manifests and of the user's config.
+    pub sandbox_flag: Option<Enforcement>,
     /// The compiled-in groups of built-in services, which no layer can extend.
     builtin_groups: BTreeMap<ServiceName, BTreeMap<GroupName, Vec<ToolName>>>,
 }
@@ -45,9 +48,7 @@ impl AgentEntry {
         Some(ModeId::new(self.manifest.name.clone(), slug.clone()))
     }
 
-    /// Returns true for an external agent. Its mode limits its requests to Skein, but not what its process does by
-    /// itself. Front ends therefore show it as `unfenced`.
-    pub fn is_unfenced(&self) -> bool {
+    pub fn is_external(&self) -> bool {
         self.manifest.runtime.is_some()
     }
 }
@@ -103,6 +104,11 @@ impl ServiceEntry {
         self.layer != Layer::Builtin && !ours
     }
 
+    /// Returns true for a server of an editor, a recipe or a `.mcp.json`, whose author does not write manifests.
+    pub fn is_of_client(&self) -> bool {
+        self.layer == Layer::Editor || self.path != DocumentPath::root()
+    }
+
     /// Returns true if a mode with the group `mcp` gets this service.
     pub fn is_in_mcp(&self) -> bool {
         self.user_installed() && self.enabled
@@ -117,6 +123,21 @@ pub struct ConfigEntry {
 }
 
 impl Manifests {
+    /// Gives each session its own process of a client's server if their profile depends on the session.
+    pub(super) fn separate_client_services(&mut self) {
+        let of_clients = self.sandbox_configs(Layer::User).find_map(|config| config.client_services.as_ref());
+        if of_clients.is_some_and(SandboxSettings::is_per_root) {
+            for entry in self.services.values_mut().filter(|entry| entry.is_of_client()) {
+                entry.manifest.scope = Some(ServiceSharing::Session);
+            }
+        }
+    }
+
+    /// Returns the section `sandbox` of the configs of a layer.
+    pub fn sandbox_configs(&self, layer: Layer) -> impl Iterator<Item = &SandboxConfig> {
+        self.configs.iter().filter(move |entry| entry.layer == layer).filter_map(|entry| entry.config.sandbox.as_ref())
+    }
+
     pub(super) fn add(
         &mut self,
         document: ManifestDocument,

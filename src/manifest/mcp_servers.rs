@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::duration::ManifestDuration;
 use super::model::{
-    HttpTransport, LOADERS, Readiness, Requires, ServiceKind, ServiceManifest, ServiceSharing, StdioTransport,
-    Timeouts, Transport, VERSION,
+    HttpTransport, LOADERS, Readiness, Requires, ServiceKind, ServiceManifest, StdioTransport, Timeouts, Transport,
+    VERSION,
 };
 use super::recipe::{Extension, ExtensionKind};
 use super::restart::Restart;
@@ -145,11 +145,12 @@ pub(super) fn manifest(
         transport,
         owner: None,
         status: Readiness::Ready,
-        scope: ServiceSharing::Shared,
+        scope: None,
         requires: Requires::default(),
         groups: BTreeMap::new(),
         timeouts: Timeouts::default(),
         restart: Restart::default(),
+        sandbox: None,
         settings: None,
     }
 }

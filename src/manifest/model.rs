@@ -15,6 +15,7 @@ use super::duration::ManifestDuration;
 use super::restart::Restart;
 use super::runtime::AgentRuntime;
 use crate::ids::{AgentName, GroupName, ModeSlug, RoleName, ServiceName, ToolName};
+use crate::sandbox::SandboxSettings;
 
 /// The format version that this build reads and writes.
 pub const VERSION: u64 = 1;
@@ -236,6 +237,9 @@ pub struct Mode {
     /// Whether the model may call tools from code it writes.
     #[serde(default, skip_serializing_if = "CodeExecution::is_off")]
     pub code_execution: CodeExecution,
+    /// Limits of the commands that the mode runs; not for a mode of an external agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSettings>,
     /// Used by Skein itself and never offered to users. Only built-in modes may be internal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub internal: bool,
@@ -311,9 +315,10 @@ pub struct ServiceManifest {
     /// `planned` services are listed and never started.
     #[serde(default)]
     pub status: Readiness,
-    /// One instance for all sessions, or one per session.
-    #[serde(default)]
-    pub scope: ServiceSharing,
+    /// One instance for all sessions, or one per session. The default is `shared`, unless `sandbox` depends on the
+    /// session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<ServiceSharing>,
     /// Services that this one requires, by name or by role; they are hidden from the modes that use it.
     #[serde(default, skip_serializing_if = "Requires::is_empty")]
     pub requires: Requires,
@@ -324,10 +329,21 @@ pub struct ServiceManifest {
     pub timeouts: Timeouts,
     #[serde(default)]
     pub restart: Restart,
+    /// Limits of the service's process; only for `stdio`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSettings>,
     /// Settings of the service. Only built-in services have any: `fetch` reads `allow_hosts`, a list of `host` or
     /// `host:port` that it may reach although they are not public.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<BTreeMap<String, Value>>,
+}
+
+impl ServiceManifest {
+    /// Returns how sessions share the service. A process whose sandbox depends on the session is not shared.
+    pub fn sharing(&self) -> ServiceSharing {
+        let is_per_root = self.sandbox.as_ref().is_some_and(SandboxSettings::is_per_root);
+        self.scope.unwrap_or(if is_per_root { ServiceSharing::Session } else { ServiceSharing::Shared })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

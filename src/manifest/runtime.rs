@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::ManifestDuration;
 use super::restart::Restart;
+use crate::sandbox::SandboxSettings;
 
 /// An external agent: a program that speaks the Agent Client Protocol on stdio.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -56,6 +57,9 @@ pub struct AcpRuntime {
     /// How it reaches the services it depends on.
     #[serde(skip_serializing_if = "Handover::is_stdio")]
     pub mcp: Handover,
+    /// Limits of the agent's process, in all its modes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSettings>,
     pub timeouts: AcpTimeouts,
     pub restart: Restart,
 }

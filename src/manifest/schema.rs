@@ -223,6 +223,12 @@ fn explain_choice(
             let help = type_help(&path, &forms, error.instance());
             found.push(wrong_type(error.instance(), &forms, source, &path, help));
         }
+        (branches, _)
+            if branches.iter().all(|branch| is_value_error(branch) && branch.iter().all(|e| depth(e) == root)) =>
+        {
+            let options: Vec<_> = branches.iter().flat_map(|branch| branch.iter()).flat_map(values_of).collect();
+            found.push(choice_error(error, &Value::Array(options), source, &path));
+        }
         ([only], _) => only.iter().for_each(|e| explain(e, schema, source, found)),
         (_, Some(branch)) if branch.iter().any(|e| depth(e) > root) => {
             branch.iter().for_each(|e| explain(e, schema, source, found));
@@ -254,6 +260,20 @@ fn explain_choice(
                 help,
             ));
         }
+    }
+}
+
+/// Returns true if the value is merely not one of the branch's values. Enums with a description of each value have one
+/// branch per value.
+fn is_value_error(branch: &[ValidationError<'static>]) -> bool {
+    branch.iter().all(|e| matches!(e.kind(), ValidationErrorKind::Constant { .. } | ValidationErrorKind::Enum { .. }))
+}
+
+fn values_of(error: &ValidationError<'_>) -> Vec<Value> {
+    match error.kind() {
+        ValidationErrorKind::Constant { expected_value } => vec![expected_value.as_ref().clone()],
+        ValidationErrorKind::Enum { options } => options.as_array().cloned().unwrap_or_default(),
+        _ => Vec::new(),
     }
 }
 

@@ -164,13 +164,51 @@ impl HostPattern {
             (None, UnstatedPort::Web) => host.has_web_port(),
             (None, UnstatedPort::Any) => true,
         };
-        let name = if self.subdomains {
-            host.name.strip_suffix(&self.name).is_some_and(|sub| sub.len() > 1 && sub.ends_with('.'))
-        } else {
-            host.name == self.name
-        };
+        let name = if self.subdomains { is_subdomain(&host.name, &self.name) } else { host.name == self.name };
         port && name
     }
+
+    /// Returns the pattern that matches a host only if both patterns do. `None` if no host matches both. A pattern
+    /// without a port counts as one for 80 and 443.
+    pub fn intersect(&self, other: &Self) -> Option<Self> {
+        let narrower = match (self.subdomains, other.subdomains) {
+            (false, false) => Some(self).filter(|_| self.name == other.name),
+            (false, true) => Some(self).filter(|_| is_subdomain(&self.name, &other.name)),
+            (true, false) => Some(other).filter(|_| is_subdomain(&other.name, &self.name)),
+            (true, true) if self.name == other.name || is_subdomain(&self.name, &other.name) => Some(self),
+            (true, true) => Some(other).filter(|_| is_subdomain(&other.name, &self.name)),
+        }?;
+        let port = match (self.port, other.port) {
+            (None, None) => None,
+            (Some(port), None) | (None, Some(port)) => {
+                Some(port).filter(|port| [HTTP, HTTPS].contains(port)).map(Some)?
+            }
+            (Some(one), Some(other)) => Some(one).filter(|_| one == other).map(Some)?,
+        };
+        Some(Self { name: narrower.name.clone(), subdomains: narrower.subdomains, port })
+    }
+
+    /// Returns true if the pattern is an IP address.
+    pub fn is_address(&self) -> bool {
+        self.name.starts_with('[') || self.name.parse::<std::net::Ipv4Addr>().is_ok()
+    }
+
+    pub fn has_port(&self) -> bool {
+        self.port.is_some()
+    }
+}
+
+/// The pattern in its normal form, which parses to the same pattern.
+impl std::fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let start = if self.subdomains { "*." } else { "" };
+        write!(f, "{start}{}", self.name)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+fn is_subdomain(name: &str, of: &str) -> bool {
+    name.strip_suffix(of).is_some_and(|sub| sub.len() > 1 && sub.ends_with('.'))
 }
 
 /// Parses a host and an optional port from a text without scheme, path, user or wildcard.

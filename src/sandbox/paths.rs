@@ -271,6 +271,22 @@ fn parent_name(listed: &str) -> &str {
     listed.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
+/// Returns true if the path with these names below the home is in a hidden path or contains one.
+pub(super) fn overlaps_hidden_name(names: &[&str]) -> bool {
+    HIDDEN.iter().any(|listed| {
+        let contains = |listed: &str| {
+            let listed: Vec<_> = listed.split('/').collect();
+            listed.len() >= names.len() && names.iter().zip(&listed).all(|(name, listed)| same(listed, name))
+        };
+        begins_with(names, listed) || contains(listed)
+    })
+}
+
+/// Returns true for a hidden path outside the home.
+pub(super) fn is_hidden_of_system(path: &Path) -> bool {
+    HIDDEN_OF_SYSTEM.iter().any(|hidden| path.starts_with(hidden) || Path::new(hidden).starts_with(path))
+}
+
 fn begins_with(names: &[&str], listed: &str) -> bool {
     let listed: Vec<_> = listed.split('/').collect();
     names.len() >= listed.len()

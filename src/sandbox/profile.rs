@@ -1,6 +1,25 @@
 //! The effective sandbox profile of a process: what the kernel lets it write, read and reach.
+//!
+//! The parts: `settings` has the form that manifests and configs write, `sources` combines them in order of precedence,
+//! `tighten` intersects two profiles, and `words` describes one.
 
+mod forms;
+mod hosts;
+mod named_paths;
+mod settings;
+mod size;
+mod sources;
+mod tighten;
+mod words;
+
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use hosts::{HostEntry, HostEntryError};
+pub use named_paths::{is_below_root, is_relative, overlaps_hidden};
+pub use settings::{HostSettings, LimitSettings, NetworkSettings, SandboxSettings, StatedEnforcement};
+pub use size::ByteSize;
+pub use sources::{CommandPower, ProfileSources};
 
 /// The limits of one sandbox. Paths and hosts are written as in a manifest: `~`, globs and relative paths expand when
 /// the sandbox process starts.
@@ -25,7 +44,7 @@ pub struct SandboxProfile {
 }
 
 /// What a process may write; ordered from narrow to wide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileAccess {
     /// Writes nothing and reads only system folders and the program.
@@ -38,9 +57,9 @@ pub enum FileAccess {
     Full,
 }
 
-/// An entry of `write`.
+/// An entry of `write`: `git-ignored`, or a path or glob.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(from = "String", into = "String")]
 pub enum WritePath {
     /// The paths that git ignores in the session's root.
     GitIgnored,
@@ -48,8 +67,9 @@ pub enum WritePath {
     Path(String),
 }
 
-/// An entry of `read`.
+/// An entry of `read`: a path or glob, or a mapping with the programs to ask about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "forms::ReadForm", into = "forms::ReadForm")]
 pub struct ReadPath {
     pub path: String,
     /// The programs for which the path opens after a permission request. Empty: it is always open.
@@ -67,7 +87,7 @@ pub struct NetworkAccess {
 }
 
 /// What happens with a host in neither list; ordered from narrow to wide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OtherHosts {
     Off,
@@ -76,7 +96,7 @@ pub enum OtherHosts {
 }
 
 /// How a process uses the caches of the user's build tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheAccess {
     /// Caches are read-only.
@@ -88,7 +108,7 @@ pub enum CacheAccess {
 }
 
 /// Whether git may use the user's credentials, after a permission request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GitAccess {
     Off,
@@ -97,7 +117,7 @@ pub enum GitAccess {
 
 /// Which listening ports are forwarded to the host's loopback address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(from = "forms::PortForm", into = "forms::PortForm")]
 pub enum PortAccess {
     Off,
     /// Any port after a permission request.
@@ -107,7 +127,7 @@ pub enum PortAccess {
 }
 
 /// A device group that `/dev` contains in addition to the usual ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxDevice {
     Gpu,
@@ -135,4 +155,48 @@ pub enum Enforcement {
     Preferred,
     /// The process starts without a sandbox and is labelled `unsandboxed`.
     Off,
+}
+
+/// The number of processes without another limit.
+const MAX_PROCESSES: u32 = 4096;
+
+/// What a profile is for. It decides what omitted fields mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProfileOwner {
+    Mode,
+    /// A stdio service or an external agent.
+    Program,
+}
+
+impl SandboxProfile {
+    /// Returns the profile in which every field has the meaning of an omitted one.
+    pub fn narrowest(owner: ProfileOwner) -> Self {
+        Self {
+            files: FileAccess::None,
+            write: Vec::new(),
+            read: Vec::new(),
+            hide: Vec::new(),
+            network: NetworkAccess { allow: Vec::new(), deny: Vec::new(), otherwise: OtherHosts::Off },
+            caches: CacheAccess::Private,
+            git: if owner == ProfileOwner::Mode { GitAccess::Ask } else { GitAccess::Off },
+            ports: if owner == ProfileOwner::Mode { PortAccess::Ask } else { PortAccess::Off },
+            sockets: Vec::new(),
+            devices: Vec::new(),
+            limits: SandboxLimits { processes: Some(MAX_PROCESSES), memory: None, file_size: None },
+            enforce: Enforcement::Preferred,
+        }
+    }
+
+    /// Returns true if the profile depends on the session: it writes the workspace, names a path relative to the root,
+    /// or asks about hosts. Such a process cannot be shared between sessions.
+    pub fn is_per_root(&self) -> bool {
+        self.files == FileAccess::Workspace
+            || self.network.otherwise == OtherHosts::Ask
+            || self.write.iter().any(|entry| match entry {
+                WritePath::GitIgnored => true,
+                WritePath::Path(path) => is_relative(path),
+            })
+            || self.read.iter().any(|entry| is_relative(&entry.path))
+            || self.hide.iter().any(|path| is_relative(path))
+    }
 }

@@ -9,6 +9,7 @@ use regex::Regex;
 use skein::diagnostic::Severity;
 use skein::graph::{self, Resolution};
 use skein::manifest::{self, GroupEntry, Layer, Manifests, ModeEntry, Root};
+use skein::sandbox::SandboxProfile;
 
 use crate::support::{files_below, read, repository, table};
 
@@ -80,6 +81,20 @@ fn the_manifests_are_wired_as_the_table_in_the_docs_says() {
     assert_eq!(table.len(), rows.len(), "no mode has two rows");
     for (id, entry) in modes(&built_in()) {
         assert_eq!(table.remove(&id), Some(written(entry)), "{id}: left the table in the docs, right the manifest");
+    }
+    assert!(table.is_empty(), "rows without a mode: {table:?}");
+}
+
+/// A mode without a row has no shell, so a new mode without one needs none.
+#[test]
+fn the_modes_have_the_sandbox_that_the_docs_say() {
+    let rows = table(&read(repository("docs/manifests.md")), &["mode", "sandbox of its commands"]);
+    let mut table: BTreeMap<_, _> = rows.iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin)]);
+    let plan = graph::resolve(manifests, found).plan.expect("a plan");
+    for (id, _) in modes(plan.manifests()) {
+        let profile = plan.mode_sandbox(&id.parse().expect("a mode"));
+        assert_eq!(table.remove(&id), profile.map(SandboxProfile::summary), "{id}: left the docs, right the plan");
     }
     assert!(table.is_empty(), "rows without a mode: {table:?}");
 }

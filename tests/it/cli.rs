@@ -258,6 +258,7 @@ fn agents_show_names_the_file_that_was_overridden_too() {
           Reads.
           tools: read
           services: developer
+          sandbox: runs no commands
           prompt: [TMP]/config/agents/notes.md (16 bytes)
 
         goose/judge (internal: never offered to a user)
@@ -265,6 +266,7 @@ fn agents_show_names_the_file_that_was_overridden_too() {
           when: Used by the program itself, never by a user. Given one tool call with its arguments, it says whether the call only reads; given a task and the joined results of its parts, it says whether they are complete and agree. It answers with one JSON object.
           tools: none
           services: none
+          sandbox: runs no commands
           prompt: builtin:agents/goose/judge.md (3585 bytes)
           from: builtin:manifests/agents/goose.yaml
         --- stderr

@@ -149,6 +149,24 @@ fn links_that_lead_back_or_nowhere_are_reported() {
     });
 }
 
+#[test]
+fn a_profile_that_the_machine_cannot_enforce_is_reported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let manifest = "version: 1\nkind: service\nname: mine\ndescription: x\ntransport: {stdio: {command: mine}}\n";
+    for (name, sandbox) in
+        [("mine", "sandbox: {network: off}\n"), ("other", "sandbox: {enforce: preferred}\n"), ("bare", "")]
+    {
+        let text = manifest.replace("name: mine", &format!("name: {name}"));
+        fs::write(folder.path().join(format!("{name}.yaml")), format!("{text}{sandbox}")).expect("written");
+    }
+    let layers = [(Layer::Builtin, Root::Builtin), on_disk(folder.path(), "machine")];
+    let (manifests, found) = manifest::load(&layers);
+    let plan = graph::resolve(manifests, found).plan.expect("a plan");
+    let found = graph::check_machine(&plan, |_| Some("it has no user namespaces".to_owned()));
+    assert_found("machine-without-layers", &found, &bad());
+    assert!(graph::check_machine(&plan, |_| None).is_empty());
+}
+
 /// Each place holds its line: thousands of them in a file of one long line would fill the memory.
 #[test]
 fn thousands_of_errors_in_one_file_are_not_all_located() {

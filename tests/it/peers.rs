@@ -245,6 +245,15 @@ fn the_examples_of_external_agents_are_valid_and_start_nothing() {
             let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
             assert!(output.status.success(), "{name}: {told:#}");
             assert!(told.get("warnings").is_none_or(|warnings| warnings == 0), "{name}: {told:#}");
+            // The sandbox opens its folders and the hosts of its provider, and nothing else.
+            for agent in told.as_array().into_iter().flatten().filter(|agent| agent["external"] == true) {
+                let profile = &agent["sandbox"];
+                assert_eq!((&profile["files"], &profile["enforce"]), (&json!("workspace"), &json!("required")));
+                assert_eq!(profile["network"]["otherwise"], "off", "{name}");
+                let is_empty = |list: &serde_json::Value| list.as_array().is_none_or(Vec::is_empty);
+                assert!(!is_empty(&profile["network"]["allow"]) && !is_empty(&profile["write"]), "{name}");
+                assert!(is_empty(&profile["sockets"]) && is_empty(&profile["devices"]), "{name}");
+            }
         }
         assert!(!sandbox.path("home/started").exists(), "{name} started something");
     }

@@ -11,6 +11,7 @@ use crate::manifest::{
     self, AgentEntry, AgentProgram, AgentRuntime, Config, DocumentPath, Layer, Manifests, Mode, Placeholder, Root,
     RuleEffect, ServiceEntry, Transport, VariableName,
 };
+use crate::sandbox::SandboxSettings;
 use crate::trust::{FileChange, ProjectFiles, TrustStore};
 
 /// Prints the project's files and, above all, the programs they would start. Escapes control characters, so that a
@@ -76,6 +77,21 @@ fn service_lines(service: &ServiceEntry, builtin: &Manifests, user: &Manifests) 
     if user.services.contains_key(name.as_str()) {
         lines.push(format!("service {name} replaces your service of that name"));
     }
+    lines.extend(sandbox_lines(&format!("service {name}"), service.manifest.sandbox.as_ref()));
+    lines
+}
+
+/// Describes the sandbox that a project's manifest states. Its hosts come first, because the process reaches them
+/// without a question.
+fn sandbox_lines(who: &str, stated: Option<&SandboxSettings>) -> Vec<String> {
+    let Some(settings) = stated else { return Vec::new() };
+    let hosts = settings.network.as_ref().and_then(|network| network.parts().allow).unwrap_or_default();
+    let mut lines = Vec::new();
+    if !hosts.is_empty() {
+        lines.push(format!("{who} may reach without a question: {}", hosts.join(", ")));
+    }
+    let fields = serde_json::to_string(settings).unwrap_or_default();
+    lines.push(format!("{who} has the sandbox: {fields}"));
     lines
 }
 
@@ -101,11 +117,16 @@ fn agent_lines(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec
             lines.push(format!("agent {name} replaces {whose} agent of that name"));
         }
     }
-    lines.extend(agent.modes.iter().map(|entry| format!("mode {name}/{}: {}", entry.mode.slug, mode(&entry.mode))));
+    for entry in &agent.modes {
+        let who = format!("mode {name}/{}", entry.mode.slug);
+        lines.push(format!("{who}: {}", mode(&entry.mode)));
+        lines.extend(sandbox_lines(&who, entry.mode.sandbox.as_ref()));
+    }
     if let Some(AgentRuntime::Acp(acp)) = &agent.manifest.runtime {
         let AgentProgram { command, args, env } = acp.program();
         lines.push(format!("agent {name} runs: {}", program(&command, &args, &env)));
         lines.extend(variables_line(&format!("agent {name}"), acp, &acp.inherit));
+        lines.extend(sandbox_lines(&format!("agent {name}"), acp.sandbox.as_ref()));
     }
     lines
 }
@@ -150,6 +171,9 @@ fn rules(config: &Config) -> Vec<String> {
     let mut rules = Vec::new();
     if let Some(approval) = config.approval {
         rules.push(format!("approval {}, unless yours is stricter", approval.as_str()));
+    }
+    if config.sandbox.is_some() {
+        rules.push("sandbox profiles are tightened".to_owned());
     }
     for rule in &config.permissions {
         let what = match rule.then {

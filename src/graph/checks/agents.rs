@@ -222,7 +222,6 @@ impl<'a> Checks<'a> {
                 None => understood = false,
             }
         }
-        self.command_power(id, mode);
         self.read_and_fetch(id, mode);
         self.edit_power(id, mode);
         if understood {
@@ -287,25 +286,6 @@ impl<'a> Checks<'a> {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("this mode can list: {}", join_names(known.into_iter())),
         }
-    }
-
-    /// Notes that a shell can bypass a `files` rule, and can edit without `edit`.
-    fn command_power(&mut self, id: &ModeId, mode: &'a ModeEntry) {
-        let groups = &mode.mode.tool_groups;
-        let Some(position) = groups.iter().position(|entry| entry.group().as_str() == "command") else { return };
-        let problem = if groups.iter().any(|entry| entry.files().is_some()) {
-            format!("mode `{}` has `command` next to a `files` rule: its shell can write other files too", id.mode)
-        } else if !groups.iter().any(|entry| entry.group().as_str() == "edit") {
-            format!("mode `{}` has `command` without `edit`: its shell can still write files", id.mode)
-        } else {
-            return;
-        };
-        self.found.push(Diagnostic::note(
-            "N301",
-            mode.source.place(&mode.path.key("tool_groups").index(position)),
-            problem,
-            "what a shell may do is held by `approval` alone",
-        ));
     }
 
     /// Notes that file contents can leave in the URLs that a mode fetches.

@@ -150,7 +150,7 @@ fn draw_cards(out: &mut String, plan: &Plan, rows: &Rows, x: f64) {
     for agent in plan.agents() {
         let (top, height) = rows.cards[&agent.manifest.name];
         let title = agent.manifest.title.as_deref().unwrap_or(agent.manifest.name.as_str());
-        let label = if agent.is_unfenced() { " (unfenced)" } else { "" };
+        let label = if plan.is_unfenced(agent) { " (unfenced)" } else { "" };
         _ = writeln!(
             out,
             "<rect class=\"card\" x=\"{x}\" y=\"{top}\" width=\"{CARD}\" height=\"{height}\" rx=\"10\"/>\n\

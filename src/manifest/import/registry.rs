@@ -281,6 +281,12 @@ fn manifest_text(
     // Each line is a separate comment, so that third-party text cannot end the comment.
     lines.extend(remarks.map(|line| format!("    # {}", line.replace(char::is_control, " "))));
     write_below(runtime, 2, &mut lines);
+    lines.push(
+        "    # Without a sandbox, the agent has all your rights. To limit it, name its folder and hosts:".to_owned(),
+    );
+    lines.push(format!(
+        "    # sandbox: {{files: workspace, write: [\"~/.{name}/\"], read: [\"~/.{name}\"], network: ask}}"
+    ));
     lines.push("modes:".to_owned());
     lines.push("  - slug: default".to_owned());
     lines.push(format!("    description: {}", text(&format!("{title} with its defaults."))));
