@@ -50,7 +50,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
-use clap::error::ContextKind;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::manifest::ApprovalLevel;
@@ -254,6 +254,7 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
             cli
         }
         Err(error) => {
+            let error = without_internal_commands(error);
             // Clap prints help to stdout and errors to stderr, and has the exit code of each.
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
             let printed = error.print();
@@ -309,6 +310,16 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     let code = output.finish(code);
     tracing::info!(command, code, "command finished");
     ExitCode::from(code)
+}
+
+/// Removes hidden commands from the suggestions of a parse error.
+fn without_internal_commands(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) else { return error };
+    names.retain(|name| Cli::command().find_subcommand(name).is_none_or(|command| !command.is_hide_set()));
+    if !names.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+    }
+    error
 }
 
 /// Prints an error that occurs before a command starts, and returns its exit code.

@@ -5,7 +5,7 @@ mod launcher;
 mod mode_request;
 
 pub use launcher::{ClientPorts, ExplicitSettings, LaunchedSession, SessionLauncher};
-pub use mode_request::{ModeError, ModeRequest, find_agent};
+pub use mode_request::{ModeError, ModeRequest, default_mode, find_agent};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Project {
     pub models: Arc<dyn ModelSource>,
     /// Runs external agents.
     pub external_agents: Arc<dyn ExternalAgents>,
-    /// The mode of new sessions, from the flags or the profile. Empty if neither names one.
+    /// The mode of new sessions, from the flags, the profile or the default.
     pub mode: ModeRequest,
     /// The model of new sessions; `others` lists the alternatives.
     pub model: ModelRef,

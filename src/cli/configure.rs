@@ -18,10 +18,10 @@ use super::{Global, workspace};
 use crate::agents::models;
 use crate::conversation::{Content, Message};
 use crate::graph::Plan;
-use crate::ids::ModelRef;
+use crate::ids::{AgentName, ModelRef};
 use crate::llm::{ModelRegistry, ModelRequest, ProviderInfo, StreamEvent};
 use crate::manifest::{Layer, Settings};
-use crate::project::ModeRequest;
+use crate::project::{ModeRequest, default_mode};
 
 /// Time limit of the test request.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,11 +45,11 @@ pub(super) struct ConfigureArgs {
     /// Only remove this provider's key from keyring and file
     #[arg(long, value_name = "PROVIDER", conflicts_with_all = ["provider", "model", "key_env", "key_stdin", "agent"])]
     forget_key: Option<String>,
-    /// Set the default agent of sessions
+    /// Set the default agent of sessions, or agent/mode
     #[arg(long)]
     agent: Option<String>,
     /// Set the default mode of sessions
-    #[arg(long, requires = "agent")]
+    #[arg(long)]
     mode: Option<String>,
     /// Do not send a test request to the model
     #[arg(long)]
@@ -61,9 +61,8 @@ pub(super) struct ConfigureArgs {
 
 impl ConfigureArgs {
     fn is_interactive(&self) -> bool {
-        let ConfigureArgs { provider, model, key_env, key_stdin, forget_key: _, agent, mode: _, no_test: _, json } =
-            self;
-        !(*key_stdin || *json || [provider, model, key_env, agent].into_iter().any(Option::is_some))
+        let ConfigureArgs { provider, model, key_env, key_stdin, forget_key: _, agent, mode, no_test: _, json } = self;
+        !(*key_stdin || *json || [provider, model, key_env, agent, mode].into_iter().any(Option::is_some))
     }
 }
 
@@ -95,7 +94,7 @@ pub(super) fn run(
     let chosen = if asks {
         ask(&plan, &settings, &models, &keys, output)?
     } else {
-        answers_from_flags(args, &settings, &models, &keys)?
+        answers_from_flags(args, &plan, &settings, &models, &keys)?
     };
     let Some(chosen) = chosen else {
         output.line("Nothing was changed.");
@@ -155,6 +154,7 @@ fn forget(facts: &ProviderInfo, keys: &Keys, as_json: bool, output: &mut Command
 /// Takes the choices from the flags.
 fn answers_from_flags(
     args: &ConfigureArgs,
+    plan: &Plan,
     settings: &Settings,
     models: &ModelRegistry,
     keys: &Keys,
@@ -183,7 +183,12 @@ fn answers_from_flags(
             ));
         }
     }
-    let agent = args.agent.clone().map(|agent| (agent, args.mode.clone()));
+    let request = ModeRequest::new(args.agent.as_deref(), args.mode.as_deref());
+    let agent = match (request.agent(), request.mode()) {
+        (None, None) => None,
+        (None, Some(_)) => Some(request.select(plan).map(|id| (id.agent.to_string(), Some(id.mode.to_string())))?),
+        (Some(agent), mode) => Some((agent.to_owned(), mode.map(str::to_owned))),
+    };
     Ok(Some(ConfigureAnswers { facts, model, key_name, key, agent }))
 }
 
@@ -223,7 +228,7 @@ fn ask(
         None => None,
         Some(name) => ask_key(&facts, name, keys, output)?,
     };
-    let agent = ask_agent(plan, settings, output)?;
+    let agent = ask_agent(plan, settings, &default_mode(&model).agent, output)?;
     Ok(Some(ConfigureAnswers { facts, model, key_name, key, agent }))
 }
 
@@ -265,10 +270,11 @@ fn ask_key(
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
-/// Asks for agent and mode. `None` if they need not be written.
+/// Asks for agent and mode. `None` if they need not be written, because `default` is chosen.
 fn ask_agent(
     plan: &Plan,
     settings: &Settings,
+    default: &AgentName,
     output: &mut CommandOutput,
 ) -> Result<Option<(String, Option<String>)>, CommandError> {
     let held = settings.agent.as_ref().map(|agent| match &settings.mode {
@@ -277,7 +283,7 @@ fn ask_agent(
     });
     let agent = loop {
         let text = "Agent to begin with, as agent or agent/mode";
-        let answer = question(text, Some(held.as_deref().unwrap_or("goose")), output)?;
+        let answer = question(text, Some(held.as_deref().unwrap_or(default.as_str())), output)?;
         let (agent, mode) = answer.split_once('/').map_or((answer.as_str(), None), |(a, m)| (a, Some(m)));
         match is_offered(plan, agent, mode) {
             Ok(()) => break (agent.to_owned(), mode.map(str::to_owned)),
@@ -285,7 +291,7 @@ fn ask_agent(
         }
     };
     // The default need not be written.
-    Ok(Some(agent).filter(|(agent, mode)| held.is_some() || agent != "goose" || mode.is_some()))
+    Ok(Some(agent).filter(|(agent, mode)| held.is_some() || agent != default.as_str() || mode.is_some()))
 }
 
 /// Returns the model that the flags name. A flag that is left out keeps that part of `current`.

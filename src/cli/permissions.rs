@@ -45,6 +45,8 @@ struct TestArgs {
     /// For example 'developer__shell {"command": "git status"}'.
     call: String,
     /// Choose an agent; default: the profile's, or goose
+    ///
+    /// Give it as agent or agent/mode.
     #[arg(long, short)]
     agent: Option<String>,
     /// Choose a mode; default: the agent's default mode

@@ -27,10 +27,15 @@ use crate::tool::ask::Asker;
 /// Flags that choose agent, mode and model.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct AgentFlags {
-    /// Choose an agent; default: the profile's, or goose
+    /// Choose an agent, as agent or agent/mode
+    ///
+    /// The default is the profile's agent and mode. Without one it is `orchestrator/auto`, or `goose/assistant` if no
+    /// model is configured.
     #[arg(long, short)]
     pub(super) agent: Option<String>,
     /// Choose a mode; default: the agent's default mode
+    ///
+    /// Without -a, the mode of the one agent that has it.
     #[arg(long, short)]
     pub(super) mode: Option<String>,
     /// Choose a model, as provider:model or replay:FILE
@@ -46,9 +51,9 @@ impl AgentFlags {
         self.model.as_deref().filter(|model| !model.is_empty()).map(ModelRef::from)
     }
 
-    /// Returns the mode of new sessions: from the flags, or else from the profile.
+    /// Returns the mode of new sessions: from the flags, or else from the profile, or else the default.
     pub(super) fn mode_request(&self, settings: &Settings) -> ModeRequest {
-        self.named_mode().or_profile(settings)
+        self.named_mode().or_profile(settings).or_default(&self.model_or_default(settings))
     }
 
     /// Returns the model of new sessions: from the flags, or else from the profile.

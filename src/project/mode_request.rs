@@ -3,11 +3,15 @@
 //! Invariant: an error never suggests an internal mode.
 
 use crate::graph::Plan;
-use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
+use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, nearest};
 use crate::manifest::{AgentEntry, Settings};
 
-/// The mode of new sessions if nothing names one.
-const DEFAULT_MODE: (&str, &str) = ("goose", "assistant");
+/// Returns the mode of new sessions if neither a flag nor a profile names one. With a model, prompts are routed. Without
+/// one, a user calls the tools of a mode by name, so the session needs a mode that has tools.
+pub fn default_mode(model: &ModelRef) -> ModeId {
+    let (agent, mode) = if model.is_offline() { ("goose", "assistant") } else { ("orchestrator", "auto") };
+    ModeId::new(AgentName::new(agent), ModeSlug::new(mode))
+}
 
 /// The agent and mode that a user names. Empty if the user names neither.
 ///
@@ -76,6 +80,16 @@ impl ModeRequest {
         }
     }
 
+    /// Returns this request, or the default mode of sessions with `model` if this one is empty.
+    #[must_use]
+    pub fn or_default(self, model: &ModelRef) -> Self {
+        if !self.is_empty() {
+            return self;
+        }
+        let ModeId { agent, mode } = default_mode(model);
+        Self { agent: Some(agent.to_string()), mode: Some(mode.to_string()) }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.agent.is_none() && self.mode.is_none()
     }
@@ -96,10 +110,11 @@ impl ModeRequest {
         if plan.is_selectable(&id) { Ok(id) } else { Err(ModeError::Internal(id)) }
     }
 
-    /// Returns the mode, which may be internal. An agent alone means its default mode, and a mode alone must be unique.
+    /// Returns the mode, which may be internal. An agent alone means its default mode, a mode alone must be unique, and
+    /// an empty request means the default mode without a model.
     pub fn find(&self, plan: &Plan) -> Result<ModeId, ModeError> {
         match (&self.agent, &self.mode) {
-            (None, None) => find_mode(find_agent(plan, DEFAULT_MODE.0)?, Some(DEFAULT_MODE.1)),
+            (None, None) => Ok(default_mode(&ModelRef::Offline)),
             (None, Some(mode)) => find_bare_mode(plan, mode),
             (Some(agent), Some(mode)) if agent.contains('/') => {
                 Err(ModeError::TwoModes { agent: agent.clone(), mode: mode.clone() })
@@ -151,6 +166,11 @@ fn find_bare_mode(plan: &Plan, mode: &str) -> Result<ModeId, ModeError> {
     match found.as_slice() {
         [id] => Ok((*id).clone()),
         [] => {
+            if let Some(agent) =
+                plan.agents().find(|agent| agent.modes.iter().any(|entry| entry.mode.slug.as_str() == mode))
+            {
+                return Err(ModeError::Internal(ModeId::new(agent.manifest.name.clone(), ModeSlug::new(mode))));
+            }
             let near = nearest(mode, all.iter().map(|id| id.mode.as_str()));
             let same = near.and_then(|near| all.iter().find(|id| id.mode.as_str() == near));
             let help = same.map_or_else(|| "see `skein agents`".to_owned(), |id| format!("did you mean `{id}`?"));
@@ -171,7 +191,7 @@ mod tests {
     use crate::manifest::{Layer, Root, load};
 
     fn plan() -> Plan {
-        let own = "version: 1\nkind: agent\nname: own\ndescription: Mine.\n\
+        let own = "version: 1\nkind: agent\nname: own\ndescription: Mine.\nruntime: {acp: {command: none}}\n\
                    modes: [{slug: planner, description: Plans.}, {slug: sketch, description: Draws.}]\n";
         let files = [("agents/own.yaml".into(), own.as_bytes().to_vec())].into();
         let (manifests, found) =
@@ -212,6 +232,21 @@ mod tests {
             select(None, Some("bakend")),
             refusal("no agent has a mode `bakend`", "did you mean `coding/backend`?")
         );
+    }
+
+    #[test]
+    fn default_mode_depends_on_the_model() {
+        for (model, mode) in [
+            ("offline", "goose/assistant"),
+            ("openai:a", "orchestrator/auto"),
+            ("replay:f", "orchestrator/auto"),
+            ("acp:x", "orchestrator/auto"),
+        ] {
+            let request = ModeRequest::default().or_default(&ModelRef::from(model));
+            assert_eq!(request.select(&plan()).map(|id| id.to_string()), Ok(mode.to_owned()), "{model}");
+        }
+        let named = ModeRequest::new(Some("coding"), None);
+        assert_eq!(named.clone().or_default(&ModelRef::from("openai:a")), named);
     }
 
     #[test]

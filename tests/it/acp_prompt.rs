@@ -12,7 +12,7 @@ use crate::support::acp::{Acp, of_kind, said, selected, spoken};
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 
 fn with_model(sandbox: &Sandbox, model: &ScriptedModel) -> Acp {
-    let mut client = Acp::launch(sandbox, model.offered_to(sandbox.command(&["acp"])));
+    let mut client = Acp::launch(sandbox, model.offered_to(sandbox.command(&["acp", "-a", "goose"])));
     client.introduce(&json!({}));
     client
 }
@@ -612,7 +612,7 @@ fn a_shortened_talk_is_told_to_who_understands_it() {
     let sandbox = Sandbox::new();
     for capabilities in [json!({}), json!({"session": {"compaction": {}}})] {
         let model = ScriptedModel::new(|_| Answer::Says(vec!["word ".repeat(3_000)]));
-        let mut client = Acp::launch(&sandbox, model.offered_to(sandbox.command(&["acp"])));
+        let mut client = Acp::launch(&sandbox, model.offered_to(sandbox.command(&["acp", "-a", "goose"])));
         client.introduce(&capabilities);
         let session = client.session();
         for _ in 0..8 {

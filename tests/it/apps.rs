@@ -48,7 +48,7 @@ fn session(
     mode: &str,
     says: &'static str,
 ) -> (Acp, String, Rc<RefCell<Vec<Value>>>) {
-    let mut client = Acp::launch(sandbox, model.offered_to(sandbox.command(&["acp"])));
+    let mut client = Acp::launch(sandbox, model.offered_to(sandbox.command(&["acp", "-a", "goose"])));
     client.introduce(&json!({}));
     let asked: Rc<RefCell<Vec<Value>>> = Rc::default();
     let kept = Rc::clone(&asked);

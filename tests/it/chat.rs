@@ -35,6 +35,10 @@ fn runs(command: &'static str) -> ScriptedModel {
 
 fn talking(sandbox: &Sandbox, model: &ScriptedModel, size: (u16, u16), more: &[&str]) -> Terminal {
     let mut args = vec!["chat"];
+    // With a model, the default is `orchestrator/auto`; most tests are about one mode.
+    if !more.iter().any(|arg| ["-a", "-c", "--continue", "--resume"].contains(arg)) {
+        args.extend(["-a", "goose"]);
+    }
     args.extend(more);
     let terminal = Terminal::start(sandbox, Some(model), size, &args);
     terminal.shows("›");

@@ -57,7 +57,7 @@ fn a_key_from_stdin_is_kept_for_its_owner_and_read_back() {
     assert_eq!(model.answered(), 1, "it was really asked");
     let mode = sandbox.path("config/keys.json").metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let mut run = sandbox.command(&["run", "hello"]);
+    let mut run = sandbox.command(&["run", "-a", "goose", "hello"]);
     run.env("OPENAI_BASE_URL", model.address());
     assert!(run.status().unwrap().success());
     assert_eq!(model.answered(), 2);

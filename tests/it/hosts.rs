@@ -167,7 +167,7 @@ fn the_question_names_the_host_and_covers_it_for_the_session() {
             Answer::Calls { id: "c1", tool: "fetch__fetch_url", arguments: json!({"url": url}) }
         }
     });
-    let mut client = Acp::launch(&sandbox, model.offered_to(sandbox.command(&["acp"])));
+    let mut client = Acp::launch(&sandbox, model.offered_to(sandbox.command(&["acp", "-a", "goose"])));
     client.introduce(&json!({}));
     let session = client.session();
     client.set_mode(&session, "coding/pm");

@@ -85,7 +85,8 @@ fn a_turn_that_takes_too_long_is_ended_and_kept() {
 
 /// A run that prints its events, stopped where its first call begins.
 fn at_the_first_call(sandbox: &Sandbox, model: &Model) -> (Child, BufReader<std::process::ChildStdout>) {
-    let args = ["run", "--model", "openai:scripted", "--approval", "auto", "--output", "stream-json", "wait"];
+    let args =
+        ["run", "--model", "openai:scripted", "-a", "goose", "--approval", "auto", "--output", "stream-json", "wait"];
     let mut command = sandbox.command(&args);
     command.env("OPENAI_BASE_URL", &model.address).env("OPENAI_API_KEY", "x").stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();

@@ -114,7 +114,7 @@ fn key_is_stored_in_the_keyring_used_and_removed() {
     assert_eq!(kept_in(&skein(CONFIGURE, &format!("{KEY}\n"))), "keyring");
     assert!(files_with_the_key(&sandbox).is_empty(), "{:?}", files_with_the_key(&sandbox));
 
-    assert_eq!(skein(&["run", "hello"], "").code, 0);
+    assert_eq!(skein(&["run", "-a", "goose", "hello"], "").code, 0);
     assert_eq!(model.answered(), 1);
     assert_eq!(model.keys(), [format!("Bearer {KEY}")]);
     let doctor = skein(&["doctor"], "");
@@ -141,7 +141,7 @@ fn a_locked_keyring_is_not_opened_and_a_file_takes_its_place() {
     let skein = |args: &[&str], input: &str| skein(&sandbox, &desktop.address, "", args, input);
     assert_eq!(kept_in(&skein(CONFIGURE, &format!("{KEY}\n"))), "keyring");
     desktop.lock();
-    let run = skein(&["run", "hello"], "");
+    let run = skein(&["run", "-a", "goose", "hello"], "");
     assert_eq!(run.code, 2, "{run:?}");
     assert!(run.stderr.contains("OPENAI_API_KEY") && run.stderr.contains("the keyring is locked"), "{}", run.stderr);
     let doctor = skein(&["doctor"], "");
@@ -176,7 +176,7 @@ fn silent_keyring_is_waited_for_once_and_briefly() {
     let _listener = UnixListener::bind(&socket).expect("a socket");
     let bus = format!("unix:path={}", socket.display());
     let begin = Instant::now();
-    let run = skein(&sandbox, &bus, model.address(), &["run", "hello"], "");
+    let run = skein(&sandbox, &bus, model.address(), &["run", "-a", "goose", "hello"], "");
     assert_eq!((run.code, model.answered()), (0, 1), "{run:?}");
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     // What needs no key does not ask for one.

@@ -485,7 +485,7 @@ fn top_of_mind_and_recall_precede_a_prompt_with_stable_prefix() {
     let model = ScriptedModel::new(|_| Answer::Says(vec!["Noted.".to_owned()]));
     let mind = sandbox.path("mind.md");
     std::fs::write(&mind, "Write in British English.").unwrap();
-    let mut command = model.offered_to(sandbox.command(&["acp"]));
+    let mut command = model.offered_to(sandbox.command(&["acp", "-a", "goose"]));
     command.env("SKEIN_TOM_FILE", &mind);
     let mut client = Acp::launch(&sandbox, command);
     client.introduce(&json!({}));

@@ -7,7 +7,10 @@ use crate::support::{Run, Sandbox, read, servers};
 
 impl Model {
     pub(crate) fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Run {
-        let mut command = sandbox.command(&[&["run", "--model", "openai:scripted"], args].concat());
+        // With a model, the default is `orchestrator/auto`, which asks the model where a vague prompt belongs.
+        let chooses = ["-a", "-m", "-c", "--resume", "--recipe", "--agent", "--mode"];
+        let mode = if args.iter().any(|arg| chooses.contains(arg)) { &[][..] } else { &["-a", "goose"] };
+        let mut command = sandbox.command(&[&["run", "--model", "openai:scripted"], mode, args].concat());
         command.env("OPENAI_BASE_URL", &self.address).env("OPENAI_API_KEY", "sk-a-marked-secret");
         let output = command.output().unwrap();
         Run {
@@ -45,7 +48,7 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
     let sandbox = Sandbox::new();
     for (args, says) in [
         (vec!["run", "-m", "judge", "x"], "internal mode"),
-        (vec!["run", "-m", "assistent", "x"], "did you mean `assistant`"),
+        (vec!["run", "-m", "assistent", "x"], "did you mean `goose/assistant`"),
         (vec!["run", "-a", "codin", "x"], "did you mean `coding`"),
         (vec!["run", "  "], "the prompt is empty"),
         (vec!["run", "--model", "openai:gpt", "x"], "set OPENAI_API_KEY"),
@@ -280,13 +283,13 @@ fn what_a_model_said_is_recorded_and_played_without_it() {
     assert_eq!((recorded.code, recorded.stdout.trim()), (0, "I found it."), "{}", recorded.whole());
     assert!(!read(sandbox.path("talk.jsonl")).contains("marked-secret"));
     let replay = format!("replay:{file}");
-    let played = sandbox.skein(&["run", "--model", &replay, "find the needle"]);
+    let played = sandbox.skein(&["run", "--model", &replay, "-a", "goose", "find the needle"]);
     assert_eq!((played.code, played.stdout.trim()), (0, "I found it."), "{}", played.whole());
     assert!(played.stderr.contains("→ developer__read_file"), "the tool is really called: {}", played.stderr);
-    let other = sandbox.skein(&["run", "--model", &replay, "find the haystack"]);
+    let other = sandbox.skein(&["run", "--model", &replay, "-a", "goose", "find the haystack"]);
     assert!(other.code == 1 && other.stderr.contains("answers \"find the needle\""), "{}", other.whole());
     sandbox.write("talk.jsonl", "{\n");
-    let broken = sandbox.skein(&["run", "--model", &replay, "find the needle"]);
+    let broken = sandbox.skein(&["run", "--model", &replay, "-a", "goose", "find the needle"]);
     assert!(broken.code == 2 && broken.stderr.contains("talk.jsonl") && broken.stderr.contains("line 1"));
 }
 
@@ -371,4 +374,49 @@ fn a_line_that_is_cut_says_so() {
     let run = sandbox.skein(&["run", &format!("read {}", "long/".repeat(60))]);
     let line = run.stderr.lines().find(|line| line.starts_with('✗')).unwrap_or_else(|| panic!("{}", run.whole()));
     assert!(line.ends_with('…'), "{line}");
+}
+
+#[test]
+fn default_mode_is_auto_with_a_model_and_assistant_without() {
+    let sandbox = Sandbox::new();
+    let model = Model::new(vec![Answer::Stream(says("hi")), Answer::Stream(says("hi"))]);
+    let mode = |args: &[&str]| {
+        let mut command = sandbox.command(&[&["run", "--json"], args].concat());
+        command.env("OPENAI_BASE_URL", &model.address).env("OPENAI_API_KEY", "x");
+        let said: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        format!("{}/{}", said["agent"].as_str().unwrap(), said["mode"].as_str().unwrap())
+    };
+    assert_eq!(mode(&["list"]), "goose/assistant");
+    assert_eq!(mode(&["--model", "openai:scripted", "@goose hello"]), "orchestrator/auto");
+    sandbox.write("config/config.yaml", "version: 1\nprofiles: {default: {agent: coding, mode: pm}}\n");
+    assert_eq!(mode(&["--model", "openai:scripted", "hello"]), "coding/pm");
+}
+
+#[test]
+fn agent_and_mode_can_be_named_in_one_flag_everywhere() {
+    let sandbox = Sandbox::new();
+    let tools = sandbox.skein(&["tools", "-a", "coding", "-m", "security"]).stdout;
+    assert!(tools.contains("coding/security"), "{tools}");
+    for named in [&["-a", "coding/security"][..], &["-m", "security"], &["-m", "coding/security"]] {
+        let run = sandbox.skein(&[&["run", "--json"], named, &["list"]].concat());
+        let said: Value = serde_json::from_str(&run.stdout).unwrap();
+        assert_eq!((&said["agent"], &said["mode"]), (&json!("coding"), &json!("security")), "{named:?}");
+        assert_eq!(sandbox.skein(&[&["tools"], named].concat()).stdout, tools, "{named:?}");
+        let test = [&["permissions", "test"], named, &["--json", "developer__read_file {\"path\": \"a\"}"]].concat();
+        let test: Value = serde_json::from_str(&sandbox.skein(&test).stdout).unwrap();
+        assert_eq!(test["mode"], "coding/security", "{named:?}");
+    }
+    let wrong = sandbox.skein(&["run", "-a", "coding/security", "-m", "qa", "list"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.whole());
+    assert!(wrong.stderr.contains("names a mode already"), "{}", wrong.stderr);
+}
+
+#[test]
+fn suggestions_name_neither_internal_modes_nor_commands() {
+    let sandbox = Sandbox::new();
+    for args in [&["run", "-a", "goose", "-m", "judg", "x"][..], &["run", "-a", "goose/judg", "x"], &["reapr"]] {
+        let run = sandbox.skein(args);
+        assert_eq!(run.code, 2, "{}", run.whole());
+        assert!(!run.stderr.contains("judge") && !run.stderr.contains("reaper"), "{}", run.stderr);
+    }
 }
