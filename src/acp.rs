@@ -23,7 +23,7 @@ mod wire;
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_client_protocol::Lines;
@@ -48,6 +48,10 @@ pub struct AcpServer {
     pub projects: Arc<dyn ProjectLoader>,
     pub orchestrator: Orchestrator,
     pub version: &'static str,
+    /// Notices for the user, sent with the first session.
+    pub notices: Mutex<Vec<String>>,
+    /// The program file of Skein, for a client that runs its set-up.
+    pub program: PathBuf,
     /// The folder in which the program was started.
     pub cwd: PathBuf,
     pub approval: Option<ApprovalLevel>,

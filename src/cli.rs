@@ -40,6 +40,7 @@ mod settings_file;
 mod runtime;
 mod tools;
 mod top_of_mind;
+mod upgrade;
 mod trust;
 mod whole_file;
 mod workspace;

@@ -4,6 +4,7 @@
 
 pub mod offline;
 mod failure;
+mod known_models;
 mod overflow;
 pub mod remote;
 pub mod replay;
@@ -128,6 +129,9 @@ pub enum ModelStop {
 pub enum LlmError {
     #[error("the model `{model}` cannot be used: {reason}")]
     Unusable { model: String, reason: String },
+    /// `note` adds why no key was found elsewhere; it is empty or begins with a separator.
+    #[error("the model `{model}` cannot be used: set {variable} in the environment, or run `skein configure`{note}")]
+    MissingKey { model: String, variable: String, note: String },
     #[error("the model `{model}` failed: {reason}")]
     Failed { model: String, reason: String },
     /// A retry may succeed, after `retry_after` if the provider gave a time.
@@ -191,6 +195,18 @@ impl ModelRegistry {
             }
         }
         known
+    }
+
+    /// Returns what is known about a model: the user's facts, then the published ones. A provider at an address of the
+    /// user has its own prices.
+    fn info(&self, name: &ModelRef, own_address: bool) -> ModelInfo {
+        let user = self.facts.get(name).copied().unwrap_or_default();
+        let published = match name {
+            ModelRef::Hosted { provider, model } if !own_address => known_models::published(provider, model),
+            _ => None,
+        };
+        let published = published.unwrap_or_default();
+        ModelInfo { window: user.window.or(published.window), price: user.price.or(published.price) }
     }
 
     /// Returns the model with this name. `variable` looks up the environment. Fails if the provider is unknown, its key

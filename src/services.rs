@@ -260,6 +260,10 @@ impl Inner {
             Transport::Stdio(_) | Transport::Http(_) => {
                 let connected = match self.reach(manifest, Era::Unknown, owner, secrets).await {
                     Err(ConnectError::OlderEra) => self.reach(manifest, Era::Handshake, owner, secrets).await,
+                    Err(ConnectError::Mute) => match self.reach(manifest, Era::Handshake, owner, secrets).await {
+                        Err(ConnectError::Handshake { .. }) => self.reach(manifest, Era::Slow, owner, secrets).await,
+                        connected => connected,
+                    },
                     connected => connected,
                 };
                 Arc::new(connected?)

@@ -89,6 +89,14 @@ pub enum PromptError {
     Record(#[from] SessionError),
 }
 
+impl PromptError {
+    /// Returns true if the model has no key, which the user can fix with `skein configure`.
+    pub fn is_missing_key(&self) -> bool {
+        matches!(self, PromptError::Model(LlmError::MissingKey { .. }))
+            || matches!(self, PromptError::Record(error) if error.is_missing_key())
+    }
+}
+
 impl Session {
     fn new(
         sessions: Sessions,

@@ -175,9 +175,14 @@ impl CallDisplay {
             shown.app = ui_of(outcome.meta.as_ref()).map(|uri| tool_output::app(&uri, &shown.name)).or(shown.app);
         }
         let status = if outcome.is_error { acp::ToolCallStatus::Failed } else { acp::ToolCallStatus::Completed };
+        // The terminal is released by now, and clients reject an update that names it. They keep showing it unless the
+        // content is replaced.
+        let had_terminal = shown.kept.iter().any(|kept| matches!(kept, acp::ToolCallContent::Terminal(_)));
+        shown.kept.retain(|kept| !matches!(kept, acp::ToolCallContent::Terminal(_)));
+        let content = (!had_terminal || outcome.is_error).then(|| shown.content(Some(outcome)));
         let fields = acp::ToolCallUpdateFields::new()
             .status(status)
-            .content(shown.content(Some(outcome)))
+            .content(content)
             .locations((!shown.places.is_empty()).then_some(shown.places))
             .raw_output(raw_output(outcome));
         acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields))
@@ -254,6 +259,10 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
     }
     let Some((service, tool)) = name.split_once("__") else { return acp::ToolKind::Other };
     let Some(entry) = plan.service(ServiceName::new(service).as_str()) else { return acp::ToolKind::Other };
+    // Both are in the group `read`, which decides about scope and not about display.
+    if !is_foreign(name, plan) && matches!(tool, "search" | "find_files") {
+        return acp::ToolKind::Search;
+    }
     let tool = ToolName::new(tool);
     let in_group =
         |group: &str| entry.manifest.groups.iter().any(|(name, tools)| name.as_str() == group && tools.contains(&tool));
@@ -268,8 +277,9 @@ pub(super) fn kind(name: &str, plan: &Plan) -> acp::ToolKind {
     kinds.into_iter().find(|(group, _)| in_group(group)).map_or(acp::ToolKind::Other, |(_, kind)| kind)
 }
 
-/// Returns a title such as `Run cargo test`, `Edit src/lib.rs` or `notes: add`. If another mode makes the call for this
-/// session, the title starts with its name, as in `coding/backend: `.
+/// Returns a title such as `cargo test`, `src/lib.rs` or `notes: add`. Clients show it after the kind of the call, so it
+/// does not repeat the kind. If another mode makes the call for this session, the title starts with its name, as in
+/// `coding/backend: `.
 pub(super) fn title(
     call: &ToolUse,
     by: Option<&str>,
@@ -304,12 +314,18 @@ fn own_title(call: &ToolUse, kind: acp::ToolKind, target: Option<&FileTarget>) -
     let (service, name) = call.name.split_once("__").unwrap_or(("", &call.name));
     let words = name.replace('_', " ");
     let about = match target.filter(|_| call.arguments.get("path").is_some()) {
-        Some(target) => Some(target.to_string()),
+        Some(target) => match call.arguments["pattern"].as_str() {
+            Some(pattern) => Some(format!("{} in {target}", one_line(pattern))),
+            None => Some(target.to_string()),
+        },
         None => tool::subject(&call.arguments).map(one_line),
     };
     match (kind, about) {
         _ if call.name == agents::EXECUTE => "Run code".to_owned(),
-        (acp::ToolKind::Execute, Some(command)) if name == "shell" => format!("Run {command}"),
+        (acp::ToolKind::Execute, Some(command)) if name == "shell" => command,
+        (_, _) if service == "todo" || name == "update_plan" => "To-do list".to_owned(),
+        (_, Some(about)) if service == "developer" && name != "undo_edit" => about,
+        (acp::ToolKind::Fetch, Some(about)) if service == "fetch" => about,
         (_, Some(about)) => format!("{}: {about}", capital(&words)),
         (_, None) if service.is_empty() => words,
         (_, None) => format!("{service}: {words}"),

@@ -15,6 +15,7 @@ use super::wire::ClientWriter;
 use super::{AcpServer, Project, errors};
 use crate::agents::{Notifier as _, StatusUpdate};
 use crate::broker::Binding;
+use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::project::load_project;
 use crate::session::{Session, SessionError, Sessions};
@@ -173,6 +174,11 @@ impl ClientConnection {
         )
     }
 
+    /// Takes the notices of the program, for the first session.
+    pub(super) fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.server.notices))
+    }
+
     /// Sends the pending notices, after the responses queued before. Does nothing for a client without notices, which
     /// gets them at the start of its next turn.
     pub(super) fn send_pending_notices(&self, client: &ConnectionTo<Client>, open: &ClientSession) {
@@ -194,7 +200,14 @@ impl ClientConnection {
             return;
         }
         let updates = self.updates(open);
-        notices.into_iter().for_each(|notice| updates.status(StatusUpdate::Notice(notice)));
+        for notice in notices {
+            if self.features().notices {
+                updates.status(StatusUpdate::Notice(notice));
+            } else {
+                // Many clients fold thoughts away, and these notices explain why tools are missing.
+                updates.show_piece(&Content::text(format!("> {}\n\n", notice.text.replace('\n', "\n>\n> "))));
+            }
+        }
     }
 
     /// Ends all turns and tasks after the client has disconnected.

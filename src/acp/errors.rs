@@ -48,6 +48,9 @@ pub(super) fn mode(error: &ModeError) -> acp::Error {
 }
 
 pub(super) fn session(error: &SessionError) -> acp::Error {
+    if error.is_missing_key() {
+        return auth_required(error.to_string());
+    }
     match error {
         SessionError::Unknown(id) => not_stored(id),
         SessionError::Bind(_) | SessionError::Model(_) | SessionError::External(_) => invalid_params(error.to_string()),
@@ -55,7 +58,15 @@ pub(super) fn session(error: &SessionError) -> acp::Error {
     }
 }
 
+/// Converts the error of entering a mode for a prompt.
+pub(super) fn enter(error: &SessionError) -> acp::Error {
+    if error.is_missing_key() { auth_required(error.to_string()) } else { internal_error(error.to_string()) }
+}
+
 pub(super) fn prompt(error: &PromptError) -> acp::Error {
+    if error.is_missing_key() {
+        return auth_required(error.to_string());
+    }
     match error {
         PromptError::Busy => invalid_request(error.to_string()),
         PromptError::Misdirected(_) => invalid_params(error.to_string()),

@@ -2,6 +2,7 @@
 
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema as acp;
+use serde_json::{Map, Value, json};
 
 use super::connection::ClientConnection;
 use super::errors;
@@ -10,18 +11,29 @@ use super::errors;
 const ENVIRONMENT: &str = "environment";
 /// Login method that runs the setup in a terminal.
 const SETUP: &str = "setup";
+/// Key in `_meta` by which a client announces that it runs a command for a login.
+const TERMINAL_AUTH: &str = "terminal-auth";
 
 pub(super) fn initialize(connection: &ClientConnection, request: acp::InitializeRequest) -> acp::InitializeResponse {
     let mut methods = vec![acp::AuthMethod::Agent(
         acp::AuthMethodAgent::new(ENVIRONMENT, "Keys in the environment")
             .description("Use the model and the key that Skein finds in its environment and config".to_owned()),
     )];
-    if request.client_capabilities.auth.terminal {
-        methods.push(acp::AuthMethod::Terminal(
-            acp::AuthMethodTerminal::new(SETUP, "Set up Skein")
-                .description("Choose a model; sessions work without one, too".to_owned())
-                .args(vec!["--setup".to_owned()]),
-        ));
+    let announces = |key: &str| {
+        let meta = request.client_capabilities.meta.as_ref();
+        meta.is_some_and(|meta| meta.get(key) == Some(&Value::Bool(true)))
+    };
+    if request.client_capabilities.auth.terminal || announces(TERMINAL_AUTH) {
+        let mut method = acp::AuthMethodTerminal::new(SETUP, "Set up Skein")
+            .description("Choose a model; sessions work without one, too".to_owned())
+            .args(vec!["--setup".to_owned()]);
+        if announces(TERMINAL_AUTH) {
+            // Zed's own form of a terminal method: the whole command line.
+            let command = connection.server.program.to_string_lossy();
+            let run = json!({"label": "Set up Skein", "command": command, "args": ["configure"]});
+            method = method.meta(Map::from_iter([(TERMINAL_AUTH.to_owned(), run)]));
+        }
+        methods.push(acp::AuthMethod::Terminal(method));
     }
     let mut sessions = acp::SessionCapabilities::new()
         .list(acp::SessionListCapabilities::new())

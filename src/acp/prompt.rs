@@ -25,7 +25,7 @@ pub(super) async fn prompt(
     let updates = Arc::new(connection.updates(open));
     let ready = async {
         let order = place.wait().await;
-        open.enter().await.map_err(|error| errors::internal_error(error.to_string()))?;
+        open.enter().await.map_err(|error| errors::enter(&error))?;
         connection.show_pending_notices(open);
         options::watch_external(connection, open);
         if let Some(update) = commands::update_if_changed(open).await {

@@ -54,6 +54,7 @@ async fn launcher(
     let launcher = SessionLauncher::new(sessions, project, connection.server.approval);
     let mut launcher = launcher.map_err(|error| errors::mode(&error))?.with_services(services);
     notices.into_iter().for_each(|notice| launcher.add_notice(notice));
+    connection.take_notices().into_iter().for_each(|notice| launcher.add_notice(notice));
     Ok(launcher)
 }
 

@@ -70,6 +70,8 @@ pub(super) struct ClientFeatures {
     pub(super) option_names: bool,
 }
 
+/// The window that is reported for a model whose window is unknown, in tokens.
+const ASSUMED_WINDOW: u64 = 128_000;
 /// Clients that are known to list all permission options by name. Others may show one button per kind.
 const LISTS_OPTIONS: [&str; 2] = ["zed", "toad"];
 /// Key in `_meta` of the client's capabilities by which a client announces the same.
@@ -313,12 +315,11 @@ impl Notifier for Updates {
                 }
             }
             StatusUpdate::Usage { turn, context } => {
-                // Usage cannot be shown without the size of the context window.
-                let Some(session) = self.session.upgrade() else { return };
-                if let Some(window) = session.window() {
-                    let cost = session.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));
-                    self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window).cost(cost)));
-                }
+                let Some(session) = self.session.upgrade().filter(|_| context > 0) else { return };
+                // The protocol requires a size.
+                let window = session.window().unwrap_or(ASSUMED_WINDOW).max(context);
+                let cost = session.cost_with(&turn).map(|cost| acp::Cost::new(cost, "USD"));
+                self.send(acp::SessionUpdate::UsageUpdate(acp::UsageUpdate::new(context, window).cost(cost)));
             }
             StatusUpdate::Notice(notice) => self.notice(acp::NoticeSeverity::Warning, &notice.text),
             StatusUpdate::Title(title) => {

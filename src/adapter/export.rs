@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, GetPromptRequestParams, GetPromptResponse,
-    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse,
-    ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    Annotations, CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, GetPromptRequestParams,
+    GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::{Binding, BoundTool, Requester};
@@ -208,6 +208,11 @@ impl ServerHandler for BindingServer {
             let problem = format!("there is no tool `{}` in {}", request.name, binding.mode());
             return Err(ErrorData::invalid_params(problem, None));
         };
+        let missing = missing_arguments(&listed.tool, request.arguments.as_ref());
+        if !missing.is_empty() {
+            let problem = format!("the call of `{}` lacks {}", request.name, missing.join(", "));
+            return Err(ErrorData::invalid_params(problem, None));
+        }
         let (heard, mut progress) = tokio::sync::mpsc::channel::<CallProgress>(PROGRESS_BUFFER);
         let (mut call_context, turn) = (self.context(&context)?, self.source.turn()?);
         let (cancel, mut ends) = (call_context.cancel.clone(), true);
@@ -327,11 +332,32 @@ fn refusal(error: &ServiceError) -> ErrorData {
 }
 
 fn result(outcome: ToolOutcome) -> CallToolResult {
-    let content = outcome.content.into_iter().map(block).collect();
+    let annotations = |at: usize| outcome.annotations.get(&at).and_then(parse);
+    let content = outcome.content.iter().cloned().enumerate();
+    let content = content.map(|(at, content)| with_annotations(block(content), annotations(at))).collect();
     let mut result = if outcome.is_error { CallToolResult::error(content) } else { CallToolResult::success(content) };
     result.structured_content = outcome.structured;
     result.meta = outcome.meta.and_then(|meta| serde_json::from_value(meta).ok());
     result
+}
+
+/// Adds the annotations of the service to a part of a result. Links and resources contain their own.
+fn with_annotations(mut block: ContentBlock, annotations: Option<Annotations>) -> ContentBlock {
+    match &mut block {
+        ContentBlock::Text(text) => text.annotations = annotations,
+        ContentBlock::Image(image) => image.annotations = annotations,
+        ContentBlock::Audio(audio) => audio.annotations = annotations,
+        _ => {}
+    }
+    block
+}
+
+/// Returns the required arguments of a tool that a call lacks.
+fn missing_arguments(tool: &Tool, arguments: Option<&Map<String, Value>>) -> Vec<String> {
+    let required = tool.input_schema.get("required").and_then(Value::as_array);
+    let required = required.into_iter().flatten().filter_map(Value::as_str);
+    let given = |name: &str| arguments.is_some_and(|arguments| arguments.contains_key(name));
+    required.filter(|name| !given(name)).map(|name| format!("`{name}`")).collect()
 }
 
 fn block(content: Content) -> ContentBlock {

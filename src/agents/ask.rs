@@ -157,6 +157,7 @@ impl ModelCall<'_> {
             LlmError::Overflow { .. }
             | LlmError::Failed { .. }
             | LlmError::Unusable { .. }
+            | LlmError::MissingKey { .. }
             | LlmError::AnswerTooLong { .. } => {
                 return Err(FailureCause::Failed(format!("{error}{times}")));
             }

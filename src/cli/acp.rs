@@ -16,6 +16,7 @@ use super::output::{CommandError, CommandOutput};
 use super::rule_store::UserConfig;
 use super::runtime::{self, CommandRuntime};
 use super::session_flags::AgentFlags;
+use super::upgrade::{self, Reader};
 use super::{Global, configure, top_of_mind, workspace};
 use crate::acp::{self, AcpServer};
 use crate::agents::{ExternalAgents, TurnLimits};
@@ -69,11 +70,14 @@ pub(super) fn run(
             }
             .boxed()
         };
+        let changes = upgrade::changes_once(folders, Reader::User);
         let front = AcpServer {
+            notices: Mutex::new(changes.into_iter().collect()),
             sessions: Box::new(open_sessions),
             projects,
             orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
             version: env!("CARGO_PKG_VERSION"),
+            program: std::env::current_exe().unwrap_or_else(|_| "skein".into()),
             cwd: folders.cwd.clone(),
             approval: global.approval,
             fork: args.unstable_fork,

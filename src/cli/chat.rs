@@ -31,6 +31,7 @@ use super::runtime::{self, CommandRuntime, StopSignals, session_failure};
 use super::session_flags::{
     LaunchSettings, SessionDefaults, SessionFlags, SessionSelector, help, print_notices, prompt_failure, welcome,
 };
+use super::upgrade::{self, Reader};
 use super::wrap::{Margin, Wrap, screen_width};
 use super::{Global, attach, trust};
 use crate::agents::{Event, Notifier, StopReason, TurnEnd, TurnLimits};
@@ -96,6 +97,9 @@ pub(super) fn run(
                 (None, true) => SessionSelector::Newest,
                 (None, false) => SessionSelector::New,
             };
+            if let Some(changes) = upgrade::changes_once(folders, Reader::User) {
+                output.aside(&format!("{changes}\n"));
+            }
             let screen = Screen::new(floor, folders.cwd.clone());
             let open = async {
                 let launched = opening.open(&which, Arc::clone(&asker) as Arc<dyn Asker>, started).await?;

@@ -13,7 +13,7 @@ use super::folders::Folders;
 use super::keys::{KeyLocation, KeyringError, Keys};
 use super::models::KnownModels;
 use super::output::{CommandError, CommandOutput, display_line};
-use super::{Global, top_of_mind, workspace};
+use super::{Global, top_of_mind, upgrade, workspace};
 use crate::agents::models;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::ids::ModelRef;
@@ -81,6 +81,9 @@ pub(super) fn run(
         found.error("there is no program `bash` on the PATH", "PATH", fix);
     }
     found.0.sort_by_key(|found| found.severity);
+    if !args.json && upgrade::is_upgraded(folders) {
+        upgrade::CHANGES.iter().for_each(|line| output.line(line));
+    }
     print_findings(&found, args.json, output);
     match found.count(Severity::Error) {
         0 => Ok(()),

@@ -2,6 +2,7 @@
 
 mod agents;
 mod attach;
+mod checked_lines;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +23,9 @@ use crate::ids::{AgentName, ModeId, ModeSlug};
 use crate::manifest::ApprovalLevel;
 use crate::project::ModeRequest;
 use crate::tool::ask::NoAsker;
+
+/// Bytes that are buffered in each direction.
+const PIPE: usize = 64 << 10;
 
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
@@ -122,8 +126,12 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
     let failure = |error: &dyn std::fmt::Display| {
         CommandError::work(format!("the MCP client cannot be served: {error}"), "see the log")
     };
+    let (input, output) = stdio_pipes();
+    let (to_server, from_client) = tokio::io::duplex(PIPE);
+    let (to_client, from_server) = tokio::io::duplex(PIPE);
+    let (replies, lines) = tokio::sync::mpsc::channel(64);
     let served = async {
-        let server = match handler.serve(stdio_pipes()).await {
+        let server = match handler.serve((from_client, to_client)).await {
             Ok(server) => server,
             // A client that disconnects before it initializes is not an error.
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
@@ -131,10 +139,27 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
         };
         server.waiting().await.map(drop).map_err(|error| failure(&error))
     };
+    let checking = checked_lines::check(input, to_server, replies.clone());
+    let serving = async move {
+        let checked = async {
+            checking.await;
+            // The server ends by itself when its input has ended.
+            std::future::pending().await
+        };
+        tokio::select! {
+            served = served => served,
+            served = checked => served,
+        }
+    };
+    let connected = async {
+        let copying = checked_lines::copy(from_server, replies);
+        let (served, (), ()) = tokio::join!(serving, copying, checked_lines::write(lines, output));
+        served
+    };
     tokio::select! {
         biased;
         () = ended => Ok(()),
-        served = served => served,
+        served = connected => served,
     }
 }
 

@@ -73,6 +73,9 @@ impl KnownModels {
             (LlmError::Unusable { model, reason }, Some(trouble)) => {
                 LlmError::Unusable { model, reason: format!("{reason}; the keyring {trouble}") }
             }
+            (LlmError::MissingKey { model, variable, .. }, Some(trouble)) => {
+                LlmError::MissingKey { model, variable, note: format!("; the keyring {trouble}") }
+            }
             (error, _) => error,
         })
     }

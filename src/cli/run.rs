@@ -20,6 +20,7 @@ use super::runtime::{self, CommandRuntime};
 use super::session_flags::{
     LaunchSettings, SessionFlags, SessionSelector, help, print_notices, prompt_failure, welcome,
 };
+use super::upgrade::{self, Reader};
 use super::{Global, attach, trust};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd, TurnLimits};
 use crate::conversation::Content;
@@ -106,6 +107,10 @@ pub(super) fn run(
     }
     let global = recipe.as_ref().map_or_else(|| global.clone(), |recipe| recipe.with_sub_recipes(global));
     let first = format == RunOutput::Text && std::io::stderr().is_terminal() && opening.is_first();
+    let reader = if std::io::stderr().is_terminal() { Reader::User } else { Reader::Script };
+    if let Some(changes) = upgrade::changes_once(folders, reader) {
+        output.aside(&format!("{changes}\n"));
+    }
     let floor: Arc<ScreenLock> = Arc::default();
     let asker = asker(&floor, folders);
     // A recipe may retry, so only its final answer is printed.

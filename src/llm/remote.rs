@@ -155,12 +155,14 @@ impl HttpProvider {
             .ok_or_else(|| unusable(format!("there is no provider `{provider}`; there are: {}", names())))?;
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let base = known.base_variable.and_then(set).or(configured.map(|address| address.base_url.clone()));
+        let has_own_address = base.is_some();
         let named = configured.and_then(|address| address.key.as_deref());
         let key_name = named.unwrap_or(known.key);
         let key = set(key_name);
         // A server at a configured address may need no key.
         if key.is_none() && !key_name.is_empty() && (base.is_none() || named.is_some()) {
-            return Err(unusable(format!("set {key_name} in the environment")));
+            let (model, variable) = (name.to_string(), key_name.to_owned());
+            return Err(LlmError::MissingKey { model, variable, note: String::new() });
         }
         let target = ServiceTarget {
             model: ModelIden::new(known.kind, model.as_str()),
@@ -175,7 +177,7 @@ impl HttpProvider {
             .build()
             .map_err(|error| unusable(error.to_string()))?;
         let client = Client::builder().with_reqwest(http).build().map_err(|error| unusable(error.to_string()))?;
-        let facts = models.facts.get(name).copied().unwrap_or_default();
+        let facts = models.info(name, has_own_address);
         Ok(Self { name: name.clone(), client, key, target, facts })
     }
 

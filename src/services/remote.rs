@@ -41,12 +41,16 @@ const PAGE_FIRST: i32 = -32042;
 const GRACE: Duration = Duration::from_secs(1);
 /// Time to deliver a notification to a server.
 const TELLING: Duration = Duration::from_millis(500);
+/// Time for a server to answer the question for its versions. Some servers ignore requests that they do not know.
+const PROBE_TIME: Duration = Duration::from_secs(2);
 
 /// How the connection to a server is initialised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Era {
-    /// Asks the server for its versions and chooses accordingly.
+    /// Asks the server for its versions and chooses accordingly. Gives up after [`PROBE_TIME`].
     Unknown,
+    /// The same without that limit, for a server that is slow to start and refuses the handshake.
+    Slow,
     /// Uses the older `initialize` handshake.
     Handshake,
 }
@@ -57,6 +61,9 @@ pub(super) enum ConnectError {
     /// The server supports discovery but only older versions: the caller must connect again with the handshake.
     #[error("it speaks no version of MCP that skein speaks")]
     OlderEra,
+    /// The server did not answer the question for its versions: the caller should try the handshake.
+    #[error("it did not answer within {} s", PROBE_TIME.as_secs())]
+    Mute,
     #[error("it is in this process")]
     InProcess,
     #[error(transparent)]
@@ -95,7 +102,7 @@ impl McpConnection {
         E: std::error::Error + Send + Sync + 'static,
     {
         let lifecycle = match era {
-            Era::Unknown => ClientLifecycleMode::Auto {
+            Era::Unknown | Era::Slow => ClientLifecycleMode::Auto {
                 preferred_versions: vec![ProtocolVersion::V_2026_07_28],
                 legacy_version: Some(ProtocolVersion::V_2025_11_25),
             },
@@ -103,11 +110,21 @@ impl McpConnection {
         };
         let pid = group.as_ref().map(|(group, _)| group.id());
         let failure = group.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default();
-        let running = match client.clone().serve_with_lifecycle(transport, lifecycle).await {
+        let starting = client.clone().serve_with_lifecycle(transport, lifecycle);
+        let started = match era {
+            Era::Unknown => match tokio::time::timeout(PROBE_TIME, starting).await {
+                Ok(started) => started,
+                Err(_) => return Err(ConnectError::Mute),
+            },
+            Era::Slow | Era::Handshake => starting.await,
+        };
+        let running = match started {
             Ok(running) => running,
-            Err(ClientInitializeError::NoCompatibleProtocolVersion { .. }) if era == Era::Unknown => {
-                return Err(ConnectError::OlderEra);
-            }
+            // Also a server that answers with a result of another kind.
+            Err(
+                ClientInitializeError::NoCompatibleProtocolVersion { .. }
+                | ClientInitializeError::ExpectedInitResult(_),
+            ) if era != Era::Handshake => return Err(ConnectError::OlderEra),
             Err(error) => return Err(ConnectError::Handshake { reason: start_failure(&plainly(&error), group).await }),
         };
         let peer = running.peer().clone();

@@ -90,6 +90,13 @@ pub enum SessionError {
     Record { id: String, reason: String },
 }
 
+impl SessionError {
+    /// Returns true if the model has no key, which the user can fix with `skein configure`.
+    pub fn is_missing_key(&self) -> bool {
+        matches!(self, SessionError::Model(LlmError::MissingKey { .. }))
+    }
+}
+
 /// A stored session that is open again.
 pub struct ReopenedSession {
     pub session: Arc<Session>,

@@ -33,7 +33,7 @@ fn a_turn_is_told_before_it_is_answered() {
     let updates = client.updates(mark, &session);
     let call = &of_kind(&updates, "tool_call")[0];
     assert_eq!(call["name"], "developer__read_file");
-    assert_eq!((&call["kind"], &call["title"]), (&json!("read"), &json!("Read file: a.txt")));
+    assert_eq!((&call["kind"], &call["title"]), (&json!("read"), &json!("a.txt")));
     assert_eq!(call["rawInput"], json!({"path": "a.txt"}));
     let path = sandbox.path("project/a.txt").to_string_lossy().into_owned();
     assert_eq!(call["locations"], json!([{"path": path}]));
@@ -139,7 +139,7 @@ fn a_question_says_what_it_is_about() {
     let params = &asked["params"];
     let call = of_kind(&client.updates(mark, &session), "tool_call")[0].clone();
     assert_eq!(params["toolCall"]["toolCallId"], call["toolCallId"]);
-    assert_eq!(params["toolCall"]["title"], "Run echo hi");
+    assert_eq!(params["toolCall"]["title"], "echo hi");
     let options = params["options"].as_array().unwrap();
     let ids: Vec<_> = options.iter().map(|option| option["optionId"].as_str().unwrap()).collect();
     assert_eq!(ids, ["allow_once", "allow_always", "reject_once", "reject_always"]);
@@ -604,6 +604,55 @@ fn usage_is_told_with_its_cost() {
     assert_eq!(first["cost"]["currency"], "USD");
     let (_, updates) = client.prompt(&session, "hello");
     assert!((cost(&usage(&updates)) - 0.002_28).abs() < 1e-9, "it is that of the whole session: {updates:#?}");
+}
+
+/// The protocol requires the size of the window. Where it is unknown, a common size is told.
+#[test]
+fn usage_is_told_without_a_known_window() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["fine".to_owned()]));
+    let mut client = with_model(&sandbox, &model);
+    let session = client.session();
+    let (_, updates) = client.prompt(&session, "hello");
+    let usage = of_kind(&updates, "usage_update").pop().unwrap_or_else(|| panic!("{updates:#?}"));
+    assert_eq!((&usage["used"], &usage["size"], usage.get("cost")), (&json!(107), &json!(128_000), None));
+}
+
+/// A model without a key is an error that clients show with their set-up, and it names the command.
+#[test]
+fn a_missing_key_is_an_authentication_error() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["acp", "--model", "offline"]);
+    command.env_remove("ANTHROPIC_API_KEY");
+    let mut client = Acp::launch(&sandbox, command);
+    let greeting = client.introduce(&json!({"auth": {"terminal": true}, "_meta": {"terminal-auth": true}}));
+    let setup = greeting["authMethods"].as_array().unwrap().iter().find(|method| method["id"] == "setup").unwrap();
+    let run = &setup["_meta"]["terminal-auth"];
+    assert!(run["command"].as_str().unwrap().ends_with("skein") && run["args"] == json!(["configure"]), "{setup}");
+    sandbox.write("config/config.yaml", "version: 1\nmodels:\n  anthropic:claude-sonnet-4-5: {}\n");
+    let session = client.session();
+    let params = json!({"sessionId": session, "configId": "model", "value": "anthropic:claude-sonnet-4-5"});
+    let error = client.refused("session/set_config_option", params);
+    assert_eq!(error["code"], -32000, "{error}");
+    assert!(error["message"].as_str().unwrap().contains("skein configure"), "{error}");
+}
+
+/// A search names the files that match, and has the kind that clients have an icon for.
+#[test]
+fn a_search_lists_the_matching_files() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "one\ntwo greet\n");
+    sandbox.write("project/b.txt", "greet\n");
+    let mut client = Acp::start(&sandbox);
+    let session = client.session();
+    let (_, updates) = client.prompt(&session, "search greet");
+    let call = of_kind(&updates, "tool_call").pop().unwrap();
+    assert_eq!((&call["kind"], &call["title"]), (&json!("search"), &json!("greet")));
+    let end = of_kind(&updates, "tool_call_update").pop().unwrap();
+    let mut places: Vec<_> = end["locations"].as_array().unwrap().iter().map(ToString::to_string).collect();
+    places.sort();
+    let place = |file: &str, line: u32| json!({"path": format!("{}/{file}", client.cwd()), "line": line}).to_string();
+    assert_eq!(places, [place("a.txt", 2), place("b.txt", 1)]);
 }
 
 /// 52: a talk that was shortened is told to clients that understand it; the model is shown the summary.

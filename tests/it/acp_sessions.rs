@@ -443,6 +443,27 @@ fn a_title_is_what_the_user_wrote() {
     assert_eq!(listed["sessions"][0]["title"], "Rename the greeting");
 }
 
+/// The user of an older Skein is told once what has changed; `doctor` repeats it.
+#[test]
+fn changes_of_a_new_version_are_told_once() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir_all(sandbox.path("data")).unwrap();
+    drop(skein::store::SessionStore::open(&sandbox.path("data")).unwrap());
+    let mut told = || {
+        let mut client = Acp::able(&sandbox, &[], &json!({"session": {"notices": {}}}));
+        let (first, second) = (client.session(), client.session());
+        client.settle();
+        [first, second].map(|session| {
+            client.updates(0, &session).iter().any(|update| update["title"].to_string().contains("orchestrator/auto"))
+        })
+    };
+    assert_eq!(told(), [true, false]);
+    assert_eq!(told(), [false, false]);
+    assert!(sandbox.skein(&["doctor"]).stdout.contains("allow_once"));
+    let fresh = Sandbox::new();
+    assert!(!fresh.skein(&["doctor"]).stdout.contains("allow_once"), "a new user is told nothing");
+}
+
 /// 44: what is deleted is gone, and deleting it again is no error.
 #[test]
 fn a_deleted_session_is_gone() {

@@ -8,6 +8,7 @@ mod acp_editor;
 mod acp_options;
 /// `skein acp`: turns, consent, cancelling.
 mod acp_prompt;
+mod acp_replays;
 /// `skein acp`: sessions, and the servers a client brings.
 mod acp_sessions;
 /// `skein acp`: lines, envelopes, greetings, ends.

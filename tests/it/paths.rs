@@ -49,7 +49,7 @@ fn a_question_shows_where_a_path_leads() {
     client.prompt(&session, &write_file("documentation/../.git/config"));
     let asked = question(&mut client, mark);
     let call = &asked["toolCall"];
-    assert_eq!(call["title"], "Write file: .git/config (given as documentation/../.git/config)");
+    assert_eq!(call["title"], ".git/config (given as documentation/../.git/config)");
     let path = sandbox.path("project/.git/config").to_string_lossy().into_owned();
     assert_eq!(call["locations"], json!([{"path": path, "line": 1}]), "{asked}");
     let reason = call["content"][0]["content"]["text"].as_str().expect("a reason");

@@ -19,6 +19,8 @@ const DEFAULT_MAX: usize = 100;
 const MAX_LINE: usize = 400;
 /// Maximum memory for one line; the search of a file with a longer line fails.
 const MAX_HEAP: usize = 16 << 20;
+/// Maximum number of files that are reported as locations.
+const MAX_PLACES: usize = 50;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -47,7 +49,6 @@ pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
     let place = paths::target(call, request.path.as_deref().unwrap_or("."))?;
     let shown = paths::display_path(&call.session, &place);
     place.symlink_metadata().map_err(|error| ToolRefusal::io("search", &shown, &error))?;
-    report::place(call, &place, None);
     let context = request.context.unwrap_or(0).min(20);
     let mut searcher = SearcherBuilder::new()
         // Must equal the matcher's line terminator, or the searcher finds nothing.
@@ -76,12 +77,19 @@ pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
         let Ok(file) = paths::open(&roots, entry.path()) else { continue };
         found.files += 1;
         found.heading = Some(entry.path().to_owned());
+        found.file = entry.path().to_owned();
         if let Err(error) = searcher.search_file(&matcher, &file, &mut found) {
             found.faults.push(format!("{}: {error}", paths::display_path(&call.session, entry.path())));
         }
         if found.left == 0 || found.text.len() > output::MAX_BYTES {
             break;
         }
+    }
+    for (file, line) in &found.places {
+        report::place(call, file, Some(*line));
+    }
+    if found.places.is_empty() {
+        report::place(call, &place, None);
     }
     Ok(text(found.report(&shown)))
 }
@@ -105,6 +113,10 @@ struct SearchReport<'a> {
     text: String,
     /// The file being searched; `None` once its heading is written before the first match.
     heading: Option<PathBuf>,
+    /// The file being searched.
+    file: PathBuf,
+    /// The first match of each file, at most [`MAX_PLACES`].
+    places: Vec<(PathBuf, usize)>,
     left: usize,
     matches: usize,
     files: usize,
@@ -119,6 +131,8 @@ impl<'a> SearchReport<'a> {
             session,
             text: String::new(),
             heading: None,
+            file: PathBuf::new(),
+            places: Vec::new(),
             left: max,
             matches: 0,
             files: 0,
@@ -168,6 +182,11 @@ impl Sink for &mut SearchReport<'_> {
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
         self.line(found.line_number(), ':', found.bytes());
+        let is_known = self.places.last().is_some_and(|(file, _)| *file == self.file);
+        if !is_known && self.places.len() < MAX_PLACES {
+            let line = found.line_number().and_then(|line| usize::try_from(line).ok()).unwrap_or(1);
+            self.places.push((self.file.clone(), line));
+        }
         self.matches += 1;
         self.left -= 1;
         Ok(self.left > 0 && self.text.len() <= output::MAX_BYTES)
