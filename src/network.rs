@@ -1,12 +1,14 @@
 //! Hosts and addresses: their patterns and kinds, the known package registries, the port to the network, and HTTP clients.
 
 mod address;
+mod command_hosts;
 mod dial;
 mod host;
 mod http_client;
 mod registries;
 
 pub use address::{AddressKind, address_kind};
+pub use command_hosts::remote_hosts_in_command;
 pub use dial::{Network, SystemNetwork};
 pub use host::{HostPattern, HostPatternError, RemoteHost, UnstatedPort};
 pub use http_client::{client_builder, tls_provider};

@@ -1,5 +1,7 @@
 //! `skein sandbox`: runs a command inside a sandbox profile, or explains which layers enforce the profile.
 
+mod network;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
@@ -22,6 +24,7 @@ use crate::sandbox::{
     SandboxProfile, SpawnError, TerminalSession, TerminalUse, WritePath, explain, explain_text, probe_layers,
     protected_paths,
 };
+use network::CommandProxy;
 
 /// Exit codes as those of `env` and `timeout`.
 const CANNOT_SET_UP: u8 = 125;
@@ -199,6 +202,12 @@ fn start(args: &SandboxArgs, folders: &Folders, output: &mut CommandOutput) -> R
     for notice in process.notices() {
         output.note(notice);
     }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))?;
+    let proxy = {
+        let _context = runtime.enter();
+        CommandProxy::serve(&profile.network, process.take_ports(), program.to_string_lossy().into_owned())?
+    };
     let foreground = Foreground::take();
     let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
         fd.try_clone_to_owned().map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))
@@ -213,8 +222,6 @@ fn start(args: &SandboxArgs, folders: &Folders, output: &mut CommandOutput) -> R
         stderr: duplicate(io::stderr().as_fd())?,
         terminal: if foreground.is_some() { TerminalUse::Foreground } else { TerminalUse::None },
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))?;
     let status = runtime.block_on(async {
         // A signal that arrives while the command starts is for the command.
         let signals = ForwardedSignals::listen()?;
@@ -222,6 +229,11 @@ fn start(args: &SandboxArgs, folders: &Folders, output: &mut CommandOutput) -> R
     })?;
     drop(foreground);
     process.stop();
+    if let Some(proxy) = proxy {
+        for refusal in runtime.block_on(proxy.stop()) {
+            output.note(&refusal);
+        }
+    }
     Ok(exit_code(status))
 }
 

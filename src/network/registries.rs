@@ -4,7 +4,7 @@
 //! system folders are read-only in a sandbox. Hosts of code, such as github.com, are missing because anyone can send
 //! data to them.
 
-/// The registries, sorted by tool: crates.io, npm, PyPI, Go, Maven and Gradle, RubyGems, Packagist, NuGet, Hex, pub.dev,
+/// The registries, grouped by tool: crates.io, npm, PyPI, Go, Maven and Gradle, RubyGems, Packagist, NuGet, Hex, pub.dev,
 /// JSR. Port 443.
 pub const REGISTRIES: &[&str] = &[
     "crates.io",

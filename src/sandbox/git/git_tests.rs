@@ -150,10 +150,12 @@ async fn the_users_helper_answers_after_one_question() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[credential]\n\thelper = \"!f() { cat >/dev/null; echo username=me; echo password=secret; }; f\"\n";
     std::fs::write(folder.path().join(".gitconfig"), config).unwrap();
-    if !Path::new("/usr/bin/git").exists() {
+    let folders = ["/usr/bin", "/usr/local/bin"];
+    if !folders.iter().any(|folder| Path::new(folder).join("git").exists()) {
         return;
     }
-    let environment = BTreeMap::from([("HOME".into(), folder.path().into()), ("PATH".into(), "/usr/bin:/bin".into())]);
+    let environment =
+        BTreeMap::from([("HOME".into(), folder.path().into()), ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]);
     let gate = Gate::new(Ok(()));
     let server = server(&gate, None, environment);
     let inside = folder.path().join("inside");

@@ -66,13 +66,14 @@ pub(super) async fn run(client: TunnelEnd, server: TunnelEnd, mut filter: Client
     let (mut client_read, mut client_write) = client.stream.into_split();
     let (mut server_read, mut server_write) = server.stream.into_split();
     let upward = async {
-        let single = matches!(filter, ClientFilter::Body(_));
         copy_filtered(client.unread, &mut client_read, &mut server_write, &mut filter, &activity).await?;
-        // Some servers take the end of a single request for the loss of the client.
-        if !single {
-            server_write.shutdown().await?;
-            activity.close_half();
+        match filter {
+            // Some servers take the end of a single request for the loss of the client. The proxy reads on, because
+            // only a read shows that the client is gone.
+            ClientFilter::Body(_) => discard(&mut client_read).await?,
+            ClientFilter::Open | ClientFilter::Name(_) => server_write.shutdown().await?,
         }
+        activity.close_half();
         Ok::<_, TunnelError>(())
     };
     let downward = async {
@@ -120,6 +121,11 @@ async fn copy_filtered(
         }
         finished = filter.push(&buffer[..count], &mut output)?;
     }
+}
+
+/// Reads bytes that do not belong to the request, until the client sends some or ends.
+async fn discard(from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    from.read(&mut [0; 64]).await.map(drop)
 }
 
 /// The time of the last byte in either direction.
