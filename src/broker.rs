@@ -9,6 +9,7 @@ mod rule_arguments;
 mod files;
 mod sanitize;
 mod gate;
+mod host_gate;
 mod unmatched_rules;
 mod manage;
 mod named_hosts;

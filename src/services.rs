@@ -13,6 +13,7 @@ mod http;
 mod record;
 mod remote;
 mod replies;
+pub(crate) mod sandboxes;
 mod stdio;
 
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ pub use stdio::{LaunchError, LineError, LineReader, spawn};
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::{ManifestDuration, ServiceManifest, ServiceSharing as Sharing, Transport};
 use crate::process::{Reaper, minimal_environment};
+use crate::sandbox::SandboxLauncher;
 use crate::task::TaskScope;
 use crate::tool::{ServiceError, ServiceStatus, SessionContext};
 use connection::ServiceConnection;
@@ -42,6 +44,8 @@ pub struct PoolOptions {
     pub environment: Environment,
     /// Ends child processes even if Skein is killed.
     pub reaper: Option<Reaper>,
+    /// Starts the sandboxes of child processes. `None`: a process with a sandbox profile does not start.
+    pub sandbox: Option<SandboxLauncher>,
     /// Folder in which built-in services persist their data.
     pub data: std::path::PathBuf,
     /// Folders in which built-in services find the user's files for all projects.
@@ -250,6 +254,7 @@ impl Inner {
                     roles,
                     reaper: self.options.reaper.clone(),
                     environment: minimal_environment(environment.variables()),
+                    sandbox: self.options.sandbox.clone(),
                     data: self.options.data.clone(),
                     user: self.options.user.clone(),
                     cwd: owner.map(|owner| owner.cwd.clone()),

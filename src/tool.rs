@@ -5,6 +5,7 @@
 
 mod activity;
 pub mod ask;
+mod call_sandbox;
 pub mod delegate;
 pub mod editor;
 pub mod elicit;
@@ -17,6 +18,7 @@ mod session;
 mod target;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
+pub use call_sandbox::CallSandbox;
 pub use notice::{LogNotices, Notice, NoticeSink};
 pub use preview::{FileChange, command, subject};
 pub use session::{SessionContext, SessionContextPorts, SessionStates};
@@ -97,6 +99,7 @@ pub struct CallContext {
     activity: Option<ActivitySink>,
     /// The port for elicitations of the service, if the session has a user.
     asker: Option<Arc<dyn ask::Asker>>,
+    sandbox: Option<Arc<CallSandbox>>,
 }
 
 type ActivitySink = Arc<dyn Fn(Activity) + Send + Sync>;
@@ -120,7 +123,7 @@ impl ExchangeView {
 impl CallContext {
     pub fn new(session: Arc<SessionContext>) -> Self {
         let (cancel, view) = (CancellationToken::new(), ExchangeView::default());
-        Self { session, cancel, id: None, view, targets: None, activity: None, asker: None }
+        Self { session, cancel, id: None, view, targets: None, activity: None, asker: None, sandbox: None }
     }
 
     #[must_use]
@@ -178,6 +181,17 @@ impl CallContext {
     /// Returns the port to the user of the session. `None` if the session has none.
     pub fn asker(&self) -> Option<&Arc<dyn ask::Asker>> {
         self.asker.as_ref()
+    }
+
+    #[must_use]
+    pub fn with_sandbox(mut self, sandbox: CallSandbox) -> Self {
+        self.sandbox = Some(Arc::new(sandbox));
+        self
+    }
+
+    /// Returns the sandbox of the processes that the call starts. `None` if they run without one.
+    pub fn sandbox(&self) -> Option<&CallSandbox> {
+        self.sandbox.as_deref()
     }
 
     /// Returns a context for work that outlasts the call. It reports nothing, and cancelling the call does not cancel

@@ -4,6 +4,7 @@ mod admission;
 mod permit;
 mod redirect;
 mod resources;
+mod sandboxed;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,6 +14,7 @@ use tokio::sync::watch;
 
 use admission::AdmittedCall;
 pub use resources::{Requester, ServiceResource};
+use sandboxed::BoundSandbox;
 
 use super::bound_tool::{BoundTool, reaching, url_argument};
 use super::files::{CallPaths, RelativeBase};
@@ -43,7 +45,9 @@ pub struct Binding {
     /// Services that are in scope as a whole, with their catalogs at freeze time.
     whole: Vec<(ServiceName, Arc<Catalog>)>,
     missing_services: Vec<MissingService>,
-    pub(super) policy: CallPolicy,
+    pub(super) policy: Arc<CallPolicy>,
+    /// The sandbox of the processes that calls start. `None` if they run without one.
+    sandbox: Option<BoundSandbox>,
     pub(super) request: BindRequest,
     /// The catalog of each bound service at freeze time.
     frozen: Vec<(Arc<Service>, Arc<Catalog>)>,
@@ -61,6 +65,14 @@ pub(super) struct CallPolicy {
     pub(super) limits: ParentLimits,
     /// What the broker remembers about each session.
     pub(super) states: Arc<SessionStates<BrokerState>>,
+}
+
+impl CallPolicy {
+    /// Returns the approval level. Never looser than the parent's current level.
+    pub(super) fn approval(&self) -> ApprovalLevel {
+        let own = *self.approval.lock().unwrap_or_else(PoisonError::into_inner);
+        self.limits.parent.as_ref().map_or(own, |parent| stricter(own, parent.approval()))
+    }
 }
 
 /// A tool of a bound service that the session does not get, and the reason.
@@ -90,7 +102,8 @@ impl Binding {
             services: BTreeMap::new(),
             whole: Vec::new(),
             missing_services: absent,
-            policy,
+            policy: Arc::new(policy),
+            sandbox: None,
             request: terms.clone(),
             frozen: Vec::new(),
             _leases: Vec::new(),
@@ -130,6 +143,7 @@ impl Binding {
                 binding.tools.insert(name, tool);
             }
         }
+        binding.sandbox = binding.bind_sandbox();
         binding.record_claims();
         binding
     }
@@ -213,8 +227,7 @@ impl Binding {
 
     /// Returns the approval level. Never looser than the parent's current level.
     pub fn approval(&self) -> ApprovalLevel {
-        let own = *self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner);
-        self.policy.limits.parent.as_ref().map_or(own, |parent| stricter(own, parent.approval()))
+        self.policy.approval()
     }
 
     /// Makes the approval level stricter, effective immediately, also in a running turn. Ignores a looser level.
@@ -291,11 +304,15 @@ impl Binding {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
-        let (tool, service, target) = match self.check_call(name, &arguments, &context).await? {
-            Ok(AdmittedCall { tool, service, target, .. }) => (tool, service, target),
-            Err(outcome) => return Ok(outcome),
-        };
+        let AdmittedCall { tool, service, target, consented, .. } =
+            match self.check_call(name, &arguments, &context).await? {
+                Ok(admitted) => admitted,
+                Err(outcome) => return Ok(outcome),
+            };
         let mut context = self.with_asker(context);
+        if let Some(sandbox) = self.call_sandbox(&arguments, consented) {
+            context = context.with_sandbox(sandbox);
+        }
         if let Some(target) = target {
             context = context.with_targets([target.real]);
         }

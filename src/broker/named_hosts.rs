@@ -31,7 +31,7 @@ impl NamedHosts {
 }
 
 /// Finds URLs, and bare hosts as in `look at docs.example.com/intro`.
-fn hosts_in(text: &str) -> impl Iterator<Item = RemoteHost> {
+pub(super) fn hosts_in(text: &str) -> impl Iterator<Item = RemoteHost> {
     let apart = |c: char| c.is_whitespace() || c.is_control() || "<>\"'`()[]{}|\\^,;".contains(c);
     // A URL may contain brackets, for an IPv6 address. It ends before the first character that it cannot contain.
     let ends = |c: char| c.is_whitespace() || c.is_control() || "<>\"'`()|\\^{},;".contains(c);

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Global;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
+use super::{Global, sandbox};
 use crate::agents::TurnLimits;
 use crate::broker::BindError;
 use crate::graph::Plan;
 use crate::process::{self, Reaper};
 use crate::runtime::{Runtime, RuntimePaths};
+use crate::sandbox::SandboxLauncher;
 use crate::services::{Cassette, Environment, PoolOptions};
 use crate::session::{SessionError, SessionOptions, Sessions};
 use crate::store::{self, StoreError};
@@ -84,6 +85,7 @@ pub(super) fn block_on_until<T>(
         let options = PoolOptions {
             environment: Environment::new(folders.environment()),
             reaper: Some(reaper()?),
+            sandbox: Some(sandbox_launcher(folders)?),
             data: folders.data.clone(),
             user: folders.user(),
             cassette,
@@ -114,6 +116,18 @@ pub(super) fn block_on_until<T>(
         tracing::warn!(folder = %scratch.display(), "scratch files are left behind");
     }
     result
+}
+
+/// Returns what all sandboxes of this command have in common.
+fn sandbox_launcher(folders: &Folders) -> Result<SandboxLauncher, CommandError> {
+    Ok(SandboxLauncher {
+        program: own_program()?,
+        home: folders.home.clone(),
+        hidden: folders.paths_to_hide(),
+        caches: folders.sandbox_caches(),
+        runtime_folder: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
+        restriction: sandbox::test_settings()?.0,
+    })
 }
 
 /// Returns the folder with the status sockets of running Skein processes.

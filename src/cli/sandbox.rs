@@ -270,7 +270,7 @@ fn environment(folders: &Folders) -> BTreeMap<OsString, OsString> {
 
 /// Reads the layers that a test excludes, and whether it accepts a weaker sandbox. Published programs always use all
 /// layers and require them.
-fn test_settings() -> Result<(LayerRestriction, Enforcement), SandboxFailure> {
+pub(super) fn test_settings() -> Result<(LayerRestriction, Enforcement), CommandError> {
     if !cfg!(debug_assertions) {
         return Ok((LayerRestriction::default(), Enforcement::Required));
     }

@@ -23,7 +23,8 @@ pub enum ProcessKind {
 /// No other place decides it.
 pub(super) const fn starts_sandboxed(kind: ProcessKind) -> bool {
     match kind {
-        ProcessKind::Command | ProcessKind::Service | ProcessKind::ExternalAgent => false,
+        ProcessKind::Command => true,
+        ProcessKind::Service | ProcessKind::ExternalAgent => false,
     }
 }
 

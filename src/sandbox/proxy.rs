@@ -118,6 +118,11 @@ impl Proxy {
         self.inner.commands.begin(line.into(), consented)
     }
 
+    /// Ends all connections and questions without waiting.
+    pub fn cancel(&self) {
+        self.tasks.cancel();
+    }
+
     /// Ends all connections and questions.
     pub async fn stop(&self) {
         self.tasks.stop().await;

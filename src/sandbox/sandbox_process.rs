@@ -210,6 +210,11 @@ impl SandboxProcess {
         std::mem::take(&mut lock(&self.shared.ports))
     }
 
+    /// Returns whether the sandbox process has ended, and all commands with it.
+    pub fn has_ended(&self) -> bool {
+        lock(&self.shared.commands).has_ended
+    }
+
     /// Returns the proxy's address inside the sandbox. `None` if the network is off.
     pub fn proxy_address(&self) -> Option<SocketAddr> {
         self.shared.proxy_address

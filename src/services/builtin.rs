@@ -38,6 +38,7 @@ use super::connection::{CallError, ServiceConnection};
 use super::{Service, UserFolders, content};
 use crate::ids::RoleName;
 use crate::process::Reaper;
+use crate::sandbox::SandboxLauncher;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 
 /// Everything that a built-in service receives when it starts.
@@ -49,6 +50,8 @@ pub struct BuiltinContext {
     pub reaper: Option<Reaper>,
     /// Variables that its child processes may inherit.
     pub environment: BTreeMap<std::ffi::OsString, std::ffi::OsString>,
+    /// Starts the sandboxes of its child processes.
+    pub sandbox: Option<SandboxLauncher>,
     /// Folder for its persistent data.
     pub data: std::path::PathBuf,
     /// Folders with the user's files for all projects.
@@ -106,6 +109,7 @@ impl BuiltinRegistry {
                 let options = developer::DeveloperOptions {
                     reaper: surroundings.reaper.clone(),
                     environment: surroundings.environment.clone(),
+                    sandbox: surroundings.sandbox.clone(),
                 };
                 developer::Developer::new(options).with_states(Arc::clone(&developer))
             })

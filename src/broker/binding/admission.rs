@@ -37,6 +37,8 @@ pub(super) struct AdmittedCall<'a> {
     pub(super) paths: CallPaths<'a>,
     /// The file that a built-in tool works on.
     pub(super) target: Option<FileTarget>,
+    /// The user was asked about exactly this call and agreed.
+    pub(super) consented: bool,
 }
 
 impl Binding {
@@ -72,7 +74,7 @@ impl Binding {
             files::check(arguments, &tool.files, &paths)?;
         }
         let target = self.target(tool, arguments, &paths)?;
-        Ok(AdmittedCall { tool, service, paths, target })
+        Ok(AdmittedCall { tool, service, paths, target, consented: false })
     }
 
     /// Checks scope and arguments. Validates arguments of third-party tools on another thread, with a deadline.

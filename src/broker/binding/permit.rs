@@ -116,6 +116,7 @@ impl Binding {
                 if let Some(reason) = self.check_unchanged(tool, service, context).await? {
                     return Ok(Err(ToolOutcome::error(reason)));
                 }
+                admitted.consented = true;
             }
         }
         Ok(Ok(admitted))

@@ -135,6 +135,7 @@ impl UserHelper {
             env: self.environment.clone(),
             cwd: Some(PathBuf::from("/")),
             stdin: Stdin::Piped,
+            launcher: None,
         };
         let (mut group, pipes) = ProcessGroup::spawn(&launch, None)?;
         let exchange = async {

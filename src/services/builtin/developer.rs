@@ -48,6 +48,7 @@ use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::process::Reaper;
+use crate::sandbox::SandboxLauncher;
 use crate::tool::{CallContext, SessionStates};
 
 use super::answer::{ToolRefusal, ToolReply};
@@ -63,6 +64,8 @@ pub struct DeveloperOptions {
     pub reaper: Option<Reaper>,
     /// Environment of commands. The shell adds a few variables that silence programs.
     pub environment: BTreeMap<OsString, OsString>,
+    /// Starts the sandboxes of commands. `None`: a call with a sandbox is refused.
+    pub sandbox: Option<SandboxLauncher>,
 }
 
 /// The `developer` service. Clones share all state.
@@ -84,7 +87,7 @@ impl Developer {
     pub fn new(options: DeveloperOptions) -> Self {
         Self {
             tool_router: Arc::new(schema::slim(Self::tool_router())),
-            shell: Arc::new(Shell::new(options.reaper, options.environment)),
+            shell: Arc::new(Shell::new(options)),
             states: Arc::default(),
         }
     }

@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::process::{Pipes, ProcessGroup};
 use crate::task::TaskScope;
 use crate::tool::CallContext;
 
 use super::command::BackgroundCommand;
+use super::shell::StartedCommand;
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
 const MAX_RUNNING: usize = 16;
@@ -109,11 +109,11 @@ pub(super) fn start(
     call: &CallContext,
     commands: &Commands,
     line: &str,
-    group: ProcessGroup,
-    pipes: Pipes,
+    started: StartedCommand,
     limit: Option<Duration>,
 ) -> ToolReply {
-    let command = Arc::new(BackgroundCommand::new(line, &call.session.scratch));
+    let StartedCommand { group, pipes, network } = started;
+    let command = Arc::new(BackgroundCommand::new(line, &call.session.scratch, network));
     let id = commands.lock().add(Arc::clone(&command))?;
     // The task must not hold the session, or the session would never be dropped.
     let session_ends = commands.scope.cancelled().clone();

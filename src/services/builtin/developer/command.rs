@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::process::{Pipes, ProcessGroup};
+use crate::sandbox::proxy::{CommandNetwork, HostRefusal};
 
-use super::command_report::{code, status_text, with_verdict};
+use super::command_report::{code, status_text, with_refusals, with_verdict};
 use super::output::{Capture, Keeps, Log};
 use super::pump::Pump;
 use crate::services::builtin::answer::{ToolReply, with_data};
@@ -35,6 +36,34 @@ pub(super) struct BackgroundCommand {
     /// Cancelled by `shell_stop`; the task watches it.
     stop: CancellationToken,
     started: Instant,
+    refusals: Mutex<Refusals>,
+}
+
+/// What the sandbox refused to a command.
+#[derive(Debug)]
+struct Refusals {
+    /// `None` if the command has ended or has no network.
+    network: Option<CommandNetwork>,
+    /// The refusals of a command that has ended.
+    kept: Vec<HostRefusal>,
+    reported: usize,
+}
+
+impl Refusals {
+    /// Returns the refusals since the last report.
+    fn take_new(&mut self) -> Vec<String> {
+        let all = self.network.as_ref().map_or_else(|| self.kept.clone(), CommandNetwork::refusals);
+        let new = all.iter().skip(self.reported).map(ToString::to_string).collect();
+        self.reported = all.len();
+        new
+    }
+
+    /// Ends the consents that were given until the command ends.
+    fn end(&mut self) {
+        if let Some(network) = self.network.take() {
+            self.kept = network.refusals();
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -54,7 +83,7 @@ enum CommandEnd {
 }
 
 impl BackgroundCommand {
-    pub(super) fn new(line: &str, scratch: &Path) -> Self {
+    pub(super) fn new(line: &str, scratch: &Path, network: Option<CommandNetwork>) -> Self {
         let started = Instant::now();
         Self {
             line: line.to_owned(),
@@ -62,6 +91,7 @@ impl BackgroundCommand {
             state: watch::Sender::new(State { exited: None, ended: None, last_output: started }),
             stop: CancellationToken::new(),
             started,
+            refusals: Mutex::new(Refusals { network, kept: Vec::new(), reported: 0 }),
         }
     }
 
@@ -79,6 +109,7 @@ impl BackgroundCommand {
             () = session_ends.cancelled() => CommandEnd::Stopped,
             end = attend(self, group, Pump::new(pipes), deadline) => end,
         };
+        self.refusals().end();
         self.state.send_modify(|state| state.ended = Some(end));
     }
 
@@ -116,6 +147,10 @@ impl BackgroundCommand {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn push(&self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -148,7 +183,8 @@ impl BackgroundCommand {
             Some(CommandEnd::TimedOut) => (format!("command {id} timed out and was ended"), None),
             Some(CommandEnd::Lost) => (format!("command {id} has ended; it is not known how"), None),
         };
-        let data = json!({
+        let refusals = self.refusals().take_new();
+        let mut data = json!({
             "id": id,
             "command": self.line,
             "output": shown.text,
@@ -157,8 +193,11 @@ impl BackgroundCommand {
             "truncated": shown.truncated,
             "log_path": log_path,
         });
+        if !refusals.is_empty() {
+            data["refused"] = json!(refusals);
+        }
         let text = if shown.text.is_empty() { "(no new output)".to_owned() } else { shown.text };
-        Ok(with_data(with_verdict(text, &verdict), data))
+        Ok(with_data(with_refusals(with_verdict(text, &verdict), &refusals), data))
     }
 }
 

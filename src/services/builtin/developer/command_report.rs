@@ -36,13 +36,15 @@ pub(super) struct CommandReport {
     pub(super) timed_out: bool,
     /// Standard output and standard error.
     pub(super) streams: [String; 2],
+    /// What the sandbox refused, one sentence each.
+    pub(super) refusals: Vec<String>,
 }
 
 impl CommandReport {
     pub(super) fn report(self, output: &Capture) -> CallToolResult {
         let shown = output.render();
         let [stdout, stderr] = self.streams;
-        let data = json!({
+        let mut data = json!({
             "stdout": stdout,
             "stderr": stderr,
             "exit_code": self.exit_code,
@@ -50,7 +52,10 @@ impl CommandReport {
             "truncated": shown.truncated,
             "log_path": output.log_path().filter(|_| shown.truncated).map(Path::to_string_lossy),
         });
-        let text = with_verdict(shown.text, &self.verdict);
+        if !self.refusals.is_empty() {
+            data["refused"] = json!(self.refusals);
+        }
+        let text = with_refusals(with_verdict(shown.text, &self.verdict), &self.refusals);
         if self.exit_code == Some(0) { with_data(text, data) } else { error_with_data(text, data) }
     }
 }
@@ -72,6 +77,11 @@ pub(super) fn with_verdict(mut output: String, verdict: &str) -> String {
         output.push('\n');
     }
     output + "[" + verdict + "]"
+}
+
+/// Returns the text followed by what the sandbox refused, one line each.
+pub(super) fn with_refusals(text: String, refusals: &[String]) -> String {
+    refusals.iter().fold(text, |text, refusal| format!("{text}\n[{refusal}]"))
 }
 
 pub(super) fn status_text(status: ExitStatus) -> String {

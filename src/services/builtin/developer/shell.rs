@@ -12,17 +12,20 @@ use std::time::Duration;
 use rmcp::model::CallToolResult;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
-use crate::tool::{CallContext, SessionContext};
+use crate::process::{Launch, Pipes, ProcessGroup, Reaper, Stdin};
+use crate::sandbox::SandboxLauncher;
+use crate::sandbox::proxy::{CommandNetwork, HostRefusal};
+use crate::services::sandboxes::{SandboxStartError, SandboxedLaunch};
+use crate::tool::CallContext;
 
 use super::command_report::{CommandReport, MAX_TIMEOUT, SILENCED, code, status_text, timeout_text};
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
 use super::pump::{Pump, Stream};
 use super::session_state::DeveloperState;
-use super::{background, terminal};
+use super::{DeveloperOptions, background, terminal};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply};
 
 const DEFAULT_TIMEOUT: u64 = 120;
@@ -46,39 +49,65 @@ pub(super) struct ShellCommand {
 /// Settings with which commands are started.
 #[derive(Debug)]
 pub(super) struct Shell {
-    pub(super) reaper: Option<Reaper>,
-    pub(super) environment: BTreeMap<OsString, OsString>,
+    reaper: Option<Reaper>,
+    environment: BTreeMap<OsString, OsString>,
+    sandbox: Option<SandboxLauncher>,
+}
+
+/// A command that has started.
+#[derive(Debug)]
+pub(super) struct StartedCommand {
+    pub(super) group: ProcessGroup,
+    pub(super) pipes: Pipes,
+    /// What the command reaches from a sandbox with a network.
+    pub(super) network: Option<CommandNetwork>,
 }
 
 impl Shell {
-    pub(super) fn new(reaper: Option<Reaper>, mut environment: BTreeMap<OsString, OsString>) -> Self {
+    pub(super) fn new(options: DeveloperOptions) -> Self {
+        let DeveloperOptions { reaper, mut environment, sandbox } = options;
         environment.extend(SILENCED.map(|(name, value)| (name.into(), value.into())));
-        Self { reaper, environment }
+        Self { reaper, environment, sandbox }
     }
 
-    /// Starts the command in the session's process scope. Processes that leave the command's process group run
-    /// until the session ends.
-    fn start(
+    /// Starts the command in the sandbox of the call, or in the session's process scope if the call has none.
+    /// Processes that leave the command's process group run until the session ends.
+    async fn start(
         &self,
         command: &str,
-        session: &SessionContext,
-        scope: &ProcessScope,
-    ) -> Result<(ProcessGroup, Pipes), ToolRefusal> {
+        call: &CallContext,
+        state: &DeveloperState,
+    ) -> Result<StartedCommand, ToolRefusal> {
         let launch = |program: &str| Launch {
             program: program.into(),
             args: vec!["-c".into(), command.into()],
             env: self.environment.clone(),
-            cwd: Some(session.cwd.clone()),
+            cwd: Some(call.session.cwd.clone()),
             stdin: Stdin::Closed,
             launcher: None,
         };
-        match ProcessGroup::spawn_in(scope, &launch("bash"), self.reaper.as_ref()) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                ProcessGroup::spawn_in(scope, &launch("sh"), self.reaper.as_ref())
-            }
+        match self.spawn(launch("bash"), command, call, state).await {
+            Err(error) if error.is_not_found() => self.spawn(launch("sh"), command, call, state).await,
             result => result,
         }
         .map_err(|error| ToolRefusal::new(format!("the shell could not be started: {error}")))
+    }
+
+    async fn spawn(
+        &self,
+        launch: Launch,
+        line: &str,
+        call: &CallContext,
+        state: &DeveloperState,
+    ) -> Result<StartedCommand, SandboxStartError> {
+        let Some(sandbox) = call.sandbox() else {
+            let (group, pipes) = ProcessGroup::spawn_in(&state.processes, &launch, self.reaper.as_ref())?;
+            return Ok(StartedCommand { group, pipes, network: None });
+        };
+        let launcher = self.sandbox.as_ref().ok_or(SandboxStartError::NoLauncher)?;
+        let request = SandboxedLaunch { launch, line, scope: &state.processes };
+        let (group, pipes, network) = state.sandboxes.spawn(launcher, sandbox, &call.session, request).await?;
+        Ok(StartedCommand { group, pipes, network })
     }
 }
 
@@ -114,17 +143,27 @@ pub(super) async fn shell(
     let limit = request.timeout.map(Duration::from_secs);
     if request.background {
         background::check_room(&state.commands)?;
-        let (group, pipes) = shell.start(&request.command, &call.session, &state.processes)?;
-        return background::start(call, &state.commands, &request.command, group, pipes, limit);
+        let started = shell.start(&request.command, call, state).await?;
+        return background::start(call, &state.commands, &request.command, started, limit);
     }
     let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
-    if let Some(answer) = terminal::run(call, &state.editor_silent, &request.command, limit).await? {
+    // The editor starts the processes of its terminals, so a sandboxed command runs here.
+    if call.sandbox().is_none()
+        && let Some(answer) = terminal::run(call, &state.editor_silent, &request.command, limit).await?
+    {
         return Ok(answer);
     }
-    let (group, pipes) = shell.start(&request.command, &call.session, &state.processes)?;
+    let StartedCommand { group, pipes, network } = shell.start(&request.command, call, state).await?;
     let mut run = Run::new(group, pipes, &call.session.scratch);
-    let end = run.follow(call, limit).await;
-    Ok(run.report(&end, limit))
+    let followed = match &network {
+        // A question about a host does not use up the time of the command.
+        Some(network) => network.limit(limit, run.follow(call)).await,
+        None => timeout(limit, run.follow(call)).await.ok(),
+    };
+    let end = followed.unwrap_or_else(|| run.out_of_time());
+    run.finish(&end).await;
+    let refusals = network.map(|network| network.refusals()).unwrap_or_default();
+    Ok(run.report(&end, limit, &refusals))
 }
 
 /// How a command ended.
@@ -145,6 +184,8 @@ struct Run {
     stdout: Capture,
     stderr: Capture,
     started: Instant,
+    /// The exit of the shell; processes that it started may still run.
+    exited: Option<(ExitStatus, Instant)>,
 }
 
 impl Run {
@@ -156,33 +197,29 @@ impl Run {
             stdout: Capture::default(),
             stderr: Capture::default(),
             started: Instant::now(),
+            exited: None,
         }
     }
 
-    async fn follow(&mut self, call: &CallContext, limit: Duration) -> ShellEnd {
-        let deadline = self.started + limit;
+    /// Follows the command to its end or its cancellation. The caller limits the time.
+    async fn follow(&mut self, call: &CallContext) -> ShellEnd {
         let mut live = LiveOutput::new(call);
-        let mut exited: Option<(ExitStatus, Instant)> = None;
         let mut piped = true;
-        let end = loop {
-            if let Some((status, _)) = exited
+        loop {
+            if let Some((status, _)) = self.exited
                 && !piped
             {
-                break ShellEnd::Exited(status);
+                return ShellEnd::Exited(status);
             }
-            let linger = exited.map_or(deadline, |(_, at)| at + LINGER);
+            let linger = self.exited.map_or_else(Instant::now, |(_, at)| at + LINGER);
             tokio::select! {
                 biased;
-                () = call.cancel.cancelled() => break ShellEnd::Cancelled,
-                () = sleep_until(deadline), if exited.is_none() => break ShellEnd::TimedOut,
-                result = self.group.status(), if exited.is_none() => match result {
-                    Ok(status) => exited = Some((status, Instant::now())),
-                    Err(error) => break ShellEnd::Lost(error),
+                () = call.cancel.cancelled() => return ShellEnd::Cancelled,
+                result = self.group.status(), if self.exited.is_none() => match result {
+                    Ok(status) => self.exited = Some((status, Instant::now())),
+                    Err(error) => return ShellEnd::Lost(error),
                 },
-                () = sleep_until(linger), if exited.is_some() => match exited {
-                    Some((status, _)) => break ShellEnd::LeftBehind(status),
-                    None => break ShellEnd::TimedOut,
-                },
+                () = sleep_until(linger), if self.exited.is_some() => return self.out_of_time(),
                 () = live.due() => live.report(self.both.bytes()),
                 piece = self.pump.next(), if piped => match piece {
                     Some((stream, bytes)) => {
@@ -192,9 +229,12 @@ impl Run {
                     None => piped = false,
                 },
             }
-        };
-        self.finish(&end).await;
-        end
+        }
+    }
+
+    /// Returns how a command ended whose time is over.
+    fn out_of_time(&self) -> ShellEnd {
+        self.exited.map_or(ShellEnd::TimedOut, |(status, _)| ShellEnd::LeftBehind(status))
     }
 
     /// Kills the rest of the group and reads its remaining output.
@@ -221,7 +261,7 @@ impl Run {
         }
     }
 
-    fn report(&self, end: &ShellEnd, limit: Duration) -> CallToolResult {
+    fn report(&self, end: &ShellEnd, limit: Duration, refusals: &[HostRefusal]) -> CallToolResult {
         let seconds = self.started.elapsed().as_secs_f32();
         let (verdict, exit_code) = match end {
             ShellEnd::Exited(status) => (format!("{} in {seconds:.1} s", status_text(*status)), code(*status)),
@@ -238,7 +278,8 @@ impl Run {
         };
         let timed_out = matches!(end, ShellEnd::TimedOut);
         let streams = [&self.stdout, &self.stderr].map(|stream| stream.render().text);
-        CommandReport { verdict, exit_code, timed_out, streams }.report(&self.both)
+        let refusals = refusals.iter().map(ToString::to_string).collect();
+        CommandReport { verdict, exit_code, timed_out, streams, refusals }.report(&self.both)
     }
 }
 

@@ -122,7 +122,8 @@ async fn report(
     };
     // A terminal has one stream for both.
     let streams = [output.render().text, String::new()];
-    CommandReport { verdict, exit_code, timed_out: matches!(end, TerminalEnd::TimedOut), streams }.report(&output)
+    let timed_out = matches!(end, TerminalEnd::TimedOut);
+    CommandReport { verdict, exit_code, timed_out, streams, refusals: Vec::new() }.report(&output)
 }
 
 fn exit_text(exit: &TerminalExit) -> String {

@@ -1,0 +1,106 @@
+//! Decides about the hosts that processes in a sandbox reach, with the rules, the approval level and the consents of
+//! their session.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, json};
+
+use super::binding::CallPolicy;
+use super::gate::{self, GateDecision, HostCall};
+use super::session_state::BrokerState;
+use crate::network::RemoteHost;
+use crate::permissions::{RuleDecision, SourcedRule, judge_host};
+use crate::sandbox::proxy::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRuling};
+use crate::tool::ask::{Asker, ConsentSubject, PermissionRequest, PermissionResponse};
+
+/// The tool name that requests and consents about hosts of a sandbox have.
+const SANDBOX_NETWORK: &str = "sandbox__network";
+
+/// The gate of one session in one mode. It holds no session, because the session holds the sandboxes that use it.
+pub(super) struct SessionHostGate {
+    pub(super) policy: Arc<CallPolicy>,
+    pub(super) asker: Arc<dyn Asker>,
+    /// What the broker remembers about the top-level session.
+    pub(super) state: Arc<BrokerState>,
+}
+
+impl HostGate for SessionHostGate {
+    fn rule(&self, host: &RemoteHost) -> HostRuling {
+        match judge_host(&self.policy.rules, host) {
+            RuleDecision::Deny(rule) => HostRuling::Deny(rule.to_string()),
+            RuleDecision::Ask { .. } => HostRuling::Ask,
+            RuleDecision::Allow(rules) if rules.iter().any(|rule| is_exact(rule)) => HostRuling::AllowExact,
+            RuleDecision::Allow(_) => HostRuling::Allow,
+            RuleDecision::Silent => HostRuling::Silent,
+        }
+    }
+
+    fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
+        Box::pin(self.answer(question))
+    }
+
+    fn record(&self, record: &HostRecord) {
+        let HostRecord { host, command, refusal } = record;
+        let command = command.as_deref().unwrap_or_default();
+        match refusal {
+            Some(reason) => tracing::info!(host = %host.authority(), command, %reason, "the sandbox refused a host"),
+            None => tracing::info!(host = %host.authority(), command, "the sandbox allowed a host"),
+        }
+    }
+}
+
+impl SessionHostGate {
+    async fn answer(&self, HostQuestion { host, command }: HostQuestion) -> HostAnswer {
+        let subject = ConsentSubject::of_host(SANDBOX_NETWORK, host.to_string());
+        match self.state.consents.about(&subject) {
+            Some(true) => return HostAnswer::Session,
+            Some(false) => return HostAnswer::Declined("the user refused this host for this session".to_owned()),
+            None => {}
+        }
+        let ruling = judge_host(&self.policy.rules, &host);
+        let user_named = self.state.hosts.contains(&host);
+        let call = HostCall { host: host.clone(), user_named, ruling };
+        let because = match gate::judge_host(self.policy.approval(), call, RuleDecision::Silent) {
+            GateDecision::Run(_) => return HostAnswer::Once,
+            GateDecision::Refuse(because) => return HostAnswer::Declined(because.to_string()),
+            GateDecision::Ask(because) => because,
+        };
+        let mut arguments = Map::new();
+        arguments.insert("host".to_owned(), json!(host.authority()));
+        if let Some(command) = command {
+            arguments.insert("command".to_owned(), json!(command));
+        }
+        let request = PermissionRequest {
+            call: None,
+            by: None,
+            apart: None,
+            tool: SANDBOX_NETWORK.to_owned(),
+            title: Some(format!("Connect to {}", host.authority())),
+            arguments,
+            target: None,
+            change: None,
+            rule: None,
+            protected: None,
+            always: subject.clone(),
+        };
+        match self.asker.ask(request).await {
+            PermissionResponse::Allow => HostAnswer::Once,
+            PermissionResponse::AllowAlways => {
+                self.state.consents.remember(subject, true);
+                HostAnswer::Session
+            }
+            PermissionResponse::Refuse => HostAnswer::Declined("the user refused".to_owned()),
+            PermissionResponse::RefuseAlways => {
+                self.state.consents.remember(subject, false);
+                HostAnswer::Declined("the user refused, and refuses this host for this session".to_owned())
+            }
+            PermissionResponse::Unavailable => HostAnswer::Declined(gate::no_asker_reason(&because)),
+        }
+    }
+}
+
+/// Returns true if a host rule names the host itself, not a group of hosts.
+fn is_exact(rule: &SourcedRule) -> bool {
+    rule.rule.host.as_deref().is_some_and(|host| !host.contains('*'))
+}

@@ -1,0 +1,69 @@
+//! Starts the sandboxes of sessions, services and external agents with the folders of this user.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::error::SandboxError;
+use super::expand::SandboxContext;
+use super::layers::LayerRestriction;
+use super::paths::HiddenPaths;
+use super::plan::TerminalSession;
+use super::profile::SandboxProfile;
+use super::sandbox_process::SandboxProcess;
+
+/// What all sandboxes of a Skein process have in common.
+#[derive(Debug, Clone)]
+pub struct SandboxLauncher {
+    /// The `skein` program, which runs as the sandbox process.
+    pub program: PathBuf,
+    pub home: PathBuf,
+    pub hidden: HiddenPaths,
+    /// Skein keeps private copies of caches here.
+    pub caches: PathBuf,
+    /// `$XDG_RUNTIME_DIR`.
+    pub runtime_folder: Option<PathBuf>,
+    pub restriction: LayerRestriction,
+}
+
+/// The folders of one sandbox.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxFolders {
+    /// The session's roots. Relative paths of the profile start at the first.
+    pub roots: Vec<PathBuf>,
+    /// A writable folder for temporary files.
+    pub scratch: Option<PathBuf>,
+    /// Readable although `files: none` excludes them, such as the folder of a program.
+    pub readable: Vec<PathBuf>,
+}
+
+impl SandboxLauncher {
+    /// Returns where a sandbox with these folders is used.
+    pub fn context(&self, folders: SandboxFolders) -> SandboxContext {
+        let SandboxFolders { roots, scratch, readable } = folders;
+        SandboxContext {
+            program: self.program.clone(),
+            roots,
+            home: self.home.clone(),
+            hidden: self.hidden.clone(),
+            scratch,
+            caches: self.caches.clone(),
+            runtime_folder: self.runtime_folder.clone(),
+            readable,
+            terminal: TerminalSession::New,
+        }
+    }
+
+    /// Starts a sandbox process. Fails if the profile is required and this machine cannot enforce it.
+    pub async fn start(
+        &self,
+        profile: SandboxProfile,
+        folders: SandboxFolders,
+    ) -> Result<SandboxProcess, SandboxError> {
+        let context = self.context(folders);
+        let restriction = self.restriction.clone();
+        // Mounting takes some milliseconds.
+        let started =
+            tokio::task::spawn_blocking(move || SandboxProcess::start(&profile, &context, &restriction)).await;
+        started.map_err(|error| SandboxError::Process { source: io::Error::other(error) })?
+    }
+}

@@ -1,0 +1,23 @@
+//! Defines the sandbox of the processes that a call starts.
+
+use std::sync::Arc;
+
+use crate::network::RemoteHost;
+use crate::sandbox::SandboxProfile;
+use crate::sandbox::proxy::HostGate;
+
+/// The limits of the processes that a call starts. The broker sets it from the mode's sandbox profile.
+#[derive(Clone)]
+pub struct CallSandbox {
+    pub profile: Arc<SandboxProfile>,
+    /// Decides about hosts that the profile leaves open.
+    pub gate: Arc<dyn HostGate>,
+    /// The hosts in a command line that the user consented to. They need no second question.
+    pub consented_hosts: Vec<RemoteHost>,
+}
+
+impl std::fmt::Debug for CallSandbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallSandbox").field("profile", &self.profile).finish_non_exhaustive()
+    }
+}
