@@ -41,10 +41,15 @@ use wire::ClientWriter;
 /// How long a client that has closed its side may take to read the remaining output.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Why the session store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct SessionsError(pub Box<dyn std::error::Error + Send + Sync>);
+
 /// The ACP front end: the session store, projects and orchestrator it serves.
 pub struct AcpServer {
     /// Opens the session store. Returns an error if the store cannot be used.
-    pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, String>> + Send + Sync>,
+    pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, SessionsError>> + Send + Sync>,
     pub projects: Arc<dyn ProjectLoader>,
     pub orchestrator: Orchestrator,
     pub version: &'static str,

@@ -20,11 +20,12 @@ mod shorten;
 pub use ask::RetryPolicy;
 pub use ask_once::ask_once;
 pub use code::{AbandonedThreads, Code, EXECUTE, is_own};
+pub use compaction::CompactionError;
 pub use context::{SystemPromptInputs, between, memories, system_prompt};
 pub use exchange::{Exchange, StopReason, TurnEnd, TurnInput, TurnLimits, emit_completed_call};
 pub use external::{
-    ChunkTemplate, ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalSession, ExternalSessionRequest,
-    ResumePolicy, notify_native,
+    ChunkTemplate, ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalOptionError, ExternalSession,
+    ExternalSessionRequest, ResumePolicy, notify_native,
 };
 pub use history::{History, active_events};
 pub use judge::ModelJudge;

@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use binding::CallPolicy;
-pub use binding::{Binding, ExcludedTool, Requester, ServiceResource};
+pub use binding::{AdmissionError, Binding, ExcludedTool, PermitError, Requester, ServiceResource};
 pub use bound_tool::BoundTool;
-pub use files::within;
+pub use files::{PathError, within};
 use futures::future::BoxFuture;
-pub use gate::{DecisionReason, GateDecision, Judge, RuleStore};
+pub use gate::{DecisionReason, GateDecision, Judge, RuleStore, RuleStoreError};
 use manage::DISABLED;
 pub use manage::sanitize_text;
 pub use pinned_specs::{ToolClaims, ui_of};
@@ -74,10 +74,23 @@ pub struct ParentLimits {
     pub write_lock: Option<Arc<dyn WriteLock>>,
 }
 
+/// A wait for a file that would never end, because another task waits for the caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "task `{task}` writes to {} and waits for a file of yours; do what needs no other file of that task, and report what is \
+     left",
+    .file.display()
+)]
+pub struct WriteDeadlock {
+    /// The task that holds the file.
+    pub task: String,
+    pub file: PathBuf,
+}
+
 /// Serializes writes of parallel tasks to the same files.
 pub trait WriteLock: Send + Sync {
     /// Waits until the caller may write to these files. Fails if waiting would deadlock.
-    fn acquire(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), String>>;
+    fn acquire(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), WriteDeadlock>>;
 }
 
 impl BindRequest {

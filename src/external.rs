@@ -301,7 +301,10 @@ impl Inner {
         let client = ClientContext::new(who.clone(), self.local(), Some(bound.clone()));
         let session = AcpSession::new(Arc::clone(&connection), client);
         let handed = services::offer_server(&self.launch, &session.client, &bound, &about);
-        let not_handed = |reason| ExternalAgentError::NotStarted { agent: who.name.clone(), reason };
+        let not_handed = |error: services::HandoverError| ExternalAgentError::NotStarted {
+            agent: who.name.clone(),
+            reason: error.to_string(),
+        };
         let (handed, servers) = handed.map_err(not_handed)?;
         session.keep(handed);
         let mut params = json!({"cwd": bound.session.cwd, "mcpServers": servers});

@@ -40,7 +40,7 @@ use serde_json::Value;
 
 pub use approval::ApprovalLevel;
 pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress, SandboxConfig};
-pub use duration::ManifestDuration;
+pub use duration::{DurationError, ManifestDuration};
 pub use edit::{apply_edits, with_first};
 pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
 pub use import::goose_provider;

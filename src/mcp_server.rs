@@ -175,7 +175,7 @@ impl AgentMcpServer {
         }
         let talk = opened.map_err(|error| TurnRefusal::Work(error.to_string()))?;
         let turn = BackgroundTurn::begin(talk, wanted.prompt, reach, &self.0.orchestrator, &self.0.scope);
-        turn.map(|turn| NextStep::Attend(Box::new(turn))).map_err(TurnRefusal::Work)
+        turn.map(|turn| NextStep::Attend(Box::new(turn))).map_err(|busy| TurnRefusal::Work(busy.to_string()))
     }
 
     /// Forwards progress and questions of a turn until it ends. If the client takes questions as the result of its

@@ -32,13 +32,15 @@ use crate::manifest::AgentEntry;
 use crate::router::THRESHOLD;
 use crate::session::{PendingTurn, PromptError, Session};
 use crate::tool::SessionStates;
+use crate::tool::delegate::DelegateError;
 use route::{RoutingDecision, UnknownModeError};
 use router_cache::RouterCache;
+pub use router_cache::RouterCacheError;
 use session_services::SessionServices;
 use task_runner::TaskRunner;
 use tom::{TopOfMind, TopOfMindText};
 pub use turn::PromptOptions;
-pub use verify::{Verification, VerificationResult};
+pub use verify::{Verification, VerificationError, VerificationResult};
 
 /// The agent that routes and delegates.
 const ORCHESTRATOR: &str = "orchestrator";
@@ -162,23 +164,25 @@ impl Orchestrator {
             return Ok((RoutingDecision::explicit(own, prompt.trim().to_owned()), None));
         }
         let router = self.router_cache.router(plan, &own, cwd).await;
-        let router = router.map_err(|problem| UnknownModeError { problem, help: "try again".to_owned() })?;
+        let router =
+            router.map_err(|error| UnknownModeError { problem: error.to_string(), help: "try again".to_owned() })?;
         let decided = decide::route_prompt(plan, &own, prompt.trim(), &router, adviser).await;
         Ok((decided.decision, decided.problem))
     }
 
     /// Stores, for this project, the mode that a prompt belongs to.
-    pub async fn remember(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), String> {
+    pub async fn remember(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), RouterCacheError> {
         self.router_cache.correct(cwd, prompt, mode).await
     }
 
     /// Returns the granted mode that fits a task best. Falls back to [`FALLBACK_MODE`]; fails if that is not granted.
-    async fn best_mode(&self, session: &Session, granted: &[ModeId], task: &str) -> Result<ModeId, String> {
+    async fn best_mode(&self, session: &Session, granted: &[ModeId], task: &str) -> Result<ModeId, DelegateError> {
         let plan = session.plan();
-        let router = self.router_cache.router(&plan, &session.choice().mode, &session.context().cwd).await?;
+        let router = self.router_cache.router(&plan, &session.choice().mode, &session.context().cwd).await;
+        let router = router.map_err(|error| DelegateError::Routing(error.into()))?;
         let best = router.rank(task).into_iter().find(|ranked| granted.contains(&ranked.mode));
         let sure = best.filter(|best| best.confidence >= THRESHOLD).map(|best| best.mode);
         let anybody = || FALLBACK_MODE.parse::<ModeId>().ok().filter(|mode| granted.contains(mode));
-        sure.or_else(anybody).ok_or_else(|| "say who should do it: `agent` and `mode`".to_owned())
+        sure.or_else(anybody).ok_or(DelegateError::NoMode)
     }
 }

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{AbandonedThreads, Event, Exchange, History, Notifier};
+use crate::agents::{AbandonedThreads, CompactionError, Event, Exchange, History, Notifier};
 use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Content, Message, Role, Usage};
 use crate::graph::Plan;
@@ -82,7 +82,7 @@ pub enum PromptError {
     #[error("the prompt of the mode cannot be filled in: {0}")]
     Prompt(#[source] PromptFileError),
     #[error("the history was not compacted: {0}")]
-    NotCompacted(String),
+    NotCompacted(#[from] CompactionError),
     #[error("what happened could not be stored: {0}")]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -292,14 +292,14 @@ impl Session {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
         self.catch_up(&mut history).await?;
         if let Some((who, _)) = self.setup().external_agent() {
-            return Err(PromptError::NotCompacted(format!("`{}` looks after its own window", who.name)));
+            return Err(CompactionError::External { agent: who.name.clone() }.into());
         }
         let exchange = self.prepare(&self.setup(), "", &front).await?;
         let mut usage = Usage::default();
         let shortened = exchange.compact(&mut history, &mut usage, cancel).await;
         self.count(usage);
         self.finish_turn().await?;
-        shortened.map_err(PromptError::NotCompacted)
+        Ok(shortened?)
     }
 
     /// Undoes the last prompt and everything after it, in the history and in the event log. Returns `None` if there is

@@ -55,7 +55,7 @@ impl Asker for AcpAsker {
                     ALLOW_IN_PROJECT => {
                         // The user has allowed the call, so it runs even if the rule cannot be saved.
                         if let Some(Err(problem)) = rule.map(|rule| self.rules.keep(&rule)) {
-                            tracing::warn!(problem, "a rule was not kept");
+                            tracing::warn!(%problem, "a rule was not kept");
                             self.tell(format!("Allowed in this session, but not kept for this project: {problem}"));
                         }
                         PermissionResponse::AllowAlways

@@ -95,11 +95,9 @@ fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {
     }
 }
 
-fn command_error(misused: SlashCommandError) -> acp::Error {
-    match misused {
-        SlashCommandError::Arguments(problem) => errors::invalid_params(problem),
-        SlashCommandError::Service(problem) => errors::internal_error(problem),
-    }
+fn command_error(error: SlashCommandError) -> acp::Error {
+    let problem = error.to_string();
+    if error.is_misuse() { errors::invalid_params(problem) } else { errors::internal_error(problem) }
 }
 
 /// A prompt after slash commands were parsed.

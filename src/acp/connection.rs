@@ -107,7 +107,8 @@ impl ClientConnection {
     /// Returns the session store, which the first call opens. `initialize` does not need it and works even if it cannot
     /// be opened. After an error, the next call tries again.
     pub(super) async fn sessions(&self) -> Result<&Sessions, acp::Error> {
-        self.sessions.get_or_try_init(|| (self.server.sessions)()).await.map_err(errors::internal_error)
+        let opened = self.sessions.get_or_try_init(|| (self.server.sessions)()).await;
+        opened.map_err(|error| errors::internal_error(error.to_string()))
     }
 
     /// Locks a session id while a request opens or closes the session, so that it is open at most once.

@@ -134,7 +134,8 @@ pub(super) async fn set_option(
             Some(id) => serde_json::json!(id),
             None => serde_json::json!(request.value)["value"].clone(),
         };
-        return open.session.set_external_option(option, value).await.map_err(errors::invalid_params);
+        let chosen = open.session.set_external_option(option, value).await;
+        return chosen.map_err(|error| errors::invalid_params(error.to_string()));
     }
     let value = request.value.as_value_id().map(|value| value.0.to_string());
     let unfit = |value: &str| errors::invalid_params(format!("the option `{option}` has no value `{value}`"));

@@ -71,6 +71,36 @@ pub struct SocketOffer {
     offers: Offers,
 }
 
+/// Why a binding cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub enum OfferError {
+    #[error("the system gives no random numbers: {0}")]
+    Random(getrandom::Error),
+    #[error("skein is about to end")]
+    ShuttingDown,
+    #[error("no port is available: {0}")]
+    Port(#[source] std::io::Error),
+    #[error("there can be no socket at {}: {source}; choose another SKEIN_DATA_DIR", .path.display())]
+    Socket { path: PathBuf, source: std::io::Error },
+}
+
+impl From<getrandom::Error> for OfferError {
+    fn from(error: getrandom::Error) -> Self {
+        Self::Random(error)
+    }
+}
+
+/// Why a program may not attach. The program receives the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum AttachError {
+    #[error("no token was shown in time")]
+    Timeout,
+    #[error("the token is unknown, or its offer was withdrawn")]
+    UnknownToken,
+    #[error("the token was used already, and it is good once")]
+    UsedToken,
+}
+
 impl Attachments {
     /// Creates a handle. The first offer creates a socket in `folder`. All offers end with `scope`.
     pub fn new(folder: PathBuf, scope: &TaskScope) -> Self {
@@ -79,7 +109,7 @@ impl Attachments {
 
     /// Offers a binding on the socket, to the first program that presents the token. Fails if the socket cannot be
     /// created, the system gives no random numbers, or the scope has ended.
-    pub fn offer(&self, export: BindingServer) -> Result<SocketOffer, String> {
+    pub fn offer(&self, export: BindingServer) -> Result<SocketOffer, OfferError> {
         let socket = self.socket()?;
         let token = Token::new()?;
         let mut offers = lock(&self.offers);
@@ -91,18 +121,18 @@ impl Attachments {
 
     /// Offers a binding over HTTP on this machine, to clients that present the token in every request, until the offer
     /// is dropped. Fails if no port is free, the system gives no random numbers, or the scope has ended.
-    pub fn offer_http(&self, export: BindingServer) -> Result<HttpOffer, String> {
-        http::offer(export, Token::new()?, self.end_token()?, &self.scope)
+    pub fn offer_http(&self, export: BindingServer) -> Result<HttpOffer, OfferError> {
+        http::offer(export, Token::new()?, self.end_token()?, &self.scope).map_err(OfferError::Port)
     }
 
     /// Returns a token for an offer that is also cancelled with the scope. Fails if the scope has ended.
-    fn end_token(&self) -> Result<CancellationToken, String> {
+    fn end_token(&self) -> Result<CancellationToken, OfferError> {
         let ended = self.scope.cancelled().child_token();
-        if ended.is_cancelled() { Err("skein is about to end".to_owned()) } else { Ok(ended) }
+        if ended.is_cancelled() { Err(OfferError::ShuttingDown) } else { Ok(ended) }
     }
 
     /// Returns the path of the socket, which the first call creates. Fails if it cannot be created.
-    fn socket(&self) -> Result<PathBuf, String> {
+    fn socket(&self) -> Result<PathBuf, OfferError> {
         let mut made = lock(&self.socket);
         if let Some(path) = &*made {
             return Ok(path.clone());
@@ -111,9 +141,8 @@ impl Attachments {
         let chance = Token::new()?;
         let name = format!("{}-{}.{EXTENSION}", std::process::id(), &chance.text()[..8]);
         let path = self.folder.join(name);
-        let listener = socket::listen(&path).map_err(|error| {
-            format!("there can be no socket at {}: {error}; choose another SKEIN_DATA_DIR", path.display())
-        })?;
+        let unusable = |source| OfferError::Socket { path: path.clone(), source };
+        let listener = socket::listen(&path).map_err(unusable)?;
         self.scope.spawn(accept(listener, path.clone(), self.scope.clone(), Arc::clone(&self.offers)));
         *made = Some(path.clone());
         Ok(path)
@@ -166,9 +195,9 @@ async fn attend(stream: UnixStream, offers: &Offers) {
     let admitted = match shown {
         Ok(Ok(_)) => admit(line.trim_ascii_end(), offers),
         Ok(Err(_)) => return,
-        Err(_) => Err("no token was shown in time"),
+        Err(_) => Err(AttachError::Timeout),
     };
-    let answer = admitted.as_ref().map_or_else(|problem| *problem, |_| ATTACHED);
+    let answer = admitted.as_ref().map_or_else(ToString::to_string, |_| ATTACHED.to_owned());
     let told = tokio::time::timeout(TOKEN_TIMEOUT, writing.write_all(format!("{answer}\n").as_bytes())).await;
     let (Ok((export, ended)), Ok(Ok(()))) = (admitted, told) else { return };
     let served = async {
@@ -186,7 +215,7 @@ async fn attend(stream: UnixStream, offers: &Offers) {
 
 /// Returns the binding that is offered under the token, and uses up the token. Compares every offer, so that the timing
 /// reveals nothing. Fails if the token is unknown or was used before.
-fn admit(shown: &[u8], offers: &Offers) -> Result<(BindingServer, CancellationToken), &'static str> {
+fn admit(shown: &[u8], offers: &Offers) -> Result<(BindingServer, CancellationToken), AttachError> {
     let mut offers = lock(offers);
     let mut found = None;
     for offered in offers.values_mut() {
@@ -194,8 +223,8 @@ fn admit(shown: &[u8], offers: &Offers) -> Result<(BindingServer, CancellationTo
             found = Some(offered);
         }
     }
-    let offered = found.ok_or("the token is unknown, or its offer was withdrawn")?;
-    let export = offered.export.take().ok_or("the token was used already, and it is good once")?;
+    let offered = found.ok_or(AttachError::UnknownToken)?;
+    let export = offered.export.take().ok_or(AttachError::UsedToken)?;
     Ok((export, offered.ended.clone()))
 }
 

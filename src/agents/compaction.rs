@@ -12,6 +12,7 @@ use super::ask::{FailureCause, ModelCall, ModelReply};
 use super::history::{tokens_of, weight};
 use super::{Event, Exchange, History, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
+use crate::ids::{AgentName, ModelRef};
 use crate::llm::{ModelRequest, ModelStop};
 use crate::manifest::Moderator;
 
@@ -36,6 +37,40 @@ wants and has decided, what was found out and done (files, commands, names, numb
 what must not be done. If the transcript begins with an earlier summary, keep what still matters of it. Write plain, \
 dense text. Say nothing else.";
 
+/// Why a history was not compacted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CompactionError {
+    #[error("it was cancelled")]
+    Cancelled,
+    #[error("there is nothing that could be shortened")]
+    NothingToShorten,
+    #[error("`{agent}` looks after its own window")]
+    External { agent: AgentName },
+    #[error(
+        "nothing is left out, because the moderator is `passive`; begin a new session, or choose `summarize` or `truncate`"
+    )]
+    Passive,
+    #[error("the request is too long even with only the end of the conversation")]
+    StillTooLong,
+    #[error("the last message does not fit by itself; ask for less at once")]
+    LastMessageTooLong,
+}
+
+/// Why a model did not summarize a history.
+#[derive(Debug, thiserror::Error)]
+enum SummaryError {
+    #[error("no language model is configured that could do it")]
+    NoModel,
+    #[error("it was cancelled")]
+    Cancelled,
+    #[error("{why}")]
+    Failed { why: String },
+    #[error("the model `{0}` declined")]
+    Refused(ModelRef),
+    #[error("the model `{0}` said nothing")]
+    Empty(ModelRef),
+}
+
 impl Exchange {
     /// Compacts the history on request. Returns how many of the first messages are replaced, and adds the tokens it
     /// used to `usage`. Fails if there is nothing to shorten or the call was cancelled.
@@ -44,15 +79,14 @@ impl Exchange {
         history: &mut History,
         usage: &mut Usage,
         cancel: &CancellationToken,
-    ) -> Result<usize, String> {
+    ) -> Result<usize, CompactionError> {
         let keep = self.recent(history) / 2;
         let how =
             if self.recovery.moderator == Moderator::Truncate { Moderator::Truncate } else { Moderator::Summarize };
         if self.shorten(history, keep, how, usage, cancel).await {
             return Ok(history.messages_in_summary());
         }
-        let why = if cancel.is_cancelled() { "it was cancelled" } else { "there is nothing that could be shortened" };
-        Err(why.to_owned())
+        Err(if cancel.is_cancelled() { CompactionError::Cancelled } else { CompactionError::NothingToShorten })
     }
 
     /// Compacts the history before a request if it fills `FULL_PERCENT` of the model's window. Does nothing if the
@@ -74,21 +108,17 @@ impl Exchange {
         nth: usize,
         usage: &mut Usage,
         cancel: &CancellationToken,
-    ) -> Result<(), String> {
+    ) -> Result<(), CompactionError> {
         let shorter = match (self.recovery.moderator, nth) {
-            (Moderator::Passive, _) => {
-                return Err("nothing is left out, because the moderator is `passive`; begin a new session, or choose \
-                            `summarize` or `truncate`"
-                    .to_owned());
-            }
+            (Moderator::Passive, _) => return Err(CompactionError::Passive),
             (how, 1) => self.shorten(history, self.recent(history), how, usage, cancel).await,
             (_, 2) => false,
-            (_, _) => return Err("the request is too long even with only the end of the conversation".to_owned()),
+            (_, _) => return Err(CompactionError::StillTooLong),
         };
         if shorter || cancel.is_cancelled() || self.shorten(history, 0, Moderator::Truncate, usage, cancel).await {
             return Ok(());
         }
-        Err("the last message does not fit by itself; ask for less at once".to_owned())
+        Err(CompactionError::LastMessageTooLong)
     }
 
     /// Estimates the tokens of the next request.
@@ -140,10 +170,10 @@ impl Exchange {
         cut: usize,
         usage: &mut Usage,
         cancel: &CancellationToken,
-    ) -> Result<String, String> {
+    ) -> Result<String, SummaryError> {
         let model = self.recovery.accelerator.as_ref().unwrap_or(&self.provider);
         if model.name().is_offline() {
-            return Err("no language model is configured that could do it".to_owned());
+            return Err(SummaryError::NoModel);
         }
         let room = usize::try_from(model.window().unwrap_or(USUAL_WINDOW) * 4 * 60 / 100).unwrap_or(usize::MAX);
         let older = history.visible_messages().len() - (history.messages().len() - cut);
@@ -159,14 +189,14 @@ impl Exchange {
         };
         let ModelReply { parts, stop, usage: used } =
             asking.ask(&request).await.map_err(|unanswered| match unanswered.cause {
-                FailureCause::Cancelled => "it was cancelled".to_owned(),
-                FailureCause::Overflow(why) | FailureCause::Failed(why) => why,
+                FailureCause::Cancelled => SummaryError::Cancelled,
+                FailureCause::Overflow(why) | FailureCause::Failed(why) => SummaryError::Failed { why },
             })?;
         *usage += used;
         let text = Message { role: Role::Assistant, parts }.text().trim().to_owned();
         match stop {
-            ModelStop::Refused => Err(format!("the model `{}` declined", model.name())),
-            _ if text.is_empty() => Err(format!("the model `{}` said nothing", model.name())),
+            ModelStop::Refused => Err(SummaryError::Refused(model.name().clone())),
+            _ if text.is_empty() => Err(SummaryError::Empty(model.name().clone())),
             ModelStop::Finished | ModelStop::Length => Ok(text),
         }
     }

@@ -97,7 +97,7 @@ pub trait ExternalSession: Send + Sync {
     fn has_command(&self, name: &str) -> bool;
 
     /// Sets an option of the agent. Fails if the option is unknown, or if the agent refuses or does not answer.
-    fn choose(&self, option: String, value: Value) -> BoxFuture<'_, Result<(), String>>;
+    fn choose(&self, option: String, value: Value) -> BoxFuture<'_, Result<(), ExternalOptionError>>;
 
     /// Returns a counter that increases when the options or commands change.
     fn changes(&self) -> watch::Receiver<u64>;
@@ -130,6 +130,21 @@ pub fn notify_native(notifier: &(impl Notifier + ?Sized), events: Vec<Event>, st
         }
         notifier.log(event);
     }
+}
+
+/// Why an option of an external agent was not set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExternalOptionError {
+    #[error("no external agent works on the session")]
+    NoAgent,
+    #[error("the agent does not run; it is started with the next prompt")]
+    NotRunning,
+    #[error("`{agent}` has no option `{option}`")]
+    Unknown { agent: AgentName, option: String },
+    #[error("`{agent}` did not answer")]
+    Timeout { agent: AgentName },
+    #[error("`{agent}` refused it: {reason}")]
+    Refused { agent: AgentName, reason: String },
 }
 
 /// The reason why an external agent cannot work on a session.

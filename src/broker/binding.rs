@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
+pub use admission::AdmissionError;
 use admission::AdmittedCall;
+pub use permit::PermitError;
 pub use resources::{Requester, ServiceResource};
 use sandboxed::BoundSandbox;
 
@@ -24,14 +26,29 @@ use super::session_state::BrokerState;
 use super::{
     BindRequest, MissingService, ParentLimits, files, names, rule_arguments, sanitize, stricter, unmatched_rules,
 };
-use crate::graph::{GroupRuleKind, Plan, ToolScope};
+use crate::graph::{GroupRuleKind, Plan, ScopeRefusal, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
-use crate::manifest::{ApprovalLevel, CodeExecution, Layer, ServiceEntry, Transport};
+use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, ServiceEntry, Transport};
 use crate::permissions::{self, Call, CommandRule, SourcedRule};
 use crate::services::{Lease, Service};
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec};
 
-const LISTED_TWICE: &str = "its service lists another tool of that name before it";
+/// Why a tool of a bound service is not offered.
+#[derive(Debug, thiserror::Error)]
+enum ExclusionError {
+    #[error(transparent)]
+    Scope(#[from] ScopeRefusal),
+    #[error(transparent)]
+    Spec(#[from] sanitize::ToolSpecError),
+    #[error("it takes a command line, which no `files` rule can hold")]
+    CommandLine,
+    #[error("no rule admits it")]
+    NoRule,
+    #[error("its input schema cannot be used: {0}")]
+    Schema(#[source] SchemaError),
+    #[error("its service lists another tool of that name before it")]
+    ListedTwice,
+}
 
 /// The tools, services and permissions of a session in its mode.
 pub struct Binding {
@@ -120,11 +137,11 @@ impl Binding {
             let mut listed = HashSet::new();
             for spec in &catalog.tools {
                 let first = listed.insert(&spec.name);
-                let tool = if first { binding.offer(entry, spec, &catalog) } else { Err(LISTED_TWICE.to_owned()) };
+                let tool = if first { binding.offer(entry, spec, &catalog) } else { Err(ExclusionError::ListedTwice) };
                 match tool {
                     Ok(tool) => offered.push(tool),
-                    Err(reason) => {
-                        let tool = spec.name.clone();
+                    Err(error) => {
+                        let (tool, reason) = (spec.name.clone(), error.to_string());
                         binding.exclusions.push(ExcludedTool { service: service.name().clone(), tool, reason });
                     }
                 }
@@ -169,21 +186,26 @@ impl Binding {
     }
 
     /// Applies the scope predicate and checks that the tool can be offered.
-    fn offer(&self, entry: &ServiceEntry, spec: &ToolSpec, catalog: &Arc<Catalog>) -> Result<BoundTool, String> {
-        let admission = self.scope.admits(entry, spec.name.as_str()).map_err(|refusal| refusal.to_string())?;
+    fn offer(
+        &self,
+        entry: &ServiceEntry,
+        spec: &ToolSpec,
+        catalog: &Arc<Catalog>,
+    ) -> Result<BoundTool, ExclusionError> {
+        let admission = self.scope.admits(entry, spec.name.as_str())?;
         let files: Vec<_> = admission.files().into_iter().cloned().collect();
         let spec = sanitize::sanitize_tool(spec.clone())?;
         if !files.is_empty() && files::takes_command_line(&spec) {
-            return Err("it takes a command line, which no `files` rule can hold".to_owned());
+            return Err(ExclusionError::CommandLine);
         }
-        let group = admission.rules.first().map(|rule| rule.group.clone()).ok_or("no rule admits it")?;
+        let group = admission.rules.first().map(|rule| rule.group.clone()).ok_or(ExclusionError::NoRule)?;
         let builtin = matches!(entry.manifest.transport, Transport::Builtin(_));
         let validator = OnceLock::new();
         // A listed tool must be callable, so reject an unusable schema here. The schemas of built-in services are
         // valid.
         if !builtin {
             let built = validator.get_or_init(|| sanitize::validator(&spec));
-            built.as_ref().map_err(|error| format!("its input schema cannot be used: {error}"))?;
+            built.as_ref().map_err(|error| ExclusionError::Schema(error.clone()))?;
         }
         let (spec, seen) = if builtin { (spec, Arc::clone(catalog)) } else { self.pin_spec(entry, spec, catalog) };
         Ok(BoundTool {
@@ -355,8 +377,8 @@ impl Binding {
 
     /// Returns the gate's decision on a call without running it. Fails if the tool is unknown or the arguments are
     /// invalid.
-    pub fn simulate_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<GateDecision, String> {
-        let admitted = self.admit_here(name, arguments).map_err(|error| error.to_string())?;
+    pub fn simulate_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<GateDecision, AdmissionError> {
+        let admitted = self.admit_here(name, arguments)?;
         Ok(self.decide(name, &admitted, arguments))
     }
 

@@ -87,7 +87,7 @@ fn declares_command(key: &str, value: &Value) -> bool {
 
 /// The reason why a call may not use a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum PathError {
+pub enum PathError {
     #[error("a path holds a NUL character")]
     Nul,
     #[error("`{0}` is relative, and the service may mean another folder: write it absolute")]
@@ -108,9 +108,20 @@ pub(super) enum PathError {
          the user for what you need to know"
     )]
     Hidden { shown: String, hidden: String },
+    #[error("this mode may use the tool on certain files only, and `{argument}` could reach others")]
+    CommandLine { argument: String },
+    #[error("this mode may use the tool on certain files only, and the call names none")]
+    NoPath,
     /// No `files` rule admits the path.
-    #[error("{0}")]
-    Excluded(String),
+    #[error(
+        "`{shown}` is not among the files this mode may use the tool on: {}",
+        .patterns.iter().map(|pattern| format!("`{pattern}`")).collect::<Vec<_>>().join(" or ")
+    )]
+    Excluded { shown: String, patterns: Vec<String> },
+    #[error("`{0}` is not UTF-8")]
+    NotUtf8(String),
+    #[error("`{0}` is outside of the folders of this session")]
+    OutsideRoots(String),
 }
 
 /// The paths of one call. Each spelling is resolved once, so that every decision about the call concerns the same
@@ -142,34 +153,30 @@ pub(super) fn check(
     of_call: &CallPaths<'_>,
 ) -> Result<(), PathError> {
     let mut paths = Vec::new();
-    collect(arguments, false, &mut paths).map_err(PathError::Excluded)?;
+    collect(arguments, false, &mut paths)?;
     if paths.is_empty() {
-        let reason = "this mode may use the tool on certain files only, and the call names none";
-        return Err(PathError::Excluded(reason.to_owned()));
+        return Err(PathError::NoPath);
     }
     for path in paths {
         let real = of_call.resolve(path)?;
         let shown = below(&real, of_call.session);
         if !patterns.iter().any(|pattern| pattern.is_match(&shown)) {
-            let patterns: Vec<_> = patterns.iter().map(|pattern| format!("`{pattern}`")).collect();
-            return Err(PathError::Excluded(format!(
-                "`{shown}` is not among the files this mode may use the tool on: {}",
-                patterns.join(" or ")
-            )));
+            let patterns = patterns.iter().map(ToString::to_string).collect();
+            return Err(PathError::Excluded { shown, patterns });
         }
     }
     Ok(())
 }
 
 /// Resolves a path. Fails if the result is not below one of the session's roots.
-pub fn within(path: &Path, session: &SessionContext) -> Result<PathBuf, String> {
-    let text = path.to_str().ok_or_else(|| format!("`{}` is not UTF-8", path.display()))?;
-    let real = resolve(text, &session.cwd, RelativeBase::ToSession).map_err(|error| error.to_string())?;
+pub fn within(path: &Path, session: &SessionContext) -> Result<PathBuf, PathError> {
+    let text = path.to_str().ok_or_else(|| PathError::NotUtf8(path.display().to_string()))?;
+    let real = resolve(text, &session.cwd, RelativeBase::ToSession)?;
     let below = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
     if session.roots.iter().any(below) {
         return Ok(real);
     }
-    Err(format!("`{}` is outside of the folders of this session", path.display()))
+    Err(PathError::OutsideRoots(path.display().to_string()))
 }
 
 /// Returns the resolved files that a call names. Omits paths that cannot be resolved.
@@ -206,11 +213,11 @@ pub(super) fn all_named(arguments: &Map<String, Value>) -> Vec<&str> {
 }
 
 /// Collects the paths of a call. `inherited` is true below an argument that is a path.
-fn collect<'a>(arguments: &'a Map<String, Value>, inherited: bool, paths: &mut Vec<&'a str>) -> Result<(), String> {
+fn collect<'a>(arguments: &'a Map<String, Value>, inherited: bool, paths: &mut Vec<&'a str>) -> Result<(), PathError> {
     for (name, value) in arguments {
         // A tool may accept arguments that its schema does not declare.
         if ends_in(name, &COMMAND_WORDS) {
-            return Err(format!("this mode may use the tool on certain files only, and `{name}` could reach others"));
+            return Err(PathError::CommandLine { argument: name.clone() });
         }
         let is_path = ends_in(name, &PATH_WORDS);
         // `{"files": {"src/main.rs": "…"}}`
@@ -222,7 +229,7 @@ fn collect<'a>(arguments: &'a Map<String, Value>, inherited: bool, paths: &mut V
     Ok(())
 }
 
-fn collect_value<'a>(value: &'a Value, is_path: bool, paths: &mut Vec<&'a str>) -> Result<(), String> {
+fn collect_value<'a>(value: &'a Value, is_path: bool, paths: &mut Vec<&'a str>) -> Result<(), PathError> {
     match value {
         Value::String(text) if is_path => paths.push(text),
         Value::Array(items) => items.iter().try_for_each(|item| collect_value(item, is_path, paths))?,

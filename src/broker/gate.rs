@@ -14,10 +14,21 @@ pub trait Judge: Send + Sync + std::fmt::Debug {
     fn finds_read_only<'a>(&'a self, question: &'a PermissionRequest) -> BoxFuture<'a, bool>;
 }
 
+/// Why a rule was not stored. The message gives the reason and a remedy.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct RuleStoreError(Box<dyn std::error::Error + Send + Sync>);
+
+impl RuleStoreError {
+    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(error.into())
+    }
+}
+
 /// Stores rules for later sessions, in the user's config and never in the project.
 pub trait RuleStore: Send + Sync {
-    /// Stores a rule. The error gives the reason and a remedy.
-    fn keep(&self, rule: &PermissionRule) -> Result<(), String>;
+    /// Stores a rule. Fails if the user's config cannot be changed.
+    fn keep(&self, rule: &PermissionRule) -> Result<(), RuleStoreError>;
 }
 
 /// The decision on a call before the user is asked, and its reason.

@@ -12,13 +12,22 @@ const MAX_DESCRIPTION: usize = 4_096;
 const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 const MAX_SCHEMA_DEPTH: usize = 32;
 
+/// Why the description of a tool cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ToolSpecError {
+    #[error("its name holds characters that do not show")]
+    InvisibleName,
+    #[error("its input schema is too large or too deep")]
+    SchemaTooLarge,
+}
+
 /// Sanitizes a tool's text and schemas. Fails if its name has invisible characters or its input schema is too large.
-pub(super) fn sanitize_tool(mut tool: ToolSpec) -> Result<ToolSpec, String> {
+pub(super) fn sanitize_tool(mut tool: ToolSpec) -> Result<ToolSpec, ToolSpecError> {
     if tool.name.as_str().chars().any(|c| c.is_control() || c.is_whitespace() || is_hidden(c)) {
-        return Err("its name holds characters that do not show".to_owned());
+        return Err(ToolSpecError::InvisibleName);
     }
     if too_large(&tool.input_schema) {
-        return Err("its input schema is too large or too deep".to_owned());
+        return Err(ToolSpecError::SchemaTooLarge);
     }
     sanitize_schema(Arc::make_mut(&mut tool.input_schema));
     // Output schema and metadata are optional, so drop them if they are too large or invalid.

@@ -65,7 +65,8 @@ pub(super) fn run(
             async move {
                 let data = folders.data.clone();
                 let opened = tokio::task::spawn_blocking(move || store::SessionStore::open(&data)).await;
-                let store = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+                let store = opened.map_err(|error| acp::SessionsError(error.into()))?;
+                let store = store.map_err(|error| acp::SessionsError(error.into()))?;
                 Ok(runtime::sessions(store, TurnLimits::default(), &folders))
             }
             .boxed()

@@ -13,7 +13,7 @@ use super::environment::variable;
 use super::folders::Folders;
 use super::keys::{KeyLocation, Keys};
 use super::output::{CommandError, CommandOutput, display_line};
-use super::settings_file::{ConfigEdit, SettingsFile};
+use super::settings_file::{ConfigEdit, SettingsFile, UnsafeEditError};
 use super::{Global, workspace};
 use crate::agents::models;
 use crate::conversation::{Content, Message};
@@ -107,10 +107,9 @@ pub(super) fn run(
     let changes: Vec<ConfigEdit<'_>> =
         changes.iter().map(|(path, value)| (path.iter().map(String::as_str).collect(), value.clone())).collect();
     let file = SettingsFile::of(&folders.config)?;
-    let name = file.file().to_owned();
-    let file = file.with(&changes).map_err(|add| {
-        let problem = format!("{} cannot be edited without losing something in it", name.display());
-        CommandError::work(problem, format!("write into it:\n\n{add}"))
+    let file = file.with(&changes).map_err(|UnsafeEditError { file, text }| {
+        let problem = format!("{} cannot be edited without losing something in it", file.display());
+        CommandError::work(problem, format!("write into it:\n\n{text}"))
     })?;
     let test = !args.no_test && (!asks || yes("Ask the model once, to see that it answers?", output)?);
     if test {
@@ -130,8 +129,8 @@ fn is_offered(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<(), Comman
     Ok(ModeRequest::new(Some(agent), mode).select(plan).map(drop)?)
 }
 
-fn unkept(problem: String) -> CommandError {
-    CommandError::work(problem, "correct this, and run it again")
+fn unkept(error: anyhow::Error) -> CommandError {
+    CommandError::work(format!("{error:#}"), "correct this, and run it again")
 }
 
 /// Removes a key from the keyring and the file.

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
 
 use anstyle::AnsiColor;
+use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
 
 use super::keyboard::{Key, Keyboard};
@@ -143,10 +144,10 @@ fn choices(about: &Value) -> Vec<(String, String)> {
 }
 
 /// Parses the text typed for a field. `None` if the field is left out. The error says what is wrong with the text.
-fn read_field(about: &Value, needed: bool, text: &str) -> Result<Option<Value>, String> {
+fn read_field(about: &Value, needed: bool, text: &str) -> anyhow::Result<Option<Value>> {
     if text.is_empty() {
         return match (&about["default"], needed) {
-            (Value::Null, true) => Err("this one is needed; Escape closes the question".to_owned()),
+            (Value::Null, true) => bail!("this one is needed; Escape closes the question"),
             (Value::Null, false) => Ok(None),
             (default, _) => Ok(Some(default.clone())),
         };
@@ -155,21 +156,21 @@ fn read_field(about: &Value, needed: bool, text: &str) -> Result<Option<Value>, 
     let chosen = |text: &str| {
         let by_number = text.parse::<usize>().ok().and_then(|number| choices.get(number.checked_sub(1)?));
         let found = by_number.or_else(|| choices.iter().find(|(value, name)| value == text || name == text));
-        found.map(|(value, _)| json!(value)).ok_or_else(|| format!("choose a number from 1 to {}", choices.len()))
+        found.map(|(value, _)| json!(value)).with_context(|| format!("choose a number from 1 to {}", choices.len()))
     };
     match about["type"].as_str() {
         Some("boolean") => match text.to_lowercase().as_str() {
             "y" | "yes" | "true" => Ok(Some(json!(true))),
             "n" | "no" | "false" => Ok(Some(json!(false))),
-            _ => Err("write y or n".to_owned()),
+            _ => bail!("write y or n"),
         },
         Some("integer") => {
-            let number: i64 = text.parse().map_err(|_| "write a whole number".to_owned())?;
+            let number: i64 = text.parse().context("write a whole number")?;
             check_range(about, number as f64).map(|()| Some(json!(number)))
         }
         Some("number") => {
             let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-            let number = number.ok_or_else(|| "write a number".to_owned())?;
+            let number = number.context("write a number")?;
             check_range(about, number).map(|()| Some(json!(number)))
         }
         Some("array") => {
@@ -179,20 +180,20 @@ fn read_field(about: &Value, needed: bool, text: &str) -> Result<Option<Value>, 
         Some("string") => {
             let length = text.chars().count() as u64;
             match (about["minLength"].as_u64(), about["maxLength"].as_u64()) {
-                (Some(least), _) if length < least => Err(format!("write at least {least} characters")),
-                (_, Some(most)) if length > most => Err(format!("write at most {most} characters")),
+                (Some(least), _) if length < least => bail!("write at least {least} characters"),
+                (_, Some(most)) if length > most => bail!("write at most {most} characters"),
                 _ => Ok(Some(json!(text))),
             }
         }
-        _ if needed => Err("this cannot be typed here; Escape closes the question".to_owned()),
+        _ if needed => bail!("this cannot be typed here; Escape closes the question"),
         _ => Ok(None),
     }
 }
 
-fn check_range(about: &Value, number: f64) -> Result<(), String> {
+fn check_range(about: &Value, number: f64) -> anyhow::Result<()> {
     match (about["minimum"].as_f64(), about["maximum"].as_f64()) {
-        (Some(least), _) if number < least => Err(format!("write at least {least}")),
-        (_, Some(most)) if number > most => Err(format!("write at most {most}")),
+        (Some(least), _) if number < least => bail!("write at least {least}"),
+        (_, Some(most)) if number > most => bail!("write at most {most}"),
         _ => Ok(()),
     }
 }
@@ -204,18 +205,18 @@ mod tests {
     #[test]
     fn what_is_typed_is_held_to_its_field() {
         let age = json!({"type": "integer", "minimum": 0});
-        assert_eq!(read_field(&age, true, "7"), Ok(Some(json!(7))));
-        assert_eq!(read_field(&age, true, "-1"), Err("write at least 0".to_owned()));
+        assert_eq!(read_field(&age, true, "7").unwrap(), Some(json!(7)));
+        assert_eq!(read_field(&age, true, "-1").unwrap_err().to_string(), "write at least 0");
         assert!(read_field(&age, true, "x").is_err() && read_field(&age, true, "").is_err());
-        assert_eq!(read_field(&age, false, ""), Ok(None));
+        assert_eq!(read_field(&age, false, "").unwrap(), None);
         let colour = json!({"type": "string", "enum": ["red", "green"]});
-        assert_eq!(read_field(&colour, true, "2"), Ok(Some(json!("green"))));
-        assert_eq!(read_field(&colour, true, "red"), Ok(Some(json!("red"))));
+        assert_eq!(read_field(&colour, true, "2").unwrap(), Some(json!("green")));
+        assert_eq!(read_field(&colour, true, "red").unwrap(), Some(json!("red")));
         assert!(read_field(&colour, true, "3").is_err() && read_field(&colour, true, "0").is_err());
         let many =
             json!({"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}});
-        assert_eq!(read_field(&many, true, "1, B"), Ok(Some(json!(["a", "b"]))));
-        assert_eq!(read_field(&json!({"type": "boolean", "default": true}), true, ""), Ok(Some(json!(true))));
+        assert_eq!(read_field(&many, true, "1, B").unwrap(), Some(json!(["a", "b"])));
+        assert_eq!(read_field(&json!({"type": "boolean", "default": true}), true, "").unwrap(), Some(json!(true)));
         assert!(read_field(&json!({"type": "string", "minLength": 3}), true, "ab").is_err());
     }
 }

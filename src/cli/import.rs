@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::environment::variable;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, cut, display_line};
-use super::settings_file::SettingsFile;
+use super::settings_file::{SettingsFile, UnsafeEditError};
 use super::whole_file::create;
 use crate::diagnostic::Severity;
 use crate::graph;
@@ -182,9 +182,9 @@ impl Import {
         }
         match SettingsFile::of(&folders.config)?.with(&changes) {
             Ok(settings) => self.settings = Some(settings),
-            Err(add) => {
+            Err(UnsafeEditError { text, .. }) => {
                 for what in std::mem::take(&mut self.settled) {
-                    self.skip(&what, &format!("your config.yaml cannot be edited safely; write into it:\n{add}"));
+                    self.skip(&what, &format!("your config.yaml cannot be edited safely; write into it:\n{text}"));
                 }
             }
         }

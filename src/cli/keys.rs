@@ -11,6 +11,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::{anyhow, bail};
+
 use super::environment::variable;
 use super::folders::Folders;
 use super::whole_file::replace;
@@ -73,11 +75,11 @@ impl Keys {
     }
 
     /// Fails if the key file exists and cannot be used.
-    pub(super) fn readable(&self) -> Result<(), String> {
+    pub(super) fn readable(&self) -> anyhow::Result<()> {
         self.read_file().map(drop)
     }
 
-    fn read_file(&self) -> Result<BTreeMap<String, String>, String> {
+    fn read_file(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let metadata = match fs::metadata(&self.file) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -93,12 +95,12 @@ impl Keys {
         serde_json::from_str(&text).map_err(|_| self.unusable("it is not a mapping of names to keys"))
     }
 
-    fn unusable(&self, problem: impl std::fmt::Display) -> String {
-        format!("{} cannot be used: {problem}", self.file.display())
+    fn unusable(&self, problem: impl std::fmt::Display) -> anyhow::Error {
+        anyhow!("{} cannot be used: {problem}", self.file.display())
     }
 
     /// Stores a key under the name of its variable: in the keyring or, if that fails, in the file.
-    pub(super) fn keep(&self, name: &str, key: &str) -> Result<KeyLocation, String> {
+    pub(super) fn keep(&self, name: &str, key: &str) -> anyhow::Result<KeyLocation> {
         match self.keyring.keep(name, key) {
             Ok(()) => {
                 // Remove the plain-text copy: one place is enough.
@@ -115,7 +117,7 @@ impl Keys {
     }
 
     /// Removes a key from the file and the keyring. Returns where it was.
-    pub(super) fn forget(&self, name: &str) -> Result<Vec<KeyLocation>, String> {
+    pub(super) fn forget(&self, name: &str) -> anyhow::Result<Vec<KeyLocation>> {
         let mut places = Vec::new();
         if self.drop_from_file(name)? {
             places.push(KeyLocation::File);
@@ -123,12 +125,12 @@ impl Keys {
         match self.keyring.forget(name) {
             Ok(true) => places.push(KeyLocation::Keyring),
             Ok(false) | Err(KeyringError::Absent) => {}
-            Err(trouble) => return Err(format!("the keyring {trouble}, and may still have it")),
+            Err(trouble) => bail!("the keyring {trouble}, and may still have it"),
         }
         Ok(places)
     }
 
-    fn drop_from_file(&self, name: &str) -> Result<bool, String> {
+    fn drop_from_file(&self, name: &str) -> anyhow::Result<bool> {
         let mut kept = self.read_file()?;
         let was_there = kept.remove(name).is_some();
         if was_there {
@@ -137,8 +139,8 @@ impl Keys {
         Ok(was_there)
     }
 
-    fn write(&self, kept: &BTreeMap<String, String>) -> Result<(), String> {
-        let text = serde_json::to_string_pretty(kept).map_err(|error| error.to_string())?;
+    fn write(&self, kept: &BTreeMap<String, String>) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(kept)?;
         replace(&self.file, &text, fs::Permissions::from_mode(0o600)).map_err(|error| self.unusable(error))
     }
 }

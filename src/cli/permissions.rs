@@ -180,7 +180,7 @@ fn test(
         let binding = broker.bind(&id, terms).await.map_err(|error| runtime::bind_failure(&error))?;
         let verdict = binding.simulate_call(tool, &arguments).map_err(|problem| {
             CommandError::usage(
-                display_line(&problem),
+                display_line(&problem.to_string()),
                 format!("`skein tools -a {} -m {}` lists the tools", id.agent, id.mode),
             )
         })?;

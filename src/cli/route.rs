@@ -136,7 +136,7 @@ async fn remember(
         ));
     }
     let kept = orchestrator.remember(&folders.cwd, prompt.trim(), &mode).await;
-    kept.map_err(|problem| CommandError::work(problem, "check the data folder"))
+    kept.map_err(|error| CommandError::work(error.to_string(), "check the data folder"))
 }
 
 fn no_such_mode(error: UnknownModeError) -> CommandError {

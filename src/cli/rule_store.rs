@@ -3,8 +3,10 @@
 
 use std::path::PathBuf;
 
+use anyhow::{anyhow, bail};
+
 use super::settings_file::SettingsFile;
-use crate::broker::RuleStore;
+use crate::broker::{RuleStore, RuleStoreError};
 use crate::manifest::PermissionRule;
 
 /// How often to retry when other processes change the file at the same time.
@@ -16,19 +18,23 @@ pub(super) struct UserConfig {
 }
 
 impl RuleStore for UserConfig {
-    fn keep(&self, rule: &PermissionRule) -> Result<(), String> {
-        let item = serde_json::to_value(rule).map_err(|error| error.to_string())?;
+    fn keep(&self, rule: &PermissionRule) -> Result<(), RuleStoreError> {
+        self.add(rule).map_err(RuleStoreError::new)
+    }
+}
+
+impl UserConfig {
+    fn add(&self, rule: &PermissionRule) -> anyhow::Result<()> {
+        let item = serde_json::to_value(rule)?;
         for _ in 0..ATTEMPTS {
-            let settings = SettingsFile::of(&self.folder).map_err(|failure| failure.problem())?;
-            let file = settings.file().display().to_string();
-            let settings = settings
-                .with_first(&["permissions"], &item)
-                .map_err(|add| format!("{file} cannot be added to safely; write into it:\n{add}"))?;
-            if settings.try_write().map_err(|error| format!("{file} cannot be written: {error}"))? {
+            let settings = SettingsFile::of(&self.folder).map_err(|failure| anyhow!(failure.problem()))?;
+            let settings = settings.with_first(&["permissions"], &item)?;
+            let written = settings.try_write();
+            if written.map_err(|error| anyhow!("{} cannot be written: {error}", settings.file().display()))? {
                 return Ok(());
             }
         }
-        Err(format!("{} is changed by others all the time", self.folder.display()))
+        bail!("{} is changed by others all the time", self.folder.display())
     }
 }
 
@@ -103,7 +109,7 @@ mod tests {
             let folder = tempfile::tempdir().expect("a folder");
             std::fs::write(folder.path().join(name), text).expect("written");
             let problem = UserConfig { folder: folder.path().to_owned() }.keep(&rule("git status"));
-            let problem = problem.expect_err("refused");
+            let problem = problem.expect_err("refused").to_string();
             assert!(problem.contains(name) && problem.contains("permissions:\n  - {"), "{problem}");
             assert_eq!(std::fs::read_to_string(folder.path().join(name)).expect("read"), text);
         }

@@ -24,8 +24,8 @@ use super::upgrade::{self, Reader};
 use super::{Global, attach, trust};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd, TurnLimits};
 use crate::conversation::Content;
-use crate::manifest::ManifestDuration;
-use crate::orchestrator::{PromptOptions, Verification, VerificationResult};
+use crate::manifest::{DurationError, ManifestDuration};
+use crate::orchestrator::{PromptOptions, Verification, VerificationError, VerificationResult};
 use crate::session::Session;
 use crate::tool::ask::{Asker, NoAsker};
 
@@ -72,7 +72,7 @@ enum RunOutput {
     StreamJson,
 }
 
-fn span(text: &str) -> Result<Duration, String> {
+fn span(text: &str) -> Result<Duration, DurationError> {
     ManifestDuration::try_from(text.to_owned()).map(ManifestDuration::duration)
 }
 
@@ -279,7 +279,7 @@ fn finish(
     format: RunOutput,
     late: bool,
     done: &RecipeOutcome,
-    verdict: Option<&Result<Verification, String>>,
+    verdict: Option<&Result<Verification, VerificationError>>,
     output: &mut CommandOutput,
 ) {
     let RecipeOutcome { session, end, in_time, structured, failed } = done;
@@ -313,7 +313,7 @@ fn finish(
             }
             if let Some(verdict) = verdict {
                 answer["verdict"] =
-                    verdict.as_ref().map_or_else(|problem| json!({"error": problem}), |said| json!(said));
+                    verdict.as_ref().map_or_else(|error| json!({"error": error.to_string()}), |said| json!(said));
             }
             output.json(&answer);
         }
@@ -321,10 +321,13 @@ fn finish(
 }
 
 /// Prints the judge's verdict. Fails if the answer is incomplete, inconsistent or unchecked.
-fn report_verification(verdict: Result<Verification, String>, output: &mut CommandOutput) -> Result<(), CommandError> {
+fn report_verification(
+    verdict: Result<Verification, VerificationError>,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let unchecked =
-        |problem| CommandError::work(format!("the answer was not checked: {problem}"), "look at it yourself");
-    let Verification { verdict, reason, missing } = verdict.map_err(unchecked)?;
+        |problem: String| CommandError::work(format!("the answer was not checked: {problem}"), "look at it yourself");
+    let Verification { verdict, reason, missing } = verdict.map_err(|error| unchecked(error.to_string()))?;
     let reason = display_line(&reason);
     let missing: Vec<_> = missing.iter().map(|missing| display_line(missing)).collect();
     match verdict {

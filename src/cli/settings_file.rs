@@ -17,6 +17,14 @@ pub(super) struct SettingsFile {
     text: String,
 }
 
+/// A config that cannot be edited without risk for the rest of the file. The user adds `text` instead.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be added to safely; write into it:\n{text}", .file.display())]
+pub(super) struct UnsafeEditError {
+    pub(super) file: PathBuf,
+    pub(super) text: String,
+}
+
 /// A path in the config, and the value to set there.
 pub(super) type ConfigEdit<'a> = (Vec<&'a str>, Value);
 
@@ -42,26 +50,27 @@ impl SettingsFile {
         &self.file
     }
 
-    /// Returns the file with these values set. If it cannot be edited safely, the error is the text for the user to
-    /// add.
-    pub(super) fn with(self, changes: &[ConfigEdit<'_>]) -> Result<Self, String> {
+    /// Returns the file with these values set. Fails if it cannot be edited safely.
+    pub(super) fn with(self, changes: &[ConfigEdit<'_>]) -> Result<Self, UnsafeEditError> {
         self.apply(|text| apply_edits(text, changes))
     }
 
-    /// Returns the file with an item inserted at the start of a list. If it cannot be edited safely, the error is the
-    /// text for the user to add.
-    pub(super) fn with_first(self, path: &[&str], item: &Value) -> Result<Self, String> {
+    /// Returns the file with an item inserted at the start of a list. Fails if it cannot be edited safely.
+    pub(super) fn with_first(self, path: &[&str], item: &Value) -> Result<Self, UnsafeEditError> {
         self.apply(|text| with_first(text, path, item))
     }
 
-    fn apply(mut self, edit: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+    fn apply(mut self, edit: impl Fn(&str) -> Option<String>) -> Result<Self, UnsafeEditError> {
         let is_json = self.file.extension().is_some_and(|extension| extension == "json");
         match edit(&self.text).filter(|_| !is_json) {
             Some(text) => {
                 self.text = text;
                 Ok(self)
             }
-            None => Err(edit("version: 1\n").unwrap_or_default().replace("version: 1\n", "")),
+            None => {
+                let text = edit("version: 1\n").unwrap_or_default().replace("version: 1\n", "");
+                Err(UnsafeEditError { file: self.file, text })
+            }
         }
     }
 

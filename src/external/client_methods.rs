@@ -231,7 +231,8 @@ impl ClientRequest<'_> {
         if !path.is_absolute() {
             return Err(RpcError::new(-32602, format!("`{}` is not an absolute path", path.display())));
         }
-        let real = broker::within(path, &self.binding.session).map_err(|reason| RpcError::new(-32603, reason))?;
+        let real =
+            broker::within(path, &self.binding.session).map_err(|error| RpcError::new(-32603, error.to_string()))?;
         let named = self.binding.session.roots.iter().find_map(|root| {
             let below = real.strip_prefix(std::fs::canonicalize(root).ok()?).ok()?;
             Some(if below.as_os_str().is_empty() { root.clone() } else { root.join(below) })
@@ -279,11 +280,11 @@ impl ClientRequest<'_> {
         if let Some(notifier) = notifier {
             let outcome = match &permitted {
                 Ok(()) => ToolOutcome::text("allowed"),
-                Err(reason) => ToolOutcome { refused: true, ..ToolOutcome::error(reason.clone()) },
+                Err(error) => ToolOutcome { refused: true, ..ToolOutcome::error(error.to_string()) },
             };
             notifier.log(Event::ToolEnded { id, name, outcome, activity: Vec::new() });
         }
-        permitted.map_err(|reason| RpcError::new(-32603, reason))
+        permitted.map_err(|error| RpcError::new(-32603, error.to_string()))
     }
 
     /// Forwards the agent's own permission request to a person, who alone can approve it.

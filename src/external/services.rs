@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::LaunchContext;
 use super::client_context::{ClientContext, SessionBinding};
-use crate::adapter::attach::{HttpOffer, SOCKET_VARIABLE, SocketOffer, TOKEN_VARIABLE};
+use crate::adapter::attach::{HttpOffer, OfferError, SOCKET_VARIABLE, SocketOffer, TOKEN_VARIABLE};
 use crate::adapter::export::{BindingServer, ToolNaming};
 use crate::manifest::Handover;
 
@@ -18,6 +18,15 @@ pub(super) enum OfferedServer {
     Http { _offer: HttpOffer },
 }
 
+/// Why the MCP server cannot be offered to an agent.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HandoverError {
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+    #[error("its manifest says `mcp: http`, and it takes no MCP servers over HTTP; write `mcp: stdio`")]
+    HttpUnsupported,
+}
+
 /// Offers the MCP server and returns it with its `mcpServers` entry for the agent. Both are empty if the mode has
 /// nothing to offer. Fails if the manifest requires HTTP and the agent does not support it.
 pub(super) fn offer_server(
@@ -25,7 +34,7 @@ pub(super) fn offer_server(
     client: &ClientContext,
     bound: &SessionBinding,
     about: &Value,
-) -> Result<(Option<OfferedServer>, Vec<Value>), String> {
+) -> Result<(Option<OfferedServer>, Vec<Value>), HandoverError> {
     let binding = &bound.binding;
     if binding.tools().is_empty() && !binding.has_resources() && !binding.has_prompts() {
         return Ok((None, Vec::new()));
@@ -47,7 +56,7 @@ pub(super) fn offer_server(
             Ok((Some(OfferedServer::Stdio { _offer: offer }), vec![server]))
         }
         Handover::Http if about["agentCapabilities"]["mcpCapabilities"]["http"] != true => {
-            Err("its manifest says `mcp: http`, and it takes no MCP servers over HTTP; write `mcp: stdio`".to_owned())
+            Err(HandoverError::HttpUnsupported)
         }
         Handover::Http => {
             let offer = around.attachments.offer_http(export)?;

@@ -19,7 +19,7 @@ use super::rpc::RpcError;
 use super::services::OfferedServer;
 use super::updates::{TextChunk, UpdateRelay, UpdateVerdict};
 use super::{client_methods, lock, prompt, valid};
-use crate::agents::{ExternalSession, Notifier, StatusUpdate, StopReason, TurnEnd};
+use crate::agents::{ExternalOptionError, ExternalSession, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::broker::Binding;
 use crate::conversation::{Content, Usage};
 use crate::tool::ask::Asker;
@@ -373,19 +373,19 @@ impl ExternalSession for AcpSessionHandle {
         lock(&self.0.advertised).commands().iter().any(|command| command["name"] == name)
     }
 
-    fn choose(&self, option: String, value: Value) -> BoxFuture<'_, Result<(), String>> {
+    fn choose(&self, option: String, value: Value) -> BoxFuture<'_, Result<(), ExternalOptionError>> {
         Box::pin(async move {
+            let agent = || self.0.client.agent.name.clone();
             let choosing = lock(&self.0.advertised).option_request(&option, value.clone());
-            let choosing =
-                choosing.ok_or_else(|| format!("`{}` has no option `{option}`", self.0.client.agent.name))?;
+            let choosing = choosing.ok_or_else(|| ExternalOptionError::Unknown { agent: agent(), option })?;
             let mut params = choosing.params;
             params.insert("sessionId".to_owned(), json!(self.0.id()));
             let is_mode = params.contains_key("modeId");
             let asking = self.0.connection.request(choosing.method, Value::Object(params));
             let answer = tokio::time::timeout(OPTION_TIMEOUT, asking).await;
-            let answer = answer.map_err(|_| format!("`{}` did not answer", self.0.client.agent.name))?;
+            let answer = answer.map_err(|_| ExternalOptionError::Timeout { agent: agent() })?;
             let answer =
-                answer.map_err(|error| format!("`{}` refused it: {}", self.0.client.agent.name, error.message))?;
+                answer.map_err(|error| ExternalOptionError::Refused { agent: agent(), reason: error.message })?;
             self.0.change(|options| if is_mode { options.set_mode(&value) } else { options.set_options(&answer) });
             Ok(())
         })

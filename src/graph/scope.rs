@@ -54,32 +54,26 @@ impl Admission<'_> {
 }
 
 /// The reason why a tool is out of scope, shown to users.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeRefusal {
-    NotBound {
-        service: ServiceName,
-    },
-    NoGroup {
-        groups: Vec<GroupName>,
-    },
+    #[error("the mode does not ask for the service {service}")]
+    NotBound { service: ServiceName },
+    /// `groups` are those of the tool.
+    #[error("{}", group_problem(.groups))]
+    NoGroup { groups: Vec<GroupName> },
+    #[error("the mode lists no tool groups")]
     NoGroups,
     /// The provider of the service for this session selected other tools.
+    #[error("the provider of its service excluded it")]
     LeftOut,
 }
 
-impl std::fmt::Display for ScopeRefusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ScopeRefusal::NotBound { service } => write!(f, "the mode does not ask for the service {service}"),
-            ScopeRefusal::LeftOut => f.write_str("the provider of its service excluded it"),
-            ScopeRefusal::NoGroups => f.write_str("the mode lists no tool groups"),
-            ScopeRefusal::NoGroup { groups } if groups.is_empty() => f.write_str("none of the mode's groups admits it"),
-            ScopeRefusal::NoGroup { groups } => {
-                let names: Vec<_> = groups.iter().map(GroupName::as_str).collect();
-                write!(f, "it is in the group {}, which the mode does not list", names.join(" or "))
-            }
-        }
+fn group_problem(groups: &[GroupName]) -> String {
+    if groups.is_empty() {
+        return "none of the mode's groups admits it".to_owned();
     }
+    let names: Vec<_> = groups.iter().map(GroupName::as_str).collect();
+    format!("it is in the group {}, which the mode does not list", names.join(" or "))
 }
 
 impl ToolScope {

@@ -46,7 +46,7 @@ fn next_move(request: &ModelRequest) -> OfflineReply {
             let id = format!("offline-{}", request.messages.len());
             OfflineReply::Call(ToolUse { id, name, arguments: Value::Object(arguments) })
         }
-        Err(answer) => OfflineReply::Say(answer),
+        Err(unclear) => OfflineReply::Say(unclear.to_string()),
     }
 }
 
@@ -65,15 +65,30 @@ fn report(result: &ToolResult) -> String {
     if result.is_error { format!("{} failed:\n\n{text}", code_span(&result.name)) } else { text }
 }
 
-/// Returns the tool and the arguments that a request means. The error is the text to answer instead.
-fn understand(text: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), String> {
+/// Why a request is not a call. The message is the answer.
+#[derive(Debug, thiserror::Error)]
+enum UnclearRequest {
+    #[error("{about}")]
+    Unknown { about: String },
+    #[error("`{verb}` needs the tool {tool}, which this mode does not have.\n\n{about}")]
+    MissingTool { verb: String, tool: &'static str, about: String },
+    #[error("There is no tool `{name}` in this mode.{near}\n\n{about}")]
+    UnknownTool { name: String, near: String, about: String },
+    #[error("The arguments of /{name} are not a JSON object: {arguments}")]
+    NotJson { name: String, arguments: String },
+    #[error("/{name} takes a JSON object: /{name} {{…}}")]
+    NeedsJson { name: String },
+}
+
+/// Returns the tool and the arguments that a request means.
+fn understand(text: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), UnclearRequest> {
     if let Some(command) = text.strip_prefix('/') {
         return slash(command, tools);
     }
     let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let rest = rest.trim();
     let or_here = if rest.is_empty() { "." } else { rest };
-    let plain: Option<(&str, Value)> = match verb.to_lowercase().trim_end_matches(':') {
+    let plain: Option<(&'static str, Value)> = match verb.to_lowercase().trim_end_matches(':') {
         "list" | "ls" => Some(("developer__list_dir", json!({"path": or_here}))),
         "read" | "show" | "cat" if !rest.is_empty() => Some(("developer__read_file", json!({"path": rest}))),
         "search" | "grep" | "find" if !rest.is_empty() => {
@@ -92,16 +107,14 @@ fn understand(text: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, 
         Some((name, Value::Object(arguments))) if tools.iter().any(|tool| tool.name == name) => {
             Ok((name.to_owned(), arguments))
         }
-        Some((name, _)) => {
-            Err(format!("`{verb}` needs the tool {name}, which this mode does not have.\n\n{}", about(tools)))
-        }
-        None => Err(about(tools)),
+        Some((tool, _)) => Err(UnclearRequest::MissingTool { verb: verb.to_owned(), tool, about: about(tools) }),
+        None => Err(UnclearRequest::Unknown { about: about(tools) }),
     }
 }
 
 /// Parses `/developer.shell {"command": "ls"}`, `/developer__shell {...}` or `/shell ls`. Plain text becomes the tool's
 /// first required argument, or else its first text argument.
-fn slash(command: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), String> {
+fn slash(command: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Value>), UnclearRequest> {
     let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let full = name.replacen('.', "__", 1);
     let named =
@@ -109,21 +122,21 @@ fn slash(command: &str, tools: &[OfferedTool]) -> Result<(String, Map<String, Va
     let Some(tool) = tools.iter().find(named) else {
         let near = nearest(&full, tools.iter().map(|tool| tool.name.as_str()));
         let near = near.map(|near| format!(" Did you mean /{near}?")).unwrap_or_default();
-        return Err(format!("There is no tool `{name}` in this mode.{near}\n\n{}", about(tools)));
+        return Err(UnclearRequest::UnknownTool { name: name.to_owned(), near, about: about(tools) });
     };
     let rest = rest.trim();
     let arguments = match serde_json::from_str::<Value>(rest) {
         Ok(Value::Object(arguments)) => arguments,
         _ if rest.is_empty() => Map::new(),
         Ok(_) | Err(_) if rest.starts_with('{') => {
-            return Err(format!("The arguments of /{name} are not a JSON object: {rest}"));
+            return Err(UnclearRequest::NotJson { name: name.to_owned(), arguments: rest.to_owned() });
         }
         _ => {
             let required = tool.schema.get("required").and_then(Value::as_array).and_then(|required| required.first());
             let properties = tool.schema.get("properties").and_then(Value::as_object);
             let any = properties.and_then(|properties| properties.iter().find(|(_, kind)| kind["type"] == "string"));
             let Some(first) = required.and_then(Value::as_str).or(any.map(|(name, _)| name.as_str())) else {
-                return Err(format!("/{name} takes a JSON object: /{name} {{…}}"));
+                return Err(UnclearRequest::NeedsJson { name: name.to_owned() });
             };
             [(first.to_owned(), json!(rest))].into_iter().collect()
         }
@@ -186,26 +199,31 @@ mod tests {
         ]
     }
 
-    fn called(text: &str) -> Result<(String, Value), String> {
-        understand(text, &tools()).map(|(name, arguments)| (name, Value::Object(arguments)))
+    fn called(text: &str) -> (String, Value) {
+        let (name, arguments) = understand(text, &tools()).unwrap();
+        (name, Value::Object(arguments))
+    }
+
+    fn answer(text: &str) -> String {
+        understand(text, &tools()).unwrap_err().to_string()
     }
 
     #[test]
     fn plain_words_and_slash_forms_become_calls() {
         let ls = ("developer__shell".to_owned(), json!({"command": "ls -la"}));
-        assert_eq!(called("run ls -la").as_ref(), Ok(&ls));
-        assert_eq!(called("/developer.shell {\"command\": \"ls -la\"}").as_ref(), Ok(&ls));
-        assert_eq!(called("/shell ls -la").as_ref(), Ok(&ls));
-        assert_eq!(called("list").unwrap(), ("developer__list_dir".to_owned(), json!({"path": "."})));
-        assert_eq!(called("/x.y").unwrap(), ("x__y".to_owned(), json!({})));
+        assert_eq!(called("run ls -la"), ls);
+        assert_eq!(called("/developer.shell {\"command\": \"ls -la\"}"), ls);
+        assert_eq!(called("/shell ls -la"), ls);
+        assert_eq!(called("list"), ("developer__list_dir".to_owned(), json!({"path": "."})));
+        assert_eq!(called("/x.y"), ("x__y".to_owned(), json!({})));
     }
 
     #[test]
     fn what_is_not_understood_is_answered_honestly() {
-        assert!(called("write me a poem").unwrap_err().contains("No language model is configured"));
-        assert!(called("/shel ls").unwrap_err().contains("There is no tool `shel`"));
-        assert!(called("remember the milk").unwrap_err().contains("memory__remember, which this mode does not have"));
-        assert!(called("/shell {broken").unwrap_err().contains("not a JSON object"));
+        assert!(answer("write me a poem").contains("No language model is configured"));
+        assert!(answer("/shel ls").contains("There is no tool `shel`"));
+        assert!(answer("remember the milk").contains("memory__remember, which this mode does not have"));
+        assert!(answer("/shell {broken").contains("not a JSON object"));
     }
 
     #[test]

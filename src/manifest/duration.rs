@@ -50,11 +50,18 @@ impl fmt::Display for ManifestDuration {
     }
 }
 
+/// A text that is not a length of time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a length of time like 500ms, 20s, 5m or 1h")]
+pub struct DurationError {
+    text: String,
+}
+
 impl TryFrom<String> for ManifestDuration {
-    type Error = String;
+    type Error = DurationError;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let wrong = || format!("`{text}` is not a length of time like 500ms, 20s, 5m or 1h");
+        let wrong = || DurationError { text: text.clone() };
         let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
         let unit = match &text[split..] {
             "ms" => Unit::Milliseconds,

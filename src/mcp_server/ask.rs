@@ -193,7 +193,7 @@ impl Asker for McpAsker {
                     ALLOW_IN_PROJECT => {
                         // The user has allowed the call, so it runs even if the rule cannot be saved.
                         if let Some(Err(problem)) = question.rule.map(|rule| self.rules.keep(&rule)) {
-                            tracing::warn!(problem, "a rule was not kept");
+                            tracing::warn!(%problem, "a rule was not kept");
                         }
                         PermissionResponse::AllowAlways
                     }
@@ -280,14 +280,15 @@ fn question_text(question: &PermissionRequest) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::RuleStoreError;
     use crate::manifest::PermissionRule;
     use crate::tool::ask::PermissionOption;
 
     struct NoRules;
 
     impl RuleStore for NoRules {
-        fn keep(&self, _: &PermissionRule) -> Result<(), String> {
-            Err("there is no place for it".to_owned())
+        fn keep(&self, _: &PermissionRule) -> Result<(), RuleStoreError> {
+            Err(RuleStoreError::new("there is no place for it"))
         }
     }
 

@@ -28,6 +28,13 @@ pub(super) struct BackgroundTurn {
     _let_go: DropGuard,
 }
 
+/// A session that still works on an earlier prompt.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the session `{session}` is still busy with the prompt before: wait for its end, or leave `session` out")]
+pub(super) struct SessionBusy {
+    session: String,
+}
+
 impl BackgroundTurn {
     /// Starts a turn on its own task. Fails if the session is busy.
     pub(super) fn begin(
@@ -36,11 +43,8 @@ impl BackgroundTurn {
         reach: ElicitationSupport,
         orchestrator: &Orchestrator,
         scope: &TaskScope,
-    ) -> Result<Self, String> {
-        let pending = talk.session.begin().map_err(|_| {
-            let id = talk.session.id();
-            format!("the session `{id}` is still busy with the prompt before: wait for its end, or leave `session` out")
-        })?;
+    ) -> Result<Self, SessionBusy> {
+        let pending = talk.session.begin().map_err(|_| SessionBusy { session: talk.session.id().to_owned() })?;
         let (asking, asked) = mpsc::unbounded_channel();
         talk.asker.set_client(asking, reach);
         let (front, told) = ProgressNotifier::new();

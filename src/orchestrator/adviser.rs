@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::tasks::sort_by_dependency;
+use super::tasks::{CyclicTasksError, sort_by_dependency};
 use crate::agents::ask_once;
 use crate::conversation::Usage;
 use crate::graph::Plan;
@@ -57,6 +57,29 @@ struct AdviserAnswerTask {
     why: String,
 }
 
+/// Why the model's advice cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AdviceError {
+    #[error("it took too long")]
+    Timeout,
+    #[error("it did not answer")]
+    NoAnswer,
+    #[error("its answer is not as asked for: {0}")]
+    Format(#[from] serde_json::Error),
+    #[error("it made {0} tasks of it")]
+    TaskCount(usize),
+    #[error("it named `{0}`, which is not among the modes")]
+    UnknownMode(String),
+    #[error("it made a task without words")]
+    EmptyTask,
+    #[error("it called two tasks `{0}`")]
+    DuplicateTask(String),
+    #[error("a task waits for `{0}`, which does not exist")]
+    UnknownDependency(String),
+    #[error(transparent)]
+    Cycle(#[from] CyclicTasksError),
+}
+
 /// Returns the tasks that the model proposes, in an executable order, and the tokens used. Fails if the model does not
 /// answer in time or its answer is invalid.
 pub(super) async fn advice(
@@ -64,7 +87,7 @@ pub(super) async fn advice(
     plan: &Plan,
     modes: &[ModeId],
     request: &str,
-) -> Result<(Vec<AdvisedTask>, Usage), String> {
+) -> Result<(Vec<AdvisedTask>, Usage), AdviceError> {
     let known: Vec<_> = modes
         .iter()
         .filter_map(|id| {
@@ -75,42 +98,40 @@ pub(super) async fn advice(
         .collect();
     let question = serde_json::json!({"request": truncate(request, MAX_REQUEST), "modes": known}).to_string();
     let asked = ask_once(provider, SYSTEM.into(), question, MAX_ANSWER);
-    let answered = tokio::time::timeout(ADVISER_TIMEOUT, asked).await.map_err(|_| "it took too long".to_owned())?;
-    let (answer, usage) = answered.ok_or_else(|| "it did not answer".to_owned())?;
+    let answered = tokio::time::timeout(ADVISER_TIMEOUT, asked).await.map_err(|_| AdviceError::Timeout)?;
+    let (answer, usage) = answered.ok_or(AdviceError::NoAnswer)?;
     Ok((parse_answer(&answer, modes)?, usage))
 }
 
 /// Parses and checks the answer. Returns the tasks in an order in which they can run.
-fn parse_answer(answer: &str, modes: &[ModeId]) -> Result<Vec<AdvisedTask>, String> {
+fn parse_answer(answer: &str, modes: &[ModeId]) -> Result<Vec<AdvisedTask>, AdviceError> {
     // Some models wrap the JSON in a code fence.
     let answer = answer.trim();
     let inner = answer.strip_prefix("```json").or_else(|| answer.strip_prefix("```"));
     let answer = inner.and_then(|inner| inner.trim_end().strip_suffix("```")).unwrap_or(answer);
-    let said: AdviserAnswer =
-        serde_json::from_str(answer).map_err(|error| format!("its answer is not as asked for: {error}"))?;
+    let said: AdviserAnswer = serde_json::from_str(answer)?;
     if said.tasks.is_empty() || said.tasks.len() > MAX_TASKS {
-        return Err(format!("it made {} tasks of it", said.tasks.len()));
+        return Err(AdviceError::TaskCount(said.tasks.len()));
     }
     let mut parts: Vec<AdvisedTask> = Vec::new();
     for (number, task) in said.tasks.into_iter().enumerate() {
         let name = task.name.filter(|name| !name.trim().is_empty()).unwrap_or_else(|| format!("part{}", number + 1));
         let mode = task.mode.parse::<ModeId>().ok().filter(|mode| modes.contains(mode));
-        let mode = mode.ok_or_else(|| format!("it named `{}`, which is not among the modes", task.mode))?;
+        let mode = mode.ok_or_else(|| AdviceError::UnknownMode(task.mode.clone()))?;
         if task.task.trim().is_empty() {
-            return Err("it made a task without words".to_owned());
+            return Err(AdviceError::EmptyTask);
         }
         let part = AdvisedTask { name: name.clone(), mode, task: task.task, after: task.after, why: task.why };
         if parts.iter().any(|other| other.name == name) {
-            return Err(format!("it called two tasks `{name}`"));
+            return Err(AdviceError::DuplicateTask(name));
         }
         parts.push(part);
     }
     let after: BTreeMap<_, _> = parts.iter().map(|part| (part.name.clone(), part.after.clone())).collect();
     if let Some(gone) = after.values().flatten().find(|name| !after.contains_key(*name)) {
-        return Err(format!("a task waits for `{gone}`, which does not exist"));
+        return Err(AdviceError::UnknownDependency(gone.clone()));
     }
-    let order =
-        sort_by_dependency(&after).map_err(|name| format!("its tasks wait for each other, beginning with `{name}`"))?;
+    let order = sort_by_dependency(&after)?;
     // Keep the model's order unless a task would run before one of its dependencies.
     let place = |name: &String| parts.iter().position(|part| part.name == *name);
     let said = parts.iter().enumerate().all(|(at, part)| part.after.iter().all(|name| place(name) < Some(at)));
@@ -134,7 +155,7 @@ mod tests {
         json!({"name": name, "mode": mode, "task": "do", "after": after, "why": "it fits"})
     }
 
-    fn read(tasks: &[serde_json::Value]) -> Result<Vec<String>, String> {
+    fn read(tasks: &[serde_json::Value]) -> Result<Vec<String>, AdviceError> {
         let parts = parse_answer(&json!({"tasks": tasks}).to_string(), &modes())?;
         Ok(parts.into_iter().map(|part| part.name).collect())
     }
@@ -142,7 +163,7 @@ mod tests {
     #[test]
     fn tasks_come_in_an_order_in_which_they_can_be_done() {
         let later = task("b", "coding/frontend", &["a"]);
-        assert_eq!(read(&[later, task("a", "coding/backend", &[])]), Ok(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(read(&[later, task("a", "coding/backend", &[])]).unwrap(), ["a", "b"]);
         let fenced = "```json\n{\"tasks\":[{\"mode\":\"coding/backend\",\"task\":\"do\"}]}\n```";
         assert_eq!(parse_answer(fenced, &modes()).unwrap()[0].name, "part1");
     }
@@ -158,10 +179,10 @@ mod tests {
             (vec![task("a", back, &["c"])], "a task waits for `c`, which does not exist"),
             (vec![json!({"mode": back, "task": " "})], "it made a task without words"),
         ] {
-            assert_eq!(read(&tasks), Err(problem.to_owned()));
+            assert_eq!(read(&tasks).unwrap_err().to_string(), problem);
         }
         let circle = read(&[task("a", back, &["b"]), task("b", front, &["a"])]).unwrap_err();
-        assert!(circle.contains("wait for each other"), "{circle}");
-        assert!(parse_answer("coding/backend", &modes()).unwrap_err().contains("not as asked for"));
+        assert!(matches!(circle, AdviceError::Cycle(_)), "{circle}");
+        assert!(matches!(parse_answer("coding/backend", &modes()), Err(AdviceError::Format(_))));
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
-use crate::broker::WriteLock;
+use crate::broker::{WriteDeadlock, WriteLock};
 
 /// The file locks of all tasks of a session.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Drop for WaitGuard<'_> {
 }
 
 impl WriteLock for TaskWriteLock {
-    fn acquire(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), String>> {
+    fn acquire(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), WriteDeadlock>> {
         Box::pin(async move {
             let mut changed = self.locks.changed.subscribe();
             let _waiting = WaitGuard(self);
@@ -111,17 +111,13 @@ impl WriteLock for TaskWriteLock {
                 {
                     let mut state = self.locks.state();
                     let Err((file, holder)) = state.take(&self.task, &files) else { return Ok(()) };
-                    let file = file.display();
                     if state.leads_to(&holder, &self.task) {
-                        return Err(format!(
-                            "task `{holder}` writes to {file} and waits for a file of yours; do what needs no other \
-                             file of that task, and report what is left"
-                        ));
+                        return Err(WriteDeadlock { task: holder, file });
                     }
                     state.waits.insert(self.task.clone(), holder.clone());
                     drop(state);
                     if !std::mem::replace(&mut told, true) {
-                        (self.waiting)(format!("waits for task `{holder}`, which writes to {file}"));
+                        (self.waiting)(format!("waits for task `{holder}`, which writes to {}", file.display()));
                     }
                 }
                 // The sender lives as long as the locks.
@@ -167,7 +163,7 @@ mod tests {
         let mut first = a.acquire(files(&["/b"]));
         let mut second = b.acquire(files(&["/c"]));
         assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
-        assert!(c.acquire(files(&["/new", "/a"])).await.unwrap_err().contains("task `a` writes to /a"));
+        assert!(c.acquire(files(&["/new", "/a"])).await.unwrap_err().task == "a");
         drop(second);
         let mut third = c.acquire(files(&["/a"]));
         assert!(poll!(&mut third).is_pending(), "`b` waits no more, so there is no circle");

@@ -239,8 +239,8 @@ mod tests {
         crate::graph::resolve(manifests, found).plan.unwrap()
     }
 
-    fn chosen(prompt: &str) -> Result<Option<(String, String)>, String> {
-        let found = explicit(prompt, &plan()).map_err(|error| error.to_string())?;
+    fn chosen(prompt: &str) -> Result<Option<(String, String)>, UnknownModeError> {
+        let found = explicit(prompt, &plan())?;
         Ok(found.map(|(mode, task)| (mode.to_string(), task.to_owned())))
     }
 
@@ -252,25 +252,25 @@ mod tests {
             ("@goose hello", "goose/assistant", "hello"),
             ("@goose", "goose/assistant", ""),
         ] {
-            assert_eq!(chosen(prompt), Ok(Some((mode.to_owned(), task.to_owned()))), "{prompt}");
+            assert_eq!(chosen(prompt).unwrap(), Some((mode.to_owned(), task.to_owned())), "{prompt}");
         }
     }
 
     #[test]
     fn a_name_that_is_nearly_right_is_an_error_and_a_file_is_text() {
         assert_eq!(
-            chosen("@coding/frontnd add a theme").unwrap_err(),
+            chosen("@coding/frontnd add a theme").unwrap_err().to_string(),
             "the agent `coding` has no mode `frontnd`; did you mean `@coding/frontend`?"
         );
         assert_eq!(
-            chosen("@codin/frontend add a theme").unwrap_err(),
+            chosen("@codin/frontend add a theme").unwrap_err().to_string(),
             "there is no mode `codin/frontend`; did you mean `@coding/frontend`?"
         );
-        assert_eq!(chosen("@codng").unwrap_err(), "there is no agent `codng`; did you mean `@coding`?");
+        assert_eq!(chosen("@codng").unwrap_err().to_string(), "there is no agent `codng`; did you mean `@coding`?");
         for text in
             ["@src/main.rs explain", "@docs/guide explain", "@alice says hello", "@codng says hello", "a @coding/qa"]
         {
-            assert_eq!(chosen(text), Ok(None), "{text}");
+            assert_eq!(chosen(text).unwrap(), None, "{text}");
         }
     }
 

@@ -23,6 +23,16 @@ pub(super) struct RouterCache {
     routers: Mutex<Vec<CachedRouter>>,
 }
 
+/// Why a router cannot be used or a correction cannot be stored.
+#[derive(Debug, thiserror::Error)]
+pub enum RouterCacheError {
+    /// The thread that trains the router or writes the store panicked.
+    #[error(transparent)]
+    Thread(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    Store(#[from] store::StoreError),
+}
+
 impl RouterCache {
     pub(super) fn new(data: PathBuf) -> Self {
         Self { data, routers: Mutex::default() }
@@ -30,7 +40,12 @@ impl RouterCache {
 
     /// Returns the router over `own` and the modes it may delegate to, with the corrections of this project. Logs and
     /// skips corrections that cannot be read, because a router without them is still useful.
-    pub(super) async fn router(self: &Arc<Self>, plan: &Arc<Plan>, own: &ModeId, cwd: &Path) -> Result<Router, String> {
+    pub(super) async fn router(
+        self: &Arc<Self>,
+        plan: &Arc<Plan>,
+        own: &ModeId,
+        cwd: &Path,
+    ) -> Result<Router, RouterCacheError> {
         let (known, plan, own, cwd) = (Arc::clone(self), Arc::clone(plan), own.clone(), cwd.to_owned());
         let made = tokio::task::spawn_blocking(move || {
             let base = known.router_for(&plan, &own);
@@ -40,13 +55,13 @@ impl RouterCache {
                     let pairs = corrections.iter().map(|(prompt, mode)| (prompt.as_str(), mode));
                     base.as_ref().clone().with_corrections(pairs)
                 }
-                Err(problem) => {
-                    tracing::warn!(problem, "corrections of routes are left out");
+                Err(error) => {
+                    tracing::warn!(%error, "corrections of routes are left out");
                     base.as_ref().clone()
                 }
             }
         });
-        made.await.map_err(|error| error.to_string())
+        Ok(made.await?)
     }
 
     fn router_for(&self, plan: &Arc<Plan>, own: &ModeId) -> Arc<Router> {
@@ -65,18 +80,17 @@ impl RouterCache {
         router
     }
 
-    fn corrections(&self, cwd: &Path) -> Result<Vec<(String, ModeId)>, String> {
+    fn corrections(&self, cwd: &Path) -> Result<Vec<(String, ModeId)>, store::StoreError> {
         let file = self.data.join(CORRECTIONS);
         if !file.exists() {
             return Ok(Vec::new());
         }
-        let read = CorrectionStore::open(&file).and_then(|routes| routes.corrections(&store::project_root(cwd)));
-        let corrections = read.map_err(|error| error.to_string())?;
+        let corrections = CorrectionStore::open(&file)?.corrections(&store::project_root(cwd))?;
         Ok(corrections.into_iter().filter_map(|kept| Some((kept.prompt, kept.mode.parse().ok()?))).collect())
     }
 
     /// Stores, for this project, the mode that the user chose for a prompt. Skips prompts that contain a secret.
-    pub(super) async fn correct(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), String> {
+    pub(super) async fn correct(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), RouterCacheError> {
         if secrets::find_secret(prompt).is_some() {
             return Ok(());
         }
@@ -84,6 +98,6 @@ impl RouterCache {
         let (prompt, mode) = (prompt.to_owned(), mode.to_string());
         let kept =
             tokio::task::spawn_blocking(move || CorrectionStore::open(&file)?.remember(&project, &prompt, &mode));
-        kept.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        Ok(kept.await??)
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::broker::{Broker, sanitize_text};
 use crate::ids::{ModeId, nearest};
 use crate::manifest::{Readiness, ServiceEntry};
-use crate::tool::manage::{ResourceListing, ServiceChange, ServiceManager, ServiceState, ServiceSummary};
+use crate::tool::manage::{ManageError, ResourceListing, ServiceChange, ServiceManager, ServiceState, ServiceSummary};
 use crate::tool::{CallContext, strip_to_line};
 
 /// The service manager of one session and its child sessions.
@@ -31,41 +31,35 @@ impl SessionServices {
         self.broker.plan().services().chain(self.client_services.iter().map(Arc::as_ref))
     }
 
-    fn entry(&self, name: &str) -> Result<&ServiceEntry, String> {
+    fn entry(&self, name: &str) -> Result<&ServiceEntry, ManageError> {
         let unknown = || {
             let near = nearest(name, self.entries().map(|entry| entry.manifest.name.as_str()));
-            let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            format!("there is no service `{}`{near} `search_services` shows those there are", strip_to_line(name))
+            ManageError::Unknown { name: strip_to_line(name), near: near.map(str::to_owned) }
         };
         self.entries().find(|entry| entry.manifest.name.as_str() == name).ok_or_else(unknown)
     }
 
     /// Returns the service if it can be enabled and disabled. Fails for unknown, owned, built-in and planned services.
-    fn changeable(&self, name: &str) -> Result<&ServiceEntry, String> {
+    fn changeable(&self, name: &str) -> Result<&ServiceEntry, ManageError> {
         let entry = self.entry(name)?;
         if let Some(owner) = &entry.manifest.owner {
-            return Err(format!("`{name}` is the {owner}'s own: it can be neither enabled for others nor disabled"));
+            return Err(ManageError::Owned { name: name.to_owned(), owner: owner.clone() });
         }
         if !entry.user_installed() {
-            let modes = self.modes(entry);
-            let who = if modes.is_empty() { "none does now".to_owned() } else { modes.join(", ") };
-            return Err(format!(
-                "`{name}` is built in: a mode has it if its manifest asks for it, and in no other way ({who}). Choose a \
-                 mode by what it has"
-            ));
+            return Err(ManageError::BuiltIn { name: name.to_owned(), modes: self.modes(entry) });
         }
         if entry.manifest.status == Readiness::Planned {
-            return Err(format!("`{name}` is planned: there is nothing to start yet"));
+            return Err(ManageError::Planned { name: name.to_owned() });
         }
         Ok(entry)
     }
 
     /// Returns a service whose resources may be read: third-party and enabled.
-    fn readable(&self, name: &str, context: &CallContext) -> Result<&ServiceEntry, String> {
+    fn readable(&self, name: &str, context: &CallContext) -> Result<&ServiceEntry, ManageError> {
         let entry = self.changeable(name)?;
         match self.state(entry, context) {
             ServiceState::Enabled => Ok(entry),
-            _ => Err(format!("`{name}` is disabled; `enable_service` enables it, if the user agrees")),
+            _ => Err(ManageError::Disabled { name: name.to_owned() }),
         }
     }
 
@@ -135,11 +129,11 @@ impl ServiceManager for SessionServices {
         &'a self,
         service: &'a str,
         context: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ServiceChange, String>> {
+    ) -> BoxFuture<'a, Result<ServiceChange, ManageError>> {
         Box::pin(async move {
             let entry = self.changeable(service)?;
             let looked = self.broker.inspect_service(entry, &context.session).await;
-            let catalog = looked.map_err(|error| format!("`{service}` was not enabled: {error}"))?;
+            let catalog = looked.map_err(|source| ManageError::NotEnabled { name: service.to_owned(), source })?;
             let name = entry.manifest.name.clone();
             context.session.service_overrides().set(name.clone(), true);
             let tools = catalog.tools.iter().map(|tool| sanitize_text(tool.name.as_str())).collect();
@@ -147,7 +141,7 @@ impl ServiceManager for SessionServices {
         })
     }
 
-    fn disable(&self, service: &str, context: &CallContext) -> Result<ServiceChange, String> {
+    fn disable(&self, service: &str, context: &CallContext) -> Result<ServiceChange, ManageError> {
         let entry = self.changeable(service)?;
         let name = entry.manifest.name.clone();
         context.session.service_overrides().set(name.clone(), false);
@@ -159,7 +153,7 @@ impl ServiceManager for SessionServices {
         &'a self,
         service: Option<&'a str>,
         context: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceListing>, String>> {
+    ) -> BoxFuture<'a, Result<Vec<ResourceListing>, ManageError>> {
         Box::pin(async move {
             let entries: Vec<&ServiceEntry> = match service {
                 Some(service) => vec![self.readable(service, context)?],
@@ -184,11 +178,11 @@ impl ServiceManager for SessionServices {
         service: &'a str,
         uri: &'a str,
         context: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Value, String>> {
+    ) -> BoxFuture<'a, Result<Value, ManageError>> {
         Box::pin(async move {
             let entry = self.readable(service, context)?;
             let read = self.broker.read_listed(entry, uri, context.clone()).await;
-            read.map_err(|error| format!("{error}; `list_resources` shows what can be read"))
+            read.map_err(ManageError::Read)
         })
     }
 }

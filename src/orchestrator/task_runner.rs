@@ -9,15 +9,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::child::{ChildAsker, ChildNotifier};
 use super::file_locks::FileLocks;
-use super::tasks::{AnnouncedTask, TaskDependency, TaskTable, check_acyclic, tasks_in_message};
+use super::tasks::{AnnouncedTask, CyclicTasksError, TaskDependency, TaskTable, check_acyclic, tasks_in_message};
 use super::{Orchestrator, PromptOptions};
 use crate::agents::{ChildSession, Notifier, StatusUpdate, StopReason, between};
 use crate::conversation::Content;
 use crate::ids::{ModeId, nearest};
 use crate::manifest::AgentEntry;
-use crate::session::Session;
+use crate::session::{PromptError, Session, SessionError};
 use crate::task::TaskScope;
-use crate::tool::delegate::{Delegator, TaskReport, TaskRequest, TaskState};
+use crate::tool::delegate::{DelegateError, Delegator, TaskReport, TaskRequest, TaskState};
 use crate::tool::{Activity, CallContext, truncate};
 
 /// Further tasks wait.
@@ -52,7 +52,7 @@ impl TaskRunner {
 
     /// Returns the mode that gets the task: one that the session's agent may delegate to. Fails if it names another
     /// one.
-    async fn mode_of(&self, session: &Session, task: &TaskRequest) -> Result<ModeId, String> {
+    async fn mode_of(&self, session: &Session, task: &TaskRequest) -> Result<ModeId, DelegateError> {
         let plan = session.plan();
         let own = session.choice().mode.agent;
         let granted = plan.delegates(&own);
@@ -63,10 +63,9 @@ impl TaskRunner {
         };
         let found = wanted.filter(|mode| granted.contains(mode));
         found.ok_or_else(|| {
-            let names: Vec<_> = granted.iter().map(ModeId::to_string).collect();
-            let near = nearest(to, names.iter().map(String::as_str));
-            let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            format!("`{own}` cannot hand work to `{to}`{near} There are: {}", names.join(", "))
+            let granted: Vec<_> = granted.iter().map(ModeId::to_string).collect();
+            let near = nearest(to, granted.iter().map(String::as_str)).map(str::to_owned);
+            DelegateError::NotGranted { agent: own, to: to.clone(), near, granted }
         })
     }
 
@@ -77,19 +76,17 @@ impl TaskRunner {
         context: CallContext,
         cancel: CancellationToken,
         background: bool,
-    ) -> Result<DelegatedTask, String> {
+    ) -> Result<DelegatedTask, DelegateError> {
         let session = self.session()?;
         let mode = self.mode_of(&session, &task).await?;
         let together = tasks_in_message(context.view.messages().last().map(Arc::as_ref));
-        if let Err(name) = check_acyclic(&together) {
-            return Err(format!("the tasks wait for each other in a circle, task `{name}` in the end for itself"));
-        }
+        check_acyclic(&together).map_err(|CyclicTasksError { task }| DelegateError::Cycle { task })?;
         // A name means the task of the same message, else the latest earlier one, never a later one.
         let before = |name: &String| {
             let announced = together.iter().find(|task| task.name.as_ref() == Some(name));
             let announced = announced.map(|task| TaskDependency::Call(task.call.clone()));
             let earlier = || self.tasks.find(name).map(|report| TaskDependency::Id(report.id));
-            announced.or_else(earlier).ok_or_else(|| format!("there is no task `{name}` to wait for"))
+            announced.or_else(earlier).ok_or_else(|| DelegateError::UnknownDependency { name: name.clone() })
         };
         let before = task.after.iter().map(before).collect::<Result<_, _>>()?;
         let report = self.tasks.add(task.name.clone(), &mode, &task.text, context.id.clone(), cancel.clone());
@@ -106,8 +103,8 @@ impl TaskRunner {
         })
     }
 
-    fn session(&self) -> Result<Arc<Session>, String> {
-        self.session.upgrade().ok_or_else(|| "the session is over".to_owned())
+    fn session(&self) -> Result<Arc<Session>, DelegateError> {
+        self.session.upgrade().ok_or(DelegateError::SessionEnded)
     }
 
     /// Runs the task: waits for its dependencies, runs it and records the result.
@@ -144,7 +141,7 @@ impl TaskRunner {
                     continue;
                 }
                 Ok(report) => format!("it needs task `{}`, which came to nothing", report.id),
-                Err(problem) => problem,
+                Err(error) => error.to_string(),
             };
             return (TaskState::Failed, format!("it was not begun: {problem}"));
         }
@@ -159,12 +156,12 @@ impl TaskRunner {
         self.show_plan(errand);
         match self.child_turn(errand, prompt(&errand.task, &before)).await {
             Ok(ended) => ended,
-            Err(why) => (TaskState::Failed, why),
+            Err(error) => (TaskState::Failed, error.to_string()),
         }
     }
 
     /// Runs one turn of another agent in a child session.
-    async fn child_turn(&self, errand: &DelegatedTask, prompt: String) -> Result<(TaskState, String), String> {
+    async fn child_turn(&self, errand: &DelegatedTask, prompt: String) -> Result<(TaskState, String), ChildTurnError> {
         let (who, context) = (errand.mode.to_string(), &errand.context);
         // Release the parent session before the turn: a child must not keep it alive.
         let (child, parent) = {
@@ -175,7 +172,7 @@ impl TaskRunner {
             let asker = |asker| Arc::new(ChildAsker { asker, call, who: who.clone(), session: id }) as Arc<_>;
             let write_lock = self.file_locks.of(&errand.id, waiting(who.clone(), parent.clone()));
             let child = session.child(errand.mode.clone(), asker, Some(write_lock), None).await;
-            let child = child.map_err(|error| error.to_string())?;
+            let child = child?;
             child_id.get_or_init(|| child.id().to_owned());
             (child, parent)
         };
@@ -187,11 +184,11 @@ impl TaskRunner {
         // A background task outlasts the turn, so it does not report to the turn's notifier.
         let parent = parent.filter(|_| !errand.background);
         let relay = Arc::new(ChildNotifier { parent, call: context.clone(), who, apart });
-        let pending = child.begin().map_err(|error| error.to_string())?;
+        let pending = child.begin()?;
         let prompt = vec![Content::text(prompt)];
         // The model wrote the task, so `@agent/mode` in it does not choose the mode.
         let end = self.orchestrator.prompt(pending, prompt, PromptOptions::default(), relay, &errand.cancel).await;
-        let end = end.map_err(|error| error.to_string())?;
+        let end = end?;
         if let Ok(session) = self.session() {
             session.spend(end.usage);
         }
@@ -218,6 +215,17 @@ impl TaskRunner {
             errand.context.report(Activity::TodoList(self.tasks.plan(&errand.together)));
         }
     }
+}
+
+/// Why the turn of a child session did not run.
+#[derive(Debug, thiserror::Error)]
+enum ChildTurnError {
+    #[error(transparent)]
+    Delegate(#[from] DelegateError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
 }
 
 /// A delegated task and its state.
@@ -260,7 +268,7 @@ fn prompt(task: &TaskRequest, before: &[TaskReport]) -> String {
 }
 
 impl Delegator for TaskRunner {
-    fn delegate(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>> {
+    fn delegate(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, DelegateError>> {
         Box::pin(async move {
             let cancel = context.cancel.child_token();
             let call = context.id.clone();
@@ -271,7 +279,7 @@ impl Delegator for TaskRunner {
         })
     }
 
-    fn begin(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>> {
+    fn begin(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, DelegateError>> {
         Box::pin(async move {
             let cancel = self.background.cancelled().child_token();
             let errand = DelegatedTask { context: context.detach(), ..self.enter(task, context, cancel, true).await? };
@@ -285,12 +293,12 @@ impl Delegator for TaskRunner {
         })
     }
 
-    fn tasks(&self, id: Option<&str>) -> Result<Vec<TaskReport>, String> {
+    fn tasks(&self, id: Option<&str>) -> Result<Vec<TaskReport>, DelegateError> {
         let Some(id) = id else { return Ok(self.tasks.all()) };
         self.tasks.find(id).map(|report| vec![report]).ok_or_else(|| self.no_such_task(id))
     }
 
-    fn cancel<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<TaskReport, String>> {
+    fn cancel<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<TaskReport, DelegateError>> {
         Box::pin(async move {
             let report = self.tasks.find(id).ok_or_else(|| self.no_such_task(id))?;
             self.tasks.cancel(&report.id);
@@ -305,9 +313,8 @@ impl Delegator for TaskRunner {
 }
 
 impl TaskRunner {
-    fn no_such_task(&self, id: &str) -> String {
-        let known: Vec<_> = self.tasks.all().into_iter().map(|report| report.id).collect();
-        let known = if known.is_empty() { "none was delegated yet".to_owned() } else { known.join(", ") };
-        format!("there is no task `{id}`; there are: {known}")
+    fn no_such_task(&self, id: &str) -> DelegateError {
+        let known = self.tasks.all().into_iter().map(|report| report.id).collect();
+        DelegateError::UnknownTask { id: id.to_owned(), known }
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::conversation::{Message, MessagePart};
 use crate::ids::ModeId;
-use crate::tool::delegate::{TaskReport, TaskState};
+use crate::tool::delegate::{DelegateError, TaskReport, TaskState};
 use crate::tool::{StepStatus, TodoStep};
 
 /// The tool with which a model delegates a task.
@@ -133,7 +133,7 @@ impl TaskTable {
     }
 
     /// Waits until the task has ended. Fails if it does not start within [`START_TIMEOUT`].
-    pub(super) async fn wait_for_end(&self, wanted: &TaskDependency) -> Result<TaskReport, String> {
+    pub(super) async fn wait_for_end(&self, wanted: &TaskDependency) -> Result<TaskReport, DelegateError> {
         let mut changed = self.changed.subscribe();
         let missing = tokio::time::sleep(START_TIMEOUT);
         tokio::pin!(missing);
@@ -147,7 +147,7 @@ impl TaskTable {
                 // `self` owns the sender, so this never fails.
                 _ = changed.changed() => {}
                 () = &mut missing, if found.is_none() => {
-                    return Err("a task that it waits for did not begin".to_owned());
+                    return Err(DelegateError::DependencyNotStarted);
                 }
             }
         }
@@ -223,14 +223,21 @@ pub(super) fn tasks_in_message(message: Option<&Message>) -> Vec<AnnouncedTask> 
     tasks.collect()
 }
 
-/// Fails with the name of a task that depends on itself, directly or not.
-pub(super) fn check_acyclic(tasks: &[AnnouncedTask]) -> Result<(), String> {
+/// A task that depends on itself, directly or not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("its tasks wait for each other, beginning with `{task}`")]
+pub(super) struct CyclicTasksError {
+    pub(super) task: String,
+}
+
+/// Fails if a task depends on itself, directly or not.
+pub(super) fn check_acyclic(tasks: &[AnnouncedTask]) -> Result<(), CyclicTasksError> {
     let named = tasks.iter().filter_map(|task| Some((task.name.clone()?, task.after.clone())));
     sort_by_dependency(&named.collect()).map(drop)
 }
 
-/// Sorts the tasks so that each follows its dependencies. Fails with the name of a task that depends on itself.
-pub(super) fn sort_by_dependency(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<String>, String> {
+/// Sorts the tasks so that each follows its dependencies. Fails if a task depends on itself.
+pub(super) fn sort_by_dependency(tasks: &BTreeMap<String, Vec<String>>) -> Result<Vec<String>, CyclicTasksError> {
     let mut graph = DiGraph::<&str, ()>::new();
     let nodes: BTreeMap<&str, _> = tasks.keys().map(|name| (name.as_str(), graph.add_node(name))).collect();
     for (name, after) in tasks {
@@ -238,7 +245,7 @@ pub(super) fn sort_by_dependency(tasks: &BTreeMap<String, Vec<String>>) -> Resul
             graph.add_edge(*before, nodes[name.as_str()], ());
         }
     }
-    let order = toposort(&graph, None).map_err(|circle| graph[circle.node_id()].to_owned())?;
+    let order = toposort(&graph, None).map_err(|cycle| CyclicTasksError { task: graph[cycle.node_id()].to_owned() })?;
     Ok(order.into_iter().map(|node| graph[node].to_owned()).collect())
 }
 
@@ -280,7 +287,7 @@ mod tests {
         });
         assert_eq!(ended.unwrap().state, TaskState::Failed);
         let other = TaskDependency::Call("other".to_owned());
-        assert!(tasks.wait_for_end(&other).await.unwrap_err().contains("did not begin"));
+        assert!(matches!(tasks.wait_for_end(&other).await, Err(DelegateError::DependencyNotStarted)));
     }
 
     #[test]

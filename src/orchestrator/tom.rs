@@ -38,7 +38,7 @@ impl TopOfMind {
     pub fn read(&self) -> TopOfMindText {
         let (from_file, problem) = match self.file.as_deref().map(contents) {
             Some(Ok(text)) => (Some(text), None),
-            Some(Err(problem)) => (None, Some(problem)),
+            Some(Err(error)) => (None, Some(error.to_string())),
             None => (None, None),
         };
         let texts = [self.text.as_deref(), from_file.as_deref()];
@@ -60,25 +60,42 @@ impl TopOfMind {
     }
 }
 
+/// A top-of-mind file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the top of mind file {} cannot be used: {source}; correct the file, or SKEIN_TOM_FILE", .file.display())]
+struct TopOfMindError {
+    file: PathBuf,
+    source: TextFileError,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TextFileError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it is not UTF-8 text")]
+    NotUtf8,
+    #[error("it is not text")]
+    NotText,
+}
+
 /// Reads the beginning of the file. Fails if it is not UTF-8 text.
-fn contents(file: &Path) -> Result<String, String> {
-    let problem = |what: &str| {
-        let shown = file.display();
-        format!("the top of mind file {shown} cannot be used: {what}; correct the file, or SKEIN_TOM_FILE")
-    };
+fn contents(file: &Path) -> Result<String, TopOfMindError> {
+    read_text(file).map_err(|source| TopOfMindError { file: file.to_owned(), source })
+}
+
+fn read_text(file: &Path) -> Result<String, TextFileError> {
     let mut bytes = Vec::new();
     // Read more than the limit, so that `truncate_text` notices that there is more.
-    let read = open(file).and_then(|file| file.take(MAX as u64 + 4).read_to_end(&mut bytes));
-    read.map_err(|error| problem(&error.to_string()))?;
+    open(file)?.take(MAX as u64 + 4).read_to_end(&mut bytes)?;
     let text = match std::str::from_utf8(&bytes) {
         Ok(text) => text,
         // The read limit cut the last character.
         Err(error) if error.error_len().is_none() && bytes.len() > MAX => {
             std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
         }
-        Err(_) => return Err(problem("it is not UTF-8 text")),
+        Err(_) => return Err(TextFileError::NotUtf8),
     };
-    if text.contains('\0') { Err(problem("it is not text")) } else { Ok(text.to_owned()) }
+    if text.contains('\0') { Err(TextFileError::NotText) } else { Ok(text.to_owned()) }
 }
 
 /// Opens a regular file. Rejects pipes and devices, which may be endless or block on open. Checks again after opening,

@@ -110,7 +110,8 @@ impl Orchestrator {
         if text.starts_with('/') {
             return Ok(prompt.into());
         }
-        let router = self.router_cache().router(&plan, &own, &cwd).await.map_err(PromptError::Misdirected)?;
+        let router = self.router_cache().router(&plan, &own, &cwd).await;
+        let router = router.map_err(|error| PromptError::Misdirected(error.to_string()))?;
         let decision = match last.get().filter(|last| is_continuation(&text, last, &router)) {
             Some(last) => continuation(last.mode, &text),
             None => {

@@ -39,11 +39,24 @@ pub enum VerificationResult {
     Unsure,
 }
 
+/// Why an answer could not be assessed.
+#[derive(Debug, thiserror::Error)]
+pub enum VerificationError {
+    #[error("there is no model of your own that could judge it")]
+    NoJudge,
+    #[error("the judge took too long")]
+    Timeout,
+    #[error("the judge did not answer")]
+    NoAnswer,
+    #[error("the judge did not answer as it should: {0}")]
+    Format(#[from] serde_json::Error),
+}
+
 impl Orchestrator {
     /// Asks goose/judge to assess the last turn. Fails if there is no judge model, it does not answer in time or its
     /// answer is invalid.
-    pub async fn verify(&self, session: &Session) -> Result<Verification, String> {
-        let (provider, system) = session.judge().ok_or("there is no model of your own that could judge it")?;
+    pub async fn verify(&self, session: &Session) -> Result<Verification, VerificationError> {
+        let (provider, system) = session.judge().ok_or(VerificationError::NoJudge)?;
         let exchange = session.last_exchange();
         let task = exchange.first().map(|message| message.text()).unwrap_or_default();
         let results = results(&exchange);
@@ -52,11 +65,10 @@ impl Orchestrator {
             json!({"task": truncate(&task, MAX_RESULT), "results": results, "answer": truncate(&answer, MAX_RESULT)})
                 .to_string();
         let asked = ask_once(provider.as_ref(), system, question, MAX_ANSWER);
-        let said =
-            tokio::time::timeout(JUDGE_TIMEOUT, asked).await.map_err(|_| "the judge took too long".to_owned())?;
-        let (said, usage) = said.ok_or("the judge did not answer")?;
+        let said = tokio::time::timeout(JUDGE_TIMEOUT, asked).await.map_err(|_| VerificationError::Timeout)?;
+        let (said, usage) = said.ok_or(VerificationError::NoAnswer)?;
         session.spend(usage);
-        serde_json::from_str(said.trim()).map_err(|error| format!("the judge did not answer as it should: {error}"))
+        Ok(serde_json::from_str(said.trim())?)
     }
 }
 

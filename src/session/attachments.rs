@@ -53,14 +53,11 @@ pub async fn attach_resources(
         }
         let context = CallContext::new(Arc::clone(session)).with_cancel(cancel.clone());
         let read = binding.read_resource(&uri, Requester::User, context).await;
-        let read =
-            read.map_err(|error| SlashCommandError::Service(format!("`{uri}` could not be attached: {error}")))?;
+        let read = read.map_err(|source| SlashCommandError::Attachment { uri: uri.clone(), source })?;
         let contents = read["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
         let size: usize = contents.iter().filter_map(|piece| piece["text"].as_str()).map(str::len).sum();
         if size > MAX_ATTACHED {
-            return Err(SlashCommandError::Arguments(format!(
-                "`{uri}` has {size} bytes of text, and at most {MAX_ATTACHED} can be attached: ask for a part of it instead"
-            )));
+            return Err(SlashCommandError::AttachmentTooLarge { uri, size, limit: MAX_ATTACHED });
         }
         whole.extend(contents.iter().map(piece));
     }

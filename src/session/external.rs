@@ -11,8 +11,8 @@ use super::recorder::row;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionError};
 use crate::agents::{
-    Event, ExternalSession, ExternalSessionRequest, History, Notifier, StatusUpdate, TurnEnd, TurnInput,
-    emit_completed_call,
+    Event, ExternalOptionError, ExternalSession, ExternalSessionRequest, History, Notifier, StatusUpdate, TurnEnd,
+    TurnInput, emit_completed_call,
 };
 use crate::conversation::{Content, Message, Role};
 use crate::tool::truncate;
@@ -88,9 +88,9 @@ impl Session {
     }
 
     /// Sets an option of the external agent. Fails if no agent works on the session, or if it does not run or refuses.
-    pub async fn set_external_option(&self, option: &str, value: Value) -> Result<(), String> {
+    pub async fn set_external_option(&self, option: &str, value: Value) -> Result<(), ExternalOptionError> {
         let setup = self.setup();
-        let (_, key) = setup.external_agent().ok_or("no external agent works on the session")?;
+        let (_, key) = setup.external_agent().ok_or(ExternalOptionError::NoAgent)?;
         setup.external_sessions().choose(&key, option, value).await
     }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 
 use crate::agents::{
-    Event, ExternalAgentError, ExternalAgents, ExternalSession, ExternalSessionRequest, History, ResumePolicy,
+    Event, ExternalAgentError, ExternalAgents, ExternalOptionError, ExternalSession, ExternalSessionRequest, History,
+    ResumePolicy,
 };
 use crate::ids::{AgentName, ModeId};
 
@@ -95,7 +96,7 @@ impl ExternalSessions {
         let chosen = self.states().get(key).map(|state| state.chosen.clone()).unwrap_or_default();
         for (option, value) in &chosen {
             if let Err(problem) = session.choose(option.clone(), value.clone()).await {
-                tracing::warn!(problem, option, "the options of the external agent differ from the chosen ones");
+                tracing::warn!(%problem, option, "the options of the external agent differ from the chosen ones");
             }
         }
         let id = session.id();
@@ -112,8 +113,13 @@ impl ExternalSessions {
     }
 
     /// Sets an option at the agent, and keeps it for later restarts. Fails if the agent does not run or refuses.
-    pub(super) async fn choose(&self, key: &ExternalSessionKey, option: &str, value: Value) -> Result<(), String> {
-        let session = self.current(key).ok_or("the agent does not run; it is started with the next prompt")?;
+    pub(super) async fn choose(
+        &self,
+        key: &ExternalSessionKey,
+        option: &str,
+        value: Value,
+    ) -> Result<(), ExternalOptionError> {
+        let session = self.current(key).ok_or(ExternalOptionError::NotRunning)?;
         session.choose(option.to_owned(), value.clone()).await?;
         if let Some(state) = self.states().get_mut(key) {
             state.chosen.retain(|(known, _)| known != option);

@@ -11,15 +11,30 @@ use crate::agents::Code;
 use crate::broker::{Binding, Requester};
 use crate::conversation::Content;
 use crate::ids::ServiceName;
-use crate::tool::{CallContext, SessionContext};
+use crate::tool::{CallContext, ServiceError, SessionContext};
 
 /// The reason why a command failed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SlashCommandError {
-    /// The arguments are wrong.
-    Arguments(String),
+    #[error("/{command} needs {}: write it behind the command", .missing.join(" and "))]
+    MissingArguments { command: String, missing: Vec<String> },
+    #[error("`{uri}` has {size} bytes of text, and at most {limit} can be attached: ask for a part of it instead")]
+    AttachmentTooLarge { uri: String, size: usize, limit: usize },
+    #[error("`{uri}` could not be attached: {source}")]
+    Attachment { uri: String, source: ServiceError },
     /// The service of the command failed.
-    Service(String),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+}
+
+impl SlashCommandError {
+    /// Returns true if the user must change the input, and false if a service failed.
+    pub fn is_misuse(&self) -> bool {
+        match self {
+            Self::MissingArguments { .. } | Self::AttachmentTooLarge { .. } => true,
+            Self::Attachment { .. } | Self::Service(_) => false,
+        }
+    }
 }
 
 /// A prompt of a service, with its name in the binding.
@@ -57,10 +72,10 @@ pub async fn prompt(
 ) -> Result<Option<Vec<Content>>, SlashCommandError> {
     let prompts = prompts(binding, taken).await;
     let Some(of) = prompts.get(name) else { return Ok(None) };
-    let filled = fill_in(&of.prompt, rest).map_err(SlashCommandError::Arguments)?;
+    let filled = fill_in(&of.prompt, rest)?;
     let context = CallContext::new(Arc::clone(session)).with_cancel(cancel.clone());
     let said = binding.get_prompt(&of.listed, filled, Requester::User, context).await;
-    said.map(|said| Some(contents(&said))).map_err(|error| SlashCommandError::Service(error.to_string()))
+    Ok(Some(contents(&said?)))
 }
 
 /// Returns the argument names to show after the command, optional ones in brackets. `None` if it takes no arguments.
@@ -77,7 +92,7 @@ fn arguments(prompt: &Value) -> impl Iterator<Item = (String, bool)> {
 
 /// Assigns one word to each argument, and the rest to the last one. A JSON object names the arguments instead. Fails if
 /// a required argument is missing.
-fn fill_in(prompt: &Value, rest: &str) -> Result<Map<String, Value>, String> {
+fn fill_in(prompt: &Value, rest: &str) -> Result<Map<String, Value>, SlashCommandError> {
     if let Ok(Value::Object(named)) = serde_json::from_str(rest) {
         return Ok(named);
     }
@@ -96,8 +111,8 @@ fn fill_in(prompt: &Value, rest: &str) -> Result<Map<String, Value>, String> {
         rest = behind.trim_start();
     }
     if !missing.is_empty() {
-        let (command, missing) = (prompt["name"].as_str().unwrap_or_default(), missing.join(" and "));
-        return Err(format!("/{command} needs {missing}: write it behind the command"));
+        let command = prompt["name"].as_str().unwrap_or_default().to_owned();
+        return Err(SlashCommandError::MissingArguments { command, missing });
     }
     Ok(filled)
 }
@@ -152,7 +167,7 @@ mod tests {
         );
         assert_eq!(json!(fill_in(&prompt, "ann").unwrap()), json!({"to": "ann"}));
         assert_eq!(json!(fill_in(&prompt, r#"{"text": "x"}"#).unwrap()), json!({"text": "x"}));
-        assert!(fill_in(&prompt, "").unwrap_err().contains("/mail needs `to`"));
+        assert!(fill_in(&prompt, "").unwrap_err().to_string().contains("/mail needs `to`"));
         assert_eq!(hint(&prompt).as_deref(), Some("to [text]"));
     }
 }

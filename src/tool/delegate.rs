@@ -5,6 +5,7 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 
 use super::CallContext;
+use crate::ids::AgentName;
 
 /// A task to delegate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,19 +55,48 @@ pub struct TaskReport {
     pub result: String,
 }
 
+/// Why a task cannot be delegated, found or cancelled. Each message says what the model can do.
+#[derive(Debug, thiserror::Error)]
+pub enum DelegateError {
+    #[error("the session is over")]
+    SessionEnded,
+    #[error(
+        "`{agent}` cannot hand work to `{to}`{} There are: {}",
+        .near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default(),
+        .granted.join(", ")
+    )]
+    NotGranted { agent: AgentName, to: String, near: Option<String>, granted: Vec<String> },
+    #[error("say who should do it: `agent` and `mode`")]
+    NoMode,
+    #[error("the tasks wait for each other in a circle, task `{task}` in the end for itself")]
+    Cycle { task: String },
+    #[error("there is no task `{name}` to wait for")]
+    UnknownDependency { name: String },
+    #[error("a task that it waits for did not begin")]
+    DependencyNotStarted,
+    #[error(
+        "there is no task `{id}`; there are: {}",
+        if .known.is_empty() { "none was delegated yet".to_owned() } else { .known.join(", ") }
+    )]
+    UnknownTask { id: String, known: Vec<String> },
+    /// The mode could not be chosen.
+    #[error(transparent)]
+    Routing(Box<dyn std::error::Error + Send + Sync>),
+}
+
 /// Delegates tasks. Methods fail if the request is invalid.
 pub trait Delegator: Send + Sync {
     /// Runs a task and returns when it has ended, successfully or not.
-    fn delegate(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>>;
+    fn delegate(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, DelegateError>>;
 
     /// Starts a task in the background and returns. The task runs until it ends or the session ends.
-    fn begin(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, String>>;
+    fn begin(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, DelegateError>>;
 
     /// Returns the tasks of this session, or only the one with this id.
-    fn tasks(&self, id: Option<&str>) -> Result<Vec<TaskReport>, String>;
+    fn tasks(&self, id: Option<&str>) -> Result<Vec<TaskReport>, DelegateError>;
 
     /// Cancels a task and returns when it has ended.
-    fn cancel<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<TaskReport, String>>;
+    fn cancel<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<TaskReport, DelegateError>>;
 
     /// Cancels every task because the session has ended.
     fn stop(&self);

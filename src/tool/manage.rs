@@ -10,8 +10,8 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::CallContext;
-use crate::ids::ServiceName;
+use super::{CallContext, ServiceError};
+use crate::ids::{AgentName, ServiceName};
 
 /// The services enabled or disabled since the session started. Clones share state, so a child session uses its
 /// parent's.
@@ -40,23 +40,52 @@ impl EnabledServices {
     }
 }
 
-/// Manages the services of a session. Errors are text for the model, with a remedy.
+/// Why a service cannot be changed or read. Each message is text for the model, with a remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ManageError {
+    #[error(
+        "there is no service `{name}`{} `search_services` shows those there are",
+        .near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default()
+    )]
+    Unknown { name: String, near: Option<String> },
+    #[error("`{name}` is the {owner}'s own: it can be neither enabled for others nor disabled")]
+    Owned { name: String, owner: AgentName },
+    #[error(
+        "`{name}` is built in: a mode has it if its manifest asks for it, and in no other way ({}). Choose a mode by what \
+         it has",
+        if .modes.is_empty() { "none does now".to_owned() } else { .modes.join(", ") }
+    )]
+    BuiltIn { name: String, modes: Vec<String> },
+    #[error("`{name}` is planned: there is nothing to start yet")]
+    Planned { name: String },
+    #[error("`{name}` is disabled; `enable_service` enables it, if the user agrees")]
+    Disabled { name: String },
+    #[error("`{name}` was not enabled: {source}")]
+    NotEnabled { name: String, source: ServiceError },
+    #[error("{0}; `list_resources` shows what can be read")]
+    Read(#[source] ServiceError),
+}
+
+/// Manages the services of a session.
 pub trait ServiceManager: Send + Sync {
     /// Returns the services that match the words, best first. Returns all services if there are no words.
     fn search(&self, words: &str, context: &CallContext) -> Vec<ServiceSummary>;
 
     /// Starts the service once to check that it works, then enables it.
-    fn enable<'a>(&'a self, service: &'a str, context: &'a CallContext)
-    -> BoxFuture<'a, Result<ServiceChange, String>>;
+    fn enable<'a>(
+        &'a self,
+        service: &'a str,
+        context: &'a CallContext,
+    ) -> BoxFuture<'a, Result<ServiceChange, ManageError>>;
 
-    fn disable(&self, service: &str, context: &CallContext) -> Result<ServiceChange, String>;
+    fn disable(&self, service: &str, context: &CallContext) -> Result<ServiceChange, ManageError>;
 
     /// Lists the resources of one enabled service, or of all.
     fn resources<'a>(
         &'a self,
         service: Option<&'a str>,
         context: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceListing>, String>>;
+    ) -> BoxFuture<'a, Result<Vec<ResourceListing>, ManageError>>;
 
     /// Reads the contents of a resource, in MCP's JSON.
     fn read<'a>(
@@ -64,7 +93,7 @@ pub trait ServiceManager: Send + Sync {
         service: &'a str,
         uri: &'a str,
         context: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Value, String>>;
+    ) -> BoxFuture<'a, Result<Value, ManageError>>;
 }
 
 /// A known service.

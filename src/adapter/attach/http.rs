@@ -50,8 +50,8 @@ pub(super) fn offer(
     token: Token,
     ended: CancellationToken,
     scope: &TaskScope,
-) -> Result<HttpOffer, String> {
-    let (listener, address) = listen().map_err(|error| format!("no port is available: {error}"))?;
+) -> std::io::Result<HttpOffer> {
+    let (listener, address) = listen()?;
     let config = StreamableHttpServerConfig::default()
         .with_cancellation_token(ended.clone())
         .with_allowed_hosts([address.to_string()])

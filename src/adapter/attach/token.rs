@@ -1,6 +1,5 @@
 //! The bearer token a client must present to attach.
 
-use std::fmt::Write as _;
 use std::hint::black_box;
 
 const BYTES: usize = 32;
@@ -13,14 +12,11 @@ impl Token {
     /// Number of digits in [`Token::text`].
     pub(super) const DIGITS: usize = 2 * BYTES;
 
-    pub(super) fn new() -> Result<Self, String> {
+    /// Creates a token. Fails if the system gives no random numbers.
+    pub(super) fn new() -> Result<Self, getrandom::Error> {
         let mut chance = [0; BYTES];
-        getrandom::fill(&mut chance).map_err(|error| format!("the system gives no random numbers: {error}"))?;
-        let mut digits = String::with_capacity(Self::DIGITS);
-        for byte in chance {
-            write!(digits, "{byte:02x}").map_err(|error| error.to_string())?;
-        }
-        Ok(Self(digits))
+        getrandom::fill(&mut chance)?;
+        Ok(Self(chance.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
     pub(super) fn text(&self) -> &str {

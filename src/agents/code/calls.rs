@@ -50,10 +50,7 @@ impl Exchange {
                 "`names` is missing: the functions to tell about, such as [\"developer.search\"]",
             );
         }
-        match replies::function_details(&code.functions, &self.binding, &names) {
-            Ok(text) => ToolOutcome::text(text),
-            Err(text) => ToolOutcome::error(text),
-        }
+        replies::function_details(&code.functions, &self.binding, &names)
     }
 
     async fn execute(

@@ -122,6 +122,8 @@ pub(super) enum CodeEnd {
     /// The code finished, but the returned value cannot be serialized.
     Unwritable(String),
     Threw(String),
+    /// The code failed because its memory limit was reached.
+    OutOfMemory(String),
     Stopped(CodeStop),
 }
 
@@ -242,7 +244,7 @@ fn drive(ctx: &Ctx<'_>, program: &CodeProgram, ways: &EngineChannels, state: &Rc
             Ok(text) => CodeEnd::Returned(text),
             Err(error) => CodeEnd::Unwritable(exception_text(ctx, &host, error)),
         },
-        Err(error) => CodeEnd::Threw(exception_text(ctx, &host, error)),
+        Err(error) => exception_end(ctx, &host, error),
     }
 }
 
@@ -356,21 +358,38 @@ fn value<'js>(ctx: &Ctx<'js>, answer: FunctionValue) -> rquickjs::Result<Value<'
     }
 }
 
+/// The message of QuickJS's error for the memory limit.
+const OUT_OF_MEMORY: &str = "out of memory";
+
 /// Describes an error, with its line in the code.
 fn exception_text<'js>(ctx: &Ctx<'js>, host: &Object<'js>, error: rquickjs::Error) -> String {
+    match exception_end(ctx, host, error) {
+        CodeEnd::Threw(text) | CodeEnd::OutOfMemory(text) | CodeEnd::Unwritable(text) => text,
+        CodeEnd::Returned(_) | CodeEnd::Stopped(_) => String::new(),
+    }
+}
+
+/// Describes an error, with its line in the code, and says whether it is about memory.
+fn exception_end<'js>(ctx: &Ctx<'js>, host: &Object<'js>, error: rquickjs::Error) -> CodeEnd {
     if !error.is_exception() {
-        return error.to_string();
+        return CodeEnd::Threw(error.to_string());
     }
     let value = ctx.catch();
+    // The engine throws null if there is no memory for an error.
+    let out_of_memory = value.is_null()
+        || value.as_exception().and_then(Exception::message).is_some_and(|message| message == OUT_OF_MEMORY);
+    // Reading the message may have run code that threw.
+    ctx.catch();
     let said = host.get::<_, Function<'js>>("thrown").and_then(|thrown| thrown.call::<_, Vec<String>>((value,)));
     let Ok([about, stack]) = said.as_deref() else {
         ctx.catch();
-        return "the code failed, and there was no memory left for the reason".to_owned();
+        return CodeEnd::OutOfMemory("the code failed, and there was no memory left for the reason".to_owned());
     };
-    match line(stack) {
+    let text = match line(stack) {
         Some(line) => format!("{about} (line {line})"),
         None => about.clone(),
-    }
+    };
+    if out_of_memory { CodeEnd::OutOfMemory(text) } else { CodeEnd::Threw(text) }
 }
 
 /// Returns the innermost line of the code in a stack trace.

@@ -44,8 +44,9 @@ pub(super) fn function_list(functions: &[Function], binding: &Binding, query: &s
     }
 }
 
-/// Returns the signatures and complete descriptions, and names the unknown functions. Fails if all of them are unknown.
-pub(super) fn function_details(functions: &[Function], binding: &Binding, names: &[&str]) -> Result<String, String> {
+/// Returns the signatures and complete descriptions, and names the unknown functions. The outcome is an error if all of
+/// them are unknown.
+pub(super) fn function_details(functions: &[Function], binding: &Binding, names: &[&str]) -> ToolOutcome {
     let (mut text, mut unknown) = (String::new(), Vec::new());
     for name in names {
         let named = |function: &&Function| function.to_string() == *name || function.tool == *name;
@@ -66,7 +67,7 @@ pub(super) fn function_details(functions: &[Function], binding: &Binding, names:
     if !unknown.is_empty() {
         _ = write!(text, "There is no function {}.", unknown.join(", "));
     }
-    if unknown.len() == names.len() { Err(text) } else { Ok(text.trim_end().to_owned()) }
+    if unknown.len() == names.len() { ToolOutcome::error(text) } else { ToolOutcome::text(text.trim_end()) }
 }
 
 /// Converts the report of a piece of code to the result that the model reads.
@@ -79,7 +80,7 @@ pub(super) fn outcome(report: &CodeReport, limits: &CodeLimits) -> ToolOutcome {
                 "The code ran to its end, but what it returned cannot be written as JSON: {why}. Return plain data."
             )
         }
-        CodeEnd::Threw(why) if why.contains("memory") => {
+        CodeEnd::OutOfMemory(why) => {
             format!("The code failed: {why}, of which code has {} MiB", limits.memory >> 20)
         }
         CodeEnd::Threw(why) => format!("The code failed: {why}"),

@@ -152,7 +152,10 @@ async fn what_code_finds_in_a_stack_is_of_no_use() {
     let report = reported(code, CodeLimits::default()).await;
     assert!(report.calls <= 200, "{report:?}");
     assert!(
-        matches!(report.end, CodeEnd::Returned(_) | CodeEnd::Threw(_) | CodeEnd::Stopped(CodeStop::Waiting)),
+        matches!(
+            report.end,
+            CodeEnd::Returned(_) | CodeEnd::Threw(_) | CodeEnd::OutOfMemory(_) | CodeEnd::Stopped(CodeStop::Waiting)
+        ),
         "{report:?}"
     );
 }
@@ -249,7 +252,7 @@ async fn memory_can_run_out_anywhere() {
         let limits = CodeLimits { memory: (16 << 10) + at * at * 2_500, ..CodeLimits::default() };
         for code in hungry {
             let end = reported(code, limits).await.end;
-            assert!(matches!(end, CodeEnd::Threw(_)), "{code}: {end:?}");
+            assert!(matches!(end, CodeEnd::Threw(_) | CodeEnd::OutOfMemory(_)), "{code}: {end:?}");
         }
     }
 }

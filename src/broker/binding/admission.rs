@@ -16,7 +16,7 @@ use crate::tool::{CallContext, FileTarget, ServiceError, is_hidden};
 
 /// The reason why a call is not admitted, as text for the model.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AdmissionError {
+pub enum AdmissionError {
     #[error("{0}")]
     Call(String),
     #[error(transparent)]

@@ -27,6 +27,15 @@ pub(super) struct ProposedCall<'a> {
     pub(super) arguments: &'a Map<String, Value>,
 }
 
+/// Why an action is not permitted.
+#[derive(Debug, thiserror::Error)]
+pub enum PermitError {
+    #[error("{reason}")]
+    Refused { reason: String },
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+}
+
 impl Binding {
     /// Checks whether an action equivalent to a call of the tool is permitted. Applies the same scope, rules and
     /// consent as a call. Fails with the reason if not.
@@ -35,11 +44,10 @@ impl Binding {
         name: &str,
         arguments: &Map<String, Value>,
         context: &CallContext,
-    ) -> Result<(), String> {
-        match self.check_call(name, arguments, context).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(outcome)) => Err(outcome.all_text()),
-            Err(error) => Err(error.to_string()),
+    ) -> Result<(), PermitError> {
+        match self.check_call(name, arguments, context).await? {
+            Ok(_) => Ok(()),
+            Err(outcome) => Err(PermitError::Refused { reason: outcome.all_text() }),
         }
     }
 

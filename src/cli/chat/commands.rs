@@ -18,7 +18,7 @@ use crate::conversation::Content;
 use crate::ids::{ModelRef, nearest};
 use crate::project::ModeRequest;
 use crate::session::PromptError;
-use crate::session::slash::{self, ServicePrompt, SlashCommandError};
+use crate::session::slash::{self, ServicePrompt};
 use crate::tool::ask::Asker;
 
 /// Action that a line of input leads to.
@@ -288,10 +288,8 @@ impl Chat<'_> {
                 };
                 Err(CommandError::usage(format!("there is no /{name}"), help))
             }
-            Err(SlashCommandError::Arguments(problem)) => Err(CommandError::usage(problem, "/help lists the commands")),
-            Err(SlashCommandError::Service(problem)) => {
-                Err(CommandError::work(problem, "try again, or ask in your own words"))
-            }
+            Err(error) if error.is_misuse() => Err(CommandError::usage(error.to_string(), "/help lists the commands")),
+            Err(error) => Err(CommandError::work(error.to_string(), "try again, or ask in your own words")),
         }
     }
 }

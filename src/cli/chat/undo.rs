@@ -1,5 +1,7 @@
 //! `/undo`: removes the last prompt and its answer from the session, and restores the changed files if the user agrees.
 
+use anyhow::{anyhow, ensure};
+
 use super::super::diff;
 use super::super::output::{CommandError, QUIET, cut, display_line};
 use super::super::session_flags::prompt_failure;
@@ -59,15 +61,13 @@ impl Chat<'_> {
 }
 
 /// Restores a file. Fails if it was changed since, which may have happened while the user was asked.
-fn put_back(file: &ChangedFile) -> Result<(), String> {
-    if !is_as_left(file) {
-        return Err(CHANGED.to_owned());
-    }
+fn put_back(file: &ChangedFile) -> anyhow::Result<()> {
+    ensure!(is_as_left(file), CHANGED);
     let done = match &file.before {
         Some(before) => file.path.metadata().and_then(|there| replace(&file.path, before, there.permissions())),
         None => std::fs::remove_file(&file.path),
     };
-    done.map_err(|error| format!("stays as it is: {error}"))
+    done.map_err(|error| anyhow!("stays as it is: {error}"))
 }
 
 /// Returns true if the file has not changed since the turn. Large files are recorded only in part, so this is always

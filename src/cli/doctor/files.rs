@@ -25,7 +25,7 @@ pub(super) fn check(folders: &Folders, found: &mut Findings) {
     others_may_not_read(&keys.file(), "your keys", found);
     if let (Some(0), Err(problem)) = (mode(&keys.file()).map(|mode| mode & 0o077), keys.readable()) {
         let fix = "make it a JSON object of names and keys, or remove it and run `skein configure`";
-        found.error(problem, keys.file().display().to_string(), fix);
+        found.error(format!("{problem:#}"), keys.file().display().to_string(), fix);
     }
     others_may_not_read(&folders.data.join("trust.json"), "what you trust", found);
     for name in store::FILES {

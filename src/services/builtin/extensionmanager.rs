@@ -97,7 +97,7 @@ impl ExtensionManagerService {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let (manager, context) = manager(&context)?;
-        let changed = manager.enable(&request.name, context).await.map_err(ToolRefusal::new)?;
+        let changed = manager.enable(&request.name, context).await.map_err(ToolRefusal::of)?;
         let tools = join_names(&changed.tools, "it has no tools");
         let text = match changed.modes.is_empty() {
             true => format!(
@@ -123,7 +123,7 @@ impl ExtensionManagerService {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let (manager, context) = manager(&context)?;
-        let changed = manager.disable(&request.name, context).map_err(ToolRefusal::new)?;
+        let changed = manager.disable(&request.name, context).map_err(ToolRefusal::of)?;
         let mut text = format!(
             "`{}` is disabled for this session. Modes that are without it from now on: {}",
             changed.service,
@@ -149,7 +149,7 @@ impl ExtensionManagerService {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let (manager, context) = manager(&context)?;
-        let offered = manager.resources(request.service.as_deref(), context).await.map_err(ToolRefusal::new)?;
+        let offered = manager.resources(request.service.as_deref(), context).await.map_err(ToolRefusal::of)?;
         let lines: Vec<_> = offered.iter().flat_map(resources).collect();
         let text = if lines.is_empty() { "no enabled service has resources".to_owned() } else { lines.join("\n") };
         Ok(answer::with_data(cut(&text, MAX_LISTED), json!({"services": offered})))
@@ -166,7 +166,7 @@ impl ExtensionManagerService {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let (manager, context) = manager(&context)?;
-        let read = manager.read(&request.service, &request.uri, context).await.map_err(ToolRefusal::new)?;
+        let read = manager.read(&request.service, &request.uri, context).await.map_err(ToolRefusal::of)?;
         let contents = read["contents"].as_array().into_iter().flatten();
         let body: Vec<_> = contents.map(contents_of).collect();
         let body = cut(&body.join("\n\n"), MAX_READ);

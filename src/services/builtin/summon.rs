@@ -78,11 +78,11 @@ impl SummonService {
         let background = request.background.unwrap_or_default();
         let task = task(request)?;
         if background {
-            let report = delegator.begin(task, context).await.map_err(ToolRefusal::new)?;
+            let report = delegator.begin(task, context).await.map_err(ToolRefusal::of)?;
             let text = format!("{} works on it in the background as task `{}`", report.mode, report.id);
             return Ok(answer::with_data(text, json!(report)));
         }
-        report_result(&delegator.delegate(task, context).await.map_err(ToolRefusal::new)?)
+        report_result(&delegator.delegate(task, context).await.map_err(ToolRefusal::of)?)
     }
 
     #[tool(
@@ -95,7 +95,7 @@ impl SummonService {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let (delegator, _) = desk(&context)?;
-        let tasks = delegator.tasks(request.id.as_deref()).map_err(ToolRefusal::new)?;
+        let tasks = delegator.tasks(request.id.as_deref()).map_err(ToolRefusal::of)?;
         let text = match tasks.as_slice() {
             [] => "nothing was delegated in this session".to_owned(),
             [only] if request.id.is_some() => report_text(only),
@@ -114,7 +114,7 @@ impl SummonService {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let (delegator, _) = desk(&context)?;
-        let report = delegator.cancel(&request.id).await.map_err(ToolRefusal::new)?;
+        let report = delegator.cancel(&request.id).await.map_err(ToolRefusal::of)?;
         Ok(answer::with_data(line(&report), json!(report)))
     }
 }

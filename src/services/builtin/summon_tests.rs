@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 
 use super::super::harness::Harness;
 use super::*;
+use crate::tool::delegate::DelegateError;
 
 /// A desk that does every task at once, and keeps what it was asked for.
 #[derive(Default)]
@@ -20,26 +21,26 @@ fn report(state: TaskState) -> TaskReport {
 }
 
 impl Delegator for Quick {
-    fn delegate(&self, task: TaskRequest, _: CallContext) -> BoxFuture<'_, Result<TaskReport, String>> {
+    fn delegate(&self, task: TaskRequest, _: CallContext) -> BoxFuture<'_, Result<TaskReport, DelegateError>> {
         let state = if task.text == "fail" { TaskState::Failed } else { TaskState::Done };
         self.asked.lock().unwrap().push(task);
         Box::pin(async move { Ok(report(state)) })
     }
 
-    fn begin(&self, task: TaskRequest, _: CallContext) -> BoxFuture<'_, Result<TaskReport, String>> {
+    fn begin(&self, task: TaskRequest, _: CallContext) -> BoxFuture<'_, Result<TaskReport, DelegateError>> {
         self.asked.lock().unwrap().push(task);
         Box::pin(async { Ok(report(TaskState::Waiting)) })
     }
 
-    fn tasks(&self, id: Option<&str>) -> Result<Vec<TaskReport>, String> {
+    fn tasks(&self, id: Option<&str>) -> Result<Vec<TaskReport>, DelegateError> {
         match id {
             Some("api") => Ok(vec![report(TaskState::Done)]),
-            Some(id) => Err(format!("there is no task `{id}`")),
+            Some(id) => Err(DelegateError::UnknownTask { id: id.to_owned(), known: Vec::new() }),
             None => Ok(vec![report(TaskState::Done), report(TaskState::Working)]),
         }
     }
 
-    fn cancel<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<TaskReport, String>> {
+    fn cancel<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<TaskReport, DelegateError>> {
         Box::pin(async { Ok(report(TaskState::Cancelled)) })
     }
 
