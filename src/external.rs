@@ -157,6 +157,25 @@ impl ExternalAgentPool {
     }
 }
 
+/// Why the process of an external agent could not be used.
+#[derive(Debug, thiserror::Error)]
+enum AgentStartError {
+    #[error("{source}; {help}")]
+    NotInstalled { source: LaunchError, help: String },
+    #[error(transparent)]
+    Launch(LaunchError),
+    #[error("it cannot be watched: {0}")]
+    Watch(#[source] std::io::Error),
+    #[error("it speaks version {version} of ACP, and skein speaks 1")]
+    Version { version: Value },
+    #[error("it ended before it answered: {reason}")]
+    Exited { reason: String },
+    #[error("{reason}")]
+    Refused { reason: String },
+    #[error("it did not answer the handshake within {} s", .limit.as_secs())]
+    Timeout { limit: Duration },
+}
+
 impl Inner {
     /// Stops processes that no session holds and that were last requested [`IDLE_TIMEOUT`] ago.
     async fn sweep(&self) {
@@ -229,7 +248,8 @@ impl Inner {
                 slot.connection = Some(Arc::clone(&connection));
                 Ok(connection)
             }
-            Err(reason) => {
+            Err(error) => {
+                let reason = error.to_string();
                 slot.circuit.record_failure(Instant::now());
                 slot.last.clone_from(&reason);
                 Err(ExternalAgentError::NotStarted { agent: who.name.clone(), reason })
@@ -243,7 +263,7 @@ impl Inner {
         &self,
         who: &ExternalAgentSpec,
         admitted: GrantedCapabilities,
-    ) -> Result<Arc<AgentConnection>, String> {
+    ) -> Result<Arc<AgentConnection>, AgentStartError> {
         let program = who.runtime.program();
         let environment = &self.launch.environment;
         let mut env = program.env;
@@ -258,12 +278,12 @@ impl Inner {
             StdioTransport { command: program.command, args: program.args, env, cwd: who.runtime.cwd.clone() };
         let secrets = self.secrets(&transport);
         let spawned = spawn(&transport, environment, self.launch.reaper.as_ref());
-        let (group, pipes) = spawned.map_err(|error| match error {
-            LaunchError::NotFound { .. } => format!("{error}; {}", who.runtime.missing_help()),
-            _ => error.to_string(),
+        let (group, pipes) = spawned.map_err(|source| match source {
+            LaunchError::NotFound { .. } => AgentStartError::NotInstalled { source, help: who.runtime.missing_help() },
+            _ => AgentStartError::Launch(source),
         })?;
         let connection = AgentConnection::start(who.name.clone(), group, pipes, secrets, &self.scope);
-        let connection = connection.map_err(|error| format!("it cannot be watched: {error}"))?;
+        let connection = connection.map_err(AgentStartError::Watch)?;
         let limit = who.runtime.timeouts.start.duration();
         let greeted = tokio::time::timeout(limit, connection.request("initialize", greeting(admitted))).await;
         let problem = match greeted {
@@ -272,10 +292,10 @@ impl Inner {
                 drop(connection.about.set(about));
                 return Ok(connection);
             }
-            Ok(Ok(about)) => format!("it speaks version {} of ACP, and skein speaks 1", about["protocolVersion"]),
-            Ok(Err(error)) if error.is_process_exit() => format!("it ended before it answered: {}", error.message),
-            Ok(Err(error)) => error.message,
-            Err(_) => format!("it did not answer the handshake within {} s", limit.as_secs()),
+            Ok(Ok(about)) => AgentStartError::Version { version: about["protocolVersion"].clone() },
+            Ok(Err(error)) if error.is_process_exit() => AgentStartError::Exited { reason: error.message },
+            Ok(Err(error)) => AgentStartError::Refused { reason: error.message },
+            Err(_) => AgentStartError::Timeout { limit },
         };
         connection.stop_and_wait().await;
         Err(problem)
@@ -321,7 +341,7 @@ impl Inner {
         let answer = answer.map_err(|error| not_opened(&who, error, &about))?;
         let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
         let id = id.ok_or_else(|| refusal(&who, "it gave the session no id".to_owned()))?;
-        session.complete_opening(id, &answer, false).map_err(|reason| refusal(&who, reason))?;
+        session.complete_opening(id, &answer, false).map_err(|error| refusal(&who, error.to_string()))?;
         drop(opening);
         Ok(Arc::new(AcpSessionHandle(session)))
     }
@@ -350,7 +370,7 @@ async fn try_reopen(
             let answer = tokio::time::timeout(OPEN_TIMEOUT, session.reopen(method, id, params)).await;
             match answer {
                 Ok(Ok(answer)) => {
-                    session.complete_opening(id, &answer, true).map_err(|reason| refusal(who, reason))?;
+                    session.complete_opening(id, &answer, true).map_err(|error| refusal(who, error.to_string()))?;
                     return Ok(Some(Arc::new(AcpSessionHandle(Arc::clone(session)))));
                 }
                 Ok(Err(error)) => error.message,

@@ -118,15 +118,22 @@ impl Serialize for ModeId {
     }
 }
 
+/// A text that does not name a mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not of the form agent/mode")]
+pub struct ModeIdError {
+    text: String,
+}
+
 impl FromStr for ModeId {
-    type Err = String;
+    type Err = ModeIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('/') {
             Some((agent, mode)) if !agent.is_empty() && !mode.is_empty() && !mode.contains('/') => {
                 Ok(Self::new(AgentName::new(agent), ModeSlug::new(mode)))
             }
-            _ => Err(format!("`{text}` is not of the form agent/mode")),
+            _ => Err(ModeIdError { text: text.to_owned() }),
         }
     }
 }

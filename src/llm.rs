@@ -134,6 +134,9 @@ pub enum LlmError {
     MissingKey { model: String, variable: String, note: String },
     #[error("the model `{model}` failed: {reason}")]
     Failed { model: String, reason: String },
+    /// The provider rejected the request with this HTTP status. A retry would fail again.
+    #[error("the model `{model}` failed: {reason}")]
+    Rejected { model: String, status: u16, reason: String },
     /// A retry may succeed, after `retry_after` if the provider gave a time.
     #[error("the model `{model}` failed: {reason}")]
     Transient { model: String, reason: String, retry_after: Option<Duration> },
@@ -143,6 +146,21 @@ pub enum LlmError {
     /// The request does not fit into the model's window.
     #[error("this is more than the model `{model}` can be shown: {reason}")]
     Overflow { model: String, reason: String },
+}
+
+impl LlmError {
+    /// Returns the HTTP status with which the provider rejected the request. `None` for other errors.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Rejected { status, .. } => Some(*status),
+            Self::Unusable { .. }
+            | Self::MissingKey { .. }
+            | Self::Failed { .. }
+            | Self::Transient { .. }
+            | Self::AnswerTooLong { .. }
+            | Self::Overflow { .. } => None,
+        }
+    }
 }
 
 /// The models and providers in the user's settings.

@@ -89,7 +89,7 @@ fn answer(ended: Result<TurnEnd, PromptError>) -> Result<acp::PromptResponse, ac
         StopReason::Exhausted { .. } => acp::StopReason::MaxTurnRequests,
         StopReason::Refusal => acp::StopReason::Refusal,
         StopReason::Cancelled => acp::StopReason::Cancelled,
-        StopReason::Failed { why } => return Err(errors::internal_error(why)),
+        StopReason::Failed { why, .. } => return Err(errors::internal_error(why)),
     };
     Ok(acp::PromptResponse::new(reason))
 }

@@ -62,7 +62,11 @@ pub(super) enum FailureCause {
     Cancelled,
     /// The request is too long, and no part of an answer arrived.
     Overflow(String),
-    Failed(String),
+    /// `status` is the HTTP status with which the provider rejected the request.
+    Failed {
+        why: String,
+        status: Option<u16>,
+    },
 }
 
 impl ModelCall<'_> {
@@ -158,20 +162,20 @@ impl ModelCall<'_> {
             | LlmError::Failed { .. }
             | LlmError::Unusable { .. }
             | LlmError::MissingKey { .. }
+            | LlmError::Rejected { .. }
             | LlmError::AnswerTooLong { .. } => {
-                return Err(FailureCause::Failed(format!("{error}{times}")));
+                return Err(FailureCause::Failed { why: format!("{error}{times}"), status: error.status() });
             }
             LlmError::Transient { .. } if tries > self.retry.retries => {
-                return Err(FailureCause::Failed(format!("{error}{times}")));
+                return Err(FailureCause::Failed { why: format!("{error}{times}"), status: None });
             }
             LlmError::Transient { retry_after, .. } => *retry_after,
         };
         let pause = retry_after.unwrap_or(self.retry.pause.saturating_mul(2_u32.saturating_pow(tries - 1)));
         if pause > self.retry.longest {
             let seconds = pause.as_secs();
-            return Err(FailureCause::Failed(format!(
-                "{error}; it wants to be asked again in {seconds} s, which is too long"
-            )));
+            let why = format!("{error}; it wants to be asked again in {seconds} s, which is too long");
+            return Err(FailureCause::Failed { why, status: None });
         }
         let (next, most) = (tries + 1, self.retry.retries + 1);
         let notice = format!("{error}; asking again in {:.1} s, try {next} of {most}", pause.as_secs_f64());

@@ -190,7 +190,7 @@ impl Exchange {
         let ModelReply { parts, stop, usage: used } =
             asking.ask(&request).await.map_err(|unanswered| match unanswered.cause {
                 FailureCause::Cancelled => SummaryError::Cancelled,
-                FailureCause::Overflow(why) | FailureCause::Failed(why) => SummaryError::Failed { why },
+                FailureCause::Overflow(why) | FailureCause::Failed { why, .. } => SummaryError::Failed { why },
             })?;
         *usage += used;
         let text = Message { role: Role::Assistant, parts }.text().trim().to_owned();

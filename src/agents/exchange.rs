@@ -102,7 +102,17 @@ pub enum StopReason {
     },
     Failed {
         why: String,
+        /// The HTTP status with which the provider rejected the request. Not stored.
+        #[serde(skip)]
+        status: Option<u16>,
     },
+}
+
+impl StopReason {
+    /// Returns the end of a turn that failed without an HTTP status.
+    pub fn failure(why: impl Into<String>) -> Self {
+        Self::Failed { why: why.into(), status: None }
+    }
 }
 
 impl Exchange {
@@ -272,11 +282,11 @@ impl Exchange {
             }
             match why {
                 FailureCause::Cancelled => return Err(StopReason::Cancelled),
-                FailureCause::Failed(why) => return Err(StopReason::Failed { why }),
+                FailureCause::Failed { why, status } => return Err(StopReason::Failed { why, status }),
                 FailureCause::Overflow(refusal) => {
                     overflows += 1;
                     let relieved = self.relieve(history, overflows, &mut turn.usage, cancel).await;
-                    relieved.map_err(|why| StopReason::Failed { why: format!("{refusal}; {why}") })?;
+                    relieved.map_err(|error| StopReason::failure(format!("{refusal}; {error}")))?;
                 }
             }
         }

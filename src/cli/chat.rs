@@ -29,7 +29,8 @@ use super::keyboard::{Key, Keyboard};
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_lines};
 use super::runtime::{self, CommandRuntime, StopSignals, session_failure};
 use super::session_flags::{
-    LaunchSettings, SessionDefaults, SessionFlags, SessionSelector, help, print_notices, prompt_failure, welcome,
+    LaunchSettings, SessionDefaults, SessionFlags, SessionSelector, print_notices, prompt_failure, rejection_help,
+    welcome,
 };
 use super::upgrade::{self, Reader};
 use super::wrap::{Margin, Wrap, screen_width};
@@ -240,8 +241,9 @@ impl Chat<'_> {
                 }
                 StopReason::Refusal => self.screen.remark("the model declined to answer, or its provider did"),
                 StopReason::Exhausted { why } => self.screen.remark(&format!("the turn ended: {why}")),
-                StopReason::Failed { why } => {
-                    self.report_error(&CommandError::work(why.clone(), chat_help(help(&why))))
+                StopReason::Failed { why, status } => {
+                    let help = rejection_help(status).unwrap_or("ask again when it works again; see the log");
+                    self.report_error(&CommandError::work(why, help))
                 }
             },
             Err(error) => self.report_error(&prompt_failure(&error)),
@@ -352,9 +354,4 @@ fn render_labelled(indent: &str, label: &str, style: Style, text: &str) -> Strin
         wrap.end(width);
     }
     wrap.take()
-}
-
-/// Adapts a help text of the command line to an interactive session.
-fn chat_help(help: &'static str) -> String {
-    help.replace("continue with -c when", "ask again when")
 }

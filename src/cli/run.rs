@@ -18,7 +18,7 @@ use super::progress::{ProgressStyle, TerminalNotifier};
 use super::recipe::{PreparedRecipe, RecipeArgs, RecipeInput, RecipeOutcome, Stage};
 use super::runtime::{self, CommandRuntime};
 use super::session_flags::{
-    LaunchSettings, SessionFlags, SessionSelector, help, print_notices, prompt_failure, welcome,
+    LaunchSettings, SessionFlags, SessionSelector, print_notices, prompt_failure, rejection_help, welcome,
 };
 use super::upgrade::{self, Reader};
 use super::{Global, attach, trust};
@@ -301,7 +301,7 @@ fn finish(
                 StopReason::Cancelled if !in_time => ("cancelled", Some("the time limit was reached".to_owned())),
                 StopReason::Cancelled => ("cancelled", None),
                 StopReason::CallRefused { tool } => ("end_turn", Some(format!("{tool} was refused"))),
-                StopReason::Failed { why } => ("error", Some(why.clone())),
+                StopReason::Failed { why, .. } => ("error", Some(why.clone())),
             };
             let mode = session.choice().mode;
             let mut answer = json!({
@@ -361,6 +361,9 @@ fn outcome(end: &TurnEnd, output: &mut CommandOutput) -> Result<(), CommandError
         StopReason::Exhausted { why } => {
             Err(CommandError::work(why.clone(), "ask for less at once, or continue with -c"))
         }
-        StopReason::Failed { why } => Err(CommandError::work(why.clone(), help(why))),
+        StopReason::Failed { why, status } => {
+            let help = rejection_help(*status).unwrap_or("continue with -c when it works again; see the log");
+            Err(CommandError::work(why.clone(), help))
+        }
     }
 }

@@ -258,15 +258,14 @@ fn none_here() -> CommandError {
     }
 }
 
-/// Returns the help for a failed model request.
-pub(super) fn help(why: &str) -> &'static str {
-    if why.contains("it answered 401") || why.contains("it answered 403") {
-        return "the provider refused the key: check the variable it is in (docs/models.md)";
+/// Returns the help for a model request that the provider rejected with this HTTP status. `None` if it failed in another
+/// way.
+pub(super) fn rejection_help(status: Option<u16>) -> Option<&'static str> {
+    match status? {
+        401 | 403 => Some("the provider refused the key: check the variable it is in (docs/models.md)"),
+        400..500 => Some("check the model's name and its address (docs/models.md)"),
+        _ => None,
     }
-    if why.contains("it answered 4") {
-        return "check the model's name and its address (docs/models.md)";
-    }
-    "continue with -c when it works again; see the log"
 }
 
 pub(super) fn prompt_failure(error: &PromptError) -> CommandError {

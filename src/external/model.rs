@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::client_context::ClientContext;
 use super::client_methods::GrantedCapabilities;
 use super::prompt::single_text;
-use super::session::AcpSession;
+use super::session::{AcpSession, DuplicateSessionId};
 use super::{Inner, OPEN_TIMEOUT};
-use crate::agents::{Event, ExternalAgentSpec, Notifier, StatusUpdate, StopReason};
+use crate::agents::{Event, ExternalAgentError, ExternalAgentSpec, Notifier, StatusUpdate, StopReason};
 use crate::conversation::{Content, Usage};
 use crate::ids::ModelRef;
 use crate::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
@@ -46,7 +46,7 @@ impl Provider for ExternalModel {
             (Arc::clone(&self.inner), self.who.clone(), self.name.to_string(), cancel.clone());
         self.inner.scope.spawn(async move {
             let asked = ask(&inner, who, &request, tell.clone(), &given_up).await;
-            let last = asked.map_err(|reason| LlmError::Failed { model, reason });
+            let last = asked.map_err(|error| LlmError::Failed { model, reason: error.to_string() });
             // The stream may already be dropped.
             drop(tell.send(last));
         });
@@ -59,22 +59,41 @@ impl Provider for ExternalModel {
     }
 }
 
+/// Why an external agent did not answer as a model.
+#[derive(Debug, thiserror::Error)]
+enum ExternalModelError {
+    #[error(transparent)]
+    Agent(#[from] ExternalAgentError),
+    #[error("no folder to work in: {0}")]
+    Folder(#[source] std::io::Error),
+    #[error("it did not answer")]
+    Timeout,
+    #[error("{reason}")]
+    Failed { reason: String },
+    #[error("it gave the session no id")]
+    NoSessionId,
+    #[error(transparent)]
+    Opening(#[from] DuplicateSessionId),
+    #[error("it was cancelled")]
+    Cancelled,
+}
+
 async fn ask(
     inner: &Inner,
     who: ExternalAgentSpec,
     request: &ModelRequest,
     tell: mpsc::UnboundedSender<StreamItem>,
     cancel: &CancellationToken,
-) -> Result<StreamEvent, String> {
-    let connection = inner.connection(&who, GrantedCapabilities::default()).await.map_err(|error| error.to_string())?;
+) -> Result<StreamEvent, ExternalModelError> {
+    let connection = inner.connection(&who, GrantedCapabilities::default()).await?;
     let cwd = &inner.launch.scratch;
-    tokio::fs::create_dir_all(cwd).await.map_err(|error| format!("no folder to work in: {error}"))?;
+    tokio::fs::create_dir_all(cwd).await.map_err(ExternalModelError::Folder)?;
     let session = AcpSession::new(Arc::clone(&connection), ClientContext::new(who, inner.local(), None));
     let opening = connection.begin_opening();
     let new = connection.request("session/new", json!({"cwd": cwd, "mcpServers": []}));
-    let answer = tokio::time::timeout(OPEN_TIMEOUT, new).await.map_err(|_| "it did not answer".to_owned())?;
-    let answer = answer.map_err(|error| error.message)?;
-    let id = answer["sessionId"].as_str().ok_or("it gave the session no id")?;
+    let answer = tokio::time::timeout(OPEN_TIMEOUT, new).await.map_err(|_| ExternalModelError::Timeout)?;
+    let answer = answer.map_err(|error| ExternalModelError::Failed { reason: error.message })?;
+    let id = answer["sessionId"].as_str().ok_or(ExternalModelError::NoSessionId)?;
     session.complete_opening(id, &answer, false)?;
     drop(opening);
     let prompt = vec![Content::text(single_text(&request.system, &request.messages))];
@@ -83,8 +102,8 @@ async fn ask(
         StopReason::EndTurn | StopReason::CallRefused { .. } => ModelStop::Finished,
         StopReason::MaxTokens | StopReason::Exhausted { .. } => ModelStop::Length,
         StopReason::Refusal => ModelStop::Refused,
-        StopReason::Cancelled => return Err("it was cancelled".to_owned()),
-        StopReason::Failed { why } => return Err(why),
+        StopReason::Cancelled => return Err(ExternalModelError::Cancelled),
+        StopReason::Failed { why, .. } => return Err(ExternalModelError::Failed { reason: why }),
     };
     Ok(StreamEvent::Done { stop, usage: Usage::default() })
 }

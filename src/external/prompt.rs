@@ -4,15 +4,24 @@ use serde_json::{Value, json};
 
 use crate::conversation::{Content, Message, MessagePart};
 
+/// Content that an agent does not support.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnsupportedContent {
+    #[error("`{agent}` takes no images; leave it out")]
+    Image { agent: String },
+    #[error("`{agent}` takes no sound; leave it out")]
+    Audio { agent: String },
+}
+
 /// Converts the prompt to ACP content blocks. Fails if the agent does not support its images or audio.
-pub(super) fn blocks(prompt: Vec<Content>, agent: &str, takes: &Value) -> Result<Vec<Value>, String> {
+pub(super) fn blocks(prompt: Vec<Content>, agent: &str, takes: &Value) -> Result<Vec<Value>, UnsupportedContent> {
     let takes = |kind: &str| takes["promptCapabilities"][kind] == true;
     let block = |content: Content| match content {
         Content::Text(text) | Content::Injected(text) => Ok(json!({"type": "text", "text": text})),
         Content::Image { mime, data } if takes("image") => Ok(json!({"type": "image", "mimeType": mime, "data": data})),
         Content::Audio { mime, data } if takes("audio") => Ok(json!({"type": "audio", "mimeType": mime, "data": data})),
-        Content::Image { .. } => Err(format!("`{agent}` takes no images; leave it out")),
-        Content::Audio { .. } => Err(format!("`{agent}` takes no sound; leave it out")),
+        Content::Image { .. } => Err(UnsupportedContent::Image { agent: agent.to_owned() }),
+        Content::Audio { .. } => Err(UnsupportedContent::Audio { agent: agent.to_owned() }),
         Content::Resource(resource) if takes("embeddedContext") => {
             Ok(json!({"type": "resource", "resource": resource}))
         }
@@ -60,7 +69,7 @@ mod tests {
         let all = json!({"promptCapabilities": {"image": true, "embeddedContext": true}});
         let taken = blocks(vec![image(), file()], "a", &all).unwrap();
         assert_eq!((&taken[0]["type"], &taken[1]["resource"]["uri"]), (&json!("image"), &json!("file:///a")));
-        let refused = blocks(vec![image()], "a", &json!({})).unwrap_err();
+        let refused = blocks(vec![image()], "a", &json!({})).unwrap_err().to_string();
         assert!(refused.contains("`a` takes no images"), "{refused}");
         let worded = blocks(vec![file()], "a", &json!({})).unwrap();
         assert_eq!(worded[0]["text"], "<resource uri=\"file:///a\">\nx\n</resource>");

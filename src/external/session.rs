@@ -54,6 +54,11 @@ pub(super) struct AcpSession {
     offered_server: Mutex<Option<OfferedServer>>,
 }
 
+/// An agent gave the id of an open session to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it gave two sessions the same id")]
+pub(super) struct DuplicateSessionId;
+
 impl AcpSession {
     pub(super) fn new(connection: Arc<AgentConnection>, client: ClientContext) -> Arc<Self> {
         let agent = &client.agent;
@@ -75,9 +80,14 @@ impl AcpSession {
     }
 
     /// Registers the session under the id from the agent. Fails if another session has that id.
-    pub(super) fn complete_opening(self: &Arc<Self>, id: &str, answer: &Value, remembers: bool) -> Result<(), String> {
+    pub(super) fn complete_opening(
+        self: &Arc<Self>,
+        id: &str,
+        answer: &Value,
+        remembers: bool,
+    ) -> Result<(), DuplicateSessionId> {
         if !self.connection.register(id, self) {
-            return Err("it gave two sessions the same id".to_owned());
+            return Err(DuplicateSessionId);
         }
         lock(&self.advertised).apply_opening(answer);
         self.remembers.store(remembers, Ordering::Relaxed);
@@ -136,7 +146,7 @@ impl AcpSession {
         let about = self.connection.about.get().cloned().unwrap_or_default();
         let blocks = match prompt::blocks(prompt, self.client.agent.name.as_str(), &about["agentCapabilities"]) {
             Ok(blocks) => blocks,
-            Err(why) => return end(StopReason::Failed { why }),
+            Err(error) => return end(StopReason::failure(error.to_string())),
         };
         self.client.begin_turn(cancel);
         lock(&self.client.relay).begin(Arc::clone(&notifier));
@@ -149,7 +159,7 @@ impl AcpSession {
             }
             Some(Err(error)) if !cancel.is_cancelled() => {
                 self.connection.health().record_failure();
-                StopReason::Failed { why: self.failure(error) }
+                StopReason::failure(self.failure(error))
             }
             Some(_) | None => StopReason::Cancelled,
         };
@@ -205,9 +215,10 @@ impl AcpSession {
             },
             Some("refusal") => StopReason::Refusal,
             Some("cancelled") => StopReason::Cancelled,
-            other => StopReason::Failed {
-                why: format!("`{}` ended the turn in a way that ACP does not know: {other:?}", self.client.agent.name),
-            },
+            other => StopReason::failure(format!(
+                "`{}` ended the turn in a way that ACP does not know: {other:?}",
+                self.client.agent.name
+            )),
         }
     }
 

@@ -16,7 +16,11 @@ pub(super) struct RequestFailure {
 
 pub(super) enum FailureKind {
     Lasting,
-    Transient { retry_after: Option<Duration> },
+    /// The provider answered with this HTTP status, and would do so again.
+    Rejected(u16),
+    Transient {
+        retry_after: Option<Duration>,
+    },
     Overflow,
 }
 
@@ -68,7 +72,7 @@ impl RequestFailure {
             _ if overflow::is_overflow(body) => FailureKind::Overflow,
             // Providers answer 408 if they were too slow, and 409 if they received the request twice.
             408 | 409 | 500.. => FailureKind::Transient { retry_after: retry_after(headers) },
-            _ => FailureKind::Lasting,
+            status => FailureKind::Rejected(status),
         };
         Self { reason, kind }
     }

@@ -201,6 +201,7 @@ impl HttpProvider {
         let (model, reason) = (self.name.to_string(), failed.reason);
         match failed.kind {
             FailureKind::Lasting => LlmError::Failed { model, reason },
+            FailureKind::Rejected(status) => LlmError::Rejected { model, status, reason },
             FailureKind::Transient { retry_after } => LlmError::Transient { model, reason, retry_after },
             FailureKind::Overflow => LlmError::Overflow { model, reason },
         }

@@ -45,7 +45,7 @@ fn reason(ending: &StopReason, unheard: bool) -> (&'static str, Option<String>) 
         }
         StopReason::Cancelled => ("cancelled", Some("it was cancelled".to_owned())),
         StopReason::CallRefused { tool } => ("end_turn", Some(refusal(tool, unheard))),
-        StopReason::Failed { why } => ("error", Some(format!("{why}; continue when that works again"))),
+        StopReason::Failed { why, .. } => ("error", Some(format!("{why}; continue when that works again"))),
     }
 }
 

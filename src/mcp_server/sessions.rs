@@ -31,14 +31,21 @@ pub(super) struct OpenSessions {
 pub(super) enum OpenError {
     #[error(transparent)]
     Folder(#[from] RootError),
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl From<String> for OpenError {
-    fn from(problem: String) -> Self {
-        Self::Refused(problem)
-    }
+    /// The project has errors, which the message describes.
+    #[error("{problem}")]
+    Project { problem: String },
+    #[error("there is no mode `{mode}` in {}", .cwd.display())]
+    UnknownMode { mode: ModeId, cwd: PathBuf },
+    #[error("there can be no session: {reason}")]
+    Create { reason: String },
+    #[error("there is no session `{id}`; leave `session` out for a new one")]
+    UnknownSession { id: String },
+    #[error("the session `{id}` cannot be opened: {reason}")]
+    Reopen { id: String, reason: String },
+    #[error("the session `{id}` is one of {of}, and this is {mode}; leave `session` out for a new one")]
+    OtherMode { id: String, of: String, mode: ModeId },
+    #[error("the session `{id}` works in {}; leave `cwd` out, or `session`", .cwd.display())]
+    OtherFolder { id: String, cwd: PathBuf },
 }
 
 /// An open session of a tool.
@@ -99,7 +106,7 @@ impl OpenSessions {
             Some(id) => match open.iter().position(|talk| talk.session.id() == id) {
                 Some(place) => check_match(open.remove(place), mode, wanted)
                     .inspect_err(|(talk, _)| open.push(Arc::clone(talk)))
-                    .map_err(|(_, problem)| OpenError::Refused(problem))?,
+                    .map_err(|(_, error)| error)?,
                 None => self.reopen(id, mode, wanted).await?,
             },
         };
@@ -119,14 +126,15 @@ impl OpenSessions {
         let asker = Arc::new(McpAsker::new(Arc::clone(&launcher.project().rules)));
         let roots = SessionRoots { cwd, roots: Vec::new() };
         let created = launcher.create(roots, |_| ports(&asker)).await;
-        let launched = created.map_err(|error| format!("there can be no session: {error}"))?;
+        let launched = created.map_err(|error| OpenError::Create { reason: error.to_string() })?;
         Ok(open_session(launched, mode, asker))
     }
 
     async fn reopen(&self, id: &str, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
-        let unusable = |error: &dyn std::fmt::Display| format!("the session `{id}` cannot be opened: {error}");
+        let unusable =
+            |error: &dyn std::fmt::Display| OpenError::Reopen { id: id.to_owned(), reason: error.to_string() };
         let stored = self.sessions.store().find(id).await.map_err(|error| unusable(&error))?;
-        let stored = stored.ok_or_else(|| format!("there is no session `{id}`; leave `session` out for a new one"))?;
+        let stored = stored.ok_or_else(|| OpenError::UnknownSession { id: id.to_owned() })?;
         let of = format!("{}/{}", stored.agent, stored.mode);
         check(id, &of, &stored.cwd, mode, wanted)?;
         // A session that another program created may be in any folder.
@@ -141,10 +149,11 @@ impl OpenSessions {
     }
 
     /// Returns the launcher for sessions in `cwd`. Fails if its project has errors or does not have the mode.
-    async fn launcher(&self, cwd: &Path, mode: &ModeId) -> Result<SessionLauncher, String> {
-        let project = load_project(&self.projects, cwd).await.map_err(|broken| broken.problem)?;
+    async fn launcher(&self, cwd: &Path, mode: &ModeId) -> Result<SessionLauncher, OpenError> {
+        let project = load_project(&self.projects, cwd).await;
+        let project = project.map_err(|broken| OpenError::Project { problem: broken.problem })?;
         if !project.broker.plan().is_selectable(mode) {
-            return Err(format!("there is no mode `{mode}` in {}", cwd.display()));
+            return Err(OpenError::UnknownMode { mode: mode.clone(), cwd: cwd.to_owned() });
         }
         Ok(SessionLauncher::in_mode(mode.clone(), self.sessions.clone(), project, self.approval))
     }
@@ -170,23 +179,21 @@ fn check_match(
     talk: Arc<OpenSession>,
     mode: &ModeId,
     wanted: &AskArguments,
-) -> Result<Arc<OpenSession>, (Arc<OpenSession>, String)> {
+) -> Result<Arc<OpenSession>, (Arc<OpenSession>, OpenError)> {
     let checked = check(talk.session.id(), &talk.mode.to_string(), &talk.session.context().cwd, mode, wanted);
     match checked {
         Ok(()) => Ok(talk),
-        Err(problem) => Err((talk, problem)),
+        Err(error) => Err((talk, error)),
     }
 }
 
-fn check(id: &str, of: &str, cwd: &Path, mode: &ModeId, wanted: &AskArguments) -> Result<(), String> {
+fn check(id: &str, of: &str, cwd: &Path, mode: &ModeId, wanted: &AskArguments) -> Result<(), OpenError> {
     if of != mode.to_string() {
-        return Err(format!(
-            "the session `{id}` is one of {of}, and this is {mode}; leave `session` out for a new one"
-        ));
+        return Err(OpenError::OtherMode { id: id.to_owned(), of: of.to_owned(), mode: mode.clone() });
     }
     let resolved = |folder: &Path| folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     match wanted.cwd.as_deref().filter(|wanted| resolved(wanted) != resolved(cwd)) {
-        Some(_) => Err(format!("the session `{id}` works in {}; leave `cwd` out, or `session`", cwd.display())),
+        Some(_) => Err(OpenError::OtherFolder { id: id.to_owned(), cwd: cwd.to_owned() }),
         None => Ok(()),
     }
 }

@@ -203,7 +203,7 @@ impl TaskRunner {
                 (TaskState::Failed, format!("`{tool}` was not consented to. It said: {said}"))
             }
             StopReason::Refusal => (TaskState::Failed, format!("the model declined. It said: {said}")),
-            StopReason::Exhausted { why } | StopReason::Failed { why } => {
+            StopReason::Exhausted { why } | StopReason::Failed { why, .. } => {
                 (TaskState::Failed, if said.is_empty() { why } else { format!("{why}. It said: {said}") })
             }
         })

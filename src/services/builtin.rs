@@ -71,7 +71,7 @@ impl std::fmt::Debug for BuiltinContext {
 type Factory = Arc<dyn Fn(&BuiltinContext) -> Result<Arc<dyn ServiceConnection>, BuiltinError> + Send + Sync>;
 
 /// An error of the code that creates a service.
-type SetupError = Box<dyn std::error::Error + Send + Sync>;
+type FactoryError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a built-in service could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -81,9 +81,9 @@ pub enum BuiltinError {
     #[error("its `settings` are wrong: it has no settings, and the manifest gives `{setting}`")]
     NoSettings { setting: String },
     #[error("its `settings` are wrong: {0}")]
-    Settings(#[source] SetupError),
+    Settings(#[source] FactoryError),
     #[error(transparent)]
-    Setup(SetupError),
+    Setup(FactoryError),
     #[error("{message}")]
     Panic { message: String },
 }
@@ -145,7 +145,7 @@ impl BuiltinRegistry {
 
     /// Adds a service that parses its settings. `make` returns an error that describes what is wrong with them.
     #[must_use]
-    pub fn with_settings<H: ServerHandler, E: Into<SetupError>>(
+    pub fn with_settings<H: ServerHandler, E: Into<FactoryError>>(
         self,
         name: &'static str,
         make: impl Fn(&BuiltinContext) -> Result<H, E> + Send + Sync + 'static,
@@ -169,7 +169,7 @@ impl BuiltinRegistry {
 
     /// Adds a service that answers in this process without being an MCP server.
     #[must_use]
-    pub fn with_tools<E: Into<SetupError>>(
+    pub fn with_tools<E: Into<FactoryError>>(
         mut self,
         name: &'static str,
         make: impl Fn(&BuiltinContext) -> Result<Arc<dyn InlineTools>, E> + Send + Sync + 'static,

@@ -181,7 +181,7 @@ async fn what_cannot_be_made_to_fit_ends_clearly() {
         let model = Script::new((0..asked).map(|_| overflow()).collect());
         let exchange = stage.exchange("goose/planner", &model, TurnLimits::default()).await;
         let exchange = exchange.with_recovery(RecoveryPolicy { moderator, ..upkeep() });
-        let StopReason::Failed { why } = ask(&exchange, &mut history, "and now?").await else { panic!("it fails") };
+        let StopReason::Failed { why, .. } = ask(&exchange, &mut history, "and now?").await else { panic!("it fails") };
         assert!(why.contains("prompt is too long") && why.contains(says), "{why}");
         assert_eq!(model.asked().len(), asked);
     }

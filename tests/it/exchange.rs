@@ -285,7 +285,7 @@ async fn an_answer_that_is_cut_off_is_kept_and_its_wishes_are_not() {
     let wish = ToolUse { id: "1".into(), name: "developer__list_dir".into(), arguments: json!({"path": "."}) };
     let cut = vec![Ok(StreamEvent::Text("I was about to".into())), Ok(StreamEvent::ToolUse(wish)), Err(broken)];
     let (ending, history) = stage.turn("coding/security", &Script::new(vec![cut])).await;
-    assert!(matches!(&ending, StopReason::Failed { why } if why.contains("the line went dead")), "{ending:?}");
+    assert!(matches!(&ending, StopReason::Failed { why, .. } if why.contains("the line went dead")), "{ending:?}");
     assert_eq!(history.len(), 2);
     assert_eq!(history[1].parts, [MessagePart::Content(Content::text("I was about to"))]);
     stage.runtime.stop().await;
@@ -338,7 +338,7 @@ async fn repeated_connection_loss_ends_the_turn_and_keeps_the_text() {
         vec![lost()],
     ]);
     let (ending, history) = stage.turn("coding/security", &model).await;
-    let StopReason::Failed { why } = ending else { panic!("{ending:?}") };
+    let StopReason::Failed { why, .. } = ending else { panic!("{ending:?}") };
     assert!(why.contains("the line went dead") && why.contains("asked 5 times"), "{why}");
     assert_eq!(history[1].parts, [MessagePart::Content(Content::text("a word, another"))]);
     assert_eq!(stage.ear.read(), "a word, another");
@@ -352,7 +352,10 @@ async fn whoever_waits_for_a_model_can_stop_waiting() {
     let busy = || LlmError::Transient { model: "script".into(), reason: "busy".into(), retry_after: Some(hour) };
     let model = Script::new(vec![vec![Err(busy())], vec![Err(busy())]]);
     let (ending, _) = stage.turn("coding/security", &model).await;
-    assert!(matches!(&ending, StopReason::Failed { why } if why.contains("3600 s")), "too long to wait: {ending:?}");
+    assert!(
+        matches!(&ending, StopReason::Failed { why, .. } if why.contains("3600 s")),
+        "too long to wait: {ending:?}"
+    );
     let patience = RetryPolicy { longest: hour, ..RetryPolicy::default() };
     let exchange = stage.exchange("coding/security", &model, TurnLimits::default()).await;
     let exchange = exchange.with_recovery(RecoveryPolicy { retry: patience, ..RecoveryPolicy::default() });

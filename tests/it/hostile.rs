@@ -107,7 +107,7 @@ async fn an_answer_that_is_too_long_is_stopped_and_said_to_be() {
         let stage = Stage::new();
         let answer = Answer::Cut(pieces);
         let (ending, history, model) = turn(&stage, "coding/backend", vec![answer]).await;
-        let StopReason::Failed { why } = ending else { panic!("{what}: {ending:?}") };
+        let StopReason::Failed { why, .. } = ending else { panic!("{what}: {ending:?}") };
         assert!(why.contains("was stopped because it is longer than 8 MiB"), "{what}: {why}");
         assert_eq!(model.asked(), 1, "{what}: it is not asked again");
         let kept: usize = history.iter().map(|message| message.text().len()).sum();
@@ -121,7 +121,7 @@ async fn invalid_answer_is_retried_and_then_fails() {
     let page = || Answer::Raw("text/html", "<html><body>Welcome to the proxy</body></html>".to_owned());
     let stage = Stage::new();
     let (ending, _, model) = turn(&stage, "goose/planner", (0..5).map(|_| page()).collect()).await;
-    let StopReason::Failed { why } = ending else { panic!("{ending:?}") };
+    let StopReason::Failed { why, .. } = ending else { panic!("{ending:?}") };
     assert!(why.contains("is its address that of a model?") && why.contains("asked 5 times"), "{why}");
     assert_eq!(model.asked(), 5);
     stage.runtime.stop().await;
@@ -141,12 +141,13 @@ async fn refusals_that_pass_are_waited_for_and_others_are_not() {
     assert_eq!((ending, history[1].text().as_str()), (StopReason::EndTurn, "now"));
     assert_eq!(stage.ear.notices().len(), 4);
     let (ending, _, model) = turn(&stage, "goose/planner", vec![Answer::Status(429, "retry-after: 7200\r\n")]).await;
-    assert!(matches!(&ending, StopReason::Failed { why } if why.contains("in 7200 s")), "{ending:?}");
+    assert!(matches!(&ending, StopReason::Failed { why, .. } if why.contains("in 7200 s")), "{ending:?}");
     assert_eq!(model.asked(), 1);
     for status in [400, 401, 403, 404] {
         let (ending, _, model) = turn(&stage, "goose/planner", vec![Answer::Status(status, "")]).await;
-        assert!(matches!(&ending, StopReason::Failed { why } if why.contains(&status.to_string())), "{ending:?}");
-        assert_eq!(model.asked(), 1);
+        let StopReason::Failed { why, status: rejection } = &ending else { panic!("{ending:?}") };
+        assert!(why.contains(&status.to_string()), "{why}");
+        assert_eq!((*rejection, model.asked()), (Some(status), 1));
     }
     stage.runtime.stop().await;
 }
@@ -165,7 +166,7 @@ async fn a_window_that_is_full_is_understood_in_each_dialect() {
         let stage = Stage::new();
         let model = Model::new(vec![Answer::Refuse(400, body)]);
         let (ending, _) = stage.turn("goose/planner", &remote(name, &model)).await;
-        let StopReason::Failed { why } = ending else { panic!("{ending:?}") };
+        let StopReason::Failed { why, .. } = ending else { panic!("{ending:?}") };
         assert!(why.contains("does not fit by itself"), "{name}: {why}");
         stage.runtime.stop().await;
     }
@@ -445,6 +446,6 @@ async fn a_key_follows_no_redirect_and_is_in_no_words_about_a_failure() {
     assert!(matches!(ending, StopReason::Failed { .. }), "{ending:?}");
     assert_eq!(elsewhere.asked(), 0);
     let (ending, _) = stage.turn("goose/planner", &remote).await;
-    let StopReason::Failed { why } = ending else { panic!("{ending:?}") };
+    let StopReason::Failed { why, .. } = ending else { panic!("{ending:?}") };
     assert!(why.contains("no such key") && !why.contains("a-marked-secret"), "{why}");
 }

@@ -27,7 +27,7 @@ fn turn(prompt: &str, answer: &str) -> Vec<NewEvent> {
     let (id, name) = ("1".to_owned(), "developer__read".to_owned());
     let call = ToolUse { id: id.clone(), name: name.clone(), arguments: json!({"path": "notes.md"}) };
     let outcome = ToolOutcome::error("there is no file ```notes.md```\nlook elsewhere");
-    let end = TurnEnd { ending: StopReason::Failed { why: "the line was cut".to_owned() }, usage: Usage::default() };
+    let end = TurnEnd { ending: StopReason::failure("the line was cut"), usage: Usage::default() };
     vec![
         message(Role::User, prompt),
         stored(&Event::ToolStarted { call, by: None }, None),

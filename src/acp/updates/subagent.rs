@@ -50,7 +50,7 @@ impl Notifier for Subagent {
                 StopReason::Exhausted { .. } => acp::IdleStopReason::MaxTurnRequests,
                 StopReason::Refusal => acp::IdleStopReason::Refusal,
                 StopReason::Cancelled => acp::IdleStopReason::Cancelled,
-                StopReason::Failed { why } => {
+                StopReason::Failed { why, .. } => {
                     acp::ErrorStopReason::new().error(acp::Error::internal_error().data(why.clone())).into()
                 }
             };

@@ -244,7 +244,7 @@ fn outcome(done: RecipeOutcome) -> anyhow::Result<ToolOutcome> {
             let text = done.structured.as_ref().map_or_else(|| done.session.last_answer(), Value::to_string);
             Ok(ToolOutcome { structured: done.structured, ..ToolOutcome::text(text) })
         }
-        StopReason::Exhausted { why } | StopReason::Failed { why } => bail!(why),
+        StopReason::Exhausted { why } | StopReason::Failed { why, .. } => bail!(why),
         StopReason::Refusal => bail!("the model declined to answer"),
         StopReason::Cancelled => bail!("it was cancelled"),
         StopReason::CallRefused { tool } => bail!("{tool} was refused"),

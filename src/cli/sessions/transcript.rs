@@ -113,7 +113,7 @@ fn stop_text(ending: StopReason) -> Option<String> {
         StopReason::Refusal => Some("the model declined".to_owned()),
         StopReason::Cancelled => Some("the turn was cancelled".to_owned()),
         StopReason::CallRefused { tool } => Some(format!("the turn ended because {tool} was refused")),
-        StopReason::Failed { why } => Some(format!("the turn failed: {why}")),
+        StopReason::Failed { why, .. } => Some(format!("the turn failed: {why}")),
     }
 }
 

@@ -63,6 +63,15 @@ struct FetchSettings {
     allow_hosts: Vec<String>,
 }
 
+/// Why the settings of the service cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchSettingsError {
+    #[error(transparent)]
+    Format(#[from] serde_json::Error),
+    #[error(transparent)]
+    Host(#[from] address::AllowedHostError),
+}
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FetchUrl {
@@ -76,14 +85,13 @@ struct FetchUrl {
 
 #[tool_router]
 impl FetchService {
-    pub fn new(settings: &Map<String, Value>) -> Result<Self, String> {
+    pub fn new(settings: &Map<String, Value>) -> Result<Self, FetchSettingsError> {
         Self::with_network(settings, Arc::new(SystemNetwork))
     }
 
     /// Creates the service with another network.
-    pub fn with_network(settings: &Map<String, Value>, network: Arc<dyn Network>) -> Result<Self, String> {
-        let settings: FetchSettings =
-            serde_json::from_value(Value::Object(settings.clone())).map_err(|error| error.to_string())?;
+    pub fn with_network(settings: &Map<String, Value>, network: Arc<dyn Network>) -> Result<Self, FetchSettingsError> {
+        let settings: FetchSettings = serde_json::from_value(Value::Object(settings.clone()))?;
         let client = HttpClient::new(network, AllowedHosts::new(&settings.allow_hosts)?);
         Ok(Self { tool_router: Arc::new(schema::slim(Self::tool_router())), client, caches: Arc::default() })
     }

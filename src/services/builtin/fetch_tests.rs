@@ -431,7 +431,7 @@ fn settings_that_are_wrong_say_so() {
         (json!({"allow_hosts": ["::1"]}), "is no host"),
     ] {
         let Value::Object(wrong) = &settings else { panic!("an object") };
-        let problem = FetchService::new(wrong).unwrap_err();
+        let problem = FetchService::new(wrong).unwrap_err().to_string();
         assert!(problem.contains(part), "{settings}: {problem}");
     }
     let fine = ["127.0.0.1:8080", "[::1]:80", "[::1]", "wiki.internal", "Wiki.Internal:443"];

@@ -20,6 +20,13 @@ pub(super) struct Target {
     listed: bool,
 }
 
+/// An entry of `allow_hosts` that is not a host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` in `allow_hosts` is no host; write `host` or `host:port`, without scheme and path")]
+pub struct AllowedHostError {
+    text: String,
+}
+
 /// The hosts that the manifest allows in addition to public ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AllowedHosts {
@@ -29,8 +36,8 @@ pub(super) struct AllowedHosts {
 impl AllowedHosts {
     /// Parses `host` or `host:port` entries, which match exactly. Without a port, an entry covers the default ports
     /// of http and https. Returns an error if an entry is not a host.
-    pub(super) fn new(hosts: &[String]) -> Result<Self, String> {
-        let hosts = hosts.iter().map(|text| entry(text).ok_or_else(|| host_error(text)));
+    pub(super) fn new(hosts: &[String]) -> Result<Self, AllowedHostError> {
+        let hosts = hosts.iter().map(|text| entry(text).ok_or_else(|| AllowedHostError { text: text.clone() }));
         Ok(Self { hosts: hosts.collect::<Result<_, _>>()? })
     }
 
@@ -109,10 +116,6 @@ pub(super) fn display_url(url: &Url) -> String {
     let text = url.as_str();
     let head = super::super::answer::truncate(text, 200);
     if head.len() < text.len() { format!("{head}…") } else { text.to_owned() }
-}
-
-fn host_error(text: &str) -> String {
-    format!("`{text}` in `allow_hosts` is no host; write `host` or `host:port`, without scheme and path")
 }
 
 fn entry(text: &str) -> Option<(Host<String>, Option<u16>)> {

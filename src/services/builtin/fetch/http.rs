@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, pki_types::ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, pki_types::ServerName};
 use url::{Host, Url};
 
 use super::super::answer::ToolRefusal;
@@ -55,13 +55,22 @@ pub(super) enum FetchResult {
     Elsewhere(Url),
 }
 
+/// Why a secure connection cannot be prepared.
+#[derive(Debug, thiserror::Error)]
+enum TlsSetupError {
+    #[error("no certificates to trust: {0}")]
+    Certificates(#[source] rustls::Error),
+    #[error(transparent)]
+    HostName(#[from] rustls::pki_types::InvalidDnsNameError),
+}
+
 #[derive(Clone)]
 pub(super) struct HttpClient {
     network: Arc<dyn Network>,
     allowed: Arc<AllowedHosts>,
     total: Duration,
     /// Created at the first https request, because it reads the system's certificates.
-    tls: Arc<OnceLock<Result<Arc<ClientConfig>, String>>>,
+    tls: Arc<OnceLock<Result<Arc<ClientConfig>, rustls::Error>>>,
 }
 
 impl HttpClient {
@@ -126,8 +135,8 @@ impl HttpClient {
             let dialled = self.network.dial(SocketAddr::new(address, target.port));
             match tokio::time::timeout(DIAL, dialled).await {
                 Ok(Ok(stream)) if target.secure => {
-                    let config = self.tls().map_err(|error| failed(&error))?;
-                    let name = server_name(&target.host).map_err(|error| failed(&error))?;
+                    let config = self.tls().map_err(|error| failed(&error.to_string()))?;
+                    let name = server_name(&target.host).map_err(|error| failed(&error.to_string()))?;
                     let stream = TlsConnector::from(config).connect(name, stream).await;
                     let stream = stream.map_err(|error| failed(&format!("the secure connection failed: {error}")))?;
                     return exchange(stream, url, accept).await;
@@ -155,19 +164,19 @@ impl HttpClient {
         Ok(found)
     }
 
-    fn tls(&self) -> Result<Arc<ClientConfig>, String> {
-        let make = || -> Result<Arc<ClientConfig>, tokio_rustls::rustls::Error> {
+    fn tls(&self) -> Result<Arc<ClientConfig>, TlsSetupError> {
+        let make = || -> Result<Arc<ClientConfig>, rustls::Error> {
             let provider = Arc::new(tls_provider());
             let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
             Ok(Arc::new(builder.with_platform_verifier()?.with_no_client_auth()))
         };
-        self.tls.get_or_init(|| make().map_err(|error| format!("no certificates to trust: {error}"))).clone()
+        self.tls.get_or_init(make).clone().map_err(TlsSetupError::Certificates)
     }
 }
 
-fn server_name(host: &Host<String>) -> Result<ServerName<'static>, String> {
+fn server_name(host: &Host<String>) -> Result<ServerName<'static>, TlsSetupError> {
     match host {
-        Host::Domain(name) => ServerName::try_from(name.clone()).map_err(|error| error.to_string()),
+        Host::Domain(name) => Ok(ServerName::try_from(name.clone())?),
         Host::Ipv4(address) => Ok(ServerName::IpAddress(IpAddr::V4(*address).into())),
         Host::Ipv6(address) => Ok(ServerName::IpAddress(IpAddr::V6(*address).into())),
     }
