@@ -173,8 +173,8 @@ enum Command {
     Mcp(mcp::McpArgs),
     /// Run a command inside a sandbox
     ///
-    /// Exits with the command's code, 128+N for signal N, 125 if the sandbox cannot be set up, 126 if the command cannot
-    /// run, and 127 if it is not found.
+    /// Exits with the command's code, or 128+N for signal N. The code is 125 if the sandbox cannot be set up, 126 if the
+    /// command cannot run, and 127 if it is not found.
     Sandbox(sandbox::SandboxArgs),
     /// Write a manifest template
     New(new::NewArgs),
@@ -288,7 +288,7 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     };
     // The exit code is the command's, and there is nothing to log.
     if let Command::Sandbox(args) = &cli.command {
-        return sandbox::run(args, &folders);
+        return sandbox::run(args, &cli.global, &folders);
     }
     let mut output = CommandOutput::default();
     // `doctor` changes nothing: it only reports files that other users can access.

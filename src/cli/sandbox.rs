@@ -17,7 +17,9 @@ use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
+use super::{Global, workspace};
 use crate::process::minimal_environment;
+use crate::project::ModeRequest;
 use crate::sandbox::{
     CacheAccess, Enforcement, FileAccess, GitAccess, LayerRestriction, NetworkAccess, OtherHosts, PortAccess,
     ProtectedState, SandboxChild, SandboxCommand, SandboxContext, SandboxError, SandboxLimits, SandboxProcess,
@@ -52,6 +54,12 @@ const VARIABLES: [&str; 13] = [
 
 #[derive(Debug, Args)]
 pub(super) struct SandboxArgs {
+    /// Use the sandbox profile of a mode of this agent
+    #[arg(long, short, conflicts_with_all = ["files", "write", "read", "hide", "network"])]
+    agent: Option<String>,
+    /// Choose the mode; default: the agent's default mode
+    #[arg(long, short, requires = "agent")]
+    mode: Option<String>,
     /// Set which files the command may write
     #[arg(long, value_enum, default_value = "workspace")]
     files: FilesFlag,
@@ -102,7 +110,36 @@ impl From<FilesFlag> for FileAccess {
 }
 
 impl SandboxArgs {
-    fn profile(&self) -> SandboxProfile {
+    /// Returns the profile of the mode or of the flags, with the enforcement of `--sandbox`.
+    fn profile(
+        &self,
+        global: &Global,
+        folders: &Folders,
+        output: &mut CommandOutput,
+    ) -> Result<SandboxProfile, CommandError> {
+        let mut profile = match &self.agent {
+            None => self.profile_of_flags(),
+            Some(agent) => {
+                let plan = workspace::plan(global, folders, output)?;
+                let id = ModeRequest::new(Some(agent), self.mode.as_deref()).find(&plan)?;
+                let no_profile = || {
+                    let help = "choose a mode with the tool group `command`, or state the limits with --files";
+                    CommandError::usage(format!("mode `{id}` runs no commands, so it has no sandbox profile"), help)
+                };
+                plan.mode_sandbox(&id).cloned().ok_or_else(no_profile)?
+            }
+        };
+        profile.enforce = global.sandbox.map_or(profile.enforce, Enforcement::from);
+        match profile.enforce {
+            Enforcement::Required | Enforcement::Preferred => Ok(profile),
+            Enforcement::Off => Err(CommandError::usage(
+                "`skein sandbox` always uses a sandbox",
+                "run the command without `skein sandbox`, or use `--sandbox preferred`",
+            )),
+        }
+    }
+
+    fn profile_of_flags(&self) -> SandboxProfile {
         SandboxProfile {
             files: self.files.into(),
             write: self.write.iter().map(|path| write_path(path)).collect(),
@@ -138,9 +175,9 @@ fn network(text: &str) -> NetworkAccess {
 }
 
 /// Runs the command. Returns its exit code.
-pub(super) fn run(args: &SandboxArgs, folders: &Folders) -> ExitCode {
+pub(super) fn run(args: &SandboxArgs, global: &Global, folders: &Folders) -> ExitCode {
     let mut output = CommandOutput::default();
-    let code = match start(args, folders, &mut output) {
+    let code = match start(args, global, folders, &mut output) {
         Ok(code) => code,
         Err(failure) => {
             failure.error.print(&mut output);
@@ -187,10 +224,17 @@ impl From<SpawnError> for SandboxFailure {
     }
 }
 
-fn start(args: &SandboxArgs, folders: &Folders, output: &mut CommandOutput) -> Result<u8, SandboxFailure> {
-    let mut profile = args.profile();
+fn start(
+    args: &SandboxArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<u8, SandboxFailure> {
+    let mut profile = args.profile(global, folders, output)?;
     let (restriction, enforcement) = test_settings()?;
-    profile.enforce = enforcement;
+    if enforcement == Enforcement::Preferred {
+        profile.enforce = enforcement;
+    }
     let context = context(folders)?;
     if args.explain {
         return explain_profile(&profile, &context, &restriction, args.json, output);

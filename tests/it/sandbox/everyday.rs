@@ -140,3 +140,30 @@ fn hidden_paths_can_be_opened_one_by_one() {
     );
     assert!(!place.shell(&["--read", "~/.ssh/config"], "cat ~/.ssh/id_rsa").status.success());
 }
+
+#[test]
+fn a_listed_address_is_reached_and_others_are_not() {
+    use std::io::Write as _;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        listener.incoming().flatten().for_each(|mut peer| {
+            drop(peer.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nHELLO"));
+        });
+    });
+    if !has_tool("curl") {
+        return;
+    }
+    for user in users() {
+        let place = Place::new(user);
+        // Loopback addresses are not sent to the proxy: the relay listens inside.
+        let script = format!("curl -s --max-time 5 http://{address}/");
+        assert_eq!(place.works(&["--network", &address], &script), "HELLO");
+        assert!(!place.shell(&["--network", "off"], &script).status.success());
+        let script = "curl -s --max-time 5 -o /dev/null -w '%{http_code}' http://other.example.com/";
+        let output = place.shell(&["--network", "listed.example.com"], script);
+        let printed = super::text(&output);
+        assert!(printed.contains("403"), "{printed}");
+        assert!(printed.contains("refused by the sandbox: other.example.com:80"), "{printed}");
+    }
+}
