@@ -373,6 +373,7 @@ mod tests {
                 roles: std::collections::BTreeMap::new(),
                 reaper: None,
                 environment: std::collections::BTreeMap::new(),
+                sandbox: None,
                 data: std::path::PathBuf::new(),
                 user: super::UserFolders::default(),
                 cwd: None,

@@ -449,7 +449,7 @@ fn changes_of_a_new_version_are_told_once() {
     let sandbox = Sandbox::new();
     std::fs::create_dir_all(sandbox.path("data")).unwrap();
     drop(skein::store::SessionStore::open(&sandbox.path("data")).unwrap());
-    let mut told = || {
+    let told = || {
         let mut client = Acp::able(&sandbox, &[], &json!({"session": {"notices": {}}}));
         let (first, second) = (client.session(), client.session());
         client.settle();

@@ -156,6 +156,7 @@ impl Wiring {
         let options = PoolOptions {
             environment: Environment::new(inherited.chain(given).chain([marked])),
             reaper: Some(reaper),
+            sandbox: None,
             data: folder.path().join("data"),
             user: UserFolders {
                 home: folder.path().join("home"),

@@ -55,7 +55,7 @@ impl Workshop {
         let (client, requests) = mpsc::channel(8);
         let (answers, from_server) = mpsc::channel(8);
         let environment = minimal_environment([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]);
-        let handler = Developer::new(DeveloperOptions { reaper: None, environment });
+        let handler = Developer::new(DeveloperOptions { reaper: None, environment, sandbox: None });
         let service = serve_directly(handler, (answers, requests), None);
         Self { session, service, requests: AtomicI64::new(0), _client: (client, from_server), folder }
     }
