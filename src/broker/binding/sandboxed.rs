@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::super::host_gate::SessionHostGate;
 use super::super::named_hosts::hosts_in;
 use super::Binding;
+use crate::network::remote_hosts_in_command;
 use crate::sandbox::proxy::HostGate;
 use crate::sandbox::{Enforcement, SandboxProfile};
 use crate::tool::CallSandbox;
@@ -45,7 +46,7 @@ impl Binding {
     pub(super) fn call_sandbox(&self, arguments: &Map<String, Value>, consented: bool) -> Option<CallSandbox> {
         let BoundSandbox { profile, gate } = self.sandbox.as_ref()?;
         let line = arguments.get("command").and_then(Value::as_str).filter(|_| consented).unwrap_or_default();
-        let consented_hosts = hosts_in(line).collect();
+        let consented_hosts = hosts_in(line).chain(remote_hosts_in_command(line)).collect();
         Some(CallSandbox { profile: Arc::clone(profile), gate: Arc::clone(gate), consented_hosts })
     }
 }
