@@ -58,7 +58,7 @@ fn a_question_shows_where_a_path_leads() {
     let names: Vec<_> = asked["options"].as_array().expect("options").iter().map(|option| &option["name"]).collect();
     assert_eq!(names, ["Allow", "Reject", "Reject writing of .git/config in this session"]);
     let begun = of_kind(&client.updates(mark, &session), "tool_call")[0].clone();
-    assert_eq!((&begun["title"], &begun["locations"]), (&call["title"], &call["locations"]));
+    assert_eq!((&begun["title"], &begun["locations"][0]["path"]), (&call["title"], &json!(path)));
     assert_eq!(text(&sandbox, "project/.git/config"), "[core]\n");
 }
 
