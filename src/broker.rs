@@ -9,7 +9,6 @@ mod rule_arguments;
 mod files;
 mod sanitize;
 mod gate;
-mod host_gate;
 mod unmatched_rules;
 mod manage;
 mod named_hosts;

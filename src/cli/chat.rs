@@ -68,6 +68,7 @@ pub(super) fn run(
         return Err(CommandError::usage(format!("{which} is no terminal"), "`skein run` is for scripts and pipes"));
     };
     trust::offer(folders, output)?;
+    let changes = upgrade::changes_once(folders, Reader::User);
     let (opening, plan) = LaunchSettings::prepare(
         &args.talk,
         TurnLimits::default(),
@@ -98,7 +99,7 @@ pub(super) fn run(
                 (None, true) => SessionSelector::Newest,
                 (None, false) => SessionSelector::New,
             };
-            if let Some(changes) = upgrade::changes_once(folders, Reader::User) {
+            if let Some(changes) = &changes {
                 output.aside(&format!("{changes}\n"));
             }
             let screen = Screen::new(floor, folders.cwd.clone());

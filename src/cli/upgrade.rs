@@ -1,4 +1,4 @@
-//! Tells a user of an older Skein once what has changed, and how to keep the old behaviour.
+//! Shows a user of an older Skein once what has changed, and how to keep the old behaviour.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -15,7 +15,7 @@ pub(super) const CHANGES: [&str; 5] = [
     "\"Always\" in an editor means this session. `skein permissions` shows saved rules; docs/CHANGELOG.md has the rest.",
 ];
 
-/// The file in the data folder that records whether the user was told.
+/// The file in the data folder that records whether the user has seen the changes.
 const MARKER: &str = "changes-0.2";
 const NEW_USER: &str = "new user\n";
 const TOLD: &str = "told\n";
@@ -24,12 +24,12 @@ const TOLD: &str = "told\n";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     User,
-    /// Gets no text that it did not ask for; the user is told later.
+    /// Gets no text that it did not ask for; the user sees the changes later.
     Script,
 }
 
-/// Returns the changes if an older Skein was used here and its user was not told yet. Later calls return `None`. Call it
-/// before the session store is opened, because a store tells that Skein was used.
+/// Returns the changes if an older Skein was used here and its user has not seen them yet. Later calls return `None`. Call it
+/// before the session store is opened, because a store shows that Skein was used.
 pub(super) fn changes_once(folders: &Folders, reader: Reader) -> Option<String> {
     let marker = folders.data.join(MARKER);
     if marker.exists() {
@@ -53,7 +53,7 @@ pub(super) fn changes_once(folders: &Folders, reader: Reader) -> Option<String> 
     upgraded.then(|| CHANGES.join("\n"))
 }
 
-/// Returns true if the user had an older Skein, told or not.
+/// Returns true if the user had an older Skein, whether the changes were shown or not.
 pub(super) fn is_upgraded(folders: &Folders) -> bool {
     match std::fs::read_to_string(folders.data.join(MARKER)) {
         Ok(marker) => marker == TOLD,

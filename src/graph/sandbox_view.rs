@@ -18,7 +18,10 @@ fn describe(kind: ProcessKind, profile: Option<&SandboxProfile>, words: fn(&Sand
         None if kind == ProcessKind::Command => "runs no commands".to_owned(),
         None => "unsandboxed".to_owned(),
         Some(profile) if profile.enforce == Enforcement::Off => "unsandboxed (--sandbox off)".to_owned(),
-        Some(profile) if starts_sandboxed(kind) => words(profile),
+        Some(profile) if is_sandboxed(kind, Some(profile)) => words(profile),
+        Some(profile) if starts_sandboxed(kind) => {
+            format!("{}; applied with `--sandbox preferred`", words(profile))
+        }
         Some(profile) => format!("{}; not applied by this version", words(profile)),
     }
 }

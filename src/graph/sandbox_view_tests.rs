@@ -150,14 +150,19 @@ fn the_flag_overrides_manifests_and_config() {
     assert_eq!(profile_text(ProcessKind::Command, Some(profile)), "unsandboxed (--sandbox off)");
 }
 
-/// Wiring changes `starts_sandboxed`; this test then names the texts to check.
 #[test]
 fn a_profile_that_is_not_applied_says_so() {
-    let profile = SandboxProfile::of_commands(CommandPower::EditsAll);
-    for kind in [ProcessKind::Command, ProcessKind::Service, ProcessKind::ExternalAgent] {
-        let text = profile_text(kind, Some(&profile));
-        assert_eq!(text.contains("not applied"), !starts_sandboxed(kind), "{text}");
-        assert_eq!(profile_json(kind, Some(&profile))["applied"], starts_sandboxed(kind));
+    let default = SandboxProfile::of_commands(CommandPower::EditsAll);
+    let stated = SandboxProfile { enforce: Enforcement::Required, ..default.clone() };
+    for (kind, profile, remark, applied) in [
+        (ProcessKind::Command, &stated, "", true),
+        (ProcessKind::Command, &default, "; applied with `--sandbox preferred`", false),
+        (ProcessKind::Service, &stated, "; not applied by this version", false),
+        (ProcessKind::ExternalAgent, &stated, "; not applied by this version", false),
+    ] {
+        let text = profile_text(kind, Some(profile));
+        assert_eq!(text, format!("{profile}{remark}"));
+        assert_eq!(profile_json(kind, Some(profile))["applied"], applied);
     }
     assert_eq!(profile_text(ProcessKind::Service, None), "unsandboxed");
     assert_eq!(profile_json(ProcessKind::Service, None), Value::Null);

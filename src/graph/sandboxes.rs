@@ -30,7 +30,8 @@ pub(super) const fn starts_sandboxed(kind: ProcessKind) -> bool {
 
 /// Returns true if a sandbox limits a process with this profile.
 pub fn is_sandboxed(kind: ProcessKind, profile: Option<&SandboxProfile>) -> bool {
-    starts_sandboxed(kind) && profile.is_some_and(|profile| profile.enforce != Enforcement::Off)
+    // The built-in default (`preferred`) needs the flag `--sandbox`, because terminals of editors have no sandbox yet.
+    starts_sandboxed(kind) && profile.is_some_and(|profile| profile.enforce == Enforcement::Required)
 }
 
 /// The effective profiles of a plan.

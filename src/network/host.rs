@@ -18,13 +18,18 @@ impl RemoteHost {
     /// Parses the host of a URL as a tool would. `None` if the text is not a URL or the URL has no host.
     pub fn of_url(url: &str) -> Option<Self> {
         let url = Url::parse(url.trim()).ok()?;
-        Some(Self { name: canonical_name(&url.host()?), port: url.port_or_known_default()? })
+        Self::of_name(canonical_name(&url.host()?), url.port_or_known_default()?)
     }
 
     /// Parses `HOST` or `HOST:PORT`. The port defaults to 443. `None` if the text is not a host.
     pub fn of_text(text: &str) -> Option<Self> {
         let (name, port) = parts(text).ok()?;
-        Some(Self { name: canonical_name(&name), port: port.unwrap_or(HTTPS) })
+        Self::of_name(canonical_name(&name), port.unwrap_or(HTTPS))
+    }
+
+    /// Returns `None` for the name `.`, which is empty when it is normalised.
+    fn of_name(name: String, port: u16) -> Option<Self> {
+        (!name.is_empty()).then_some(Self { name, port })
     }
 
     /// Normalises a name or an IP address without port. `None` if it is neither, or the port is 0.

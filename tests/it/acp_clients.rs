@@ -106,11 +106,14 @@ fn the_mode_is_switched(lived: &Value) {
 fn calls_are_asked_for_and_shown(folder: &str, turns: &Value) {
     let reading = call(&turns["read"]);
     assert_eq!(turns["read"]["asked"], json!([]), "reading needs no consent");
-    assert_eq!((&reading["kind"], &reading["statuses"]), (&json!("read"), &json!(["in_progress", "completed"])));
+    assert_eq!(
+        (&reading["kind"], &reading["statuses"]),
+        (&json!("read"), &json!(["pending", "in_progress", "completed"]))
+    );
     assert_eq!(reading["locations"], json!([{"path": format!("{folder}/notes.txt")}]));
     assert!(text(&turns["read"]["updates"], "agent_message_chunk").concat().contains("A note."));
 
-    let kinds = json!(["allow_once", "allow_always", "allow_always", "reject_once", "reject_always"]);
+    let kinds = json!(["allow_once", "allow_always", "reject_once", "reject_always"]);
     let written = diff(folder, None, "x");
     let edited = diff(folder, Some("x"), "y");
     for (turn, change, end) in
@@ -197,7 +200,7 @@ fn acpx_runs_a_prompt_in_the_mode_it_is_told() {
     sandbox.write("project/notes.txt", "A note.\n");
     let quiet = ["--format", "quiet", "--approve-all"];
     let (code, printed) = acpx(&sandbox, &quiet, &["read notes.txt"]);
-    assert_eq!((code, printed.as_str()), (Some(0), "    1\tA note.\n"));
+    assert_eq!((code, printed.as_str()), (Some(0), "```\n    1\tA note.\n```\n"));
 
     let (code, printed) = acpx(&sandbox, &quiet, &["--config-option", "mode=coding/security", WRITE]);
     assert_eq!(code, Some(0), "{printed}");

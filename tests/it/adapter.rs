@@ -60,6 +60,11 @@ fn able() -> Value {
     json!({"session": {"notices": {}}, "elicitation": {"form": {}, "url": {}}})
 }
 
+/// The text of an offline answer without its fence.
+fn unfenced(text: &str) -> String {
+    text.lines().filter(|line| !line.starts_with("```")).collect::<Vec<_>>().join("\n")
+}
+
 /// The last word about the one call of a turn.
 fn ended(updates: &[Value]) -> Value {
     of_kind(updates, "tool_call_update").last().expect("the call ended").clone()
@@ -77,7 +82,7 @@ fn content_of_every_kind_reaches_the_editor() {
     assert_eq!(
         json!(blocks),
         json!([
-            {"type": "text", "text": "words", "annotations": for_user},
+            {"type": "text", "text": "```\nwords\n```", "annotations": for_user},
             {"type": "image", "data": "aGk=", "mimeType": "image/png", "annotations": for_user},
             {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
             {"type": "resource_link", "uri": "echo://page", "name": "page", "annotations": for_user},
@@ -144,7 +149,7 @@ fn files_that_an_answer_names_are_places_and_changes_are_diffs() {
     let end = ended(&updates);
     assert_eq!(end["locations"], json!([{"path": path, "line": 3}]));
     assert_eq!(end["content"][0], json!({"type": "diff", "path": path, "oldText": "a\n", "newText": "b\n"}));
-    assert_eq!(end["content"][1]["content"]["text"], "changed");
+    assert_eq!(end["content"][1]["content"]["text"], "```\nchanged\n```");
     let (_, updates) = client.prompt(&session, r#"/parrot.touched {"path": "/etc/passwd"}"#);
     let end = ended(&updates);
     assert!(end["locations"].is_null() && end["content"][0]["type"] == "content", "nothing outside: {end}");
@@ -265,7 +270,7 @@ fn shared_server_of_the_old_protocol_gets_no_elicitation() {
     let session = talking(&mut client);
     let mut told = |name: &str| {
         let (_, updates) = client.prompt(&session, &format!("/{name}.client {{}}"));
-        serde_json::from_str::<Value>(&spoken(&updates)).unwrap_or_else(|_| panic!("{updates:#?}"))
+        serde_json::from_str::<Value>(&unfenced(&spoken(&updates))).unwrap_or_else(|_| panic!("{updates:#?}"))
     };
     assert_eq!(told("common")["greeted"], json!({}));
     assert_eq!(told("private")["greeted"], json!({"roots": {}, "elicitation": {"form": {}, "url": {}}}));
@@ -340,7 +345,7 @@ fn a_server_that_asks_for_ever_or_for_a_model_is_refused() {
         assert!(spoken(&updates).contains("skein answers no sampling requests"), "{}", spoken(&updates));
     }
     let (_, updates) = client.prompt(&session, "/old.roots {}");
-    let roots: Value = serde_json::from_str(&spoken(&updates)).unwrap();
+    let roots: Value = serde_json::from_str(&unfenced(&spoken(&updates))).unwrap();
     assert_eq!(roots["roots"], json!([{"uri": format!("file://{}/", client.cwd())}]));
 }
 

@@ -244,7 +244,7 @@ fn every_file_opens_with_what_it_is_for() {
 
 #[test]
 fn no_source_file_is_too_long_to_be_read_at_once() {
-    for file in rust_files("src") {
+    for file in rust_files("src").into_iter().filter(|file| !file.to_string_lossy().ends_with("_tests.rs")) {
         let lines = without_tests(&read(&file)).lines().count();
         assert!(
             lines <= MAX_LINES,

@@ -124,7 +124,9 @@ fn check(data: &Path, all: &[Said], checked: usize) {
         for (place, stored) in events.iter().enumerate() {
             assert_eq!((stored.seq, &stored.body), (place as u64 + 1, &event(place).body), "{said:?}");
         }
-        assert_eq!(runtime.block_on(sessions.find(id)).unwrap().unwrap().events, events.len() as u64);
+        // A session is stored with its first event.
+        let stored = runtime.block_on(sessions.find(id)).unwrap().map_or(0, |session| session.events);
+        assert_eq!(stored, events.len() as u64);
     }
 }
 
@@ -170,7 +172,12 @@ fn turn_reported_as_ended_survives_a_kill() {
         // Not a wait for anything: the point at which it dies.
         std::thread::sleep(Duration::from_micros(chance.below(6_000)));
         client.kill();
-        let whole = sandbox.skein(&["sessions", "export", &session]).json();
+        let exported = sandbox.skein(&["sessions", "export", &session]);
+        // A session is stored with its first event.
+        if answered == 0 && exported.code == 4 {
+            continue;
+        }
+        let whole = exported.json();
         let events: Vec<_> = whole["events"].as_array().unwrap().iter().map(|event| &event["event"]).collect();
         let ended = events.iter().filter(|event| event["event"] == "turn_ended").count();
         assert!(ended as u64 >= answered, "{answered} were answered: {whole:#}");

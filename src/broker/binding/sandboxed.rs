@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::host_gate::SessionHostGate;
 use super::super::named_hosts::hosts_in;
 use super::Binding;
+use super::host_gate::SessionHostGate;
 use crate::network::remote_hosts_in_command;
 use crate::sandbox::proxy::HostGate;
 use crate::sandbox::{Enforcement, SandboxProfile};

@@ -73,7 +73,7 @@ fn note_shell(id: &ModeId, mode: &ModeEntry, profile: Option<&SandboxProfile>, f
         ),
         Some(profile) if profile.enforce != Enforcement::Off => (
             "its shell can still write files".to_owned(),
-            format!("its profile {}, but this version runs commands without it: `approval` decides", profile.writes()),
+            format!("with `--sandbox preferred` it {}; otherwise `approval` decides", profile.writes()),
         ),
         _ => ("its shell can still write files".to_owned(), "no sandbox applies: `approval` decides".to_owned()),
     };

@@ -11,9 +11,12 @@ use crate::sandbox::plan::MountSource;
 /// Larger files are covered and not copied.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Returns the text of a file without credentials.
+type Sanitize = fn(&str) -> String;
+
 /// Returns the copies to mount over the files, which are hidden otherwise.
 pub(super) fn sanitized_copies(context: &SandboxContext) -> Vec<PlannedMount> {
-    let copies: [(&str, fn(&str) -> String); 2] =
+    let copies: [(&str, Sanitize); 2] =
         [(".npmrc", without_npm_credentials), (".docker/config.json", without_docker_credentials)];
     let mounts = copies.iter().filter_map(|(name, sanitize)| {
         let path = context.home.join(name).canonicalize().ok()?;
@@ -34,8 +37,7 @@ fn without_npm_credentials(text: &str) -> String {
         let key = line.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
         let last = key.rsplit(':').next().unwrap_or_default();
         let is_secret = ["auth", "password", "token", "username", "email", "key", "cert"];
-        !is_secret.iter().any(|word| last.contains(word))
-            && !line.contains('@').then(|| has_user_info(line)).unwrap_or(false)
+        !is_secret.iter().any(|word| last.contains(word)) && !(line.contains('@') && has_user_info(line))
     };
     text.lines().filter(is_public).map(|line| format!("{line}\n")).collect()
 }

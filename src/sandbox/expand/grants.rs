@@ -28,7 +28,7 @@ pub(super) fn beside_mounts(mounts: &[PlannedMount]) -> FileGrants {
     FileGrants {
         list: Vec::new(),
         read: vec![OsText::from("/")],
-        write: writable.chain(ALWAYS_WRITABLE.map(|path| OsText::from(path))).collect(),
+        write: writable.chain(ALWAYS_WRITABLE.map(OsText::from)).collect(),
     }
 }
 

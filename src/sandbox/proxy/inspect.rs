@@ -95,7 +95,7 @@ impl NameInspector {
         for value in host_header(&self.held[..end]) {
             let name = std::str::from_utf8(value).map_err(|_| NameMismatch::Unreadable)?.trim();
             let host = RemoteHost::of_text(name);
-            if !host.is_some_and(|host| host.name() == self.host.name()) {
+            if host.is_none_or(|host| host.name() != self.host.name()) {
                 return Err(NameMismatch::HostHeader(name.to_owned()));
             }
         }

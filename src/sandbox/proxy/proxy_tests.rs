@@ -146,7 +146,7 @@ struct Fixture {
 }
 
 impl Setup {
-    fn to_server(mut self, server: &TestServer) -> Self {
+    fn with_server(mut self, server: &TestServer) -> Self {
         self.network.names.insert("example.com", vec![PUBLIC]);
         self.network.server = Some(server.address);
         self
@@ -218,7 +218,7 @@ async fn read_bytes(stream: &mut TcpStream, count: usize) -> Vec<u8> {
 #[tokio::test]
 async fn a_tunnel_passes_the_banner_of_a_server_that_speaks_first() {
     let server = TestServer::new(b"SSH-2.0-server\r\n").await;
-    let fixture = Setup::default().to_server(&server).start();
+    let fixture = Setup::default().with_server(&server).start();
     let (mut stream, head) = fixture.connect("example.com:22").await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     // The client has sent nothing yet.
@@ -244,7 +244,7 @@ async fn refused_hosts_get_403_and_are_reported_to_the_command() {
 #[tokio::test]
 async fn a_tunnel_passes_a_split_client_hello_of_its_host() {
     let server = TestServer::new(b"").await;
-    let fixture = Setup::default().to_server(&server).start();
+    let fixture = Setup::default().with_server(&server).start();
     let bytes = hello(Some("example.com"), 20);
     let (mut stream, _) = fixture.connect("example.com:443").await;
     stream.set_nodelay(true).unwrap();
@@ -260,7 +260,7 @@ async fn a_tunnel_passes_a_split_client_hello_of_its_host() {
 #[tokio::test]
 async fn a_tunnel_with_another_name_is_closed() {
     let server = TestServer::new(b"").await;
-    let fixture = Setup::default().to_server(&server).start();
+    let fixture = Setup::default().with_server(&server).start();
     let command = fixture.proxy.begin_command("curl", &[]);
     for bytes in [hello(Some("evil.test"), 7), b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n".to_vec()] {
         let (mut stream, head) = fixture.connect("example.com:443").await;
@@ -281,7 +281,7 @@ async fn a_tunnel_with_another_name_is_closed() {
 #[tokio::test]
 async fn a_forwarded_request_takes_no_second_one_along() {
     let server = TestServer::new(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
-    let fixture = Setup::default().to_server(&server).start();
+    let fixture = Setup::default().with_server(&server).start();
     let request = b"POST http://example.com/a HTTP/1.1\r\nHost: example.com\r\nContent-Length: 4\r\n\r\nbodyGET \
                     http://evil.test/ HTTP/1.1\r\nHost: evil.test\r\n\r\n";
     let mut stream = fixture.send(request).await;
@@ -293,7 +293,7 @@ async fn a_forwarded_request_takes_no_second_one_along() {
 #[tokio::test]
 async fn socks_reaches_names_and_reports_refusals() {
     let server = TestServer::new(b"hi").await;
-    let fixture = Setup::default().to_server(&server).start();
+    let fixture = Setup::default().with_server(&server).start();
     let request =
         |name: &str| [&[5, 1, 0, 3, u8::try_from(name.len()).unwrap()][..], name.as_bytes(), &[0, 22]].concat();
     let mut stream = fixture.send(&[5, 1, 0]).await;
@@ -466,7 +466,7 @@ async fn a_company_proxy_that_refuses_is_named() {
 #[tokio::test]
 async fn a_token_is_required_if_there_is_one() {
     let server = TestServer::new(b"").await;
-    let fixture = Setup { token: Some("secret"), ..Setup::default() }.to_server(&server).start();
+    let fixture = Setup { token: Some("secret"), ..Setup::default() }.with_server(&server).start();
     let request = |password: &str| {
         let credentials = head::ProxyCredentials { user: "command-1".into(), password: password.into() };
         format!("CONNECT example.com:443 HTTP/1.1\r\nProxy-Authorization: {}\r\n\r\n", credentials.to_header())
@@ -565,7 +565,7 @@ async fn connections_over_the_limit_are_closed() {
 #[tokio::test]
 async fn stopping_ends_listeners_and_tunnels() {
     let server = TestServer::new(b"").await;
-    let fixture = Setup::default().to_server(&server).start();
+    let fixture = Setup::default().with_server(&server).start();
     let (mut stream, _) = fixture.connect("example.com:443").await;
     fixture.proxy.stop().await;
     assert_eq!(stream.read(&mut [0; 10]).await.unwrap_or(0), 0);

@@ -126,7 +126,7 @@ impl ImportGraph {
 }
 
 static USE: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"(?m-u)^[ \t]*(pub(?:\([^)\n]*\))? )?use ([\w:{},*\s]+);").expect("a pattern"));
+    LazyLock::new(|| Regex::new(r"(?m-u)^[ \t]*(pub(?:\([\w: ]*\))? )?use ([\w:{},*\s]+);").expect("a pattern"));
 static PATH: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?-u)\b[a-z_]\w*(?:::\w+)+").expect("a pattern"));
 
 fn imported_names(code: &str) -> Vec<ImportedName> {

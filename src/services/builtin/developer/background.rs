@@ -14,8 +14,7 @@ use tokio::time::Instant;
 use crate::task::TaskScope;
 use crate::tool::CallContext;
 
-use super::command::BackgroundCommand;
-use super::shell::StartedCommand;
+use super::command::{BackgroundCommand, StartedCommand};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
 const MAX_RUNNING: usize = 16;

@@ -26,6 +26,15 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Time to wait for output after the group was killed.
 const LINGER: Duration = Duration::from_millis(300);
 
+/// A command that has started.
+#[derive(Debug)]
+pub(super) struct StartedCommand {
+    pub(super) group: ProcessGroup,
+    pub(super) pipes: Pipes,
+    /// What the command reaches from a sandbox with a network.
+    pub(super) network: Option<CommandNetwork>,
+}
+
 /// A background command, shared by its task and its readers.
 #[derive(Debug)]
 pub(super) struct BackgroundCommand {

@@ -25,8 +25,8 @@ async fn a_call_that_looks_tells_where_it_looks() {
         ("read_file", json!({"path": file}), place(file.clone(), None)),
         ("list_dir", json!({"path": "src"}), place(folder.clone(), None)),
         ("find_files", json!({"path": "src", "glob": "*"}), place(folder.clone(), None)),
-        ("search", json!({"path": "src", "pattern": "one"}), place(folder, None)),
-        ("search", json!({"pattern": "one"}), place(workshop.session.cwd.clone(), None)),
+        ("search", json!({"path": "src", "pattern": "one"}), place(file.clone(), Some(1))),
+        ("search", json!({"pattern": "two"}), place(file.clone(), Some(2))),
     ] {
         let (said, told) = workshop.call_told(tool, arguments).await;
         said.ok();

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use serde_json::{Map, json};
 
-use super::binding::CallPolicy;
-use super::gate::{self, GateDecision, HostCall};
-use super::session_state::BrokerState;
+use super::super::gate::{self, GateDecision, HostCall};
+use super::super::session_state::BrokerState;
+use super::CallPolicy;
 use crate::network::RemoteHost;
 use crate::permissions::{RuleDecision, SourcedRule, judge_host};
 use crate::sandbox::proxy::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRuling};
