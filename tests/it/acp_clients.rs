@@ -135,7 +135,7 @@ fn a_running_command_is_cancelled(turn: &Value) {
     let call = call(turn);
     assert_eq!(call["statuses"], json!(["pending", "in_progress", "failed"]));
     let shown = call["content"][0]["content"]["text"].as_str().expect("text");
-    assert!(shown.starts_with("began\n"), "what it said before stays: {shown}");
+    assert!(shown.starts_with("```\nbegan\n"), "what it said before stays: {shown}");
 }
 
 /// The second process tells the same story from the file, and goes on with it.

@@ -37,7 +37,7 @@ fn without_npm_credentials(text: &str) -> String {
         let key = line.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
         let last = key.rsplit(':').next().unwrap_or_default();
         let is_secret = ["auth", "password", "token", "username", "email", "key", "cert"];
-        !is_secret.iter().any(|word| last.contains(word)) && !(line.contains('@') && has_user_info(line))
+        !(is_secret.iter().any(|word| last.contains(word)) || line.contains('@') && has_user_info(line))
     };
     text.lines().filter(is_public).map(|line| format!("{line}\n")).collect()
 }
