@@ -37,7 +37,7 @@ impl RemoteHost {
         let bare_address = name.parse::<Ipv6Addr>().is_ok();
         let text = if bare_address { format!("[{name}]") } else { name.to_owned() };
         match parts(&text).ok()? {
-            (host, None) if port != 0 => Some(Self { name: canonical_name(&host), port }),
+            (host, None) if port != 0 => Self::of_name(canonical_name(&host), port),
             _ => None,
         }
     }
@@ -45,7 +45,7 @@ impl RemoteHost {
     /// Parses `HOST:PORT`. `None` if the text is not a host or the port is missing.
     pub fn of_authority(text: &str) -> Option<Self> {
         match parts(text).ok()? {
-            (host, Some(port)) => Some(Self { name: canonical_name(&host), port }),
+            (host, Some(port)) => Self::of_name(canonical_name(&host), port),
             (_, None) => None,
         }
     }

@@ -56,7 +56,11 @@ fn real_servers_answer_as_they_were_recorded() {
             if let Some((method, params)) = request(&line) {
                 let said =
                     client.result(method, params.clone()).to_string().replace(&folder, "[env SKEIN_TEST_FOLDER]");
-                let said: Value = serde_json::from_str(&said).expect("still JSON");
+                let mut said: Value = serde_json::from_str(&said).expect("still JSON");
+                // The recordings are older than the annotations of content.
+                for content in said["content"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+                    content.remove("annotations");
+                }
                 assert_eq!(said, answer(&line), "{mode}: {method} {params}");
             }
         }

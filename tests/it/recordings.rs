@@ -37,10 +37,9 @@ pub(crate) fn answer(line: &Value) -> Value {
     if line["kind"] != "call" {
         return said;
     }
-    let annotations = said["annotations"].clone();
-    let blocks = said["content"].as_array().expect("content").iter().enumerate().map(|(index, block)| {
+    let blocks = said["content"].as_array().expect("content").iter().map(|block| {
         let (kind, value) = block.as_object().and_then(|block| block.iter().next()).expect("one kind");
-        let mut content = match kind.as_str() {
+        match kind.as_str() {
             "text" => json!({"type": "text", "text": value}),
             "image" => json!({"type": "image", "mimeType": value["mime"], "data": value["data"]}),
             "link" => {
@@ -49,11 +48,7 @@ pub(crate) fn answer(line: &Value) -> Value {
                 link
             }
             other => panic!("the fixtures hold no {other}"),
-        };
-        if let Some(annotations) = annotations.get(index.to_string()) {
-            content["annotations"] = annotations.clone();
         }
-        content
     });
     let mut result = json!({"content": blocks.collect::<Vec<_>>(), "isError": said["is_error"]});
     if !said["structured"].is_null() {
