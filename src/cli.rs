@@ -235,7 +235,7 @@ pub fn main() -> ExitCode {
 /// Runs the program with these built-in services. `manifests` holds a display path and a text for each service that
 /// does not ship with Skein.
 pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitCode {
-    // The sandbox process has one thread and gets no arguments, no environment and no limits of its own.
+    // The sandbox process has one thread and gets no arguments, no environment and no separate limits.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == crate::sandbox::SANDBOX_PROCESS_ARGUMENT) {
         return crate::sandbox::run_sandbox_process();
     }

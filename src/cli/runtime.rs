@@ -85,7 +85,7 @@ pub(super) fn block_on_until<T>(
         let options = PoolOptions {
             environment: Environment::new(folders.environment()),
             reaper: Some(reaper()?),
-            sandbox: Some(sandbox_launcher(global, folders)?),
+            sandbox: Some(sandbox_launcher(folders)?),
             data: folders.data.clone(),
             user: folders.user(),
             cassette,
@@ -119,7 +119,7 @@ pub(super) fn block_on_until<T>(
 }
 
 /// Returns what all sandboxes of this command have in common.
-fn sandbox_launcher(global: &Global, folders: &Folders) -> Result<SandboxLauncher, CommandError> {
+fn sandbox_launcher(folders: &Folders) -> Result<SandboxLauncher, CommandError> {
     Ok(SandboxLauncher {
         program: own_program()?,
         home: folders.home.clone(),
@@ -127,7 +127,6 @@ fn sandbox_launcher(global: &Global, folders: &Folders) -> Result<SandboxLaunche
         caches: folders.sandbox_caches(),
         runtime_folder: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
         restriction: sandbox::test_settings()?.0,
-        applies_defaults: global.sandbox.is_some(),
     })
 }
 

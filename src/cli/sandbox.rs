@@ -157,6 +157,7 @@ impl SandboxArgs {
             devices: Vec::new(),
             limits: SandboxLimits { processes: Some(DEFAULT_PROCESSES), memory: None, file_size: None },
             enforce: Enforcement::Required,
+            is_stated: true,
         }
     }
 }

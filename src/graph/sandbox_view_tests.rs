@@ -153,7 +153,7 @@ fn the_flag_overrides_manifests_and_config() {
 #[test]
 fn a_profile_that_is_not_applied_says_so() {
     let default = SandboxProfile::of_commands(CommandPower::EditsAll);
-    let stated = SandboxProfile { enforce: Enforcement::Required, ..default.clone() };
+    let stated = SandboxProfile { enforce: Enforcement::Required, is_stated: true, ..default.clone() };
     for (kind, profile, remark, applied) in [
         (ProcessKind::Command, &stated, "", true),
         (ProcessKind::Command, &default, "; applied with `--sandbox preferred`", false),

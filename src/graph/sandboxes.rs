@@ -30,8 +30,7 @@ pub(super) const fn starts_sandboxed(kind: ProcessKind) -> bool {
 
 /// Returns true if a sandbox limits a process with this profile.
 pub fn is_sandboxed(kind: ProcessKind, profile: Option<&SandboxProfile>) -> bool {
-    // The built-in default (`preferred`) needs the flag `--sandbox`, because terminals of editors have no sandbox yet.
-    starts_sandboxed(kind) && profile.is_some_and(|profile| profile.enforce == Enforcement::Required)
+    starts_sandboxed(kind) && profile.is_some_and(SandboxProfile::is_applied)
 }
 
 /// The effective profiles of a plan.

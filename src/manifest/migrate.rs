@@ -6,7 +6,7 @@ use super::model::VERSION;
 use super::yaml::{DocumentPath, SourceFile};
 use crate::diagnostic::Diagnostic;
 
-/// This build is too old to read the file; a diagnostic says so.
+/// This build is too old to read the file; a diagnostic reports it.
 pub(super) struct UnsupportedVersion;
 
 /// Fails if the version is newer than this build.

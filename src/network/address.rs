@@ -1,6 +1,6 @@
 //! Classifies IP addresses by where they lead.
 //!
-//! Invariant: an address is public only if it lies in no network with another purpose. An IPv6 address that carries an
+//! Invariant: an address is public only if it belongs to no network with another purpose. An IPv6 address that carries an
 //! IPv4 address has the kind of that address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -8,7 +8,7 @@ use super::expand::SandboxContext;
 use super::layers::LayerRestriction;
 use super::paths::HiddenPaths;
 use super::plan::TerminalSession;
-use super::profile::{Enforcement, SandboxProfile};
+use super::profile::SandboxProfile;
 use super::sandbox_process::SandboxProcess;
 
 /// What all sandboxes of a Skein process have in common.
@@ -23,8 +23,6 @@ pub struct SandboxLauncher {
     /// `$XDG_RUNTIME_DIR`.
     pub runtime_folder: Option<PathBuf>,
     pub restriction: LayerRestriction,
-    /// Built-in default profiles apply too, not only stated ones.
-    pub applies_defaults: bool,
 }
 
 /// The folders of one sandbox.
@@ -39,15 +37,6 @@ pub struct SandboxFolders {
 }
 
 impl SandboxLauncher {
-    /// Returns true if processes with this profile run in a sandbox.
-    pub fn applies(&self, profile: &SandboxProfile) -> bool {
-        match profile.enforce {
-            Enforcement::Required => true,
-            Enforcement::Preferred => self.applies_defaults,
-            Enforcement::Off => false,
-        }
-    }
-
     /// Returns where a sandbox with these folders is used.
     pub fn context(&self, folders: SandboxFolders) -> SandboxContext {
         let SandboxFolders { roots, scratch, readable } = folders;

@@ -171,7 +171,7 @@ impl SessionSandbox {
             .collect();
         if self.profile.enforce == Enforcement::Preferred && !unenforced.is_empty() {
             session.notices.send(Notice::new(format!(
-                "This machine does not enforce these lines of the sandbox: {}. `skein doctor` says how to change that.",
+                "This machine does not enforce these lines of the sandbox: {}. `skein sandbox --explain` shows which layer is missing.",
                 unenforced.join(", ")
             )));
         }

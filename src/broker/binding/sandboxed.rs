@@ -8,8 +8,8 @@ use super::super::named_hosts::hosts_in;
 use super::Binding;
 use super::host_gate::SessionHostGate;
 use crate::network::remote_hosts_in_command;
+use crate::sandbox::SandboxProfile;
 use crate::sandbox::proxy::HostGate;
-use crate::sandbox::{Enforcement, SandboxProfile};
 use crate::tool::CallSandbox;
 
 /// The sandbox of a binding.
@@ -19,10 +19,10 @@ pub(super) struct BoundSandbox {
 }
 
 impl Binding {
-    /// Returns the sandbox of this mode, with the limits of all parents. `None` if the mode has no profile or the user
-    /// turned the sandbox off.
+    /// Returns the sandbox of this mode, with the limits of all parents. `None` if the mode has no profile or the profile
+    /// is not applied.
     pub(super) fn bind_sandbox(&self) -> Option<BoundSandbox> {
-        let profile = self.sandbox_profile().filter(|profile| profile.enforce != Enforcement::Off)?;
+        let profile = self.sandbox_profile().filter(SandboxProfile::is_applied)?;
         let gate = SessionHostGate {
             policy: Arc::clone(&self.policy),
             asker: Arc::clone(&self.request.asker),

@@ -11,7 +11,7 @@ pub(super) enum ClauseJoin {
     Beside,
     /// `then`, `;`, the next number: in this order.
     After,
-    /// The next bullet of a list: a request of its own, in any order.
+    /// The next bullet of a list: a separate request, in any order.
     Item,
 }
 

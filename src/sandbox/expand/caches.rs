@@ -89,7 +89,7 @@ impl CacheMounts {
             }
             CacheAccess::Private => {
                 let root = context.roots.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
-                // Without a folder of its own, the sandbox reads the caches and cannot write them.
+                // Without a private folder, the sandbox reads the caches and cannot write them.
                 let Ok(folder) = CacheFolder::lock(&context.caches, root) else { return Self::default() };
                 folder.mounts(&home, &existing, programs, layers, env)
             }

@@ -1,4 +1,4 @@
-//! The files that Landlock grants, beside mounts and alone.
+//! The files that Landlock grants, with and without mounts.
 
 use std::path::{Path, PathBuf};
 

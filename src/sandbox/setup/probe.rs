@@ -127,7 +127,7 @@ fn attempt(plan: &SandboxPlan, ids: UserIds) -> io::Result<Option<FailedStep>> {
                 Ok(ready) => ready.send(&there),
                 Err(error) => report(&there, &error),
             };
-            // Only the first process goes on.
+            // Only the first process continues.
             exit(reply.is_ok());
         }
         Ok(Some(child)) => {

@@ -15,10 +15,10 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::process::{Launch, Pipes, ProcessGroup, Reaper, Stdin};
+use crate::sandbox::SandboxLauncher;
 use crate::sandbox::proxy::HostRefusal;
-use crate::sandbox::{Enforcement, SandboxLauncher};
 use crate::services::sandboxes::{SandboxStartError, SandboxedLaunch};
-use crate::tool::{CallContext, CallSandbox};
+use crate::tool::CallContext;
 
 use super::command::StartedCommand;
 use super::command_report::{CommandReport, MAX_TIMEOUT, SILENCED, code, status_text, timeout_text};
@@ -85,15 +85,6 @@ impl Shell {
         .map_err(|error| ToolRefusal::new(format!("the shell could not be started: {error}")))
     }
 
-    /// Returns the sandbox in which the command runs. `None` if it runs without one.
-    fn sandbox_of<'a>(&self, call: &'a CallContext) -> Option<&'a CallSandbox> {
-        let applies = |sandbox: &&CallSandbox| match &self.sandbox {
-            Some(launcher) => launcher.applies(&sandbox.profile),
-            None => sandbox.profile.enforce == Enforcement::Required,
-        };
-        call.sandbox().filter(applies)
-    }
-
     async fn spawn(
         &self,
         launch: Launch,
@@ -101,7 +92,7 @@ impl Shell {
         call: &CallContext,
         state: &DeveloperState,
     ) -> Result<StartedCommand, SandboxStartError> {
-        let Some(sandbox) = self.sandbox_of(call) else {
+        let Some(sandbox) = call.sandbox() else {
             let (group, pipes) = ProcessGroup::spawn_in(&state.processes, &launch, self.reaper.as_ref())?;
             return Ok(StartedCommand { group, pipes, network: None });
         };
@@ -149,7 +140,7 @@ pub(super) async fn shell(
     }
     let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
     // The editor starts the processes of its terminals, so a sandboxed command runs here.
-    if shell.sandbox_of(call).is_none()
+    if call.sandbox().is_none()
         && let Some(answer) = terminal::run(call, &state.editor_silent, &request.command, limit).await?
     {
         return Ok(answer);
