@@ -61,7 +61,7 @@ pub struct Price {
 
 impl Price {
     /// Returns the price of these tokens, in US dollars.
-    #[allow(clippy::cast_precision_loss, reason = "no talk has so many tokens that it matters")]
+    #[allow(clippy::cast_precision_loss, reason = "no conversation has enough tokens to lose precision")]
     pub fn of(&self, usage: &Usage) -> f64 {
         let new = usage.input.saturating_sub(usage.cached) as f64;
         (new * self.input + usage.cached as f64 * self.cached + usage.output as f64 * self.output) / 1_000_000.0

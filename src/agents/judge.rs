@@ -68,7 +68,7 @@ impl Judge for ModelJudge {
 /// The answer of a judge.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Said {
+struct JudgeAnswer {
     verdict: String,
     #[serde(rename = "reason", default)]
     _reason: String,
@@ -78,7 +78,7 @@ struct Said {
 /// field.
 fn is_read_only(answer: &str) -> bool {
     let answer = answer.trim();
-    let said = serde_json::from_str::<Said>(answer).is_ok_and(|said| said.verdict == "read_only");
+    let said = serde_json::from_str::<JudgeAnswer>(answer).is_ok_and(|said| said.verdict == "read_only");
     // serde also accepts a list for a struct.
     said && answer.starts_with('{')
 }
@@ -97,13 +97,13 @@ mod tests {
     use crate::llm::{LlmError, ModelRequest, ModelStop, StreamEvent};
     use crate::tool::ask::ConsentSubject;
 
-    type Said = Vec<Result<StreamEvent, LlmError>>;
+    type ScriptedAnswer = Vec<Result<StreamEvent, LlmError>>;
 
     /// A model that says what it is told to, one answer a request, and keeps what it was asked. With no answer left it
     /// says nothing and never ends.
     #[derive(Default)]
     struct Scripted {
-        answers: Mutex<Vec<Said>>,
+        answers: Mutex<Vec<ScriptedAnswer>>,
         asked: Mutex<Vec<ModelRequest>>,
     }
 
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    fn judge(mut answers: Vec<Said>) -> (ModelJudge, Arc<Scripted>) {
+    fn judge(mut answers: Vec<ScriptedAnswer>) -> (ModelJudge, Arc<Scripted>) {
         answers.reverse();
         let model = Arc::new(Scripted { answers: Mutex::new(answers), ..Scripted::default() });
         let judge = ModelJudge::new(Arc::clone(&model) as Arc<dyn Provider>, "the prompt".into());

@@ -5,7 +5,7 @@ mod host_gate;
 mod permit;
 mod redirect;
 mod resources;
-mod sandboxed;
+mod sandbox;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,7 +17,7 @@ pub use admission::AdmissionError;
 use admission::AdmittedCall;
 pub use permit::PermitError;
 pub use resources::{Requester, ServiceResource};
-use sandboxed::BoundSandbox;
+use sandbox::BoundSandbox;
 
 use super::bound_tool::{BoundTool, reaching, url_argument};
 use super::files::{CallPaths, RelativeBase};

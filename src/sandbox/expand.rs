@@ -3,7 +3,7 @@
 mod caches;
 mod credentials;
 mod grants;
-mod protected;
+mod protected_paths;
 mod sockets;
 mod system;
 mod write_paths;
@@ -25,7 +25,7 @@ use super::plan::{
 use super::profile::{FileAccess, OtherHosts, SandboxDevice, SandboxProfile};
 pub(super) use caches::CacheFolder;
 use caches::CacheMounts;
-pub use protected::protected_paths;
+pub use protected_paths::protected_paths;
 use write_paths::WritableFolders;
 
 /// Where a sandbox is used: the folders of the session and of the user.
@@ -223,7 +223,7 @@ fn mounts(
         }
         FileAccess::None | FileAccess::ReadOnly | FileAccess::Workspace => writable.folders.clone(),
     };
-    mounts.extend(protected::mounts(&protect));
+    mounts.extend(protected_paths::mounts(&protect));
     mounts
 }
 

@@ -43,11 +43,11 @@ pub(super) struct SetupError {
 }
 
 /// Names the step in which an error occurs.
-pub(super) trait InStep<T> {
+pub(super) trait StepContext<T> {
     fn in_step(self, layer: Layer, step: impl FnOnce() -> String) -> Result<T, SetupError>;
 }
 
-impl<T, E: Into<io::Error>> InStep<T> for Result<T, E> {
+impl<T, E: Into<io::Error>> StepContext<T> for Result<T, E> {
     fn in_step(self, layer: Layer, step: impl FnOnce() -> String) -> Result<T, SetupError> {
         self.map_err(|error| SetupError { layer, step: step(), source: error.into() })
     }

@@ -21,7 +21,7 @@
 mod id;
 mod read;
 mod recall;
-mod unused;
+mod unused_sessions;
 mod writer;
 
 use std::borrow::Cow;
@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};
 
 use super::{PATIENCE, Schema, StoreError, failure, open};
-use unused::UnusedSessions;
+use unused_sessions::UnusedSessions;
 use writer::{Job, SessionWriter, Work};
 
 /// The bytes `skei` in ASCII.

@@ -197,9 +197,9 @@ fn trust_shows_variables_and_replaced_services() {
     let run = sandbox.skein(&["trust", "--yes"]);
     for expected in [
         "agent helper runs: npx -y helper --acp (sets A=b, K=${env:MY_KEY})",
-        "agent helper is given your variables: ALSO, MY_KEY",
+        "agent helper gets your variables: ALSO, MY_KEY",
         "service web connects to: http://127.0.0.1:9/theirs",
-        "service web is given your variables: AWS_SECRET",
+        "service web gets your variables: AWS_SECRET",
         "service web replaces your service of that name",
     ] {
         assert!(run.stderr.contains(expected), "{expected}: {}", run.stderr);

@@ -192,7 +192,7 @@ fn a_project_cannot_do_without_the_users_consent() {
     sandbox.write("project/.skein/agents/goose.md", "You run things.\n");
     let trusted = sandbox.skein(&["trust", "--yes"]);
     assert!(trusted.stderr.contains("agent goose replaces the built-in agent"), "{}", trusted.whole());
-    let mode = "mode goose/assistant: tools developer; told by goose.md; approval auto\n";
+    let mode = "mode goose/assistant: tools developer; prompt goose.md; approval auto\n";
     assert!(trusted.stderr.contains(mode), "{}", trusted.whole());
     assert_eq!(sandbox.skein(&["run", "run touch made"]).code, 5);
     assert!(!sandbox.path("project/made").exists());

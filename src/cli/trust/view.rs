@@ -149,19 +149,19 @@ fn quote(value: &str) -> String {
 
 /// Returns the user's variables that a service or agent receives: they may contain keys, and a URL decides where they
 /// are sent.
-fn variables_line(whom: &str, transport: &impl serde::Serialize, inherited: &[VariableName]) -> Option<String> {
+fn variables_line(receiver: &str, transport: &impl serde::Serialize, inherited: &[VariableName]) -> Option<String> {
     let text = serde_json::to_string(transport).unwrap_or_default();
     let inherited = inherited.iter().map(|VariableName(name)| name.as_str());
     let names: BTreeSet<_> = Placeholder::all_in(&text).map(|placeholder| placeholder.name).chain(inherited).collect();
     let names: Vec<_> = names.into_iter().collect();
-    (!names.is_empty()).then(|| format!("{whom} is given your variables: {}", names.join(", ")))
+    (!names.is_empty()).then(|| format!("{receiver} gets your variables: {}", names.join(", ")))
 }
 
 /// Describes the tools, prompt and approval level of a mode.
 fn mode(mode: &Mode) -> String {
     let groups: Vec<_> = mode.tool_groups.iter().map(|group| group.group().as_str()).collect();
     let tools = if groups.is_empty() { "none".to_owned() } else { groups.join(", ") };
-    let prompt = mode.prompt.as_ref().map(|file| format!("; told by {file}")).unwrap_or_default();
+    let prompt = mode.prompt.as_ref().map(|file| format!("; prompt {file}")).unwrap_or_default();
     let approval = mode.approval.map(|level| format!("; approval {}", level.as_str())).unwrap_or_default();
     format!("tools {tools}{prompt}{approval}")
 }

@@ -14,7 +14,7 @@ use crate::sandbox::plan::{InternetSockets, SocketRules};
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Always refused, whatever the arguments are.
+/// Always refused, with any arguments.
 const REFUSED: &[i64] = &[
     // Namespaces and mounts.
     libc::SYS_unshare,
