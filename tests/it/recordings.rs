@@ -37,9 +37,9 @@ pub(crate) fn answer(line: &Value) -> Value {
     if line["kind"] != "call" {
         return said;
     }
-    let blocks = said["content"].as_array().expect("content").iter().map(|block| {
+    let blocks = said["content"].as_array().expect("content").iter().enumerate().map(|(index, block)| {
         let (kind, value) = block.as_object().and_then(|block| block.iter().next()).expect("one kind");
-        match kind.as_str() {
+        let mut block = match kind.as_str() {
             "text" => json!({"type": "text", "text": value}),
             "image" => json!({"type": "image", "mimeType": value["mime"], "data": value["data"]}),
             "link" => {
@@ -48,7 +48,11 @@ pub(crate) fn answer(line: &Value) -> Value {
                 link
             }
             other => panic!("the fixtures hold no {other}"),
+        };
+        if let Some(annotations) = said["annotations"].get(index.to_string()) {
+            block["annotations"] = annotations.clone();
         }
+        block
     });
     let mut result = json!({"content": blocks.collect::<Vec<_>>(), "isError": said["is_error"]});
     if !said["structured"].is_null() {
