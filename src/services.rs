@@ -1,7 +1,7 @@
 //! Starts services from their manifests, shares them by reference count, and stops them after an idle period.
 //!
 //! Invariant: the pool knows no agent and no mode. Every holder of a `Lease` may call; the broker decides who gets
-//! one.
+//! one. A service that belongs to a session ends with the session.
 
 pub mod builtin;
 mod circuit;
@@ -33,7 +33,7 @@ use crate::manifest::{ManifestDuration, ServiceManifest, ServiceSharing as Shari
 use crate::process::{Reaper, minimal_environment};
 use crate::sandbox::SandboxLauncher;
 use crate::task::TaskScope;
-use crate::tool::{ServiceError, ServiceStatus, SessionContext};
+use crate::tool::{ServiceError, ServiceStatus, SessionContext, SessionLifetime};
 use connection::ServiceConnection;
 use remote::{ConnectError, Era, McpClient, McpConnection, Owner};
 
@@ -109,8 +109,8 @@ type Find<'a> = &'a dyn Fn(&ServiceName) -> Option<ServiceManifest>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     service: ServiceName,
-    /// `None` if sessions share the service.
-    session: Option<String>,
+    /// The session that it belongs to; `None` if sessions share it.
+    session: Option<SessionLifetime>,
     /// Hash of the settings and of the transport with its variables filled in. Hashed because both may contain
     /// secrets.
     fingerprint: [u8; 32],
@@ -125,14 +125,15 @@ impl Pool {
     /// Leases a service for a session without starting it. `find` looks up the services that it requires. The
     /// recursion ends because manifests have no cycles.
     pub fn lease(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
-        let alone = is_session_scoped(manifest, find).then(|| session.id.clone());
+        let alone = is_session_scoped(manifest, find).then(|| session.lifetime().clone());
         self.share(manifest, session, find, alone)
     }
 
     /// Leases a client-provided service. At most the session that it came with and its child sessions share it.
     pub fn lease_brought(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
-        let alone = if manifest.sharing() == Sharing::Session { &session.id } else { session.family() };
-        self.share(manifest, session, find, Some(alone.to_owned()))
+        let own = manifest.sharing() == Sharing::Session;
+        let alone = if own { session.lifetime() } else { session.family_lifetime() };
+        self.share(manifest, session, find, Some(alone.clone()))
     }
 
     /// Leases the service. `alone` is the session that gets its own instance; `None` shares it with all sessions.
@@ -141,7 +142,7 @@ impl Pool {
         manifest: &ServiceManifest,
         session: &SessionContext,
         find: Find<'_>,
-        alone: Option<String>,
+        alone: Option<SessionLifetime>,
     ) -> Lease {
         let key = self.inner.key(manifest, alone);
         // The lease is counted under the lock, so that an idle timer never removes a service that was just leased.
@@ -156,14 +157,14 @@ impl Pool {
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
             let roots = || session.roots.iter().filter(|root| **root != session.scratch).cloned().collect();
             let notices = || Mutex::new(Arc::clone(&session.notices));
-            let owner = key
-                .session
-                .is_some()
-                .then(|| Arc::new(Owner { cwd: session.cwd.clone(), roots: roots(), notices: notices() }));
+            let owner = key.session.clone().map(|lifetime| {
+                Arc::new(Owner { lifetime, cwd: session.cwd.clone(), roots: roots(), notices: notices() })
+            });
             let entry = Arc::new(Service::new(manifest.clone(), required, owner, &self.inner));
+            self.inner.end_with_session(&key, &entry);
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
-        if key.session.as_ref() == Some(&session.id) {
+        if key.session.as_ref() == Some(session.lifetime()) {
             entry.send_notices_to(session);
         }
         Lease { entry, key, pool: Arc::downgrade(&self.inner) }
@@ -197,7 +198,33 @@ impl Inner {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn key(&self, manifest: &ServiceManifest, session: Option<String>) -> Key {
+    /// Stops a service when the session that it belongs to ends, even if leases are left.
+    fn end_with_session(self: &Arc<Self>, key: &Key, entry: &Arc<Service>) {
+        let Some(session) = key.session.clone() else { return };
+        // Without a runtime no service can be running.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let (pool, entry, key) = (Arc::downgrade(self), Arc::downgrade(entry), key.clone());
+        let ending = self.scope.cancelled().clone();
+        self.scope.spawn(async move {
+            tokio::select! {
+                biased;
+                () = ending.cancelled() => return,
+                () = session.wait_for_end() => {}
+            }
+            let Some(entry) = entry.upgrade() else { return };
+            if let Some(pool) = pool.upgrade() {
+                let mut entries = pool.entries();
+                if entries.get(&key).is_some_and(|known| Arc::ptr_eq(known, &entry)) {
+                    entries.remove(&key);
+                }
+            }
+            entry.stop().await;
+        });
+    }
+
+    fn key(&self, manifest: &ServiceManifest, session: Option<SessionLifetime>) -> Key {
         let mut hasher = Sha256::new();
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         // A missing variable is reported when the service starts.

@@ -13,6 +13,7 @@ mod notices;
 mod sessions;
 mod setup;
 pub mod slash;
+mod state;
 mod title;
 mod turn;
 mod undo;
@@ -35,11 +36,12 @@ use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, PromptFileError, ServiceEntry};
-use crate::store::{SessionChange, StoreError, StoredSession, UsageTotals};
+use crate::store::{SessionChange, StateEntry, StoreError, StoredSession, UsageTotals};
 use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts};
 use notices::SessionNotices;
 use recorder::{SessionRecorder, row};
 use setup::SessionSetup;
+use state::SessionStateStore;
 use title::title_of;
 use undo::last_exchange;
 
@@ -66,6 +68,15 @@ pub struct Session {
     extra_usage: Mutex<Usage>,
     /// True if the store has shown that the session has no parent and no children.
     alone: AtomicBool,
+}
+
+/// The stored contents of a session that is opened again. Empty for a new one.
+#[derive(Default)]
+struct SessionContents {
+    history: History,
+    stored: Option<StoredSession>,
+    /// The state of its services.
+    state: Vec<StateEntry>,
 }
 
 /// The reason why a turn, a compaction or an undo could not run or could not be stored.
@@ -104,8 +115,7 @@ impl Session {
         place: SessionRoots,
         choice: SessionSettings,
         host: SessionPorts,
-        history: History,
-        stored: Option<&StoredSession>,
+        SessionContents { history, stored, state }: SessionContents,
     ) -> Arc<Self> {
         let scratch = sessions.scratch(&id);
         let notices = Arc::new(SessionNotices::default());
@@ -113,19 +123,21 @@ impl Session {
             hidden: sessions.paths_to_hide(),
             editor: host.editor.clone(),
             notices: Arc::clone(&notices) as Arc<dyn NoticeSink>,
+            state: Arc::new(SessionStateStore::new(sessions.store.clone(), id.clone(), state)),
         };
         let session = SessionContext::with_ports(id, place.cwd, place.roots, scratch, ports);
         let setup = SessionSetup::new(choice, host, Arc::clone(&session));
-        let spent = stored.map(|stored| stored.spent).unwrap_or_default();
+        let (title, usage, events) =
+            stored.map(|stored| (stored.title, stored.spent, stored.events)).unwrap_or_default();
         Arc::new(Self {
             sessions,
             context: session,
             history: Arc::new(tokio::sync::Mutex::new(history)),
-            events: Arc::new(AtomicU64::new(stored.map_or(0, |stored| stored.events))),
+            events: Arc::new(AtomicU64::new(events)),
             setup: Mutex::new(Arc::new(setup)),
             switch: tokio::sync::Mutex::default(),
-            title: Mutex::new(stored.and_then(|stored| stored.title.clone())),
-            usage: Mutex::new(spent),
+            title: Mutex::new(title),
+            usage: Mutex::new(usage),
             notices,
             turn: Mutex::default(),
             abandoned_threads: Arc::default(),
@@ -452,6 +464,14 @@ impl Session {
         &self.sessions
     }
 
+    /// Ends the delegated tasks of the session and the services that belong to it. The store keeps the session.
+    pub fn close(&self) {
+        if let Some(delegator) = self.context.delegator.get() {
+            delegator.stop();
+        }
+        self.context.end();
+    }
+
     fn setup(&self) -> Arc<SessionSetup> {
         Arc::clone(&lock(&self.setup))
     }
@@ -459,10 +479,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Delegated tasks end with the session.
-        if let Some(delegator) = self.context.delegator.get() {
-            delegator.stop();
-        }
+        self.close();
     }
 }
 

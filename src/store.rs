@@ -11,8 +11,8 @@ pub use memories::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory};
 pub use routes::{Correction, CorrectionStore};
 pub use sessions::{
     COUNTED, Cursor, FolderFilter, ListFilter, NewEvent, NewSession, RecallMatch, RecallQuery, RecallResults,
-    SearchHit, SessionChange, SessionStore, StoredEvent, StoredMessage, StoredSession, TermStats, TermWeights,
-    UsageTotals,
+    SearchHit, SessionChange, SessionStore, StateEntry, StoredEvent, StoredMessage, StoredSession, TermStats,
+    TermWeights, UsageTotals,
 };
 
 use std::path::{Path, PathBuf};

@@ -15,13 +15,15 @@ mod notice;
 mod text;
 mod preview;
 mod session;
+mod state;
 mod target;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use call_sandbox::CallSandbox;
 pub use notice::{LogNotices, Notice, NoticeSink};
 pub use preview::{FileChange, command, subject};
-pub use session::{SessionContext, SessionContextPorts, SessionStates};
+pub use session::{SessionContext, SessionContextPorts, SessionLifetime, SessionStates};
+pub use state::{NoStateStore, StateEntries, StateStore};
 pub use target::{FileTarget, path_line};
 pub use text::{is_hidden, strip_invisible, strip_to_line, truncate};
 

@@ -113,7 +113,12 @@ impl ClientConnection {
 
     /// Locks a session id while a request opens or closes the session, so that it is open at most once.
     pub(super) async fn lock_session(&self, id: &acp::SessionId) -> OwnedMutexGuard<()> {
-        let lock = Arc::clone(lock(&self.locks).entry(id.0.to_string()).or_default());
+        let lock = {
+            let mut locks = lock(&self.locks);
+            // Only the map has the locks of other sessions that no request opens or closes now.
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(id.0.to_string()).or_default())
+        };
         lock.lock_owned().await
     }
 
@@ -295,9 +300,7 @@ impl ClientSession {
             turn.cancel.cancel();
             turn.ended.cancelled().await;
         }
-        if let Some(delegator) = self.session.context().delegator.get() {
-            delegator.stop();
-        }
+        self.session.close();
     }
 }
 

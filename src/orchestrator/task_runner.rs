@@ -9,7 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::child::{ChildAsker, ChildNotifier};
 use super::file_locks::FileLocks;
-use super::tasks::{AnnouncedTask, CyclicTasksError, TaskDependency, TaskTable, check_acyclic, tasks_in_message};
+use super::tasks::{
+    AnnouncedTask, CyclicTasksError, OWNER, TaskDependency, TaskTable, check_acyclic, tasks_in_message,
+};
 use super::{Orchestrator, PromptOptions};
 use crate::agents::{ChildSession, Notifier, StatusUpdate, StopReason, between};
 use crate::conversation::Content;
@@ -42,7 +44,7 @@ impl TaskRunner {
         Arc::new_cyclic(|me| Self {
             orchestrator: orchestrator.clone(),
             session: Arc::downgrade(session),
-            tasks: TaskTable::default(),
+            tasks: TaskTable::load(session.context().state_entries(OWNER)),
             file_locks: Arc::default(),
             places: Semaphore::new(MAX_PARALLEL_TASKS),
             background: TaskScope::new(),
@@ -307,8 +309,8 @@ impl Delegator for TaskRunner {
     }
 
     fn stop(&self) {
+        self.tasks.close();
         self.background.cancel();
-        self.tasks.cancel_all();
     }
 }
 

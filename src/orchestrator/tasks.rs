@@ -1,11 +1,14 @@
-//! Keeps the table of tasks that a session has delegated, with their dependencies and states.
+//! Keeps the table of tasks that a session has delegated, with their dependencies and states. The table is stored with
+//! the session.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use petgraph::algo::toposort;
 use petgraph::graph::DiGraph;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -13,12 +16,16 @@ use tokio_util::sync::CancellationToken;
 use crate::conversation::{Message, MessagePart};
 use crate::ids::ModeId;
 use crate::tool::delegate::{DelegateError, TaskReport, TaskState};
-use crate::tool::{StepStatus, TodoStep};
+use crate::tool::{StateEntries, StepStatus, TodoStep};
 
 /// The tool with which a model delegates a task.
 pub(super) const DELEGATE: &str = "summon__delegate";
 /// Time an announced task has to start. A task that depends on it fails after that.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// The name under which the table is stored.
+pub(super) const OWNER: &str = "tasks";
+/// The result of a task that the end of the session interrupted.
+const INTERRUPTED: &str = "the session was closed before the task had ended; delegate it again if it is still needed";
 
 /// The delegated tasks of a session.
 #[derive(Debug)]
@@ -27,6 +34,16 @@ pub(super) struct TaskTable {
     /// Ids of calls whose tasks were rejected before they were added.
     refused: Mutex<Vec<String>>,
     changed: watch::Sender<()>,
+    stored: StateEntries,
+    /// Set when the session ends. Later changes are not stored, so that unfinished tasks count as interrupted.
+    closed: AtomicBool,
+}
+
+/// A task as it is stored.
+#[derive(Serialize, Deserialize)]
+struct StoredTask {
+    report: TaskReport,
+    name: Option<String>,
 }
 
 #[derive(Debug)]
@@ -47,13 +64,28 @@ pub(super) enum TaskDependency {
     Call(String),
 }
 
-impl Default for TaskTable {
-    fn default() -> Self {
-        Self { list: Mutex::default(), refused: Mutex::default(), changed: watch::channel(()).0 }
-    }
-}
-
 impl TaskTable {
+    /// Returns the table that earlier openings of the session stored. Tasks that had not ended are interrupted.
+    pub(super) fn load(stored: StateEntries) -> Self {
+        let record = |value: Vec<u8>| {
+            let StoredTask { mut report, name } = serde_json::from_slice(&value)
+                .inspect_err(|error| tracing::warn!(%error, "a stored task cannot be read"))
+                .ok()?;
+            if !report.state.has_ended() {
+                (report.state, report.result) = (TaskState::Interrupted, INTERRUPTED.to_owned());
+            }
+            Some(TaskRecord { report, name, call: None, cancel: CancellationToken::new() })
+        };
+        let list = stored.take().into_values().filter_map(record).collect();
+        Self {
+            list: Mutex::new(list),
+            refused: Mutex::default(),
+            changed: watch::channel(()).0,
+            stored,
+            closed: AtomicBool::new(false),
+        }
+    }
+
     /// Adds a task. Its id is its name if no other task has it, else the name with a number.
     pub(super) fn add(
         &self,
@@ -78,6 +110,7 @@ impl TaskTable {
             result: String::new(),
         };
         list.push(TaskRecord { report: report.clone(), name, call, cancel });
+        self.store(&list, list.len() - 1);
         drop(list);
         self.changed.send_replace(());
         report
@@ -87,12 +120,23 @@ impl TaskTable {
     pub(super) fn change(&self, id: &str, change: impl FnOnce(&mut TaskReport)) -> Option<TaskReport> {
         let report = {
             let mut list = self.list();
-            let record = list.iter_mut().find(|record| record.report.id == id)?;
-            change(&mut record.report);
-            record.report.clone()
+            let place = list.iter().position(|record| record.report.id == id)?;
+            change(&mut list[place].report);
+            self.store(&list, place);
+            list[place].report.clone()
         };
         self.changed.send_replace(());
         Some(report)
+    }
+
+    /// Stores the record at `place`. Keys sort in the order of the tasks.
+    fn store(&self, list: &[TaskRecord], place: usize) {
+        if !self.closed.load(Ordering::Relaxed)
+            && let Some(TaskRecord { report, name, .. }) = list.get(place)
+        {
+            let task = StoredTask { report: report.clone(), name: name.clone() };
+            self.stored.put_json(&format!("{place:06}"), &task);
+        }
     }
 
     pub(super) fn all(&self) -> Vec<TaskReport> {
@@ -114,7 +158,9 @@ impl TaskTable {
         }
     }
 
-    pub(super) fn cancel_all(&self) {
+    /// Cancels all tasks because the session ends.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
         self.list().iter().for_each(|record| record.cancel.cancel());
     }
 
@@ -172,12 +218,13 @@ fn step(report: &TaskReport) -> TodoStep {
     let status = match report.state {
         TaskState::Waiting => StepStatus::Pending,
         TaskState::Working => StepStatus::InProgress,
-        TaskState::Done | TaskState::Failed | TaskState::Cancelled => StepStatus::Completed,
+        TaskState::Done | TaskState::Failed | TaskState::Cancelled | TaskState::Interrupted => StepStatus::Completed,
     };
     // A to-do step has no status for failure, so its text shows it.
     let ended = match report.state {
         TaskState::Failed => " (failed)",
         TaskState::Cancelled => " (cancelled)",
+        TaskState::Interrupted => " (interrupted)",
         TaskState::Waiting | TaskState::Working | TaskState::Done => "",
     };
     TodoStep { text: format!("{}: {}{ended}", report.mode, report.task), status, priority: None }
@@ -266,7 +313,7 @@ mod tests {
 
     #[test]
     fn task_ids_are_unique_and_a_name_means_the_latest() {
-        let tasks = TaskTable::default();
+        let tasks = TaskTable::load(StateEntries::default());
         let ids: Vec<_> =
             [Some("api"), None, Some("api"), Some("2"), None].iter().map(|name| add(&tasks, *name)).collect();
         assert_eq!(ids, ["api", "2", "api-2", "2-2", "5"]);
@@ -277,7 +324,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_waits_for_the_end_and_not_for_ever_for_the_beginning() {
-        let tasks = TaskTable::default();
+        let tasks = TaskTable::load(StateEntries::default());
         let api = TaskDependency::Id(add(&tasks, Some("api")));
         let (ended, _) = tokio::join!(tasks.wait_for_end(&api), async {
             tokio::task::yield_now().await;
@@ -310,7 +357,7 @@ mod tests {
 
     #[test]
     fn plan_shows_announced_tasks_and_failed_ones() {
-        let tasks = TaskTable::default();
+        let tasks = TaskTable::load(StateEntries::default());
         let task = |name: &str| {
             let (text, name) = (|text: &str| text.to_owned(), name.to_owned());
             AnnouncedTask {

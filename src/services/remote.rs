@@ -37,8 +37,10 @@ pub(super) use client::{McpClient, Owner};
 const MAX_ROUNDS: usize = 10;
 /// Error code of a call for which the user must visit a page first.
 const PAGE_FIRST: i32 = -32042;
-/// Time for a server to exit after its input is closed, and again after SIGTERM.
+/// Time for a server to exit by itself, after its input or its output is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
+/// The same for a server that Skein stops: it ends within a second of its session.
+const STOP_GRACE: Duration = Duration::from_millis(350);
 /// Time to deliver a notification to a server.
 const TELLING: Duration = Duration::from_millis(500);
 /// Time for a server to answer the question for its versions. Some servers ignore requests that they do not know.
@@ -81,6 +83,8 @@ pub(super) struct McpConnection {
     pid: Option<u32>,
     /// Ends the client; the supervisor task then ends the process.
     stop: Mutex<Option<RunningServiceCancellationToken>>,
+    /// Cancelled if Skein stops the service; the supervisor task then waits less for the process.
+    stopping: CancellationToken,
     /// The reason why the wire broke, if it is known.
     failure: WireFailure,
     /// The supervisor task sends the reason once, when client and process have ended.
@@ -132,9 +136,10 @@ impl McpConnection {
         let stop = Mutex::new(Some(running.cancellation_token()));
         let (closing, closed) = watch::channel(None);
         let group = group.map(|(group, _)| group);
-        scope.spawn(supervise(running, group, failure.clone(), closing, scope.cancelled().clone()));
+        let stopping = scope.cancelled().child_token();
+        scope.spawn(supervise(running, group, failure.clone(), closing, stopping.clone()));
         scope.spawn(subscribe(peer.clone(), client.clone(), scope.cancelled().clone()));
-        Ok(Self { peer, client, instructions, pid, stop, failure, closed })
+        Ok(Self { peer, client, instructions, pid, stop, stopping, failure, closed })
     }
 
     fn give_up(&self) {
@@ -356,7 +361,7 @@ impl ServiceConnection for McpConnection {
 
     fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            self.give_up();
+            self.stopping.cancel();
             let mut closed = self.closed.clone();
             // The supervisor always ends: each of its steps has a time limit.
             drop(closed.wait_for(Option::is_some).await);
@@ -367,7 +372,7 @@ impl ServiceConnection for McpConnection {
 /// Dropping the connection ends it and its process.
 impl Drop for McpConnection {
     fn drop(&mut self) {
-        self.give_up();
+        self.stopping.cancel();
     }
 }
 
@@ -410,7 +415,7 @@ async fn supervise(
     mut group: Option<ProcessGroup>,
     failure: WireFailure,
     closing: watch::Sender<Option<String>>,
-    ending: CancellationToken,
+    stopping: CancellationToken,
 ) {
     let stop = running.cancellation_token();
     let closed = running.waiting();
@@ -424,7 +429,7 @@ async fn supervise(
     let done = tokio::select! {
         biased;
         _ = &mut closed => true,
-        () = ending.cancelled() => false,
+        () = stopping.cancelled() => false,
         () = exited => {
             // Other processes of the group may hold its output open. The last output is still in the pipe and is
             // read.
@@ -440,15 +445,15 @@ async fn supervise(
     }
     let reason = match group {
         None => failure.take().unwrap_or_else(|| "the connection was closed".to_owned()),
-        Some(group) => end(group, &failure).await,
+        Some(group) => end(group, &failure, if stopping.is_cancelled() { STOP_GRACE } else { GRACE }).await,
     };
     // Fails if the pool has dropped the connection, which is fine.
     drop(closing.send(Some(reason)));
 }
 
-async fn end(mut group: ProcessGroup, failure: &WireFailure) -> String {
-    let exited = tokio::time::timeout(GRACE, group.wait()).await;
-    group.stop(GRACE).await;
+async fn end(mut group: ProcessGroup, failure: &WireFailure, grace: Duration) -> String {
+    let exited = tokio::time::timeout(grace, group.wait()).await;
+    group.stop(grace).await;
     match (failure.take(), exited) {
         (Some(reason), _) => reason,
         (None, Ok(status)) => status,
@@ -473,7 +478,7 @@ fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
 
 async fn start_failure(error: &str, group: Option<(ProcessGroup, WireFailure)>) -> String {
     let Some((group, failure)) = group else { return error.to_owned() };
-    let ended = end(group, &failure).await;
+    let ended = end(group, &failure, GRACE).await;
     if ended.starts_with("exit") || ended.starts_with("signal") {
         format!("it ended before it had answered ({ended}); its own words are in the log")
     } else if ended == "it closed its output" {

@@ -22,6 +22,7 @@ use crate::tool::{
 };
 
 const STOPPED: &str = "skein has stopped its services";
+const SESSION_ENDED: &str = "its session has ended";
 
 /// A service that lists tools and executes calls.
 pub struct Service {
@@ -243,6 +244,9 @@ impl Service {
         let Some(pool) = self.pool.upgrade().filter(|pool| !pool.scope.cancelled().is_cancelled()) else {
             return Err(ServiceError::NotStarted { service, reason: STOPPED.to_owned() });
         };
+        if self.owner.as_ref().is_some_and(|owner| owner.lifetime.has_ended()) {
+            return Err(ServiceError::NotStarted { service, reason: SESSION_ENDED.to_owned() });
+        }
         let permission = self.state().circuit.may_start(Instant::now());
         let pause = match permission {
             StartPermit::NotFor(retry_in) => {
@@ -256,6 +260,9 @@ impl Service {
             biased;
             () = pool.scope.cancelled().cancelled() => {
                 return Err(ServiceError::NotStarted { service, reason: STOPPED.to_owned() });
+            }
+            () = self.wait_for_session_end() => {
+                return Err(ServiceError::NotStarted { service, reason: SESSION_ENDED.to_owned() });
             }
             started = self.connect(&pool, pause) => started,
         };
@@ -276,6 +283,14 @@ impl Service {
                 let reason = self.record_failure(&error.to_string());
                 Err(ServiceError::NotStarted { service, reason })
             }
+        }
+    }
+
+    /// Waits for the end of the session that the service belongs to; forever if it belongs to none.
+    async fn wait_for_session_end(&self) {
+        match &self.owner {
+            Some(owner) => owner.lifetime.wait_for_end().await,
+            None => std::future::pending().await,
         }
     }
 

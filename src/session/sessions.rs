@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Session;
+use super::{Session, SessionContents};
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{BindError, Broker};
 use crate::ids::{ModeId, ModelRef};
@@ -144,10 +144,10 @@ impl Sessions {
         };
         let id = self.store.create(new).await?;
         let host = host(&id);
-        Ok(Session::new(self.clone(), id, place, choice, host, History::default(), None))
+        Ok(Session::new(self.clone(), id, place, choice, host, SessionContents::default()))
     }
 
-    /// Reopens a stored session with its history, in its own folder. `roots` and `host` are not stored, so the caller
+    /// Reopens a stored session with its history and the state of its services, in its own folder. `roots` and `host` are not stored, so the caller
     /// passes them. Fails if there is no session `id`.
     pub async fn open(
         &self,
@@ -158,11 +158,12 @@ impl Sessions {
     ) -> Result<ReopenedSession, SessionError> {
         let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
         let events = self.events(id).await?;
+        let state = self.store.state(id).await?;
         let host = host(&stored);
         let choice = choice_of(&stored, fallback, &host.broker);
         let place = SessionRoots { cwd: stored.cwd.clone(), roots };
-        let history = History::from_events(&events);
-        let session = Session::new(self.clone(), stored.id.clone(), place, choice, host, history, Some(&stored));
+        let contents = SessionContents { history: History::from_events(&events), stored: Some(stored.clone()), state };
+        let session = Session::new(self.clone(), stored.id.clone(), place, choice, host, contents);
         session.restore_external_sessions(&events);
         Ok(ReopenedSession { session, stored, events })
     }

@@ -1,7 +1,8 @@
 //! Stores sessions as events, in one file that several processes may use at once.
 //!
 //! An event has a kind, a JSON body that only its writer understands, and the text by which a search finds it. Only
-//! `recall` reads bodies: for the author of a message, and for the point up to which a user undid the session.
+//! `recall` reads bodies: for the author of a message, and for the point up to which a user undid the session. State
+//! that services keep for a session is stored as entries, which are replaced and removed.
 //!
 //! **One writer.** A separate thread writes the queued jobs in as few transactions as possible, so appending never
 //! blocks. Events that cannot be written for a transient reason (a full disk, a file locked by another process) stay
@@ -21,6 +22,8 @@
 mod id;
 mod read;
 mod recall;
+mod schema;
+mod state;
 mod unused_sessions;
 mod writer;
 
@@ -35,66 +38,11 @@ use tokio::sync::oneshot;
 
 pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};
 
-use super::{PATIENCE, Schema, StoreError, failure, open};
+pub(super) use schema::SCHEMA;
+
+use super::{PATIENCE, StoreError, failure, open};
 use unused_sessions::UnusedSessions;
 use writer::{Job, SessionWriter, Work};
-
-/// The bytes `skei` in ASCII.
-const MARK: i32 = 0x736b_6569;
-
-pub(super) const SCHEMA: Schema = Schema {
-    mark: MARK,
-    migrations: &[
-        "
-    CREATE TABLE session (
-        key INTEGER PRIMARY KEY,
-        id TEXT NOT NULL UNIQUE,
-        cwd TEXT NOT NULL,
-        roots TEXT NOT NULL,
-        agent TEXT NOT NULL,
-        mode TEXT NOT NULL,
-        model TEXT NOT NULL,
-        approval TEXT,
-        title TEXT,
-        created_at INTEGER NOT NULL,
-        updated_at INTEGER NOT NULL,
-        input INTEGER NOT NULL DEFAULT 0,
-        output INTEGER NOT NULL DEFAULT 0,
-        cached INTEGER NOT NULL DEFAULT 0,
-        cost REAL,
-        -- How many there are, and so the number of the last one.
-        events INTEGER NOT NULL DEFAULT 0,
-        -- Counts flushes, so that each has something to write: SQLite leaves out what is the same already.
-        flushes INTEGER NOT NULL DEFAULT 0
-    ) STRICT;
-    CREATE INDEX session_newest ON session (updated_at, id);
-    CREATE TABLE event (
-        key INTEGER PRIMARY KEY,
-        session INTEGER NOT NULL REFERENCES session (key) ON DELETE CASCADE,
-        -- From 1, without gaps.
-        seq INTEGER NOT NULL,
-        at INTEGER NOT NULL,
-        kind TEXT NOT NULL,
-        body TEXT NOT NULL,
-        text TEXT,
-        UNIQUE (session, seq)
-    ) STRICT;
-    CREATE VIRTUAL TABLE event_words USING fts5(text, content='event', content_rowid='key',
-        tokenize='porter unicode61 remove_diacritics 2');
-    CREATE TRIGGER event_added AFTER INSERT ON event WHEN new.text IS NOT NULL BEGIN
-        INSERT INTO event_words (rowid, text) VALUES (new.key, new.text);
-    END;
-    CREATE TRIGGER event_removed AFTER DELETE ON event WHEN old.text IS NOT NULL BEGIN
-        INSERT INTO event_words (event_words, rowid, text) VALUES ('delete', old.key, old.text);
-    END;
-",
-        "
-    -- The id of the session that it works for.
-    ALTER TABLE session ADD COLUMN parent TEXT;
-    CREATE INDEX session_children ON session (parent) WHERE parent IS NOT NULL;
-",
-    ],
-};
 
 /// The age in milliseconds after which a session without events is deleted.
 const EMPTY_FOR: u64 = 7 * 24 * 60 * 60 * 1_000;
@@ -174,6 +122,14 @@ pub struct StoredEvent {
     pub at: u64,
     pub kind: String,
     pub body: String,
+}
+
+/// A stored entry. Only its owner understands the value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateEntry {
+    pub owner: String,
+    pub key: String,
+    pub value: Vec<u8>,
 }
 
 /// Selects sessions by their working folder.
@@ -316,6 +272,26 @@ impl SessionStore {
         }
         self.store_unused(id);
         self.queue(id, Work::Change(Box::new(change)), None);
+    }
+
+    /// Queues an entry, in order with the events. It replaces an entry of the same owner and key.
+    pub fn put_state(&self, id: &str, entry: StateEntry) {
+        self.store_unused(id);
+        self.queue(id, Work::PutState(entry), None);
+    }
+
+    /// Queues the removal of an entry.
+    pub fn remove_state(&self, id: &str, owner: &str, key: &str) {
+        if self.shared.unused.contains(id) {
+            return;
+        }
+        self.queue(id, Work::RemoveState { owner: owner.to_owned(), key: key.to_owned() }, None);
+    }
+
+    /// Returns the entries of a session, sorted by owner and key.
+    pub async fn state(&self, id: &str) -> Result<Vec<StateEntry>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |connection| state::read(connection, &id)).await
     }
 
     /// Waits until everything queued for this session is on disk. Fails if some of it could not be written.
@@ -478,3 +454,7 @@ mod tests;
 #[cfg(test)]
 #[path = "sessions_files_tests.rs"]
 mod files_tests;
+
+#[cfg(test)]
+#[path = "sessions_state_tests.rs"]
+mod state_tests;

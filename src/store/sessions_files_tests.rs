@@ -103,7 +103,37 @@ async fn a_store_of_a_newer_skein_is_left_alone() {
     store.raw().pragma_update(None, "user_version", 99).unwrap();
     let folder = store.folder;
     drop(store.sessions);
-    assert!(matches!(refused("newer", folder.path()), StoreError::Newer { found: 99, known: 2, .. }));
+    assert!(matches!(refused("newer", folder.path()), StoreError::Newer { found: 99, known: 3, .. }));
+}
+
+/// A database of version 2 opens with its sessions, and the help text of the offline model is no longer found.
+#[tokio::test]
+async fn a_database_of_the_version_before_is_migrated() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = Connection::open(folder.path().join("sessions.db")).unwrap();
+    SCHEMA.migrations[..2].iter().for_each(|migration| before.execute_batch(migration).unwrap());
+    let help = "No language model is configured, so this is the offline stand-in: it calls tools by name";
+    before
+        .execute_batch(&format!(
+            "PRAGMA application_id = {}; PRAGMA user_version = 2;
+             INSERT INTO session (id, cwd, roots, agent, mode, model, created_at, updated_at, events)
+                VALUES ('one', '/here', '[]', 'goose', 'assistant', 'offline', 1, 1, 3);
+             INSERT INTO event (session, seq, at, kind, body, text) VALUES
+                (1, 1, 1, 'message', '{{\"message\":{{\"role\":\"user\"}}}}', 'a stand-in for the offline model'),
+                (1, 2, 1, 'message', '{{\"message\":{{\"role\":\"assistant\"}}}}', '{help}'),
+                (1, 3, 1, 'raw', 'a', NULL);",
+            SCHEMA.mark
+        ))
+        .unwrap();
+    drop(before);
+    let sessions = SessionStore::open(folder.path()).unwrap();
+    assert_eq!(sessions.events("one").await.unwrap().len(), 3);
+    let found = sessions.search("offline", FolderFilter::Anywhere, 10).await.unwrap();
+    assert_eq!(found.iter().map(|hit| hit.seq).collect::<Vec<_>>(), [1]);
+    assert!(sessions.search("calls tools by name", FolderFilter::Anywhere, 10).await.unwrap().is_empty());
+    let entry = StateEntry { owner: "todo".to_owned(), key: "list".to_owned(), value: b"[]".to_vec() };
+    sessions.put_state("one", entry.clone());
+    assert_eq!(sessions.state("one").await.unwrap(), [entry]);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! sessions.
 
 use futures::future::BoxFuture;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::CallContext;
 use crate::ids::AgentName;
@@ -23,7 +23,7 @@ pub struct TaskRequest {
 }
 
 /// The state of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
     /// Waits for other tasks or for a free slot.
@@ -32,16 +32,21 @@ pub enum TaskState {
     Done,
     Failed,
     Cancelled,
+    /// The session was closed before the end of the task, and then opened again.
+    Interrupted,
 }
 
 impl TaskState {
     pub fn has_ended(self) -> bool {
-        matches!(self, Self::Done | Self::Failed | Self::Cancelled)
+        match self {
+            Self::Waiting | Self::Working => false,
+            Self::Done | Self::Failed | Self::Cancelled | Self::Interrupted => true,
+        }
     }
 }
 
 /// The state and result of a task.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskReport {
     /// Its name, or a number.
     pub id: String,

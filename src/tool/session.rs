@@ -1,16 +1,20 @@
-//! Defines the session of a call, and the state that services keep for each session.
+//! Defines the session of a call, its lifetime, and the state that services keep for each session.
 //!
-//! Invariant: the state of a session is dropped when its context is dropped.
+//! Invariant: the state of a session is dropped when its context is dropped. What must outlast that is in its
+//! [`StateEntries`].
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use tokio_util::sync::CancellationToken;
+
 use super::delegate::Delegator;
 use super::editor::Editor;
 use super::manage::{EnabledServices, ServiceManager};
 use super::notice::{LogNotices, NoticeSink};
+use super::state::{NoStateStore, StateEntries, StateStore};
 use crate::sandbox::HiddenPaths;
 
 /// The ports that the creator of a session passes to its context.
@@ -21,12 +25,14 @@ pub struct SessionContextPorts {
     pub editor: Option<Arc<dyn Editor>>,
     /// Receives the notices of the session's services.
     pub notices: Arc<dyn NoticeSink>,
+    /// Keeps the state of services for the next opening of the session.
+    pub state: Arc<dyn StateStore>,
 }
 
-/// No hidden paths and no editor; notices go to the log.
+/// No hidden paths, no editor and no stored state; notices go to the log.
 impl Default for SessionContextPorts {
     fn default() -> Self {
-        Self { hidden: Arc::default(), editor: None, notices: Arc::new(LogNotices) }
+        Self { hidden: Arc::default(), editor: None, notices: Arc::new(LogNotices), state: Arc::new(NoStateStore) }
     }
 }
 
@@ -40,8 +46,7 @@ impl std::fmt::Debug for SessionContextPorts {
 /// session.
 pub struct SessionContext {
     pub id: String,
-    /// Tells apart two openings of the same session.
-    key: SessionKey,
+    lifetime: SessionLifetime,
     /// Base of relative paths.
     pub cwd: PathBuf,
     /// File tools reach paths below these. Includes the working directory.
@@ -57,12 +62,19 @@ pub struct SessionContext {
     /// Manages the session's services, if it may change them.
     pub manager: OnceLock<Arc<dyn ServiceManager>>,
     enabled: Mutex<EnabledServices>,
-    /// Id of the top-level session, if this is a child session.
-    family: OnceLock<String>,
+    /// The top-level session, if this is a child session.
+    family: OnceLock<SessionFamily>,
     /// Receives the notices of the session's services.
     pub notices: Arc<dyn NoticeSink>,
+    state: Arc<dyn StateStore>,
     /// The values of [`SessionStates`] for this session. Only kept here, to be dropped with the session.
     states: Mutex<Vec<Arc<dyn Send + Sync>>>,
+}
+
+/// The top-level session of a child session.
+struct SessionFamily {
+    id: String,
+    lifetime: SessionLifetime,
 }
 
 impl SessionContext {
@@ -77,12 +89,12 @@ impl SessionContext {
         scratch: PathBuf,
         ports: SessionContextPorts,
     ) -> Arc<Self> {
-        let SessionContextPorts { hidden, editor, notices } = ports;
+        let SessionContextPorts { hidden, editor, notices, state } = ports;
         let mut roots = vec![cwd.clone(), scratch.clone()];
         roots.extend(additional_roots);
         Arc::new(Self {
             id: id.into(),
-            key: SessionKey::next(),
+            lifetime: SessionLifetime::new(),
             cwd,
             roots,
             scratch,
@@ -93,6 +105,7 @@ impl SessionContext {
             enabled: Mutex::default(),
             family: OnceLock::new(),
             notices,
+            state,
             states: Mutex::default(),
         })
     }
@@ -112,7 +125,27 @@ impl SessionContext {
 
     /// Returns the id of the top-level session, which is this one or an ancestor.
     pub fn family(&self) -> &str {
-        self.family.get().unwrap_or(&self.id)
+        self.family.get().map_or(&self.id, |family| &family.id)
+    }
+
+    /// Returns the time from this opening of the session to its end.
+    pub fn lifetime(&self) -> &SessionLifetime {
+        &self.lifetime
+    }
+
+    /// Returns the lifetime of the top-level session.
+    pub fn family_lifetime(&self) -> &SessionLifetime {
+        self.family.get().map_or(&self.lifetime, |family| &family.lifetime)
+    }
+
+    /// Ends the session: the services that belong to it stop, and no further one starts.
+    pub fn end(&self) {
+        self.lifetime.ended.cancel();
+    }
+
+    /// Returns the entries that `owner` stores for the next opening of the session.
+    pub fn state_entries(&self, owner: &'static str) -> StateEntries {
+        StateEntries::new(Arc::clone(&self.state), owner)
     }
 
     /// Keeps `state` until the session ends.
@@ -122,9 +155,18 @@ impl SessionContext {
 
     /// Makes this session a child of `parent` and shares the parent's service overrides.
     pub fn share_services(&self, parent: &SessionContext) {
-        self.family.get_or_init(|| parent.family().to_owned());
+        self.family.get_or_init(|| SessionFamily {
+            id: parent.family().to_owned(),
+            lifetime: parent.family_lifetime().clone(),
+        });
         let of_parent = parent.service_overrides();
         *self.enabled.lock().unwrap_or_else(PoisonError::into_inner) = of_parent;
+    }
+}
+
+impl Drop for SessionContext {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -145,6 +187,43 @@ impl SessionKey {
     }
 }
 
+/// The time from the opening of a session to its end. Two openings of one session have different lifetimes.
+#[derive(Debug, Clone)]
+pub struct SessionLifetime {
+    key: SessionKey,
+    /// Cancelled by [`SessionContext::end`] and when the context is dropped; the pool watches it.
+    ended: CancellationToken,
+}
+
+impl SessionLifetime {
+    fn new() -> Self {
+        Self { key: SessionKey::next(), ended: CancellationToken::new() }
+    }
+
+    /// Waits for the end of the session.
+    pub async fn wait_for_end(&self) {
+        self.ended.cancelled().await;
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+}
+
+impl PartialEq for SessionLifetime {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for SessionLifetime {}
+
+impl std::hash::Hash for SessionLifetime {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
+    }
+}
+
 /// The state that a service keeps for each of its sessions.
 ///
 /// The map holds weak references, and the session owns the values. A value is therefore dropped when the session's
@@ -154,17 +233,26 @@ pub struct SessionStates<T> {
     states: Mutex<HashMap<SessionKey, Weak<T>>>,
 }
 
-impl<T: Default + Send + Sync + 'static> SessionStates<T> {
+impl<T: Send + Sync + 'static> SessionStates<T> {
     /// Returns the state of the session. Creates it on first use.
-    pub fn of(&self, session: &SessionContext) -> Arc<T> {
+    pub fn of(&self, session: &SessionContext) -> Arc<T>
+    where
+        T: Default,
+    {
+        self.of_or(session, T::default)
+    }
+
+    /// Returns the state of the session. Creates it with `make` on first use, for example from its stored entries.
+    pub fn of_or(&self, session: &SessionContext, make: impl FnOnce() -> T) -> Arc<T> {
+        let key = session.lifetime.key;
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(state) = states.get(&session.key).and_then(Weak::upgrade) {
+        if let Some(state) = states.get(&key).and_then(Weak::upgrade) {
             return state;
         }
         states.retain(|_, state| state.strong_count() > 0);
-        let state = Arc::new(T::default());
+        let state = Arc::new(make());
         session.own(Arc::clone(&state) as Arc<dyn Send + Sync>);
-        states.insert(session.key, Arc::downgrade(&state));
+        states.insert(key, Arc::downgrade(&state));
         state
     }
 }
@@ -200,6 +288,18 @@ mod tests {
         assert_eq!(watched.strong_count(), 0, "the state is dropped with the session");
         states.of(&session());
         assert_eq!(states.states.lock().unwrap().len(), 1, "its entry is removed");
+    }
+
+    #[test]
+    fn a_lifetime_ends_with_its_context() {
+        let (parent, child) = (session(), session());
+        child.share_services(&parent);
+        let (own, family) = (child.lifetime().clone(), child.family_lifetime().clone());
+        assert!(own != family && family == *parent.lifetime());
+        drop(child);
+        assert!(own.has_ended() && !family.has_ended());
+        parent.end();
+        assert!(family.has_ended());
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
-        let state = self.states.of(&attended.call.session);
+        let state = DeveloperState::of(&self.states, &attended.call.session);
         attended.until_done(shell::shell(&self.shell, &attended.call, &state, &request)).await
     }
 
@@ -123,7 +123,7 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
-        let state = self.states.of(&attended.call.session);
+        let state = DeveloperState::of(&self.states, &attended.call.session);
         attended.until_done(background::shell_output(&attended.call, &state.commands, &request)).await
     }
 
@@ -137,7 +137,7 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
-        let state = self.states.of(&attended.call.session);
+        let state = DeveloperState::of(&self.states, &attended.call.session);
         attended.until_done(background::shell_stop(&attended.call, &state.commands, &request)).await
     }
 
@@ -151,7 +151,10 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let states = Arc::clone(&self.states);
-        blocking(&context, move |call| read::read_file(call, &states.of(&call.session).files, &request)).await
+        blocking(&context, move |call| {
+            read::read_file(call, &DeveloperState::of(&states, &call.session).files, &request)
+        })
+        .await
     }
 
     #[tool(
@@ -200,7 +203,10 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let states = Arc::clone(&self.states);
-        blocking(&context, move |call| write::write_file(call, &states.of(&call.session).files, &request)).await
+        blocking(&context, move |call| {
+            write::write_file(call, &DeveloperState::of(&states, &call.session).files, &request)
+        })
+        .await
     }
 
     #[tool(
@@ -213,7 +219,10 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let states = Arc::clone(&self.states);
-        blocking(&context, move |call| edit::edit_file(call, &states.of(&call.session).files, &request)).await
+        blocking(&context, move |call| {
+            edit::edit_file(call, &DeveloperState::of(&states, &call.session).files, &request)
+        })
+        .await
     }
 
     #[tool(
@@ -226,7 +235,10 @@ impl Developer {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let states = Arc::clone(&self.states);
-        blocking(&context, move |call| undo::undo_edit(call, &states.of(&call.session).files, &request)).await
+        blocking(&context, move |call| {
+            undo::undo_edit(call, &DeveloperState::of(&states, &call.session).files, &request)
+        })
+        .await
     }
 
     #[tool(

@@ -188,6 +188,7 @@ fn line(report: &TaskReport) -> String {
         TaskState::Done => "is done",
         TaskState::Failed => "failed",
         TaskState::Cancelled => "was cancelled",
+        TaskState::Interrupted => "was interrupted",
     };
     let session = report.session.as_ref().map(|session| format!(", session {session}")).unwrap_or_default();
     format!("Task `{}` ({}{session}) {state}.", report.id, report.mode)

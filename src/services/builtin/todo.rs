@@ -1,6 +1,7 @@
 //! Keeps one to-do list per session. The model writes it, and the user sees it as the plan.
 //!
-//! Invariant: each session has its own list, which ends with it. Sessions that share an instance cannot mix lists.
+//! Invariant: each session has its own list, which is stored with the session. Sessions that share an instance cannot
+//! mix lists.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::tool::{Activity, SessionContext, SessionStates, StepStatus, TodoStep};
+use crate::tool::{Activity, SessionContext, SessionStates, StateEntries, StepStatus, TodoStep};
 
 use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
@@ -24,12 +25,15 @@ const MAX_TEXT: usize = 4_000;
 const REMINDER: usize = 120;
 /// Maximum bytes that `list_todos` shows; the structured content is complete.
 const MAX_SHOWN: usize = 50_000;
+/// The name and the key under which the list of a session is stored.
+const OWNER: &str = "todo";
+const LIST: &str = "list";
 
-/// The to-do list of a session. The session store saves and loads it with [`Todos::snapshot`]
-/// and [`Todos::restore`].
+/// The to-do list of a session. It is stored after every change.
 #[derive(Debug, Default)]
 pub struct Todos {
     list: Mutex<List>,
+    stored: StateEntries,
 }
 
 /// The stored form.
@@ -65,6 +69,19 @@ pub enum TodoStatus {
 pub struct RestoreError(String);
 
 impl Todos {
+    /// Returns the stored list. An invalid one is logged and replaced by an empty list.
+    fn load(stored: StateEntries) -> Self {
+        let list = stored.take().remove(LIST);
+        let todos = Self { list: Mutex::default(), stored };
+        if let Some(list) = list {
+            let snapshot = serde_json::from_slice(&list).map_err(|error| RestoreError(error.to_string()));
+            if let Err(error) = snapshot.and_then(|snapshot| todos.restore(&snapshot)) {
+                tracing::warn!(%error, "the session starts without its todo list");
+            }
+        }
+        todos
+    }
+
     pub fn items(&self) -> Vec<Todo> {
         self.list().items.clone()
     }
@@ -94,6 +111,7 @@ impl Todos {
         change(&mut changed)?;
         changed.check()?;
         *list = changed;
+        self.stored.put_json(LIST, &*list);
         Ok(list.items.clone())
     }
 }
@@ -151,7 +169,7 @@ impl List {
     }
 }
 
-/// The `todo` service. It has no state.
+/// The `todo` service. Clones share the lists of the sessions.
 #[derive(Clone)]
 pub struct TodoService {
     tool_router: Arc<ToolRouter<Self>>,
@@ -255,7 +273,7 @@ const INSTRUCTIONS: &str = "Keep a todo list for work of three steps or more. Ha
 impl TodoService {
     /// Returns the list of a session.
     pub fn list_of(&self, session: &SessionContext) -> Arc<Todos> {
-        self.lists.of(session)
+        self.lists.of_or(session, || Todos::load(session.state_entries(OWNER)))
     }
 
     fn todos(&self, context: &RequestContext<RoleServer>) -> Result<Arc<Todos>, ToolRefusal> {

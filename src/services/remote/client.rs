@@ -28,7 +28,7 @@ use crate::ids::ServiceName;
 use crate::process::{OutputLimit, OutputVerdict};
 use crate::services::environment::SecretValues;
 use crate::tool::ask::Asker;
-use crate::tool::{Activity, CallContext, CallProgress, Notice, NoticeSink, strip_to_line, truncate};
+use crate::tool::{Activity, CallContext, CallProgress, Notice, NoticeSink, SessionLifetime, strip_to_line, truncate};
 
 /// Time to wait for the call that a question belongs to: a fast server asks before the call is registered.
 const CALL_APPEARS: Duration = Duration::from_secs(1);
@@ -39,11 +39,14 @@ const MAX_ASKING: usize = 5;
 /// Maximum number of opened pages whose completion the server may still report.
 const MAX_PAGES_OPEN: usize = 100;
 
-/// The only session that uses a connection.
+/// The session that a connection belongs to.
 pub(in crate::services) struct Owner {
+    /// The connection ends with it.
+    pub(in crate::services) lifetime: SessionLifetime,
     pub(in crate::services) cwd: PathBuf,
     pub(in crate::services) roots: Vec<PathBuf>,
-    /// Receives notices for the session's user. Replaced when the session is closed and reopened.
+    /// Receives notices for the session's user. A child session may be the first to use the connection; its sink is
+    /// replaced when its parent does.
     pub(in crate::services) notices: Mutex<Arc<dyn NoticeSink>>,
 }
 

@@ -10,7 +10,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, Trans
 use tokio::sync::oneshot;
 
 use super::read::{folders_json, number};
-use super::{NewEvent, NewSession, SessionChange};
+use super::{NewEvent, NewSession, SessionChange, StateEntry, state};
 use crate::store::{StoreError, failure};
 
 /// Receives whether the session exists.
@@ -32,6 +32,11 @@ pub(super) enum Work {
     Create(Box<NewSession>),
     Append(NewEvent),
     Change(Box<SessionChange>),
+    PutState(StateEntry),
+    RemoveState {
+        owner: String,
+        key: String,
+    },
     Delete,
     Copy {
         new: String,
@@ -123,7 +128,12 @@ impl SessionWriter {
             (Work::Append(_) | Work::Change(_), Ok(false)) => {
                 self.lost.insert(id.clone(), StoreError::Gone { id: id.clone() });
             }
-            (Work::Append(_) | Work::Change(_) | Work::Create(_), Err(error)) if job.reply.is_none() => {
+            // The session was deleted, and its state with it.
+            (Work::PutState(_) | Work::RemoveState { .. }, Ok(_)) => {}
+            (
+                Work::Append(_) | Work::Change(_) | Work::Create(_) | Work::PutState(_) | Work::RemoveState { .. },
+                Err(error),
+            ) if job.reply.is_none() => {
                 self.lost.insert(id.clone(), error);
             }
             (Work::Flush, done) => {
@@ -166,10 +176,11 @@ impl SessionWriter {
 }
 
 impl Job {
-    /// Returns the bytes of its event.
+    /// Returns the bytes of its event or entry.
     pub(super) fn size(&self) -> usize {
         match &self.work {
             Work::Append(event) => event.body.len() + event.text.as_ref().map_or(0, String::len),
+            Work::PutState(entry) => entry.value.len(),
             _ => 0,
         }
     }
@@ -213,6 +224,8 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
         Work::Create(new) => create(transaction, id, new, at),
         Work::Append(event) => append(transaction, id, event, at),
         Work::Change(change) => apply_change(transaction, id, change, at),
+        Work::PutState(entry) => state::put(transaction, id, entry),
+        Work::RemoveState { owner, key } => state::remove(transaction, id, owner, key),
         Work::Delete => {
             // Deleting the events first avoids one cascade look-up per event.
             let events = "DELETE FROM event WHERE session = (SELECT key FROM session WHERE id = ?1)";
@@ -294,6 +307,8 @@ fn copy(transaction: &Transaction<'_>, id: &str, new: &str, at: i64) -> rusqlite
     let events = "INSERT INTO event (session, seq, at, kind, body, text)
         SELECT ?2, e.seq, e.at, e.kind, e.body, e.text FROM event e JOIN session s ON s.key = e.session
         WHERE s.id = ?1 ORDER BY e.seq";
-    transaction.prepare_cached(events)?.execute(params![id, transaction.last_insert_rowid()])?;
+    let key = transaction.last_insert_rowid();
+    transaction.prepare_cached(events)?.execute(params![id, key])?;
+    state::copy(transaction, id, key)?;
     Ok(true)
 }

@@ -1,26 +1,31 @@
 //! Runs commands in the background: `shell` with `background: true`, `shell_output`, `shell_stop`.
 //!
-//! Invariant: only the session holds background commands. When it is dropped, their process groups are killed.
+//! Invariant: only the session holds background commands. When it is dropped, their process groups are killed. If the
+//! session is opened again, it lists them as interrupted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::task::TaskScope;
-use crate::tool::CallContext;
+use crate::tool::{CallContext, StateEntries};
 
 use super::command::{BackgroundCommand, StartedCommand};
+use super::command_report::with_verdict;
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
 const MAX_RUNNING: usize = 16;
 /// Maximum number of ended commands whose output stays readable.
 const MAX_ENDED: usize = 32;
 const MAX_WAIT: u64 = 60;
+/// The beginning of the keys under which commands are stored.
+const COMMAND: &str = "command/";
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ShellOutput {
@@ -49,6 +54,29 @@ pub(super) struct Commands {
 struct CommandTable {
     last: u32,
     commands: BTreeMap<u32, Arc<BackgroundCommand>>,
+    /// The commands of earlier openings of the session.
+    earlier: BTreeMap<u32, StoredCommand>,
+    stored: StateEntries,
+}
+
+/// A command as it is stored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct StoredCommand {
+    line: String,
+    /// `None` while it runs, and so if the session was closed before its end.
+    end: Option<StoredEnd>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct StoredEnd {
+    verdict: String,
+    exit_code: Option<i32>,
+}
+
+/// A command of this opening of the session, or of an earlier one.
+enum FoundCommand {
+    Current(Arc<BackgroundCommand>),
+    Earlier(StoredCommand),
 }
 
 impl Drop for Commands {
@@ -59,14 +87,34 @@ impl Drop for Commands {
 }
 
 impl Commands {
+    /// Returns the commands in `entries`, which earlier openings of the session stored.
+    pub(super) fn load(stored: StateEntries, entries: &BTreeMap<String, Vec<u8>>) -> Self {
+        let command = |(key, value): (&String, &Vec<u8>)| {
+            let id = key.strip_prefix(COMMAND)?.parse().ok()?;
+            Some((id, serde_json::from_slice(value).ok()?))
+        };
+        let mut earlier: BTreeMap<u32, StoredCommand> = entries.iter().filter_map(command).collect();
+        let last = earlier.keys().next_back().copied().unwrap_or_default();
+        while earlier.len() > MAX_ENDED
+            && let Some((id, _)) = earlier.pop_first()
+        {
+            stored.remove(&command_key(id));
+        }
+        let table = CommandTable { last, earlier, stored, ..CommandTable::default() };
+        Self { scope: TaskScope::new(), by_id: Mutex::new(table) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, CommandTable> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, id: u32) -> Result<Arc<BackgroundCommand>, ToolRefusal> {
+    fn find(&self, id: u32) -> Result<FoundCommand, ToolRefusal> {
         let by_id = self.lock();
-        by_id.commands.get(&id).cloned().ok_or_else(|| {
-            let known: Vec<String> = by_id.commands.keys().map(u32::to_string).collect();
+        let current = by_id.commands.get(&id).cloned().map(FoundCommand::Current);
+        current.or_else(|| by_id.earlier.get(&id).cloned().map(FoundCommand::Earlier)).ok_or_else(|| {
+            let interrupted = |command: &StoredCommand| if command.end.is_none() { " (interrupted)" } else { "" };
+            let earlier = by_id.earlier.iter().map(|(id, command)| format!("{id}{}", interrupted(command)));
+            let known: Vec<String> = earlier.chain(by_id.commands.keys().map(u32::to_string)).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             ToolRefusal::new(format!("there is no background command {id} in this session; there are: {known}"))
         })
@@ -86,16 +134,49 @@ impl CommandTable {
         )))
     }
 
-    fn add(&mut self, command: Arc<BackgroundCommand>) -> Result<u32, ToolRefusal> {
+    fn add(&mut self, line: &str, command: Arc<BackgroundCommand>) -> Result<u32, ToolRefusal> {
         self.check_room()?;
         let ended = self.commands.iter().filter(|(_, command)| command.has_ended());
         let ended: Vec<u32> = ended.map(|(id, _)| *id).collect();
         for id in ended.iter().take(ended.len().saturating_sub(MAX_ENDED)) {
             self.commands.remove(id);
+            self.stored.remove(&command_key(*id));
         }
         self.last += 1;
         self.commands.insert(self.last, command);
+        self.stored.put_json(&command_key(self.last), &StoredCommand { line: line.to_owned(), end: None });
         Ok(self.last)
+    }
+}
+
+/// Keys sort in the order of the commands.
+fn command_key(id: u32) -> String {
+    format!("{COMMAND}{id:010}")
+}
+
+impl StoredCommand {
+    /// Reports a command of an earlier opening of the session.
+    fn report(&self, id: u32) -> ToolReply {
+        let verdict = match &self.end {
+            None => format!(
+                "command {id} (`{}`) was interrupted: the session was closed while it ran. Start it again if it is needed",
+                self.line
+            ),
+            Some(end) => {
+                format!("{}; the session was closed since, and the rest of its output is gone", end.verdict)
+            }
+        };
+        let data = json!({
+            "id": id,
+            "command": self.line,
+            "output": "",
+            "running": false,
+            "exit_code": self.end.as_ref().and_then(|end| end.exit_code),
+            "truncated": false,
+            "log_path": null,
+            "interrupted": self.end.is_none(),
+        });
+        Ok(with_data(with_verdict("(no new output)".to_owned(), &verdict), data))
     }
 }
 
@@ -113,16 +194,31 @@ pub(super) fn start(
 ) -> ToolReply {
     let StartedCommand { group, pipes, network } = started;
     let command = Arc::new(BackgroundCommand::new(line, &call.session.scratch, network));
-    let id = commands.lock().add(Arc::clone(&command))?;
+    let (id, stored) = {
+        let mut table = commands.lock();
+        (table.add(line, Arc::clone(&command))?, table.stored.clone())
+    };
     // The task must not hold the session, or the session would never be dropped.
-    let session_ends = commands.scope.cancelled().clone();
-    commands.scope.spawn(async move { command.run(group, pipes, limit, session_ends).await });
+    let (session_ends, lifetime) = (commands.scope.cancelled().clone(), call.session.lifetime().clone());
+    let line = line.to_owned();
+    commands.scope.spawn(async move {
+        command.run(group, pipes, limit, session_ends.clone()).await;
+        // A command that ends because its session is closed stays stored as running: it was interrupted.
+        if !session_ends.is_cancelled() && !lifetime.has_ended() {
+            let verdict = command.verdict(id);
+            let end = StoredEnd { verdict: verdict.text, exit_code: verdict.exit_code };
+            stored.put_json(&command_key(id), &StoredCommand { line, end: Some(end) });
+        }
+    });
     let text = format!("started in the background with id {id}; read it with `shell_output`, end it with `shell_stop`");
     Ok(with_data(text, json!({"id": id})))
 }
 
 pub(super) async fn shell_output(call: &CallContext, commands: &Commands, request: &ShellOutput) -> ToolReply {
-    let command = commands.find(request.id)?;
+    let command = match commands.find(request.id)? {
+        FoundCommand::Current(command) => command,
+        FoundCommand::Earlier(command) => return command.report(request.id),
+    };
     let deadline = Instant::now() + Duration::from_secs(request.wait_seconds.unwrap_or(0).min(MAX_WAIT));
     tokio::select! {
         biased;
@@ -132,7 +228,10 @@ pub(super) async fn shell_output(call: &CallContext, commands: &Commands, reques
 }
 
 pub(super) async fn shell_stop(call: &CallContext, commands: &Commands, request: &ShellStop) -> ToolReply {
-    let command = commands.find(request.id)?;
+    let command = match commands.find(request.id)? {
+        FoundCommand::Current(command) => command,
+        FoundCommand::Earlier(command) => return command.report(request.id),
+    };
     tokio::select! {
         biased;
         () = command.stop() => command.report(request.id),

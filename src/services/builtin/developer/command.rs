@@ -75,6 +75,14 @@ impl Refusals {
     }
 }
 
+/// How far a command is, in words and as an exit code.
+pub(super) struct CommandVerdict {
+    pub(super) text: String,
+    /// `None` if there is none, as while it runs.
+    pub(super) exit_code: Option<i32>,
+    pub(super) running: bool,
+}
+
 #[derive(Debug, Clone)]
 struct State {
     /// Exit status of the shell; processes that it started may still run.
@@ -168,15 +176,11 @@ impl BackgroundCommand {
         self.state.send_modify(|state| state.last_output = Instant::now());
     }
 
-    /// Returns the new output and the state of the command.
-    pub(super) fn report(&self, id: u32) -> ToolReply {
-        // The state is read before the output, so that output before the end is never missed.
+    /// Returns how far the command is.
+    pub(super) fn verdict(&self, id: u32) -> CommandVerdict {
         let State { exited, ended: end, .. } = self.state.borrow().clone();
-        let mut output = self.output();
-        let log_path = output.log_path().map(|path| path.to_string_lossy().into_owned());
-        let shown = output.take();
         let seconds = self.started.elapsed().as_secs();
-        let (verdict, exit_code) = match end {
+        let (text, exit_code) = match end {
             None => match exited {
                 None => (format!("command {id} runs since {seconds} s"), None),
                 Some(status) => (
@@ -192,13 +196,23 @@ impl BackgroundCommand {
             Some(CommandEnd::TimedOut) => (format!("command {id} timed out and was ended"), None),
             Some(CommandEnd::Lost) => (format!("command {id} has ended; it is not known how"), None),
         };
+        CommandVerdict { text, exit_code, running: end.is_none() }
+    }
+
+    /// Returns the new output and the state of the command.
+    pub(super) fn report(&self, id: u32) -> ToolReply {
+        // The state is read before the output, so that output before the end is never missed.
+        let verdict = self.verdict(id);
+        let mut output = self.output();
+        let log_path = output.log_path().map(|path| path.to_string_lossy().into_owned());
+        let shown = output.take();
         let refusals = self.refusals().take_new();
         let mut data = json!({
             "id": id,
             "command": self.line,
             "output": shown.text,
-            "running": end.is_none(),
-            "exit_code": exit_code,
+            "running": verdict.running,
+            "exit_code": verdict.exit_code,
             "truncated": shown.truncated,
             "log_path": log_path,
         });
@@ -206,7 +220,7 @@ impl BackgroundCommand {
             data["refused"] = json!(refusals);
         }
         let text = if shown.text.is_empty() { "(no new output)".to_owned() } else { shown.text };
-        Ok(with_data(with_refusals(with_verdict(text, &verdict), &refusals), data))
+        Ok(with_data(with_refusals(with_verdict(text, &verdict.text), &refusals), data))
     }
 }
 

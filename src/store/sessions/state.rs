@@ -1,0 +1,35 @@
+//! Stores the state that services keep for a session: entries by owner and key.
+
+use rusqlite::{Connection, Transaction, params};
+
+use super::StateEntry;
+
+pub(super) fn read(connection: &Connection, id: &str) -> rusqlite::Result<Vec<StateEntry>> {
+    let select = "SELECT t.owner, t.key, t.value FROM state t JOIN session s ON s.key = t.session
+        WHERE s.id = ?1 ORDER BY t.owner, t.key";
+    let entry = |row: &rusqlite::Row<'_>| Ok(StateEntry { owner: row.get(0)?, key: row.get(1)?, value: row.get(2)? });
+    connection.prepare_cached(select)?.query_map([id], entry)?.collect()
+}
+
+/// Returns false if there is no session `id`.
+pub(super) fn put(transaction: &Transaction<'_>, id: &str, entry: &StateEntry) -> rusqlite::Result<bool> {
+    let insert = "INSERT OR REPLACE INTO state (session, owner, key, value)
+        SELECT key, ?2, ?3, ?4 FROM session WHERE id = ?1";
+    let values = params![id, entry.owner, entry.key, entry.value];
+    Ok(transaction.prepare_cached(insert)?.execute(values)? == 1)
+}
+
+pub(super) fn remove(transaction: &Transaction<'_>, id: &str, owner: &str, key: &str) -> rusqlite::Result<bool> {
+    let delete =
+        "DELETE FROM state WHERE session = (SELECT key FROM session WHERE id = ?1) AND owner = ?2 AND key = ?3";
+    transaction.prepare_cached(delete)?.execute([id, owner, key])?;
+    Ok(true)
+}
+
+/// Copies the entries of session `id` to the session with the key `new`.
+pub(super) fn copy(transaction: &Transaction<'_>, id: &str, new: i64) -> rusqlite::Result<()> {
+    let insert = "INSERT INTO state (session, owner, key, value)
+        SELECT ?2, t.owner, t.key, t.value FROM state t JOIN session s ON s.key = t.session WHERE s.id = ?1";
+    transaction.prepare_cached(insert)?.execute(params![id, new])?;
+    Ok(())
+}
