@@ -28,12 +28,13 @@ use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::llm::Provider;
-use crate::manifest::AgentEntry;
+use crate::manifest::{AgentEntry, Settings};
 use crate::router::THRESHOLD;
 use crate::session::{PendingTurn, PromptError, Session};
+use crate::store::SessionStore;
 use crate::tool::SessionStates;
 use crate::tool::delegate::DelegateError;
-use route::{RoutingDecision, UnknownModeError};
+use route::{RoutingContext, RoutingDecision, UnknownModeError};
 use router_cache::RouterCache;
 pub use router_cache::RouterCacheError;
 use session_services::SessionServices;
@@ -62,11 +63,22 @@ struct PromptContext {
 }
 
 impl PromptContext {
-    /// Returns the part of the context that the visible history does not contain yet. `None` if there is nothing to
-    /// add.
+    /// Returns the part of the context that the visible history does not contain yet. Leaves out excerpts if the mode
+    /// of the turn does not recall. `None` if there is nothing to add.
     fn preface(&self, pending: &PendingTurn) -> Option<Content> {
-        preface::preface(&pending.history().visible_messages(), self.top.as_deref(), &self.excerpts)
+        let recalls = mode_recalls(&pending.session().plan(), pending.mode());
+        let excerpts = if recalls { self.excerpts.as_slice() } else { &[] };
+        preface::preface(&pending.history().visible_messages(), self.top.as_deref(), excerpts)
     }
+
+    fn for_routing(&self) -> RoutingContext {
+        RoutingContext::new(self.top.as_deref(), &self.excerpts)
+    }
+}
+
+/// Returns false if the manifest of a mode turns excerpts of earlier sessions off.
+fn mode_recalls(plan: &Plan, mode: &ModeId) -> bool {
+    plan.mode(mode).is_none_or(|(entry, _)| entry.mode.recall != Some(false))
 }
 
 impl Orchestrator {
@@ -113,11 +125,15 @@ impl Orchestrator {
                 .get_or_init(|| Arc::new(SessionServices::new(session.broker(), session.client_services())));
         }
         let open = async {
-            let (current, found) = tokio::join!(pending.catch_up(), self.gather_context(&session, &prompt, &front));
+            // Another mode may work on the turn, so that mode decides about excerpts.
+            let fixed = pending.choice().mode.agent.as_str() != ORCHESTRATOR && named.is_none();
+            let recalls = !fixed || mode_recalls(&session.plan(), &pending.choice().mode);
+            let gather = self.gather_context(&session, &prompt, recalls, &front);
+            let (current, found) = tokio::join!(pending.catch_up(), gather);
             current?;
-            let preface = found.preface(&pending);
-            let mut opening = self.open(&mut pending, prompt.clone(), named, options, &front).await?;
-            opening.prompt.splice(0..0, preface);
+            let context = found.for_routing();
+            let mut opening = self.open(&mut pending, prompt.clone(), named, options, &context, &front).await?;
+            opening.prompt.splice(0..0, found.preface(&pending));
             Ok::<_, PromptError>(opening)
         };
         let opening = tokio::select! {
@@ -128,11 +144,21 @@ impl Orchestrator {
         pending.run(opening.unwrap_or_else(|| prompt.into()), front, cancel).await
     }
 
-    /// Reads the top-of-mind text and looks up excerpts of earlier sessions that match the prompt.
-    async fn gather_context(&self, session: &Session, prompt: &[Content], front: &Arc<dyn Notifier>) -> PromptContext {
+    /// Reads the top-of-mind text. Looks up excerpts of earlier sessions that match the prompt, if `recalls` and the
+    /// configs allow it.
+    async fn gather_context(
+        &self,
+        session: &Session,
+        prompt: &[Content],
+        recalls: bool,
+        front: &Arc<dyn Notifier>,
+    ) -> PromptContext {
         let TopOfMindText { text: top, problem } = self.top_of_mind.read();
         if let Some(problem) = problem {
             front.status(StatusUpdate::notice(problem));
+        }
+        if !recalls || !Settings::of(session.plan().manifests()).recall {
+            return PromptContext { top, excerpts: Vec::new() };
         }
         let about = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
         let family = session.family().await;
@@ -144,30 +170,38 @@ impl Orchestrator {
         &self.router_cache
     }
 
-    /// Returns where a prompt would be routed, without running it, and a notice for the user if there is one. Asks
-    /// `adviser` if the router is unsure. Fails if the prompt names an unknown mode.
+    /// Returns where a prompt would be routed, without running it, and notices for the user. Asks `adviser` if the
+    /// router is unsure. `sessions` are the earlier sessions, if there are any. Fails if the prompt names an unknown
+    /// mode.
     pub async fn would_route(
         &self,
         plan: &Arc<Plan>,
         cwd: &Path,
         prompt: &str,
+        sessions: Option<&SessionStore>,
         adviser: Option<&dyn Provider>,
-    ) -> Result<(RoutingDecision, Option<String>), UnknownModeError> {
+    ) -> Result<(RoutingDecision, Vec<String>), UnknownModeError> {
         if let Some((mode, task)) = route::explicit(prompt, plan)? {
-            return Ok((RoutingDecision::explicit(mode, task.to_owned()), None));
+            return Ok((RoutingDecision::explicit(mode, task.to_owned()), Vec::new()));
         }
         let own = plan.agent(ORCHESTRATOR).and_then(AgentEntry::default_mode);
         let own = own
             .ok_or_else(|| UnknownModeError { problem: "there is no orchestrator".to_owned(), help: String::new() })?;
         // A slash command belongs to the mode in which the user types it.
         if prompt.trim_start().starts_with('/') {
-            return Ok((RoutingDecision::explicit(own, prompt.trim().to_owned()), None));
+            return Ok((RoutingDecision::explicit(own, prompt.trim().to_owned()), Vec::new()));
         }
         let router = self.router_cache.router(plan, &own, cwd).await;
         let router =
             router.map_err(|error| UnknownModeError { problem: error.to_string(), help: "try again".to_owned() })?;
-        let decided = decide::route_prompt(plan, &own, prompt.trim(), &router, adviser).await;
-        Ok((decided.decision, decided.problem))
+        let TopOfMindText { text: top, problem } = self.top_of_mind.read();
+        let excerpts = match sessions.filter(|_| Settings::of(plan.manifests()).recall) {
+            Some(sessions) => recall::extract(sessions, prompt, cwd, &[]).await,
+            None => Vec::new(),
+        };
+        let context = RoutingContext::new(top.as_deref(), &excerpts);
+        let decided = decide::route_prompt(plan, &own, prompt.trim(), &context, &router, adviser).await;
+        Ok((decided.decision, problem.into_iter().chain(decided.problem).collect()))
     }
 
     /// Stores, for this project, the mode that a prompt belongs to.

@@ -12,17 +12,18 @@ use super::folders::Folders;
 use super::keys::Keys;
 use super::models::KnownModels;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
-use super::{Global, attach, workspace};
+use super::runtime::store_failure;
+use super::{Global, attach, top_of_mind, workspace};
 use crate::graph::Plan;
 use crate::ids::ModelRef;
 use crate::llm::{LlmError, Provider};
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
 use crate::orchestrator::route::{DecisionSource, Route, RoutingDecision, UnknownModeError, parse_mode};
-use crate::orchestrator::tom::TopOfMind;
 use crate::router::RankedMode;
 use crate::secrets;
 use crate::session::ModelSource as _;
+use crate::store::SessionStore;
 
 #[derive(Debug, Args)]
 pub(super) struct RouteArgs {
@@ -63,7 +64,8 @@ pub(super) fn run(
         return eval::run(file, args.all, args.json, &plan, output);
     }
     let prompt = prompt_text(args, output)?;
-    let (orchestrator, plan) = (Orchestrator::new(folders.data.clone(), TopOfMind::default()), Arc::new(plan));
+    let orchestrator = Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders));
+    let plan = Arc::new(plan);
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let tokio = tokio
         .map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
@@ -71,15 +73,24 @@ pub(super) fn run(
     if let Some(mode) = &args.remember {
         tokio.block_on(remember(&orchestrator, &prompt, mode, &plan, folders))?;
     }
-    let routed = tokio.block_on(orchestrator.would_route(&plan, &folders.cwd, &prompt, adviser.as_deref()));
-    let (decision, problem) = routed.map_err(no_such_mode)?;
-    problem.iter().for_each(|problem| output.note(&display_line(problem)));
+    let sessions = earlier_sessions(folders)?;
+    let routed = orchestrator.would_route(&plan, &folders.cwd, &prompt, sessions.as_ref(), adviser.as_deref());
+    let (decision, problems) = tokio.block_on(routed).map_err(no_such_mode)?;
+    problems.iter().for_each(|problem| output.note(&display_line(problem)));
     if args.json {
         output.json(&decision.to_json());
     } else {
         print(&decision, output);
     }
     Ok(())
+}
+
+/// Returns the store of earlier sessions. `None` if there is none yet; this command does not create it.
+fn earlier_sessions(folders: &Folders) -> Result<Option<SessionStore>, CommandError> {
+    if !folders.data.join("sessions.db").exists() {
+        return Ok(None);
+    }
+    SessionStore::open(&folders.data).map(Some).map_err(|error| store_failure(&error))
 }
 
 /// Returns the model to ask when the router is unsure: the same one that a session would ask. `None` if there is none.

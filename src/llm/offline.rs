@@ -10,6 +10,15 @@ use crate::conversation::{MessagePart, ToolResult, ToolUse, Usage};
 use crate::ids::{ModelRef, nearest};
 use crate::text::{code_span, fence};
 
+/// The beginning of the help text.
+const HELP: &str = "No language model is configured, so this is the offline stand-in:";
+
+/// Returns true if an answer contains the help text of the offline provider. It is about no subject, so searches leave
+/// it out.
+pub fn is_offline_help(answer: &str) -> bool {
+    answer.contains(HELP)
+}
+
 /// A provider without a model, which maps plain requests to tool calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OfflineProvider;
@@ -151,10 +160,8 @@ fn steps(text: &str) -> Vec<Value> {
 }
 
 fn about(tools: &[OfferedTool]) -> String {
-    let mut text = String::from(
-        "No language model is configured, so this is the offline stand-in: it calls tools by name and understands a few \
-         words. Everything else works as with a model.\n",
-    );
+    let mut text =
+        format!("{HELP} it calls tools by name and understands a few words. Everything else works as with a model.\n");
     let has = |name: &str| tools.iter().any(|tool| tool.name == name);
     let words = [
         ("developer__list_dir", "list [FOLDER]"),
@@ -221,6 +228,8 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_answered_honestly() {
         assert!(answer("write me a poem").contains("No language model is configured"));
+        assert!(is_offline_help(&answer("write me a poem")) && is_offline_help(&answer("/shel ls")));
+        assert!(!is_offline_help(&answer("/shell {broken")));
         assert!(answer("/shel ls").contains("There is no tool `shel`"));
         assert!(answer("remember the milk").contains("memory__remember, which this mode does not have"));
         assert!(answer("/shell {broken").contains("not a JSON object"));

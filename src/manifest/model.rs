@@ -237,6 +237,9 @@ pub struct Mode {
     /// Whether the model may call tools from code it writes.
     #[serde(default, skip_serializing_if = "CodeExecution::is_off")]
     pub code_execution: CodeExecution,
+    /// Whether prompts in the mode get excerpts of earlier sessions; true if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recall: Option<bool>,
     /// Limits of the commands that the mode runs; not for a mode of an external agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxSettings>,

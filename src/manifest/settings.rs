@@ -26,6 +26,8 @@ pub struct Settings {
     pub agent: Option<AgentName>,
     /// Always a mode of `agent`.
     pub mode: Option<ModeSlug>,
+    /// False if a config turns excerpts of earlier sessions off.
+    pub recall: bool,
     pub models: BTreeMap<ModelRef, ModelFacts>,
     pub providers: BTreeMap<String, ProviderAddress>,
 }
@@ -48,8 +50,9 @@ impl Settings {
         // Services that the user's profile leaves out stay disabled, even if a project names another profile.
         let own = profile(&user, &named(&user).unwrap_or_else(|| DEFAULT.to_owned())).unwrap_or_default();
         of_user.services = intersect(own.services, of_user.services);
+        let recall = [&user, &project].into_iter().flatten().all(|config| config.recall != Some(false));
         let (models, providers) = user.map(|user| (user.models, user.providers)).unwrap_or_default();
-        Self::merge(of_user, of_project.unwrap_or_default(), models, providers)
+        Self { recall, ..Self::merge(of_user, of_project.unwrap_or_default(), models, providers) }
     }
 
     fn merge(
@@ -72,6 +75,7 @@ impl Settings {
             services,
             agent,
             mode,
+            recall: true,
             models,
             providers,
         }
@@ -153,6 +157,18 @@ mod tests {
         assert_eq!((settings.agent.as_ref().map(AgentName::as_str), settings.mode), (Some("coding"), None));
         let services: Vec<_> = settings.services.iter().flatten().map(ServiceName::as_str).collect();
         assert_eq!(services, ["y"], "a project switches none on");
+    }
+
+    #[test]
+    fn either_config_turns_recall_off() {
+        for (user, project, recall) in [
+            ("", "", true),
+            ("recall: true", "", true),
+            ("recall: false", "recall: true", false),
+            ("", "recall: false", false),
+        ] {
+            assert_eq!(settings(user, project).recall, recall, "{user:?} {project:?}");
+        }
     }
 
     #[test]

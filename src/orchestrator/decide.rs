@@ -2,7 +2,7 @@
 //! several parts.
 
 use super::adviser::advice;
-use super::route::{self, DecisionSource, Route, RoutingDecision};
+use super::route::{self, DecisionSource, Route, RoutingContext, RoutingDecision};
 use crate::conversation::Usage;
 use crate::graph::Plan;
 use crate::ids::ModeId;
@@ -26,10 +26,11 @@ pub(super) async fn route_prompt(
     plan: &Plan,
     own: &ModeId,
     text: &str,
+    context: &RoutingContext,
     router: &Router,
     adviser: Option<&dyn Provider>,
 ) -> DecisionOutcome {
-    let mut decision = route::route_by_router(text, router, &default_mode(plan, own, router));
+    let mut decision = route::route_by_router(text, router, &default_mode(plan, own, router), context);
     if decision.is_compound() {
         // The deciding mode cannot be delegated a part, so the next best mode gets it.
         for route in decision.routes.iter_mut().filter(|route| route.mode == *own) {
@@ -43,7 +44,7 @@ pub(super) async fn route_prompt(
     let Some(adviser) = adviser.filter(|_| !simple) else {
         return DecisionOutcome { decision, usage: Usage::default(), problem: None };
     };
-    match advice(adviser, plan, router.modes(), text).await {
+    match advice(adviser, plan, router.modes(), text, context).await {
         Ok((parts, usage)) => {
             let place = |name: &String| parts.iter().position(|part| part.name == *name);
             let route = |part: &super::adviser::AdvisedTask| Route {

@@ -8,6 +8,9 @@ use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
 use crate::manifest::AgentEntry;
 use crate::router::{RankedMode, Router, THRESHOLD, split};
+use crate::tool::truncate;
+
+use super::recall::RecallExcerpt;
 
 /// Number of alternative modes in a decision.
 const ALTERNATIVES: usize = 3;
@@ -15,6 +18,36 @@ const ALTERNATIVES: usize = 3;
 const MIN_LEAD: f64 = 0.1;
 /// Minimum length of a word that counts as content.
 const MIN_WORD_LETTERS: usize = 4;
+/// Bytes of top of mind that routing reads.
+const MAX_TOP_OF_MIND: usize = 4_000;
+
+/// What routing knows besides the prompt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct RoutingContext {
+    /// The beginning of the top-of-mind text.
+    pub(super) top_of_mind: Option<String>,
+    /// Excerpts of earlier sessions that match the prompt.
+    pub(super) earlier: Vec<String>,
+}
+
+impl RoutingContext {
+    pub(super) fn new(top_of_mind: Option<&str>, excerpts: &[RecallExcerpt]) -> Self {
+        Self {
+            top_of_mind: top_of_mind.map(|text| truncate(text, MAX_TOP_OF_MIND).to_owned()),
+            earlier: excerpts.iter().map(|excerpt| excerpt.text.clone()).collect(),
+        }
+    }
+
+    /// Returns the mode that the context speaks for, if it is one of those that the prompt suggests. Text that is the
+    /// same for every prompt cannot send a prompt to a mode that has nothing to do with it.
+    fn choose(&self, suggested: &[RankedMode], router: &Router) -> Option<RankedMode> {
+        let parts = self.top_of_mind.iter().chain(&self.earlier).map(String::as_str);
+        let text = parts.collect::<Vec<_>>().join("\n");
+        let ranked = if text.is_empty() { Vec::new() } else { router.rank(&text) };
+        let best = ranked.first().filter(|_| is_sure(&text, &ranked))?;
+        suggested.iter().take(ALTERNATIVES).any(|other| other.mode == best.mode).then(|| best.clone())
+    }
+}
 
 /// The source of a routing decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,12 +143,23 @@ pub struct UnknownModeError {
     pub help: String,
 }
 
-/// Returns the router's decision, or the default mode if the router is unsure.
-pub(super) fn route_by_router(prompt: &str, router: &Router, default: &ModeId) -> RoutingDecision {
+/// Returns the router's decision. If the prompt leaves it open, the context decides between the modes that the prompt
+/// suggests. If that is open too, the decision is the default mode.
+pub(super) fn route_by_router(
+    prompt: &str,
+    router: &Router,
+    default: &ModeId,
+    context: &RoutingContext,
+) -> RoutingDecision {
     let ranked = router.rank(prompt);
     let tasks = split(prompt, router);
     let sure = tasks.len() > 1 || is_sure(prompt, &ranked);
-    let routes: Vec<Route> = if sure {
+    let in_context = if sure { None } else { context.choose(&ranked, router) };
+    let by = if sure || in_context.is_some() { DecisionSource::Embedded } else { DecisionSource::Default };
+    let routes: Vec<Route> = if let Some(RankedMode { mode, confidence, reason }) = in_context {
+        let reason = format!("top of mind or earlier sessions decide: {reason}");
+        vec![Route { mode, confidence, reason, task: prompt.trim().to_owned(), after: Vec::new() }]
+    } else if sure {
         let route = |task: crate::router::RoutedTask| Route {
             mode: task.mode,
             confidence: task.confidence,
@@ -136,7 +180,7 @@ pub(super) fn route_by_router(prompt: &str, router: &Router, default: &ModeId) -
     };
     let others = ranked.into_iter().filter(|ranked| routes.iter().all(|route| route.mode != ranked.mode));
     let alternatives = others.take(ALTERNATIVES).collect();
-    RoutingDecision { routes, by: if sure { DecisionSource::Embedded } else { DecisionSource::Default }, alternatives }
+    RoutingDecision { routes, by, alternatives }
 }
 
 /// Returns whether one mode leads clearly. False if two modes are close or the prompt has no content words.
@@ -282,7 +326,7 @@ mod tests {
         some.iter_mut().for_each(|candidate| candidate.examples.truncate(3));
         let router = Router::learn(&some);
         let default: ModeId = "goose/assistant".parse().unwrap();
-        let decision = route_by_router("zzz", &router, &default);
+        let decision = route_by_router("zzz", &router, &default, &RoutingContext::default());
         assert_eq!((decision.by, &decision.routes[0].mode), (DecisionSource::Default, &default));
         assert_eq!(decision.alternatives.len(), ALTERNATIVES);
         let json = decision.to_json();
@@ -290,6 +334,27 @@ mod tests {
         assert_eq!(json["compound"], false);
         assert_eq!(json["routes"][0]["agent"], "goose");
         assert_eq!(json["routes"][0]["task"], "zzz");
+    }
+
+    #[test]
+    fn context_decides_between_modes_that_the_prompt_suggests() {
+        let plan = plan();
+        let mut some = candidates(plan.manifests());
+        some.retain(|candidate| candidate.mode.agent.as_str() == "coding");
+        let router = Router::learn(&some);
+        let default: ModeId = "goose/assistant".parse().unwrap();
+        let decide = |prompt: &str, top: &str| {
+            let decision = route_by_router(prompt, &router, &default, &RoutingContext::new(Some(top), &[]));
+            (decision.routes[0].mode.to_string(), decision.by)
+        };
+        let suggested = router.rank("zzz");
+        let about = some.iter().find(|candidate| candidate.mode == suggested[1].mode).unwrap();
+        let top = about.examples.join("\n");
+        assert_eq!(decide("zzz", &top), (about.mode.to_string(), DecisionSource::Embedded));
+        assert_eq!(decide("zzz", "be brief").1, DecisionSource::Default, "this speaks for no mode");
+        let last = suggested.last().unwrap();
+        let other = some.iter().find(|candidate| candidate.mode == last.mode).unwrap().examples.join("\n");
+        assert_eq!(decide("zzz", &other).1, DecisionSource::Default, "the prompt does not suggest this mode");
     }
 
     #[test]

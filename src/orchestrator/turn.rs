@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Orchestrator;
 use super::decide::route_prompt;
-use super::route::{self, DecisionSource, Route, RoutingDecision};
+use super::route::{self, DecisionSource, Route, RoutingContext, RoutingDecision};
 use super::tasks::DELEGATE;
 use crate::agents::{Event, Notifier, ROUTE, StatusUpdate, TurnInput};
 use crate::conversation::{Content, MessagePart, ToolUse};
@@ -74,6 +74,7 @@ impl Orchestrator {
         prompt: Vec<Content>,
         named: Option<(ModeId, &str)>,
         options: PromptOptions,
+        context: &RoutingContext,
         front: &Arc<dyn Notifier>,
     ) -> Result<TurnInput, PromptError> {
         let text = words(&prompt);
@@ -116,7 +117,7 @@ impl Orchestrator {
             Some(last) => continuation(last.mode, &text),
             None => {
                 let adviser = pending.adviser()?;
-                let decided = route_prompt(&plan, &own, &text, &router, adviser.as_deref()).await;
+                let decided = route_prompt(&plan, &own, &text, context, &router, adviser.as_deref()).await;
                 pending.session().spend(decided.usage);
                 if let Some(problem) = decided.problem {
                     front.status(StatusUpdate::notice(problem));

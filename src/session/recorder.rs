@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate};
+use crate::conversation::{Message, Role};
+use crate::llm::offline::is_offline_help;
 use crate::store::{self, NewEvent, SessionChange};
 use crate::tool::strip_to_line;
 
@@ -44,7 +46,7 @@ impl Notifier for SessionRecorder {
 
 pub(super) fn row(event: &Event) -> NewEvent {
     let (kind, text) = match event {
-        Event::Message { message } => ("message", Some(message.text()).filter(|text| !text.trim().is_empty())),
+        Event::Message { message } => ("message", search_text(message)),
         Event::ToolStarted { .. } => ("tool_started", None),
         Event::ToolEnded { .. } => ("tool_ended", None),
         Event::Compacted { .. } => ("compacted", None),
@@ -56,6 +58,13 @@ pub(super) fn row(event: &Event) -> NewEvent {
     // Serialization does not fail: events contain only values that JSON can represent.
     let body = serde_json::to_string(event).unwrap_or_default();
     NewEvent { kind: kind.into(), body, text }
+}
+
+/// Returns the text by which searches and recall find a message. `None` if it says nothing.
+fn search_text(message: &Message) -> Option<String> {
+    let text = message.text();
+    let is_help = message.role == Role::Assistant && is_offline_help(&text);
+    (!is_help && !text.trim().is_empty()).then_some(text)
 }
 
 /// Returns the title that an external agent gives the session. `None` if the event sets no title.

@@ -37,6 +37,11 @@ impl PendingTurn {
         &self.setup.choice
     }
 
+    /// Returns the mode that works on the turn: the session's, or the one that the turn was routed to.
+    pub fn mode(&self) -> &ModeId {
+        self.mode.as_ref().unwrap_or(&self.setup.choice.mode)
+    }
+
     pub fn history(&self) -> &History {
         &self.history
     }

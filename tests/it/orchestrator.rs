@@ -520,6 +520,43 @@ fn top_of_mind_and_recall_precede_a_prompt_with_stable_prefix() {
     assert!(!user.join("").contains("British") && user.join("").contains("which retry policy"), "{user:?}");
 }
 
+/// A mode or a config turns recall off. The help text of the offline model is never recalled.
+#[test]
+fn recall_can_be_turned_off_per_mode_and_in_the_config() {
+    let sandbox = Sandbox::new();
+    let mode = |slug: &str, more: &str| format!("  - {{slug: {slug}, description: Notes., prompt: notes.md{more}}}\n");
+    let manifest = "version: 1\nkind: agent\nname: notes\ndescription: Notes.\nmodes:\n";
+    let manifest = format!("{manifest}{}{}", mode("open", ""), mode("closed", ", recall: false"));
+    sandbox.write("config/agents/notes.yaml", &manifest);
+    sandbox.write("config/agents/notes.md", "You take notes.\n");
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["Noted.".to_owned()]));
+    let run = |model: Option<&ScriptedModel>, mode: &str, prompt: &str| {
+        let command = sandbox.command(&["run", "-a", "notes", "-m", mode, prompt]);
+        let mut command = match model {
+            Some(model) => model.offered_to(command),
+            None => command,
+        };
+        let ended = command.output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    };
+    run(None, "open", "the retry policy of the billing webhook is exponential");
+    let shown = |mode: &str, prompt: &str| {
+        run(Some(&model), mode, prompt);
+        model.requests().pop().unwrap()["messages"].to_string()
+    };
+    let about = "which retry policy does the billing webhook have?";
+    let open = shown("open", about);
+    assert!(open.contains("earlier-sessions") && open.contains("is exponential"), "{open}");
+    assert!(!open.contains("No language model"), "{open}");
+    let help = shown("open", "is a language model configured, or the offline stand-in that calls tools by name?");
+    assert!(!help.contains("earlier-sessions"), "{help}");
+    let closed = shown("closed", about);
+    assert!(!closed.contains("earlier-sessions"), "{closed}");
+    sandbox.write("config/config.yaml", "version: 1\nrecall: false\n");
+    let off = shown("open", about);
+    assert!(!off.contains("earlier-sessions"), "{off}");
+}
+
 /// Before it hands work over, the orchestrator shortens what it is shown of its own talk when that is due; its children are
 /// given their task and nothing of the talk.
 #[test]

@@ -100,6 +100,31 @@ fn follow_up_prompts_stay_in_the_current_mode() {
     assert_eq!(to(&client.prompt(&session, "and for renewing it").1), "coding/pm");
 }
 
+/// Top of mind and pieces of earlier sessions are there before the decision: for the router and for the model.
+#[test]
+fn routing_receives_top_of_mind_and_earlier_sessions() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| {
+        let task = json!({"name": "a", "mode": "coding/sre", "task": "look", "why": "it sounds like an incident"});
+        let advice = json!({"tasks": [task]}).to_string();
+        Answer::Says(vec![if is_adviser(request) { advice } else { "Done.".to_owned() }])
+    });
+    let mut command = model.offered_to(sandbox.command(&["acp", "-a", "orchestrator"]));
+    command.env("SKEIN_TOM_TEXT", "This week it is all about the zebra importer.");
+    let mut client = Acp::launch(&sandbox, command);
+    client.introduce(&json!({}));
+    let session = client.session();
+    client.prompt(&session, "@goose the gadget frobnicates its sprocket with zeal");
+    let session = client.session();
+    client.prompt(&session, "what of the gadget and its sprocket?");
+    let question = model.requests().into_iter().rev().find(is_adviser).expect("a model is asked");
+    let question = question["messages"][1]["content"].as_str().unwrap().to_owned();
+    let question: Value = serde_json::from_str(&question).expect("the question is JSON");
+    assert_eq!(question["context"]["top_of_mind"], "This week it is all about the zebra importer.");
+    let earlier = question["context"]["earlier_sessions"][0].as_str().expect("a piece");
+    assert!(earlier.contains("frobnicates its sprocket"), "{earlier}");
+}
+
 /// Where the router is unsure a model decides, in one question without tools.
 #[test]
 fn a_model_decides_what_the_router_is_unsure_about() {

@@ -172,6 +172,9 @@ fn rules(config: &Config) -> Vec<String> {
     if let Some(approval) = config.approval {
         rules.push(format!("approval {}, unless yours is stricter", approval.as_str()));
     }
+    if config.recall == Some(false) {
+        rules.push("prompts get no excerpts of earlier sessions".to_owned());
+    }
     if config.sandbox.is_some() {
         rules.push("sandbox profiles are tightened".to_owned());
     }
