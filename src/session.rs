@@ -9,6 +9,7 @@ mod child;
 mod recorder;
 mod external;
 mod external_sessions;
+mod naming;
 mod notices;
 mod sessions;
 mod setup;
@@ -18,6 +19,7 @@ mod title;
 mod turn;
 mod undo;
 
+pub use naming::name_session;
 pub use sessions::{
     ModelSource, ReopenedSession, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings, Sessions,
 };

@@ -10,7 +10,7 @@ use super::updates::Updates;
 use super::{content, errors, options};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::orchestrator::PromptOptions;
-use crate::session::PromptError;
+use crate::session::{PromptError, name_session};
 
 /// Runs the turn of `running` when `place`, its ticket among the session's requests, comes up. Fails if the prompt is
 /// invalid, its mode cannot be entered or the turn fails.
@@ -69,6 +69,14 @@ pub(super) async fn prompt(
     let front = Arc::clone(&updates) as Arc<dyn Notifier>;
     let prompt_options = PromptOptions { from_user: typed, plan_only: false };
     let ended = connection.server.orchestrator.prompt(pending, prompt, prompt_options, front, running.cancel()).await;
+    if let Ok(TurnEnd { ending: StopReason::EndTurn, .. }) = &ended {
+        let (session, updates) = (Arc::downgrade(&open.session), Arc::clone(&updates));
+        connection.spawn(async move {
+            if let Some(title) = name_session(session).await {
+                updates.status(StatusUpdate::Title(title));
+            }
+        });
+    }
     if let Ok(TurnEnd { ending: StopReason::Exhausted { why }, .. }) = &ended {
         updates.notice(acp::NoticeSeverity::Warning, why);
     }

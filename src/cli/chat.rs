@@ -39,7 +39,8 @@ use crate::agents::{Event, Notifier, StopReason, TurnEnd, TurnLimits};
 use crate::conversation::Content;
 use crate::orchestrator::PromptOptions;
 use crate::project::LaunchedSession;
-use crate::session::{PromptError, Session};
+use crate::session::{PromptError, Session, name_session};
+use crate::task::TaskScope;
 use crate::tool::ask::Asker;
 use input::{Input, LineInput};
 use screen::Screen;
@@ -123,8 +124,20 @@ pub(super) fn run(
             };
             resume::recall(&events, &screen);
             let (opening, reading) = (&opening, HashSet::new());
-            let mut chat =
-                Chat { opening, started, folders, keyboard, asker, screen, input, interrupts, session, reading };
+            let naming = TaskScope::new();
+            let mut chat = Chat {
+                opening,
+                started,
+                folders,
+                keyboard,
+                asker,
+                screen,
+                input,
+                interrupts,
+                session,
+                reading,
+                naming,
+            };
             let talked = chat.talk(args.prompt.clone()).await;
             talked.and(chat.close().await)
         },
@@ -144,6 +157,8 @@ struct Chat<'a> {
     session: Arc<Session>,
     /// The read-only tools of all modes that this session has used.
     reading: HashSet<String>,
+    /// Names sessions; each task ends with its session.
+    naming: TaskScope,
 }
 
 impl Chat<'_> {
@@ -233,6 +248,10 @@ impl Chat<'_> {
         let ended =
             async |front, cancel: &_| orchestrator.prompt(session.begin()?, prompt, options, front, cancel).await;
         let ended = self.interruptible(ended).await;
+        if let Ok(TurnEnd { ending: StopReason::EndTurn, .. }) = &ended {
+            let session = Arc::downgrade(&self.session);
+            self.naming.spawn(async move { drop(name_session(session).await) });
+        }
         match ended {
             Ok(TurnEnd { ending, .. }) => match ending {
                 // The call itself is shown as refused.

@@ -20,6 +20,11 @@ pub(super) fn title_of(prompt: &[Content]) -> Option<String> {
     own.or_else(tagged).or_else(any)
 }
 
+/// Returns a title from one line of text. `None` if nothing of it can be shown.
+pub(super) fn line_title(line: &str) -> Option<String> {
+    first_line(line, |_| true)
+}
+
 /// Returns the first line outside of code blocks that `fits`, shortened to a title.
 fn first_line(text: &str, fits: impl Fn(&str) -> bool) -> Option<String> {
     let mut in_code = false;

@@ -77,6 +77,8 @@ mod hosts;
 mod resources;
 /// `skein import`: set-ups of other tools move in.
 mod import;
+/// What a session keeps when it is opened again, what ends with it, and its name.
+mod session_life;
 /// `skein run` keeps its sessions.
 mod kept;
 /// Keys in the keyring of the desktop.
