@@ -16,6 +16,7 @@ mod paths;
 mod plan;
 mod profile;
 pub mod proxy;
+mod running_sandbox;
 mod sandbox_process;
 mod setup;
 mod wire;
@@ -35,6 +36,7 @@ pub use profile::{
     SandboxDevice, SandboxLimits, SandboxProfile, SandboxSettings, StatedEnforcement, WritePath, is_below_root,
     is_relative, overlaps_hidden,
 };
+pub use running_sandbox::{CurrentGate, RunningSandbox, SandboxRequest, SandboxStartError, SandboxedLaunch};
 pub use sandbox_process::{CommandState, SandboxChild, SandboxCommand, SandboxPorts, SandboxProcess};
 pub use setup::run_sandbox_process;
 pub use wire::{Namespace, TerminalUse};

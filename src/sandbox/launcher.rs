@@ -1,7 +1,7 @@
 //! Starts the sandboxes of sessions, services and external agents with the folders of this user.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::error::SandboxError;
 use super::expand::SandboxContext;
@@ -34,6 +34,14 @@ pub struct SandboxFolders {
     pub scratch: Option<PathBuf>,
     /// Readable although `files: none` excludes them, such as the folder of a program.
     pub readable: Vec<PathBuf>,
+}
+
+impl SandboxFolders {
+    /// Returns the folders of a session whose roots may contain the scratch folder.
+    pub fn new(roots: &[PathBuf], scratch: &Path) -> Self {
+        let roots = roots.iter().filter(|root| *root != scratch).cloned().collect();
+        Self { roots, scratch: Some(scratch.to_owned()), readable: Vec::new() }
+    }
 }
 
 impl SandboxLauncher {

@@ -15,9 +15,9 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::process::{Launch, Pipes, ProcessGroup, Reaper, Stdin};
-use crate::sandbox::SandboxLauncher;
 use crate::sandbox::proxy::HostRefusal;
-use crate::services::sandboxes::{SandboxStartError, SandboxedLaunch};
+use crate::sandbox::{SandboxLauncher, SandboxStartError};
+use crate::services::sandboxes::SandboxedCommand;
 use crate::tool::CallContext;
 
 use super::command::StartedCommand;
@@ -97,8 +97,8 @@ impl Shell {
             return Ok(StartedCommand { group, pipes, network: None });
         };
         let launcher = self.sandbox.as_ref().ok_or(SandboxStartError::NoLauncher)?;
-        let request = SandboxedLaunch { launch, line, scope: &state.processes };
-        let (group, pipes, network) = state.sandboxes.spawn(launcher, sandbox, &call.session, request).await?;
+        let command = SandboxedCommand { launch, line, scope: &state.processes };
+        let (group, pipes, network) = state.sandboxes.spawn(launcher, sandbox, &call.session, command).await?;
         Ok(StartedCommand { group, pipes, network })
     }
 }
