@@ -24,8 +24,8 @@ pub use compaction::CompactionError;
 pub use context::{SystemPromptInputs, between, memories, system_prompt};
 pub use exchange::{Exchange, StopReason, TurnEnd, TurnInput, TurnLimits, emit_completed_call};
 pub use external::{
-    ChunkTemplate, ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalOptionError, ExternalSession,
-    ExternalSessionRequest, ResumePolicy, notify_native,
+    AgentSandbox, ChunkTemplate, ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalOptionError,
+    ExternalSession, ExternalSessionRequest, ResumePolicy, notify_native,
 };
 pub use history::{History, active_events};
 pub use judge::ModelJudge;

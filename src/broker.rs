@@ -14,13 +14,13 @@ mod manage;
 mod named_hosts;
 mod names;
 mod pinned_specs;
+mod program_sandboxes;
 mod session_state;
 mod template;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use binding::CallPolicy;
 pub use binding::{AdmissionError, Binding, ExcludedTool, PermitError, Requester, ServiceResource};
 pub use bound_tool::BoundTool;
 pub use files::{PathError, within};
@@ -33,7 +33,7 @@ pub use rule_arguments::unreadable;
 
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{ApprovalLevel, Layer, ModeEntry, Readiness, ServiceEntry, ServiceManifest};
+use crate::manifest::{ApprovalLevel, Layer, ModeEntry, Readiness, ServiceEntry};
 use crate::permissions::{self, SourcedRule};
 use crate::services::{Lease, Pool};
 use crate::tool::ask::Asker;
@@ -200,29 +200,13 @@ impl Broker {
         of_project.into_iter().flatten().fold(base, stricter)
     }
 
-    /// Leases a service for a session, as its sharing setting says.
-    fn lease(
-        &self,
-        entry: &ServiceEntry,
-        session: &SessionContext,
-        find: &dyn Fn(&ServiceName) -> Option<ServiceManifest>,
-    ) -> Lease {
-        match entry.layer {
-            Layer::Editor => self.pool.lease_brought(&entry.manifest, session, find),
-            Layer::Builtin | Layer::User | Layer::Project | Layer::Extra => {
-                self.pool.lease(&entry.manifest, session, find)
-            }
-        }
-    }
-
     /// Starts the services that the mode needs, level by level and in parallel within a level, and freezes the result.
     /// Fails as a whole: a session that switches modes keeps its old binding until the new one is complete.
     pub async fn bind(&self, id: &ModeId, mut terms: BindRequest) -> Result<Binding, BindError> {
         let (mode, scope) = self.plan.mode(id).ok_or_else(|| BindError::UnknownMode(id.clone()))?;
         terms.add_enabled_services(&self.plan);
-        let find = |name: &ServiceName| -> Option<ServiceManifest> {
-            terms.service(&self.plan, name.as_str()).map(|entry| entry.manifest.clone())
-        };
+        let gate = self.session_gate(mode, &terms);
+        let find = |name: &ServiceName| terms.service(&self.plan, name.as_str());
         let mut levels = self.plan.start_levels(id);
         let brought = terms.client_requirements(&levels);
         if scope.lists_mcp() && !brought.is_empty() {
@@ -280,16 +264,8 @@ impl Broker {
                 }
             }
         }
-        let approval = terms.approval.unwrap_or_else(|| self.approval(mode));
-        let policy = CallPolicy {
-            approval: Mutex::new(approval),
-            rules: self.rules(&terms.session.cwd),
-            judge: self.judge.clone(),
-            limits: self.limits.clone(),
-            states: Arc::clone(&self.states),
-        };
         let plan = Arc::clone(&self.plan);
-        let binding = Binding::freeze(plan, id.clone(), scope.clone(), bound, absent, policy, terms);
+        let binding = Binding::freeze(plan, id.clone(), scope.clone(), bound, absent, gate, terms);
         for problem in binding.rules_without_match() {
             tracing::warn!("{problem}");
         }

@@ -1,9 +1,9 @@
 //! Runs external agents: programs that speak the Agent Client Protocol (ACP), with Skein as their client.
 //!
 //! Invariant: an agent process gets a minimal environment, one scoped MCP server and only the client methods that its
-//! mode admits. It ends when Skein ends, however Skein ends. This module does not restrict what the process does by
-//! itself.
+//! mode admits. It ends when Skein ends, however Skein ends. What the process does by itself, only its sandbox limits.
 
+mod agent_sandbox;
 mod call_ids;
 mod client_context;
 mod process;
@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 
 pub use health::AgentHealth;
 
-use crate::adapter::attach::Attachments;
+use crate::adapter::attach::{Attachments, OfferError};
 use crate::agents::{
     ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalSession, ExternalSessionRequest, ResumePolicy,
 };
@@ -39,8 +39,11 @@ use crate::ids::AgentName;
 use crate::llm::Provider;
 use crate::manifest::StdioTransport;
 use crate::process::{ProcessScope, Reaper, minimal_environment};
+use crate::sandbox::{CurrentGate, SandboxLauncher};
 use crate::services::{Circuit, Environment, LaunchError, SecretValues, StartPermit, literal_secrets, spawn};
 use crate::task::TaskScope;
+use crate::tool::SessionLifetime;
+use agent_sandbox::SandboxKey;
 use client_context::{ClientContext, SessionBinding};
 use client_methods::GrantedCapabilities;
 use connection::AgentConnection;
@@ -65,6 +68,8 @@ pub struct LaunchContext {
     pub program: PathBuf,
     /// Working directory of agents that are used as models.
     pub scratch: PathBuf,
+    /// Starts the sandboxes of agent processes. `None`: an agent with a sandbox profile does not start.
+    pub sandbox: Option<SandboxLauncher>,
 }
 
 /// All running external agents. Cheap to clone.
@@ -86,6 +91,7 @@ struct Key {
     /// The runtime section of the manifest as JSON: a changed manifest gets a new process.
     runtime: String,
     granted: GrantedCapabilities,
+    sandbox: Option<SandboxKey>,
 }
 
 struct AgentSlot {
@@ -95,6 +101,10 @@ struct AgentSlot {
     last: String,
     used: Instant,
     stale: Duration,
+    /// Decides about the hosts that the process reaches. `None` if it runs without a sandbox.
+    gate: Option<Arc<CurrentGate>>,
+    /// The end of the session that owns the process. `None` if sessions share it.
+    session_end: Option<SessionLifetime>,
 }
 
 /// The state of an agent process, as users see it.
@@ -164,6 +174,8 @@ enum AgentStartError {
     NotInstalled { source: LaunchError, help: String },
     #[error(transparent)]
     Launch(LaunchError),
+    #[error(transparent)]
+    Offer(#[from] OfferError),
     #[error("it cannot be watched: {0}")]
     Watch(#[source] std::io::Error),
     #[error("it speaks version {version} of ACP, and skein speaks 1")]
@@ -179,6 +191,12 @@ enum AgentStartError {
 impl Inner {
     /// Stops processes that no session holds and that were last requested [`IDLE_TIMEOUT`] ago.
     async fn sweep(&self) {
+        let has_ended = |slot: &Arc<tokio::sync::Mutex<AgentSlot>>| {
+            let slot = slot.try_lock().ok();
+            slot.and_then(|slot| slot.session_end.clone()).is_some_and(|end| end.has_ended())
+        };
+        // Dropping a connection ends its process.
+        lock(&self.slots).retain(|_, slot| !has_ended(slot));
         let slots: Vec<_> = lock(&self.slots).values().cloned().collect();
         for slot in slots {
             let Ok(mut slot) = slot.try_lock() else { continue };
@@ -198,7 +216,8 @@ impl Inner {
         admitted: GrantedCapabilities,
     ) -> Result<Arc<AgentConnection>, ExternalAgentError> {
         let runtime = json!(who.runtime).to_string();
-        let key = Key { agent: who.name.clone(), runtime, granted: admitted };
+        let sandbox = who.sandbox.as_ref().map(SandboxKey::of);
+        let key = Key { agent: who.name.clone(), runtime, granted: admitted, sandbox };
         let new = || {
             Arc::new(tokio::sync::Mutex::new(AgentSlot {
                 connection: None,
@@ -206,12 +225,18 @@ impl Inner {
                 last: String::new(),
                 used: Instant::now(),
                 stale: who.runtime.timeouts.stale.duration(),
+                gate: agent_sandbox::gate(who),
+                session_end: agent_sandbox::session_end(who),
             }))
         };
         let slot = Arc::clone(lock(&self.slots).entry(key).or_insert_with(new));
         // Concurrent callers wait here until the first one has started the process.
         let mut slot = slot.lock().await;
         slot.used = Instant::now();
+        // The session that uses the process now decides about hosts.
+        if let (Some(gate), Some(sandbox)) = (&slot.gate, &who.sandbox) {
+            gate.set(Arc::clone(&sandbox.spec.gate));
+        }
         if let Some(connection) = slot.connection.take() {
             // A process that other sessions wait for is not replaced, even if it counts as dead.
             let dead = {
@@ -242,10 +267,15 @@ impl Inner {
                 });
             }
         }
-        match self.start(who, admitted).await {
+        let gate = slot.gate.clone();
+        match self.start(who, admitted, gate).await {
             Ok(connection) => {
                 slot.circuit.record_start();
                 slot.connection = Some(Arc::clone(&connection));
+                if let Some(session_end) = agent_sandbox::session_end(who) {
+                    slot.session_end = Some(session_end.clone());
+                    connection.stop_with(session_end);
+                }
                 Ok(connection)
             }
             Err(error) => {
@@ -263,6 +293,7 @@ impl Inner {
         &self,
         who: &ExternalAgentSpec,
         admitted: GrantedCapabilities,
+        gate: Option<Arc<CurrentGate>>,
     ) -> Result<Arc<AgentConnection>, AgentStartError> {
         let program = who.runtime.program();
         let environment = &self.launch.environment;
@@ -277,25 +308,35 @@ impl Inner {
         let transport =
             StdioTransport { command: program.command, args: program.args, env, cwd: who.runtime.cwd.clone() };
         let secrets = self.secrets(&transport);
-        let spawned = spawn(&transport, environment, self.launch.reaper.as_ref());
-        let (group, pipes) = spawned.map_err(|source| match source {
+        let sandbox = match (&who.sandbox, &gate) {
+            (Some(sandbox), Some(gate)) => Some(self.launch.program_sandbox(who, sandbox, Arc::clone(gate))?),
+            _ => None,
+        };
+        let spawned = spawn(&transport, environment, self.launch.reaper.as_ref(), sandbox).await;
+        let spawned = spawned.map_err(|source| match source {
             LaunchError::NotFound { .. } => AgentStartError::NotInstalled { source, help: who.runtime.missing_help() },
             _ => AgentStartError::Launch(source),
         })?;
-        let connection = AgentConnection::start(who.name.clone(), group, pipes, secrets, &self.scope);
+        agent_sandbox::report(who, &spawned.notices);
+        let connection = AgentConnection::start(who.name.clone(), spawned, secrets, &self.scope);
         let connection = connection.map_err(AgentStartError::Watch)?;
         let limit = who.runtime.timeouts.start.duration();
-        let greeted = tokio::time::timeout(limit, connection.request("initialize", greeting(admitted))).await;
+        let greeting = connection.request("initialize", greeting(admitted));
+        let greeted = match &gate {
+            // A question about a host does not use up the time.
+            Some(gate) => gate.limit(limit, greeting).await,
+            None => tokio::time::timeout(limit, greeting).await.ok(),
+        };
         let problem = match greeted {
-            Ok(Ok(about)) if about["protocolVersion"] == 1 => {
+            Some(Ok(about)) if about["protocolVersion"] == 1 => {
                 tracing::info!(agent = %who.name, pid = connection.pid(), info = %about["agentInfo"], "an external agent runs");
                 drop(connection.about.set(about));
                 return Ok(connection);
             }
-            Ok(Ok(about)) => AgentStartError::Version { version: about["protocolVersion"].clone() },
-            Ok(Err(error)) if error.is_process_exit() => AgentStartError::Exited { reason: error.message },
-            Ok(Err(error)) => AgentStartError::Refused { reason: error.message },
-            Err(_) => AgentStartError::Timeout { limit },
+            Some(Ok(about)) => AgentStartError::Version { version: about["protocolVersion"].clone() },
+            Some(Err(error)) if error.is_process_exit() => AgentStartError::Exited { reason: error.message },
+            Some(Err(error)) => AgentStartError::Refused { reason: error.message },
+            None => AgentStartError::Timeout { limit },
         };
         connection.stop_and_wait().await;
         Err(problem)
@@ -307,10 +348,11 @@ impl Inner {
         self.launch.environment.secrets_in(&text).and(literal)
     }
 
-    fn local(&self) -> LocalEditor {
+    fn local(&self, who: &ExternalAgentSpec) -> LocalEditor {
         let environment = minimal_environment(self.launch.environment.variables());
         let processes = ProcessScope::default();
-        LocalEditor { reaper: self.launch.reaper.clone(), environment, tasks: self.scope.clone(), processes }
+        let sandbox = who.sandbox.as_ref().map(|agent| self.launch.terminal_sandbox(agent));
+        LocalEditor { reaper: self.launch.reaper.clone(), environment, tasks: self.scope.clone(), processes, sandbox }
     }
 
     async fn enter(&self, entering: ExternalSessionRequest) -> Result<Arc<dyn ExternalSession>, ExternalAgentError> {
@@ -318,9 +360,9 @@ impl Inner {
         let connection = self.connection(&who, GrantedCapabilities::of(&binding)).await?;
         let about = connection.about.get().cloned().unwrap_or_default();
         let bound = SessionBinding { binding, asker, session };
-        let client = ClientContext::new(who.clone(), self.local(), Some(bound.clone()));
+        let client = ClientContext::new(who.clone(), self.local(&who), Some(bound.clone()));
         let session = AcpSession::new(Arc::clone(&connection), client);
-        let handed = services::offer_server(&self.launch, &session.client, &bound, &about);
+        let handed = services::offer_server(&self.launch, &session.client, &bound, &connection);
         let not_handed = |error: services::HandoverError| ExternalAgentError::NotStarted {
             agent: who.name.clone(),
             reason: error.to_string(),

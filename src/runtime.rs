@@ -41,12 +41,14 @@ impl Runtime {
     /// external agents.
     pub fn start(plan: Arc<Plan>, registry: BuiltinRegistry, options: PoolOptions, home: Option<RuntimePaths>) -> Self {
         let scope = TaskScope::new();
-        let (environment, reaper) = (options.environment.clone(), options.reaper.clone());
+        let (environment, reaper, sandbox) =
+            (options.environment.clone(), options.reaper.clone(), options.sandbox.clone());
         let pool = Pool::new(registry, options);
         let agents = home.map(|home| {
             let attachments = Attachments::new(home.sockets.clone(), &scope);
             let (program, scratch) = (home.program, home.scratch);
-            let agents = ExternalAgentPool::new(LaunchContext { environment, reaper, attachments, program, scratch });
+            let context = LaunchContext { environment, reaper, attachments, program, scratch, sandbox };
+            let agents = ExternalAgentPool::new(context);
             status::serve(&home.sockets, pool.clone(), agents.clone(), &scope);
             agents
         });

@@ -36,7 +36,9 @@ pub use profile::{
     SandboxDevice, SandboxLimits, SandboxProfile, SandboxSettings, StatedEnforcement, WritePath, is_below_root,
     is_relative, overlaps_hidden,
 };
-pub use running_sandbox::{CurrentGate, RunningSandbox, SandboxRequest, SandboxStartError, SandboxedLaunch};
+pub use running_sandbox::{
+    CurrentGate, RunningSandbox, SandboxRequest, SandboxSpec, SandboxStartError, SandboxedLaunch,
+};
 pub use sandbox_process::{CommandState, SandboxChild, SandboxCommand, SandboxPorts, SandboxProcess};
 pub use setup::run_sandbox_process;
 pub use wire::{Namespace, TerminalUse};

@@ -14,6 +14,7 @@ mod record;
 mod remote;
 mod replies;
 pub(crate) mod sandboxes;
+mod service_sandbox;
 mod stdio;
 
 use std::collections::HashMap;
@@ -26,12 +27,13 @@ pub use circuit::{Circuit, StartPermit};
 pub use environment::{Environment, MissingVariableError, SecretValues, literal_secrets};
 pub use record::{Cassette, RecordError};
 pub use service::Service;
-pub use stdio::{LaunchError, LineError, LineReader, spawn};
+pub use service_sandbox::ServiceSpec;
+pub use stdio::{LaunchError, LineError, LineReader, ProgramSandbox, SpawnedProgram, spawn};
 
 use crate::ids::{RoleName, ServiceName};
-use crate::manifest::{ManifestDuration, ServiceManifest, ServiceSharing as Sharing, Transport};
+use crate::manifest::{ManifestDuration, ServiceSharing as Sharing, Transport};
 use crate::process::{Reaper, minimal_environment};
-use crate::sandbox::SandboxLauncher;
+use crate::sandbox::{SandboxLauncher, SandboxSpec};
 use crate::task::TaskScope;
 use crate::tool::{ServiceError, ServiceStatus, SessionContext, SessionLifetime};
 use connection::ServiceConnection;
@@ -103,7 +105,7 @@ impl Drop for Inner {
     }
 }
 
-type Find<'a> = &'a dyn Fn(&ServiceName) -> Option<ServiceManifest>;
+type Find<'a> = &'a dyn Fn(&ServiceName) -> Option<ServiceSpec>;
 
 /// Everything that distinguishes one connection from another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -111,8 +113,8 @@ struct Key {
     service: ServiceName,
     /// The session that it belongs to; `None` if sessions share it.
     session: Option<SessionLifetime>,
-    /// Hash of the settings and of the transport with its variables filled in. Hashed because both may contain
-    /// secrets.
+    /// Hash of the sandbox, the settings and the transport with its variables filled in. Hashed because they may
+    /// contain secrets.
     fingerprint: [u8; 32],
 }
 
@@ -124,27 +126,27 @@ impl Pool {
 
     /// Leases a service for a session without starting it. `find` looks up the services that it requires. The
     /// recursion ends because manifests have no cycles.
-    pub fn lease(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
-        let alone = is_session_scoped(manifest, find).then(|| session.lifetime().clone());
-        self.share(manifest, session, find, alone)
+    pub fn lease(&self, spec: &ServiceSpec, session: &SessionContext, find: Find<'_>) -> Lease {
+        let alone = is_session_scoped(spec, find).then(|| session.lifetime().clone());
+        self.share(spec, session, find, alone)
     }
 
     /// Leases a client-provided service. At most the session that it came with and its child sessions share it.
-    pub fn lease_brought(&self, manifest: &ServiceManifest, session: &SessionContext, find: Find<'_>) -> Lease {
-        let own = manifest.sharing() == Sharing::Session;
+    pub fn lease_brought(&self, spec: &ServiceSpec, session: &SessionContext, find: Find<'_>) -> Lease {
+        let own = spec.sharing() == Sharing::Session;
         let alone = if own { session.lifetime() } else { session.family_lifetime() };
-        self.share(manifest, session, find, Some(alone.clone()))
+        self.share(spec, session, find, Some(alone.clone()))
     }
 
     /// Leases the service. `alone` is the session that gets its own instance; `None` shares it with all sessions.
     fn share(
         &self,
-        manifest: &ServiceManifest,
+        spec: &ServiceSpec,
         session: &SessionContext,
         find: Find<'_>,
         alone: Option<SessionLifetime>,
     ) -> Lease {
-        let key = self.inner.key(manifest, alone);
+        let key = self.inner.key(spec, alone);
         // The lease is counted under the lock, so that an idle timer never removes a service that was just leased.
         let leased = |entry: &Arc<Service>| {
             entry.add_lease();
@@ -152,21 +154,18 @@ impl Pool {
         };
         let known = self.inner.entries().get(&key).map(leased);
         let entry = known.unwrap_or_else(|| {
-            let roles = manifest.requires.roles().into_iter();
+            let roles = spec.manifest.requires.roles().into_iter();
             let required: Vec<(RoleName, Lease)> =
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
-            let roots = || session.roots.iter().filter(|root| **root != session.scratch).cloned().collect();
-            let notices = || Mutex::new(Arc::clone(&session.notices));
-            let owner = key.session.clone().map(|lifetime| {
-                Arc::new(Owner { lifetime, cwd: session.cwd.clone(), roots: roots(), notices: notices() })
-            });
-            let entry = Arc::new(Service::new(manifest.clone(), required, owner, &self.inner));
+            let owner = key.session.clone().map(|lifetime| Arc::new(Owner::of(session, lifetime)));
+            let entry = Arc::new(Service::new(spec, required, owner, &self.inner));
             self.inner.end_with_session(&key, &entry);
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
         if key.session.as_ref() == Some(session.lifetime()) {
             entry.send_notices_to(session);
         }
+        entry.decide_hosts_with(spec);
         Lease { entry, key, pool: Arc::downgrade(&self.inner) }
     }
 
@@ -224,49 +223,45 @@ impl Inner {
         });
     }
 
-    fn key(&self, manifest: &ServiceManifest, session: Option<SessionLifetime>) -> Key {
+    fn key(&self, ServiceSpec { manifest, sandbox }: &ServiceSpec, session: Option<SessionLifetime>) -> Key {
         let mut hasher = Sha256::new();
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         // A missing variable is reported when the service starts.
         hasher.update(self.options.environment.fill_in(&transport).unwrap_or(transport));
         hasher.update(serde_json::to_string(&manifest.settings).unwrap_or_default());
+        if let Some(SandboxSpec { profile, rules, .. }) = sandbox {
+            hasher.update(serde_json::to_string(profile).unwrap_or_default());
+            hasher.update(rules);
+        }
         Key { service: manifest.name.clone(), session, fingerprint: hasher.finalize().into() }
     }
 
     /// Connects to a service outside this process.
-    async fn reach(
-        &self,
-        manifest: &ServiceManifest,
-        era: Era,
-        owner: Option<&Arc<Owner>>,
-        secrets: &SecretValues,
-    ) -> Result<McpConnection, ConnectError> {
+    async fn reach(&self, service: &Service, era: Era) -> Result<McpConnection, ConnectError> {
         let environment = &self.options.environment;
+        let Service { manifest, owner, secrets, .. } = service;
         let name = manifest.name.clone();
-        let client = McpClient::new(name.clone(), secrets.clone(), owner.cloned());
+        let client = McpClient::new(name.clone(), secrets.clone(), owner.clone());
         match &manifest.transport {
             Transport::Builtin(_) => Err(ConnectError::InProcess),
             Transport::Stdio(transport) => {
-                let started = stdio::start(transport, environment, self.options.reaper.as_ref());
-                let (wire, stderr, group) = started?;
+                let sandbox = service.program_sandbox(self.options.sandbox.as_ref());
+                let started = stdio::start(transport, environment, self.options.reaper.as_ref(), sandbox).await;
+                let (wire, stderr, group, notices) = started?;
+                service.report_sandbox(notices);
                 self.scope.spawn(stdio::log(name, stderr, secrets.clone()));
                 let failure = wire.failure();
-                McpConnection::connect(client, wire, era, Some((group, failure)), &self.scope).await
+                McpConnection::connect(client, wire, era, Some((group, failure)), service.gate(), &self.scope).await
             }
             Transport::Http(transport) => {
                 let wire = http::start(transport, environment)?;
-                McpConnection::connect(client, wire, era, None, &self.scope).await
+                McpConnection::connect(client, wire, era, None, None, &self.scope).await
             }
         }
     }
 
-    async fn connect(
-        &self,
-        manifest: &ServiceManifest,
-        required: &[(RoleName, Lease)],
-        owner: Option<&Arc<Owner>>,
-        secrets: &SecretValues,
-    ) -> Result<Arc<dyn ServiceConnection>, StartError> {
+    async fn connect(&self, service: &Service) -> Result<Arc<dyn ServiceConnection>, StartError> {
+        let Service { manifest, required, owner, .. } = service;
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
             return Ok(cassette.play(&manifest.name)?);
         }
@@ -284,16 +279,16 @@ impl Inner {
                     sandbox: self.options.sandbox.clone(),
                     data: self.options.data.clone(),
                     user: self.options.user.clone(),
-                    cwd: owner.map(|owner| owner.cwd.clone()),
+                    cwd: owner.as_ref().map(|owner| owner.cwd.clone()),
                     settings: manifest.settings.clone().unwrap_or_default().into_iter().collect(),
                 };
                 self.registry.start(name.as_str(), &surroundings)?
             }
             Transport::Stdio(_) | Transport::Http(_) => {
-                let connected = match self.reach(manifest, Era::Unknown, owner, secrets).await {
-                    Err(ConnectError::OlderEra) => self.reach(manifest, Era::Handshake, owner, secrets).await,
-                    Err(ConnectError::Mute) => match self.reach(manifest, Era::Handshake, owner, secrets).await {
-                        Err(ConnectError::Handshake { .. }) => self.reach(manifest, Era::Slow, owner, secrets).await,
+                let connected = match self.reach(service, Era::Unknown).await {
+                    Err(ConnectError::OlderEra) => self.reach(service, Era::Handshake).await,
+                    Err(ConnectError::Mute) => match self.reach(service, Era::Handshake).await {
+                        Err(ConnectError::Handshake { .. }) => self.reach(service, Era::Slow).await,
                         connected => connected,
                     },
                     connected => connected,
@@ -309,9 +304,9 @@ impl Inner {
 }
 
 /// Returns whether each session needs its own instance: the service is session-scoped or requires one that is.
-fn is_session_scoped(manifest: &ServiceManifest, find: Find<'_>) -> bool {
-    let mut required = manifest.requires.roles().into_iter().filter_map(|(_, service)| find(service));
-    manifest.sharing() == Sharing::Session || required.any(|required| is_session_scoped(&required, find))
+fn is_session_scoped(spec: &ServiceSpec, find: Find<'_>) -> bool {
+    let mut required = spec.manifest.requires.roles().into_iter().filter_map(|(_, service)| find(service));
+    spec.sharing() == Sharing::Session || required.any(|required| is_session_scoped(&required, find))
 }
 
 /// A lease on a service. Dropping the last one starts the service's idle timer.

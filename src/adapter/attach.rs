@@ -10,6 +10,7 @@ mod http;
 mod token;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
 pub use http::HttpOffer;
+use http::HttpServer;
 
 use self::token::Token;
 use super::export::BindingServer;
@@ -51,6 +53,8 @@ pub struct Attachments {
     /// The path of the socket. `None` before the first offer.
     socket: Arc<Mutex<Option<PathBuf>>>,
     offers: Offers,
+    /// The HTTP server. `None` before the first offer.
+    http: Arc<Mutex<Option<Arc<HttpServer>>>>,
 }
 
 /// Offers on the socket, in the order in which they were made.
@@ -104,7 +108,7 @@ enum AttachError {
 impl Attachments {
     /// Creates a handle. The first offer creates a socket in `folder`. All offers end with `scope`.
     pub fn new(folder: PathBuf, scope: &TaskScope) -> Self {
-        Self { folder, scope: scope.clone(), socket: Arc::default(), offers: Arc::default() }
+        Self { folder, scope: scope.clone(), socket: Arc::default(), offers: Arc::default(), http: Arc::default() }
     }
 
     /// Offers a binding on the socket, to the first program that presents the token. Fails if the socket cannot be
@@ -122,7 +126,24 @@ impl Attachments {
     /// Offers a binding over HTTP on this machine, to clients that present the token in every request, until the offer
     /// is dropped. Fails if no port is free, the system gives no random numbers, or the scope has ended.
     pub fn offer_http(&self, export: BindingServer) -> Result<HttpOffer, OfferError> {
-        http::offer(export, Token::new()?, self.end_token()?, &self.scope).map_err(OfferError::Port)
+        Ok(self.http_server()?.offer(export, Token::new()?, self.end_token()?))
+    }
+
+    /// Returns the address at which offers over HTTP are served. The first call starts the server. Fails if no port is
+    /// free or the scope has ended.
+    pub fn http_address(&self) -> Result<SocketAddr, OfferError> {
+        Ok(self.http_server()?.address())
+    }
+
+    fn http_server(&self) -> Result<Arc<HttpServer>, OfferError> {
+        let mut server = lock(&self.http);
+        if let Some(server) = &*server {
+            return Ok(Arc::clone(server));
+        }
+        self.end_token()?;
+        let started = HttpServer::start(&self.scope).map_err(OfferError::Port)?;
+        *server = Some(Arc::clone(&started));
+        Ok(started)
     }
 
     /// Returns a token for an offer that is also cancelled with the scope. Fails if the scope has ended.
@@ -132,7 +153,7 @@ impl Attachments {
     }
 
     /// Returns the path of the socket, which the first call creates. Fails if it cannot be created.
-    fn socket(&self) -> Result<PathBuf, OfferError> {
+    pub fn socket(&self) -> Result<PathBuf, OfferError> {
         let mut made = lock(&self.socket);
         if let Some(path) = &*made {
             return Ok(path.clone());

@@ -16,6 +16,7 @@ use crate::conversation::Content;
 use crate::ids::AgentName;
 use crate::llm::Provider;
 use crate::manifest::AcpRuntime;
+use crate::sandbox::SandboxSpec;
 use crate::tool::SessionContext;
 use crate::tool::ask::Asker;
 
@@ -32,11 +33,21 @@ pub trait ExternalAgents: Send + Sync {
 }
 
 /// An external agent, as its manifest describes it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ExternalAgentSpec {
     pub name: AgentName,
     pub title: String,
     pub runtime: AcpRuntime,
+    /// `None` if its process runs without a sandbox.
+    pub sandbox: Option<AgentSandbox>,
+}
+
+/// The sandbox of an external agent's process.
+#[derive(Debug, Clone)]
+pub struct AgentSandbox {
+    pub spec: SandboxSpec,
+    /// The session that uses the process.
+    pub session: Arc<SessionContext>,
 }
 
 /// A request to open an external session for a Skein session.

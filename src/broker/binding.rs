@@ -1,7 +1,7 @@
 //! Holds the frozen tools and services of one session in one mode. Listing and calling use the same predicate.
 
 mod admission;
-mod host_gate;
+pub(super) mod host_gate;
 mod permit;
 mod redirect;
 mod resources;
@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 pub use admission::AdmissionError;
 use admission::AdmittedCall;
+use host_gate::SessionHostGate;
 pub use permit::PermitError;
 pub use resources::{Requester, ServiceResource};
 use sandbox::BoundSandbox;
@@ -64,6 +65,8 @@ pub struct Binding {
     whole: Vec<(ServiceName, Arc<Catalog>)>,
     missing_services: Vec<MissingService>,
     pub(super) policy: Arc<CallPolicy>,
+    /// Decides about hosts. Services and external agents hold it weakly.
+    pub(super) gate: Arc<SessionHostGate>,
     /// The sandbox of the processes that calls start. `None` if they run without one.
     sandbox: Option<BoundSandbox>,
     pub(super) request: BindRequest,
@@ -108,7 +111,7 @@ impl Binding {
         scope: ToolScope,
         bound: Vec<(Lease, Arc<Catalog>)>,
         absent: Vec<MissingService>,
-        policy: CallPolicy,
+        gate: Arc<SessionHostGate>,
         terms: BindRequest,
     ) -> Self {
         let mut offered: Vec<BoundTool> = Vec::new();
@@ -120,7 +123,8 @@ impl Binding {
             services: BTreeMap::new(),
             whole: Vec::new(),
             missing_services: absent,
-            policy: Arc::new(policy),
+            policy: Arc::clone(&gate.policy),
+            gate,
             sandbox: None,
             request: terms.clone(),
             frozen: Vec::new(),
@@ -364,6 +368,11 @@ impl Binding {
             }
             binding = of.policy.limits.parent.as_deref();
         }
+    }
+
+    /// Returns what the broker remembers about the user's session, which is that of the topmost parent.
+    pub(super) fn top_state(&self) -> Arc<BrokerState> {
+        self.user_binding().state()
     }
 
     /// Returns what the broker remembers about the session of this binding.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{BindRequest, Broker, sanitize, template};
 use crate::graph::{Plan, RequiredService};
 use crate::ids::ServiceName;
-use crate::manifest::{ServiceEntry, ServiceManifest};
+use crate::manifest::ServiceEntry;
 use crate::tool::{CallContext, Catalog, ServiceError, SessionContext};
 
 /// The reason why a service that the session disabled is missing.
@@ -46,7 +46,7 @@ impl Broker {
         entry: &ServiceEntry,
         session: &SessionContext,
     ) -> Result<Arc<Catalog>, ServiceError> {
-        self.lease(entry, session, &|name| self.manifest(name)).service().catalog().await
+        self.lease_service(entry, session).service().catalog().await
     }
 
     /// Reads a resource that the service lists or that matches one of its templates. Fails for any other URI.
@@ -56,7 +56,7 @@ impl Broker {
         uri: &str,
         context: CallContext,
     ) -> Result<Value, ServiceError> {
-        let lease = self.lease(entry, &context.session, &|name| self.manifest(name));
+        let lease = self.lease_service(entry, &context.session);
         let catalog = lease.service().catalog().await?;
         let listed = catalog.resources.iter().any(|resource| resource["uri"] == json!(uri));
         if !listed && !catalog.templates.iter().any(|template| matches_template(template, uri)) {
@@ -64,10 +64,6 @@ impl Broker {
             return Err(ServiceError::Refused { service: entry.manifest.name.clone(), reason });
         }
         lease.service().read_resource(uri.to_owned(), context).await
-    }
-
-    fn manifest(&self, name: &ServiceName) -> Option<ServiceManifest> {
-        self.plan.service(name.as_str()).map(|entry| entry.manifest.clone())
     }
 }
 

@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 use super::Global;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
+use super::sandbox::machine::{SandboxMachine, needs_machine};
 use super::workspace::{self, UntrustedPolicy};
 use crate::diagnostic::{self, Diagnostic, Severity};
-use crate::graph::{Plan, ProcessKind, profile_groups, profile_json};
+use crate::graph::{Plan, ProcessKind, check_machine, profile_groups, profile_json};
 use crate::ids::ModeId;
 use crate::manifest::{self, SourceFile, Transport};
 use crate::recipe;
@@ -38,6 +39,10 @@ pub(super) fn run(
     let (recipes, manifests): (Vec<_>, Vec<_>) = args.paths.iter().cloned().partition(|path| is_recipe(path));
     let resolved = workspace::resolve(global, &manifests, UntrustedPolicy::Check, folders, output)?;
     let mut diagnostics = resolved.diagnostics;
+    if let Some(plan) = resolved.plan.as_ref().filter(|plan| needs_machine(plan)) {
+        let machine = SandboxMachine::probe(folders)?;
+        diagnostics.extend(check_machine(plan, |profile| machine.problem(profile)));
+    }
     diagnostics.extend(recipes.iter().flat_map(|path| recipe::read(path, &folders.display_path(path)).1));
     diagnostic::sort(&mut diagnostics);
     let count = |severity| diagnostics.iter().filter(|found: &&Diagnostic| found.severity == severity).count();

@@ -146,7 +146,7 @@ fn reaper() -> Result<Reaper, CommandError> {
     Ok(Reaper::new(own_program()?, &["reaper".into()]))
 }
 
-fn own_program() -> Result<PathBuf, CommandError> {
+pub(super) fn own_program() -> Result<PathBuf, CommandError> {
     std::env::current_exe().map_err(|error| {
         CommandError::work(
             format!("skein does not know its own program: {error}"),

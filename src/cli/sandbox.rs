@@ -1,5 +1,6 @@
 //! `skein sandbox`: runs a command inside a sandbox profile, or explains which layers enforce the profile.
 
+pub(super) mod machine;
 mod network;
 
 use std::collections::BTreeMap;
@@ -303,6 +304,7 @@ fn context(folders: &Folders) -> Result<SandboxContext, SandboxFailure> {
         caches: folders.sandbox_caches(),
         runtime_folder: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
         readable: Vec::new(),
+        sockets: Vec::new(),
         terminal: if io::stdin().is_terminal() { TerminalSession::Shared } else { TerminalSession::New },
     })
 }

@@ -11,7 +11,7 @@ use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::runtime::{self, CommandRuntime};
 use super::{Global, workspace};
 use crate::graph::{EdgeKind, Node, Plan, ProcessKind, profile_json, profile_text};
-use crate::ids::{ServiceName, nearest};
+use crate::ids::nearest;
 use crate::manifest::{Readiness, ServiceEntry, Transport};
 use crate::runtime::StatusReport;
 use crate::tool::ServiceError;
@@ -137,10 +137,9 @@ fn probe(
     folders: &Folders,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
-    let entry = find(&plan, name)?;
-    let manifest = entry.manifest.clone();
+    let entry = find(&plan, name)?.clone();
     let source = entry.source.file.clone();
-    if manifest.status == Readiness::Planned {
+    if entry.manifest.status == Readiness::Planned {
         return Err(CommandError::usage(
             format!("the service `{name}` is planned: there is nothing to start"),
             "see `skein services`",
@@ -152,9 +151,8 @@ fn probe(
         folders,
         output,
         async move |started: &CommandRuntime, output: &mut CommandOutput| {
-            let plan = started.runtime.broker().plan();
-            let required = |name: &ServiceName| plan.service(name.as_str()).map(|entry| entry.manifest.clone());
-            let lease = started.runtime.pool().lease(&manifest, &started.session, &required);
+            let lease = started.runtime.broker().lease_service(&entry, &started.session);
+            let manifest = &entry.manifest;
             let failed = |error: &ServiceError| {
                 let log = folders.state.join("log/skein.log");
                 let help = format!(

@@ -169,7 +169,9 @@ impl ClientRequest<'_> {
             cwd,
             output_limit: request.output_byte_limit.unwrap_or(OUTPUT_LIMIT).min(OUTPUT_LIMIT),
         };
+        // The editor starts the processes of its terminals, so the command of a sandboxed agent runs here.
         let lends = session.editor.as_ref().filter(|editor| editor.abilities().terminal);
+        let lends = lends.filter(|_| self.client.local.sandbox.is_none());
         let program = command.program.clone();
         let terminal = match lends {
             Some(editor) => editor.run(command).await,

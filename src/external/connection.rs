@@ -21,9 +21,10 @@ use super::lock;
 use super::process::{LineVerdict, OutgoingLine, log, reading, supervise, write};
 use super::rpc::{CLIENT_METHODS, RpcError};
 use crate::ids::AgentName;
-use crate::process::{Pipes, ProcessGroup};
-use crate::services::SecretValues;
+use crate::process::Pipes;
+use crate::services::{SecretValues, SpawnedProgram};
 use crate::task::TaskScope;
+use crate::tool::SessionLifetime;
 
 /// Maximum number of updates kept for sessions whose opening reply has not arrived yet.
 const MAX_EARLY: usize = 1024;
@@ -89,6 +90,8 @@ pub(super) struct AgentConnection {
     sessions: Mutex<SessionTable>,
     health: Mutex<HealthTracker>,
     pid: u32,
+    /// The process can connect to a Unix socket of Skein.
+    pub(super) has_unix_sockets: bool,
     closed: watch::Receiver<Option<String>>,
     stop: CancellationToken,
     pub(super) tasks: TaskScope,
@@ -111,12 +114,11 @@ impl AgentConnection {
     /// on a thread.
     pub(super) fn start(
         name: AgentName,
-        group: ProcessGroup,
-        pipes: Pipes,
+        program: SpawnedProgram,
         secrets: SecretValues,
         scope: &TaskScope,
     ) -> std::io::Result<Arc<Self>> {
-        let Pipes { stdin, stdout, stderr } = pipes;
+        let SpawnedProgram { group, pipes: Pipes { stdin, stdout, stderr }, has_unix_sockets, .. } = program;
         let (out, lines) = mpsc::unbounded_channel();
         let (closing, closed) = watch::channel(None);
         let stop = CancellationToken::new();
@@ -130,6 +132,7 @@ impl AgentConnection {
             sessions: Mutex::default(),
             health: Mutex::new(HealthTracker::new(Instant::now())),
             pid: group.id(),
+            has_unix_sockets,
             closed,
             stop: stop.clone(),
             tasks: scope.clone(),
@@ -174,6 +177,17 @@ impl AgentConnection {
     /// Asks the process to end; the supervisor kills it if it does not.
     pub(super) fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// Stops the process when the session ends.
+    pub(super) fn stop_with(&self, session: SessionLifetime) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = session.wait_for_end() => stop.cancel(),
+                () = stop.cancelled() => {}
+            }
+        });
     }
 
     /// Returns true once the process is stopping.

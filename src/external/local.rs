@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::agent_sandbox::TerminalSandbox;
 use super::lock;
 use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
 use crate::root_files::RootedPath;
@@ -31,6 +32,8 @@ pub(super) struct LocalEditor {
     pub(super) tasks: TaskScope,
     /// Ends the processes that commands leave behind outside their process groups.
     pub(super) processes: ProcessScope,
+    /// The sandbox of commands, which is that of the agent. `None` if the agent has none.
+    pub(super) sandbox: Option<TerminalSandbox>,
 }
 
 impl LocalEditor {
@@ -86,8 +89,11 @@ impl LocalEditor {
             stdin: Stdin::Closed,
             launcher: None,
         };
-        let started = ProcessGroup::spawn_in(&self.processes, &launch, self.reaper.as_ref());
-        let (group, pipes) = started.map_err(|error| editor_error(&error))?;
+        let (group, pipes) = match &self.sandbox {
+            Some(sandbox) => sandbox.spawn(launch).await?,
+            None => ProcessGroup::spawn_in(&self.processes, &launch, self.reaper.as_ref())
+                .map_err(|error| editor_error(&error))?,
+        };
         Ok(Box::new(LocalTerminal::watch(group, pipes, command.output_limit, &self.tasks)))
     }
 }

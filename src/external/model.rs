@@ -86,9 +86,12 @@ async fn ask(
     cancel: &CancellationToken,
 ) -> Result<StreamEvent, ExternalModelError> {
     let connection = inner.connection(&who, GrantedCapabilities::default()).await?;
-    let cwd = &inner.launch.scratch;
-    tokio::fs::create_dir_all(cwd).await.map_err(ExternalModelError::Folder)?;
-    let session = AcpSession::new(Arc::clone(&connection), ClientContext::new(who, inner.local(), None));
+    // A process that belongs to a session sees only the scratch folder of the session.
+    let of_session = who.sandbox.as_ref().filter(|sandbox| sandbox.spec.profile.is_per_root());
+    let cwd = of_session.map_or(&inner.launch.scratch, |sandbox| &sandbox.session.scratch).clone();
+    tokio::fs::create_dir_all(&cwd).await.map_err(ExternalModelError::Folder)?;
+    let local = inner.local(&who);
+    let session = AcpSession::new(Arc::clone(&connection), ClientContext::new(who, local, None));
     let opening = connection.begin_opening();
     let new = connection.request("session/new", json!({"cwd": cwd, "mcpServers": []}));
     let answer = tokio::time::timeout(OPEN_TIMEOUT, new).await.map_err(|_| ExternalModelError::Timeout)?;

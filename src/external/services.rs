@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::LaunchContext;
 use super::client_context::{ClientContext, SessionBinding};
+use super::connection::AgentConnection;
 use crate::adapter::attach::{HttpOffer, OfferError, SOCKET_VARIABLE, SocketOffer, TOKEN_VARIABLE};
 use crate::adapter::export::{BindingServer, ToolNaming};
 use crate::manifest::Handover;
@@ -23,8 +24,16 @@ pub(super) enum OfferedServer {
 pub(super) enum HandoverError {
     #[error(transparent)]
     Offer(#[from] OfferError),
+    #[error("its sandbox has no Unix sockets on this machine; write `mcp: http`, or see `skein doctor`")]
+    NoSockets,
     #[error("its manifest says `mcp: http`, and it takes no MCP servers over HTTP; write `mcp: stdio`")]
     HttpUnsupported,
+}
+
+/// Returns true if the agent takes MCP servers over HTTP.
+fn takes_http(connection: &AgentConnection) -> bool {
+    let about = connection.about.get();
+    about.is_some_and(|about| about["agentCapabilities"]["mcpCapabilities"]["http"] == true)
 }
 
 /// Offers the MCP server and returns it with its `mcpServers` entry for the agent. Both are empty if the mode has
@@ -33,7 +42,7 @@ pub(super) fn offer_server(
     around: &LaunchContext,
     client: &ClientContext,
     bound: &SessionBinding,
-    about: &Value,
+    connection: &AgentConnection,
 ) -> Result<(Option<OfferedServer>, Vec<Value>), HandoverError> {
     let binding = &bound.binding;
     if binding.tools().is_empty() && !binding.has_resources() && !binding.has_prompts() {
@@ -47,6 +56,7 @@ pub(super) fn offer_server(
     let Some(source) = client.source() else { return Ok((None, Vec::new())) };
     let export = BindingServer::new(source, bound.session.clone(), ToolNaming::Qualified, told);
     match client.agent.runtime.mcp {
+        Handover::Stdio if !connection.has_unix_sockets => Err(HandoverError::NoSockets),
         Handover::Stdio => {
             let offer = around.attachments.offer(export)?;
             let env =
@@ -55,9 +65,7 @@ pub(super) fn offer_server(
             let server = json!({"name": NAME, "command": around.program, "args": ["mcp", "--attach"], "env": env});
             Ok((Some(OfferedServer::Stdio { _offer: offer }), vec![server]))
         }
-        Handover::Http if about["agentCapabilities"]["mcpCapabilities"]["http"] != true => {
-            Err(HandoverError::HttpUnsupported)
-        }
+        Handover::Http if !takes_http(connection) => Err(HandoverError::HttpUnsupported),
         Handover::Http => {
             let offer = around.attachments.offer_http(export)?;
             let headers = [json!({"name": "Authorization", "value": format!("Bearer {}", offer.token)})];

@@ -6,7 +6,7 @@ use super::nodes::{EdgeKind, Node, ServiceGraph};
 use super::sandboxes::{ProcessKind, SandboxProfiles, is_sandboxed};
 use super::scope::ToolScope;
 use crate::ids::{AgentName, ModeId, ServiceName};
-use crate::manifest::{AgentEntry, Manifests, ModeEntry, ServiceEntry};
+use crate::manifest::{AgentEntry, Manifests, ModeEntry, ServiceEntry, Transport};
 use crate::sandbox::SandboxProfile;
 
 /// A resolved, immutable set of manifests in which every name exists.
@@ -94,6 +94,16 @@ impl Plan {
     /// Returns the effective sandbox profile of a stdio service. `None` if it runs without a sandbox or has no process.
     pub fn service_sandbox(&self, service: &ServiceName) -> Option<&SandboxProfile> {
         self.profiles.services.get(service)
+    }
+
+    /// Returns the effective sandbox profile of a service of the plan or of a client. `None` if it runs without a sandbox
+    /// or has no process.
+    pub fn sandbox_of_service(&self, service: &ServiceEntry) -> Option<&SandboxProfile> {
+        match &service.manifest.transport {
+            Transport::Stdio(_) if service.is_of_client() => self.client_sandbox(),
+            Transport::Stdio(_) => self.service_sandbox(&service.manifest.name),
+            Transport::Builtin(_) | Transport::Http(_) => None,
+        }
     }
 
     /// Returns the effective sandbox profile of an external agent. `None` if it runs without a sandbox.

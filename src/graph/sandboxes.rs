@@ -23,8 +23,7 @@ pub enum ProcessKind {
 /// No other place decides it.
 pub(super) const fn starts_sandboxed(kind: ProcessKind) -> bool {
     match kind {
-        ProcessKind::Command => true,
-        ProcessKind::Service | ProcessKind::ExternalAgent => false,
+        ProcessKind::Command | ProcessKind::Service | ProcessKind::ExternalAgent => true,
     }
 }
 

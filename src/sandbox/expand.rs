@@ -45,6 +45,8 @@ pub struct SandboxContext {
     pub runtime_folder: Option<PathBuf>,
     /// Readable although `files: none` excludes them, such as the folder of a program.
     pub readable: Vec<PathBuf>,
+    /// Sockets of Skein that stay reachable.
+    pub sockets: Vec<PathBuf>,
     pub terminal: TerminalSession,
 }
 
@@ -197,8 +199,8 @@ fn mounts(
         mounts.extend(caches.mounts.iter().cloned());
     }
     mounts.extend(writable.folders.iter().map(|path| path_mount(path, BaseAccess::Writable)));
-    let exceptions = exceptions(profile, context, caches);
-    let covers = hidden_covers(profile, context, &exceptions, layers);
+    let exceptions = exceptions(profile, context, writable, caches);
+    let covers = hidden_covers(profile, context, writable, &exceptions, layers);
     if profile.files == FileAccess::None {
         // Only what is mounted can be covered.
         let is_visible = |path: &Path| {
@@ -254,17 +256,23 @@ fn private_folders(context: &SandboxContext) -> Vec<PlannedMount> {
 }
 
 /// Returns what stays visible inside hidden or private folders.
-fn exceptions(profile: &SandboxProfile, context: &SandboxContext, caches: &CacheMounts) -> Vec<PlannedMount> {
+fn exceptions(
+    profile: &SandboxProfile,
+    context: &SandboxContext,
+    writable: &WritableFolders,
+    caches: &CacheMounts,
+) -> Vec<PlannedMount> {
     let mut mounts = Vec::new();
+    let is_below_hidden = |path: &PathBuf| context.hidden.covering(path).is_some_and(|hidden| hidden != *path);
     let known_hosts = context.home.join(".ssh/known_hosts");
     let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
     let read = open.filter_map(|entry| write_paths::resolve(&entry.path, context));
     let readable = [known_hosts].into_iter().filter_map(|path| path.canonicalize().ok()).chain(read);
-    for path in readable.filter(|path| {
-        context.hidden.covering(path).is_some_and(|hidden| hidden != *path) || is_known_hosts(path, context)
-    }) {
+    for path in readable.filter(|path| is_below_hidden(path) || is_known_hosts(path, context)) {
         mounts.push(read_only(&path));
     }
+    let state = writable.state.iter().filter(|path| is_below_hidden(path));
+    mounts.extend(state.map(|path| path_mount(path, BaseAccess::Writable)));
     mounts.extend(caches.plain.iter().map(|path| path_mount(path, BaseAccess::Writable)));
     let scratch = context.scratch.as_ref().and_then(|path| path.canonicalize().ok());
     mounts.extend(scratch.map(|path| path_mount(&path, BaseAccess::Writable)));
@@ -280,13 +288,14 @@ fn is_known_hosts(path: &Path, context: &SandboxContext) -> bool {
 fn hidden_covers(
     profile: &SandboxProfile,
     context: &SandboxContext,
+    writable: &WritableFolders,
     exceptions: &[PlannedMount],
     layers: &Layers,
 ) -> Vec<PlannedMount> {
     let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
     let opened: Vec<PathBuf> = open.filter_map(|entry| write_paths::resolve(&entry.path, context)).collect();
     let mut hidden: BTreeSet<PathBuf> = hidden_paths(profile, context, layers).into_iter().collect();
-    hidden.retain(|path| !opened.iter().any(|open| open == path));
+    hidden.retain(|path| !opened.iter().chain(&writable.state).any(|open| open == path));
     let all: Vec<PathBuf> = hidden.iter().cloned().collect();
     hidden.retain(|path| !all.iter().any(|other| other != path && path.starts_with(other)));
     let cover = |path: PathBuf| {

@@ -34,20 +34,22 @@ pub struct SandboxFolders {
     pub scratch: Option<PathBuf>,
     /// Readable although `files: none` excludes them, such as the folder of a program.
     pub readable: Vec<PathBuf>,
+    /// Sockets of Skein that stay reachable.
+    pub sockets: Vec<PathBuf>,
 }
 
 impl SandboxFolders {
     /// Returns the folders of a session whose roots may contain the scratch folder.
     pub fn new(roots: &[PathBuf], scratch: &Path) -> Self {
         let roots = roots.iter().filter(|root| *root != scratch).cloned().collect();
-        Self { roots, scratch: Some(scratch.to_owned()), readable: Vec::new() }
+        Self { roots, scratch: Some(scratch.to_owned()), ..Self::default() }
     }
 }
 
 impl SandboxLauncher {
     /// Returns where a sandbox with these folders is used.
     pub fn context(&self, folders: SandboxFolders) -> SandboxContext {
-        let SandboxFolders { roots, scratch, readable } = folders;
+        let SandboxFolders { roots, scratch, readable, sockets } = folders;
         SandboxContext {
             program: self.program.clone(),
             roots,
@@ -57,6 +59,7 @@ impl SandboxLauncher {
             caches: self.caches.clone(),
             runtime_folder: self.runtime_folder.clone(),
             readable,
+            sockets,
             terminal: TerminalSession::New,
         }
     }

@@ -33,6 +33,7 @@ use tracing::debug;
 use crate::network::{Network, RemoteHost};
 use crate::task::TaskScope;
 use commands::ProxyCommands;
+pub(super) use commands::limit_work;
 pub use commands::{CommandId, CommandNetwork};
 pub use company::{CompanyProxy, CompanyProxyError, ProxyVariables};
 pub use gate::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRefusal, HostRuling, RefusalReason};

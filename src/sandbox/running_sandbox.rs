@@ -8,16 +8,19 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rustix::process::Signal;
+use tempfile::TempDir;
+use tokio::sync::watch;
 
 use super::error::SandboxError;
 use super::launcher::{SandboxFolders, SandboxLauncher};
 use super::profile::{Enforcement, SandboxProfile};
 use super::proxy::{
     CommandNetwork, CompanyProxy, HostAnswer, HostGate, HostPolicy, HostQuestion, HostRecord, HostRuling, Proxy,
-    ProxyParts, proxy_variables,
+    ProxyParts, limit_work, proxy_variables,
 };
 use super::sandbox_process::SandboxProcess;
 use crate::network::{HostPatternError, RemoteHost, SystemNetwork};
@@ -51,6 +54,22 @@ impl From<SandboxError> for SandboxStartError {
     }
 }
 
+/// The sandbox of a service or external agent, as the session that uses it sees it.
+#[derive(Clone)]
+pub struct SandboxSpec {
+    pub profile: Arc<SandboxProfile>,
+    /// Decides about hosts for the session.
+    pub gate: Arc<dyn HostGate>,
+    /// The host rules of the session as text. Sessions with different rules do not share a process.
+    pub rules: String,
+}
+
+impl std::fmt::Debug for SandboxSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SandboxSpec").field("profile", &self.profile).finish_non_exhaustive()
+    }
+}
+
 /// What a sandbox is started with.
 #[derive(Debug)]
 pub struct SandboxRequest {
@@ -79,6 +98,8 @@ pub struct RunningSandbox {
     gate: Arc<CurrentGate>,
     /// `None` if the network is off.
     proxy: Option<Proxy>,
+    /// The scratch folder of a sandbox that belongs to no session.
+    _scratch: Option<TempDir>,
 }
 
 impl Drop for RunningSandbox {
@@ -93,7 +114,16 @@ impl RunningSandbox {
     /// Starts a sandbox process and serves its proxy. Fails if the profile is required and this machine cannot enforce
     /// it.
     pub async fn start(launcher: &SandboxLauncher, request: SandboxRequest) -> Result<Arc<Self>, SandboxStartError> {
-        let SandboxRequest { profile, folders, gate } = request;
+        let SandboxRequest { profile, mut folders, gate } = request;
+        let scratch = match &folders.scratch {
+            Some(folder) => {
+                // A folder that does not exist cannot be mounted.
+                tokio::fs::create_dir_all(folder).await?;
+                None
+            }
+            None => Some(tempfile::tempdir()?),
+        };
+        folders.scratch = scratch.as_ref().map(|folder| folder.path().to_owned()).or(folders.scratch);
         let policy = HostPolicy::new(&profile.network)?;
         let process = launcher.start((*profile).clone(), folders).await?;
         let ports = process.take_ports();
@@ -115,7 +145,7 @@ impl RunningSandbox {
                 Some(proxy)
             }
         };
-        Ok(Arc::new(Self { profile, process, gate, proxy }))
+        Ok(Arc::new(Self { profile, process, gate, proxy, _scratch: scratch }))
     }
 
     pub fn profile(&self) -> &Arc<SandboxProfile> {
@@ -130,6 +160,12 @@ impl RunningSandbox {
     /// Returns true if the sandbox process has ended, and all commands with it.
     pub fn has_ended(&self) -> bool {
         self.process.has_ended()
+    }
+
+    /// Returns true if processes inside can connect to the Unix sockets that are open to them. Without a mount namespace
+    /// they cannot.
+    pub fn has_unix_sockets(&self) -> bool {
+        !self.process.namespaces().is_empty()
     }
 
     /// Returns remarks about the profile, and one about the lines that this machine does not enforce.
@@ -232,17 +268,21 @@ impl LaunchedProcess for OwningProcess {
 }
 
 /// Passes questions to the gate of the latest call, because the approval level may change while a sandbox runs.
-pub struct CurrentGate(Mutex<Arc<dyn HostGate>>);
+pub struct CurrentGate {
+    gate: Mutex<Arc<dyn HostGate>>,
+    /// The number of open questions.
+    asking: watch::Sender<usize>,
+}
 
 impl std::fmt::Debug for CurrentGate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CurrentGate")
+        f.debug_struct("CurrentGate").field("asking", &*self.asking.borrow()).finish_non_exhaustive()
     }
 }
 
 impl CurrentGate {
     pub fn new(gate: Arc<dyn HostGate>) -> Self {
-        Self(Mutex::new(gate))
+        Self { gate: Mutex::new(gate), asking: watch::Sender::new(0) }
     }
 
     /// Replaces the gate. Questions that are open stay with the earlier one.
@@ -250,12 +290,18 @@ impl CurrentGate {
         *self.lock() = gate;
     }
 
+    /// Runs `work` with a time limit that stops while the user is asked, for at most five minutes in total. Returns
+    /// `None` if the limit is over.
+    pub async fn limit<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        limit_work(limit, self.asking.subscribe(), work).await
+    }
+
     fn get(&self) -> Arc<dyn HostGate> {
         Arc::clone(&self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<dyn HostGate>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,10 +312,29 @@ impl HostGate for CurrentGate {
 
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
         let gate = self.get();
-        Box::pin(async move { gate.ask(question).await })
+        Box::pin(async move {
+            let _question = QuestionCount::new(&self.asking);
+            gate.ask(question).await
+        })
     }
 
     fn record(&self, record: &HostRecord) {
         self.get().record(record);
+    }
+}
+
+/// Counts a question until it is dropped.
+struct QuestionCount<'a>(&'a watch::Sender<usize>);
+
+impl<'a> QuestionCount<'a> {
+    fn new(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for QuestionCount<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }

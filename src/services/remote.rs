@@ -28,6 +28,7 @@ use super::content;
 use super::http::HttpSetupError;
 use super::stdio::{LaunchError, WireFailure};
 use crate::process::ProcessGroup;
+use crate::sandbox::CurrentGate;
 use crate::task::TaskScope;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 use client::questions;
@@ -93,12 +94,13 @@ pub(super) struct McpConnection {
 
 impl McpConnection {
     /// Performs the handshake in the server's era and supervises the connection until it ends. `group` and the
-    /// connection end together.
+    /// connection end together. `gate`: the time to answer does not run while the user is asked about a host.
     pub(super) async fn connect<T, E, A>(
         client: McpClient,
         transport: T,
         era: Era,
         group: Option<(ProcessGroup, WireFailure)>,
+        gate: Option<&CurrentGate>,
         scope: &TaskScope,
     ) -> Result<Self, ConnectError>
     where
@@ -116,10 +118,13 @@ impl McpConnection {
         let failure = group.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default();
         let starting = client.clone().serve_with_lifecycle(transport, lifecycle);
         let started = match era {
-            Era::Unknown => match tokio::time::timeout(PROBE_TIME, starting).await {
-                Ok(started) => started,
-                Err(_) => return Err(ConnectError::Mute),
-            },
+            Era::Unknown => {
+                let started = match gate {
+                    Some(gate) => gate.limit(PROBE_TIME, starting).await,
+                    None => tokio::time::timeout(PROBE_TIME, starting).await.ok(),
+                };
+                started.ok_or(ConnectError::Mute)?
+            }
             Era::Slow | Era::Handshake => starting.await,
         };
         let running = match started {

@@ -15,8 +15,11 @@ use super::circuit::{Circuit, StartPermit};
 use super::connection::{CallError, ServiceConnection};
 use super::environment::{SecretValues, literal_secrets};
 use super::remote::Owner;
+use super::service_sandbox::{BoundServiceSandbox, ServiceSpec};
+use super::stdio::ProgramSandbox;
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
+use crate::sandbox::{CurrentGate, SandboxLauncher, SandboxSpec};
 use crate::tool::{
     CallContext, Catalog, ServiceError, ServiceHealth, ServiceStatus, SessionContext, ToolCall, ToolOutcome,
 };
@@ -30,12 +33,14 @@ pub struct Service {
     /// Leases on the services it requires, held while it is in the pool.
     pub(super) required: Vec<(RoleName, Lease)>,
     /// The session that owns it; `None` if all sessions share it.
-    owner: Option<Arc<Owner>>,
+    pub(super) owner: Option<Arc<Owner>>,
+    /// `None` if it runs without a sandbox.
+    sandbox: Option<BoundServiceSandbox>,
     /// Locked during a start, so that concurrent callers cause only one start.
     instance: tokio::sync::Mutex<Option<RunningInstance>>,
     state: Mutex<State>,
     /// Values to redact in errors.
-    secrets: SecretValues,
+    pub(super) secrets: SecretValues,
     pool: Weak<Inner>,
 }
 
@@ -63,11 +68,12 @@ struct State {
 
 impl Service {
     pub(super) fn new(
-        manifest: ServiceManifest,
+        spec: &ServiceSpec,
         required: Vec<(RoleName, Lease)>,
         owner: Option<Arc<Owner>>,
         pool: &Arc<Inner>,
     ) -> Self {
+        let manifest = spec.manifest.clone();
         let circuit = Circuit::new(&manifest.restart);
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         let secrets = pool.options.environment.secrets_in(&transport).and(literal_secrets(&manifest.transport));
@@ -75,6 +81,7 @@ impl Service {
             manifest,
             required,
             owner,
+            sandbox: spec.sandbox.as_ref().map(BoundServiceSandbox::new),
             instance: tokio::sync::Mutex::new(None),
             state: Mutex::new(State {
                 circuit,
@@ -192,6 +199,31 @@ impl Service {
         }
     }
 
+    /// Lets the session of `spec` decide about the hosts that the process reaches from now on.
+    pub(super) fn decide_hosts_with(&self, spec: &ServiceSpec) {
+        if let (Some(current), Some(SandboxSpec { gate, .. })) = (self.gate(), &spec.sandbox) {
+            current.set(Arc::clone(gate));
+        }
+    }
+
+    /// Returns the gate that decides about the hosts that the process reaches. `None` if it runs without a sandbox.
+    pub(super) fn gate(&self) -> Option<&CurrentGate> {
+        self.sandbox.as_ref().map(BoundServiceSandbox::gate)
+    }
+
+    /// Returns the sandbox in which the process of the service starts. `None` if it starts without one.
+    pub(super) fn program_sandbox<'a>(&self, launcher: Option<&'a SandboxLauncher>) -> Option<ProgramSandbox<'a>> {
+        let bound = self.sandbox.as_ref()?;
+        Some(bound.program(launcher, self.owner.as_deref(), format!("service `{}`", self.manifest.name)))
+    }
+
+    /// Sends remarks about the sandbox to the user, once.
+    pub(super) fn report_sandbox(&self, notices: Vec<String>) {
+        if let Some(bound) = &self.sandbox {
+            bound.report(notices, &self.manifest.name, self.owner.as_deref());
+        }
+    }
+
     pub(super) fn add_lease(&self) {
         let mut state = self.state();
         state.leases += 1;
@@ -301,7 +333,7 @@ impl Service {
         }
         let limit = self.manifest.timeouts.start.duration();
         let starting = async {
-            let connection = pool.connect(&self.manifest, &self.required, self.owner.as_ref(), &self.secrets).await?;
+            let connection = pool.connect(self).await?;
             let catalog = connection.catalog().await;
             match catalog {
                 Ok(catalog) => {
@@ -315,10 +347,12 @@ impl Service {
             }
         };
         // On a timeout, dropping the future kills the process.
-        match tokio::time::timeout(limit, starting).await {
-            Ok(started) => started,
-            Err(_) => Err(StartError::Timeout { limit: self.manifest.timeouts.start }),
-        }
+        let started = match self.gate() {
+            // A question about a host does not use up the time.
+            Some(gate) => gate.limit(limit, starting).await,
+            None => tokio::time::timeout(limit, starting).await.ok(),
+        };
+        started.unwrap_or(Err(StartError::Timeout { limit: self.manifest.timeouts.start }))
     }
 
     /// Returns the running instance. Reloads its catalog if the service reported a change or the catalog is

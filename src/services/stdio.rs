@@ -4,7 +4,9 @@
 //! stream of garbage, ends the connection with a reason.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use crate::manifest::{LOADERS, StdioTransport};
 use crate::process::{
     DroppedOutput, Launch, OutputLimit, OutputVerdict, Pipes, ProcessGroup, Reaper, Stdin, minimal_environment,
 };
+use crate::sandbox::{RunningSandbox, SandboxLauncher, SandboxRequest, SandboxStartError};
 
 /// Maximum bytes of a line; no useful answer is longer.
 const MAX_LINE: usize = 16 * 1024 * 1024;
@@ -40,6 +43,8 @@ pub enum LaunchError {
     Spawn { program: String, source: std::io::Error },
     #[error("its standard input is closed")]
     StdinClosed,
+    #[error("its sandbox does not start: {0}")]
+    Sandbox(#[source] SandboxStartError),
 }
 
 /// Why a line could not be read.
@@ -51,25 +56,48 @@ pub enum LineError {
     TooLong { max: usize },
 }
 
-/// Starts the program of a service.
-pub(super) fn start(
+/// The sandbox in which a program starts. The sandbox ends with the program.
+#[derive(Debug)]
+pub struct ProgramSandbox<'a> {
+    /// `None`: this Skein cannot start a sandbox, and the program does not start.
+    pub launcher: Option<&'a SandboxLauncher>,
+    pub request: SandboxRequest,
+    /// The owner of the program, shown in questions about hosts.
+    pub line: String,
+}
+
+/// A program that was started.
+#[derive(Debug)]
+pub struct SpawnedProgram {
+    pub group: ProcessGroup,
+    pub pipes: Pipes,
+    /// Remarks about the sandbox for the user.
+    pub notices: Vec<String>,
+    /// The program can connect to a Unix socket of Skein.
+    pub has_unix_sockets: bool,
+}
+
+/// Starts the program of a service. Returns also remarks about its sandbox.
+pub(super) async fn start(
     transport: &StdioTransport,
     environment: &Environment,
     reaper: Option<&Reaper>,
-) -> Result<(StdioWire, ChildStderr, ProcessGroup), LaunchError> {
-    let (group, pipes) = spawn(transport, environment, reaper)?;
+    sandbox: Option<ProgramSandbox<'_>>,
+) -> Result<(StdioWire, ChildStderr, ProcessGroup, Vec<String>), LaunchError> {
+    let SpawnedProgram { group, pipes, notices, .. } = spawn(transport, environment, reaper, sandbox).await?;
     let Pipes { stdin: Some(stdin), stdout, stderr } = pipes else {
         return Err(LaunchError::StdinClosed);
     };
-    Ok((StdioWire::new(stdin, stdout), stderr, group))
+    Ok((StdioWire::new(stdin, stdout), stderr, group, notices))
 }
 
 /// Starts a program with the minimal environment and the variables of its manifest.
-pub fn spawn(
+pub async fn spawn(
     transport: &StdioTransport,
     environment: &Environment,
     reaper: Option<&Reaper>,
-) -> Result<(ProcessGroup, Pipes), LaunchError> {
+    sandbox: Option<ProgramSandbox<'_>>,
+) -> Result<SpawnedProgram, LaunchError> {
     let mut env = minimal_environment(environment.variables());
     for (name, value) in &transport.env {
         env.insert(OsString::from(name), OsString::from(environment.fill_in(value)?));
@@ -84,13 +112,52 @@ pub fn spawn(
         stdin: Stdin::Piped,
         launcher: None,
     };
-    ProcessGroup::spawn(&launch, reaper).map_err(|source| {
-        let program = transport.command.clone();
-        match source.kind() {
-            std::io::ErrorKind::NotFound => LaunchError::NotFound { program },
-            _ => LaunchError::Spawn { program, source },
-        }
+    let not_found = || LaunchError::NotFound { program: transport.command.clone() };
+    let Some(sandbox) = sandbox else {
+        let spawned = ProcessGroup::spawn(&launch, reaper);
+        let (group, pipes) = spawned.map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => not_found(),
+            _ => LaunchError::Spawn { program: transport.command.clone(), source },
+        })?;
+        return Ok(SpawnedProgram { group, pipes, notices: Vec::new(), has_unix_sockets: true });
+    };
+    spawn_sandboxed(launch, sandbox).await.map_err(|error| match error {
+        error if error.is_not_found() => not_found(),
+        SandboxStartError::Process(source) => LaunchError::Spawn { program: transport.command.clone(), source },
+        error => LaunchError::Sandbox(error),
     })
+}
+
+async fn spawn_sandboxed(mut launch: Launch, sandbox: ProgramSandbox<'_>) -> Result<SpawnedProgram, SandboxStartError> {
+    let ProgramSandbox { launcher, mut request, line } = sandbox;
+    let launcher = launcher.ok_or(SandboxStartError::NoLauncher)?;
+    make_absolute(&mut launch, request.folders.roots.first());
+    request.folders.readable.extend(program_files(&launch));
+    let running = RunningSandbox::start(launcher, request).await?;
+    let (notices, has_unix_sockets) = (running.notices(), running.has_unix_sockets());
+    let (group, pipes) = running.spawn_alone(launch, &line).await?;
+    Ok(SpawnedProgram { group, pipes, notices, has_unix_sockets })
+}
+
+/// Resolves relative paths, which mean another folder inside a sandbox: at the root of the session, or in Skein's
+/// working folder if sessions share the program.
+fn make_absolute(launch: &mut Launch, root: Option<&PathBuf>) {
+    let Some(base) = root.cloned().or_else(|| Path::new(".").canonicalize().ok()) else { return };
+    launch.cwd = launch.cwd.take().map(|cwd| base.join(cwd));
+    if Path::new(&launch.program).components().count() > 1 {
+        launch.program = launch.cwd.as_ref().unwrap_or(&base).join(&launch.program).into();
+    }
+}
+
+/// Returns the file of a program, as it is named and without links. A sandbox with `files: none` shows it.
+fn program_files(launch: &Launch) -> Vec<PathBuf> {
+    let program = Path::new(&launch.program);
+    let path = launch.env.get(OsStr::new("PATH")).map(|path| path.as_bytes()).unwrap_or_default();
+    let folders = path.split(|byte| *byte == b':').map(|folder| Path::new(OsStr::from_bytes(folder)));
+    // An absolute path stays as it is.
+    let named = folders.map(|folder| folder.join(program)).find(|file| file.is_absolute() && file.is_file());
+    let real = named.as_ref().and_then(|named| named.canonicalize().ok().filter(|real| real != named));
+    named.into_iter().chain(real).collect()
 }
 
 /// Fails if a variable makes the program load code that its manifest does not show.

@@ -8,7 +8,7 @@ use tokio::sync::OnceCell;
 
 use super::external_sessions::{ExternalSessionKey, ExternalSessions};
 use super::{ModelSource, SessionPorts, SessionSettings};
-use crate::agents::{ExternalAgentSpec, ModelJudge, SystemPromptInputs, memories, system_prompt};
+use crate::agents::{AgentSandbox, ExternalAgentSpec, ModelJudge, SystemPromptInputs, memories, system_prompt};
 use crate::broker::{BindError, BindRequest, Binding, Broker, ParentLimits};
 use crate::clock;
 use crate::graph::Plan;
@@ -109,7 +109,9 @@ impl SessionSetup {
         let manifest = &self.host.broker.plan().agent(agent.as_str())?.manifest;
         let AgentRuntime::Acp(runtime) = manifest.runtime.clone()?;
         let title = manifest.title.clone().unwrap_or_else(|| manifest.name.to_string());
-        Some(ExternalAgentSpec { name: manifest.name.clone(), title, runtime })
+        let spec = self.host.broker.agent_sandbox(&manifest.name, &self.session);
+        let sandbox = spec.map(|spec| AgentSandbox { spec, session: Arc::clone(&self.session) });
+        Some(ExternalAgentSpec { name: manifest.name.clone(), title, runtime, sandbox })
     }
 
     pub(super) fn external_sessions(&self) -> &Arc<ExternalSessions> {

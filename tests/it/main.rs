@@ -87,6 +87,10 @@ mod keyring;
 mod kill;
 /// Models over real HTTP that are slow, cut, wrong and hostile, in each dialect.
 mod hostile;
+/// External agents that run in their sandboxes.
+mod sandboxed_agents;
+/// Services that run in their sandboxes.
+mod sandboxed_services;
 /// Skills, recipes and agent files: through the program, a binding and an editor.
 mod knowledge;
 /// Names, comments and docs are in plain technical English.

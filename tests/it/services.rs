@@ -9,7 +9,7 @@ use futures::future::join_all;
 use serde_json::{Map, Value, json};
 use skein::ids::{RoleName, ServiceName, ToolName};
 use skein::manifest::Transport;
-use skein::services::{BuiltinContext, BuiltinRegistry};
+use skein::services::{BuiltinContext, BuiltinRegistry, ServiceSpec};
 use skein::tool::{ServiceHealth, ToolCall};
 
 use crate::support::{Fake, Run, Sandbox, Wired, Wiring, agent, echo, mode, processes_of, service, until, with};
@@ -73,7 +73,8 @@ async fn another_environment_is_another_connection() {
     let Transport::Stdio(transport) = &mut other.transport else { panic!("a child process") };
     transport.env.insert("COLOUR".to_owned(), "blue".to_owned());
     let (session, none) = (wired.session("session"), |_: &ServiceName| None);
-    let leases = [&manifest, &manifest, &other].map(|manifest| wired.runtime.pool().lease(manifest, &session, &none));
+    let specs = [&manifest, &manifest, &other].map(|manifest| ServiceSpec::unsandboxed(manifest.clone()));
+    let leases = specs.map(|spec| wired.runtime.pool().lease(&spec, &session, &none));
     for lease in &leases {
         lease.start().await.expect("started");
     }

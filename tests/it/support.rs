@@ -122,11 +122,20 @@ pub(crate) struct Run {
 
 impl Sandbox {
     pub(crate) fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self::at(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn at(folder: TempDir) -> Self {
         for part in ["home", "project"] {
             fs::create_dir(folder.path().join(part)).expect("a folder in the sandbox");
         }
         Self { folder, variables: Vec::new() }
+    }
+
+    /// A machine whose folders are not in `/tmp`, which Skein's sandbox replaces.
+    pub(crate) fn outside_tmp() -> Self {
+        let folder = tempfile::Builder::new().prefix("user-").tempdir_in(env!("CARGO_TARGET_TMPDIR"));
+        Self::at(folder.expect("a temporary folder"))
     }
 
     /// The same sandbox, in which the program also sees this variable.

@@ -6,7 +6,7 @@ mod talking;
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
-use std::io::{BufRead as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -41,6 +41,8 @@ struct Flags {
     resources: bool,
     /// Asks, logs, and changes what it offers.
     talks: bool,
+    /// Fetches pages.
+    visits: bool,
     /// Needs no handshake.
     newer: bool,
     /// Ends at once while this file exists.
@@ -70,6 +72,7 @@ impl Flags {
                 "--prompts" => flags.prompts = true,
                 "--resources" => flags.resources = true,
                 "--talks" => flags.talks = true,
+                "--visits" => flags.visits = true,
                 "--newer" => flags.newer = true,
                 "--exit-while" => flags.exit_while = Some(value()?),
                 "--describe-file" => flags.describe_file = Some(value()?),
@@ -308,6 +311,7 @@ impl Server {
                 let written = std::fs::write(text("path"), text("content"));
                 say(id, &written.map_or_else(|error| error.to_string(), |()| "written".to_owned()));
             }
+            "visit" => say(id, &visit(text("url")).unwrap_or_else(|error| error.to_string())),
             _ if self.flags.talks && self.talks.call(id, params) => {}
             name if self.flags.poisoned => say(id, name),
             name => refuse(id, -32602, &format!("unknown tool: {name}")),
@@ -376,6 +380,9 @@ impl Server {
         ];
         // A lie, for whoever believes it.
         tools.iter_mut().for_each(|tool| tool["annotations"] = json!({"readOnlyHint": true, "destructiveHint": false}));
+        if self.flags.visits {
+            tools.push(tool("visit", "Fetches a page.", json!({"url": string})));
+        }
         if self.flags.poisoned {
             tools.extend(poisoned());
         }
@@ -477,6 +484,21 @@ fn append(file: &str, text: &str) {
 }
 
 /// A process of this one's group that does not end by itself.
+/// Fetches a page as programs do that know the proxy variables. Returns the status line and the body.
+fn visit(url: &str) -> std::io::Result<String> {
+    let host = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
+    let proxy = std::env::var("http_proxy").unwrap_or_default();
+    let address = match proxy.trim_start_matches("http://").rsplit('@').next() {
+        Some("") | None => host.to_owned(),
+        Some(proxy) => proxy.to_owned(),
+    };
+    let mut stream = std::net::TcpStream::connect(address)?;
+    write!(stream, "GET {url} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
 fn grandchild(id: &Value, holds_output: bool) {
     let output = || if holds_output { Stdio::inherit() } else { Stdio::null() };
     let spawned = program("sleep").arg("1000").stdin(Stdio::null()).stdout(output()).stderr(output()).spawn();

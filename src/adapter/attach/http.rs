@@ -4,7 +4,7 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as Bound};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
@@ -38,33 +38,85 @@ pub struct HttpOffer {
 
 type HttpService = StreamableHttpService<BindingServer, LocalSessionManager>;
 
-/// The state that all connections share.
-struct HttpServer {
+/// One server for all offers of this process. Each request shows the token of its offer.
+pub(super) struct HttpServer {
+    address: SocketAddr,
+    offers: Mutex<Vec<PublishedOffer>>,
+    scope: TaskScope,
+}
+
+#[derive(Clone)]
+struct PublishedOffer {
     service: HttpService,
     token: Token,
     ended: CancellationToken,
 }
 
-pub(super) fn offer(
-    export: BindingServer,
-    token: Token,
+impl HttpServer {
+    /// Listens on a free port. Ends with `scope`.
+    pub(super) fn start(scope: &TaskScope) -> std::io::Result<Arc<Self>> {
+        let (listener, address) = listen()?;
+        let server = Arc::new(Self { address, offers: Mutex::default(), scope: scope.clone() });
+        scope.spawn(accept(listener, Arc::clone(&server)));
+        Ok(server)
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn offer(&self, export: BindingServer, token: Token, ended: CancellationToken) -> HttpOffer {
+        let config = StreamableHttpServerConfig::default()
+            .with_cancellation_token(ended.clone())
+            .with_allowed_hosts([self.address.to_string()])
+            .enforce_origin_validation();
+        let service = StreamableHttpService::new(move || Ok(export.clone()), Arc::default(), config);
+        let offer = HttpOffer {
+            url: format!("http://{}/mcp", self.address),
+            token: token.text().to_owned(),
+            _ended: ended.clone().drop_guard(),
+        };
+        let mut offers = self.offers();
+        offers.retain(|offer| !offer.ended.is_cancelled());
+        offers.push(PublishedOffer { service, token, ended });
+        offer
+    }
+
+    /// Returns the offer with this token. Compares every offer, so that the timing reveals nothing.
+    fn find(&self, shown: &[u8]) -> Option<PublishedOffer> {
+        let offers = self.offers();
+        let open = offers.iter().filter(|offer| offer.token.is(shown) && !offer.ended.is_cancelled());
+        open.cloned().last()
+    }
+
+    fn offers(&self) -> MutexGuard<'_, Vec<PublishedOffer>> {
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a connection with the first of its offers that ends, because a client may use one connection for several.
+#[derive(Default)]
+struct ConnectionEnd {
     ended: CancellationToken,
-    scope: &TaskScope,
-) -> std::io::Result<HttpOffer> {
-    let (listener, address) = listen()?;
-    let config = StreamableHttpServerConfig::default()
-        .with_cancellation_token(ended.clone())
-        .with_allowed_hosts([address.to_string()])
-        .enforce_origin_validation();
-    let service = StreamableHttpService::new(move || Ok(export.clone()), Arc::default(), config);
-    let offer = HttpOffer {
-        url: format!("http://{address}/mcp"),
-        token: token.text().to_owned(),
-        _ended: ended.clone().drop_guard(),
-    };
-    let server = Arc::new(HttpServer { service, token, ended });
-    scope.spawn(accept(listener, server, scope.clone()));
-    Ok(offer)
+    used: Mutex<Vec<CancellationToken>>,
+}
+
+impl ConnectionEnd {
+    /// Registers an offer that the connection uses.
+    fn follow(self: &Arc<Self>, offer: &CancellationToken, scope: &TaskScope) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.contains(offer) {
+            return;
+        }
+        used.push(offer.clone());
+        let (offer, connection) = (offer.clone(), self.ended.clone());
+        scope.spawn(async move {
+            tokio::select! {
+                () = offer.cancelled() => connection.cancel(),
+                () = connection.cancelled() => {}
+            }
+        });
+    }
 }
 
 fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
@@ -74,11 +126,12 @@ fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
     Ok((TcpListener::from_std(bound)?, address))
 }
 
-async fn accept(listener: TcpListener, server: Arc<HttpServer>, scope: TaskScope) {
+async fn accept(listener: TcpListener, server: Arc<HttpServer>) {
+    let scope = server.scope.clone();
     loop {
         let accepted = tokio::select! {
             biased;
-            () = server.ended.cancelled() => break,
+            () = scope.cancelled().cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) =
@@ -87,14 +140,17 @@ async fn accept(listener: TcpListener, server: Arc<HttpServer>, scope: TaskScope
             tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
-        let server = Arc::clone(&server);
+        let (server, end, ending) =
+            (Arc::clone(&server), Arc::new(ConnectionEnd::default()), scope.cancelled().clone());
         scope.spawn(async move {
-            let ended = server.ended.clone();
-            let answering = service_fn(move |request| answer(Arc::clone(&server), request));
+            let ended = end.ended.clone();
+            let _guard = ended.clone().drop_guard();
+            let answering = service_fn(move |request| answer(Arc::clone(&server), Arc::clone(&end), request));
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
             tokio::select! {
                 biased;
+                () = ending.cancelled() => {}
                 () = ended.cancelled() => {}
                 // An error here means that the client disconnected, which needs no handling.
                 _ = builder.serve_connection(TokioIo::new(stream), answering) => {}
@@ -105,12 +161,14 @@ async fn accept(listener: TcpListener, server: Arc<HttpServer>, scope: TaskScope
 
 async fn answer(
     server: Arc<HttpServer>,
+    end: Arc<ConnectionEnd>,
     request: Request<Incoming>,
 ) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
     let shown = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    if server.token.is(shown) {
-        return Ok(server.service.handle(request).await);
+    if let Some(PublishedOffer { service, ended, .. }) = server.find(shown) {
+        end.follow(&ended, &server.scope);
+        return Ok(service.handle(request).await);
     }
     let said = Full::new(Bytes::from_static(b"Unauthorized: show the token as `Authorization: Bearer TOKEN`\n"));
     let mut refusal = Response::new(said.boxed());

@@ -1,7 +1,8 @@
 //! Decides about the hosts that processes in a sandbox reach, with the rules, the approval level and the consents of
 //! their session.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures::future::BoxFuture;
 use serde_json::{Map, json};
@@ -11,29 +12,44 @@ use super::super::session_state::BrokerState;
 use super::CallPolicy;
 use crate::network::RemoteHost;
 use crate::permissions::{RuleDecision, SourcedRule, judge_host};
-use crate::sandbox::proxy::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRuling};
+use crate::sandbox::proxy::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRefusal, HostRuling};
 use crate::tool::ask::{Asker, ConsentSubject, PermissionRequest, PermissionResponse};
+use crate::tool::{Notice, NoticeSink};
 
 /// The tool name that requests and consents about hosts of a sandbox have.
 const SANDBOX_NETWORK: &str = "sandbox__network";
 
 /// The gate of one session in one mode. It holds no session, because the session holds the sandboxes that use it.
-pub(super) struct SessionHostGate {
-    pub(super) policy: Arc<CallPolicy>,
-    pub(super) asker: Arc<dyn Asker>,
+pub(in crate::broker) struct SessionHostGate {
+    pub(in crate::broker) policy: Arc<CallPolicy>,
+    pub(in crate::broker) asker: Arc<dyn Asker>,
     /// What the broker remembers about the top-level session.
-    pub(super) state: Arc<BrokerState>,
+    pub(in crate::broker) state: Arc<BrokerState>,
+}
+
+/// Returns what the host rules say.
+fn apply_rules(rules: &[SourcedRule], host: &RemoteHost) -> HostRuling {
+    match judge_host(rules, host) {
+        RuleDecision::Deny(rule) => HostRuling::Deny(rule.to_string()),
+        RuleDecision::Ask { .. } => HostRuling::Ask,
+        RuleDecision::Allow(rules) if rules.iter().any(|rule| is_exact(rule)) => HostRuling::AllowExact,
+        RuleDecision::Allow(_) => HostRuling::Allow,
+        RuleDecision::Silent => HostRuling::Silent,
+    }
+}
+
+/// Logs a decision.
+fn log_decision(HostRecord { host, command, refusal }: &HostRecord) {
+    let command = command.as_deref().unwrap_or_default();
+    match refusal {
+        Some(reason) => tracing::info!(host = %host.authority(), command, %reason, "the sandbox refused a host"),
+        None => tracing::info!(host = %host.authority(), command, "the sandbox allowed a host"),
+    }
 }
 
 impl HostGate for SessionHostGate {
     fn rule(&self, host: &RemoteHost) -> HostRuling {
-        match judge_host(&self.policy.rules, host) {
-            RuleDecision::Deny(rule) => HostRuling::Deny(rule.to_string()),
-            RuleDecision::Ask { .. } => HostRuling::Ask,
-            RuleDecision::Allow(rules) if rules.iter().any(|rule| is_exact(rule)) => HostRuling::AllowExact,
-            RuleDecision::Allow(_) => HostRuling::Allow,
-            RuleDecision::Silent => HostRuling::Silent,
-        }
+        apply_rules(&self.policy.rules, host)
     }
 
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
@@ -41,11 +57,65 @@ impl HostGate for SessionHostGate {
     }
 
     fn record(&self, record: &HostRecord) {
-        let HostRecord { host, command, refusal } = record;
-        let command = command.as_deref().unwrap_or_default();
-        match refusal {
-            Some(reason) => tracing::info!(host = %host.authority(), command, %reason, "the sandbox refused a host"),
-            None => tracing::info!(host = %host.authority(), command, "the sandbox allowed a host"),
+        log_decision(record);
+    }
+}
+
+/// The sessions that use a program.
+pub(in crate::broker) enum ProgramUsers {
+    /// One session, which is asked and hears of refusals.
+    One(Arc<dyn NoticeSink>),
+    /// Several. None can be asked, because its answer would hold for the others.
+    Several,
+}
+
+/// The gate of a service or an external agent. Its process may run longer than the binding, which holds the process, so
+/// the gate does not hold the binding.
+pub(in crate::broker) struct ProgramHostGate {
+    rules: Vec<SourcedRule>,
+    users: ProgramUsers,
+    /// What the broker remembers about the session, with the gate of its latest binding.
+    session: Weak<BrokerState>,
+    /// The refusals that the user has heard of.
+    reported: Mutex<HashSet<String>>,
+}
+
+impl ProgramHostGate {
+    pub(in crate::broker) fn new(rules: Vec<SourcedRule>, users: ProgramUsers, session: Weak<BrokerState>) -> Self {
+        Self { rules, users, session, reported: Mutex::default() }
+    }
+}
+
+impl HostGate for ProgramHostGate {
+    fn rule(&self, host: &RemoteHost) -> HostRuling {
+        match (apply_rules(&self.rules, host), &self.users) {
+            (HostRuling::Ask, ProgramUsers::Several) => {
+                HostRuling::Deny("asks, but sessions share this process; write `scope: session`".to_owned())
+            }
+            (ruling, _) => ruling,
+        }
+    }
+
+    fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
+        Box::pin(async move {
+            match self.session.upgrade().and_then(|state| state.current_gate()) {
+                Some(session) => session.ask(question).await,
+                None => HostAnswer::Declined("no session uses this process now".to_owned()),
+            }
+        })
+    }
+
+    fn record(&self, record: &HostRecord) {
+        log_decision(record);
+        let (ProgramUsers::One(notices), Some(reason)) = (&self.users, &record.refusal) else { return };
+        let refusal = HostRefusal { host: record.host.clone(), reason: reason.clone() }.to_string();
+        let text = match &record.command {
+            Some(program) => format!("{program}: {refusal}"),
+            None => refusal,
+        };
+        let is_new = self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone());
+        if is_new {
+            notices.send(Notice::new(text));
         }
     }
 }

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 
 use super::super::named_hosts::hosts_in;
 use super::Binding;
-use super::host_gate::SessionHostGate;
 use crate::network::remote_hosts_in_command;
 use crate::sandbox::SandboxProfile;
 use crate::sandbox::proxy::HostGate;
@@ -23,12 +22,7 @@ impl Binding {
     /// is not applied.
     pub(super) fn bind_sandbox(&self) -> Option<BoundSandbox> {
         let profile = self.sandbox_profile().filter(SandboxProfile::is_applied)?;
-        let gate = SessionHostGate {
-            policy: Arc::clone(&self.policy),
-            asker: Arc::clone(&self.request.asker),
-            state: self.user_binding().state(),
-        };
-        Some(BoundSandbox { profile: Arc::new(profile), gate: Arc::new(gate) })
+        Some(BoundSandbox { profile: Arc::new(profile), gate: Arc::clone(&self.gate) as Arc<dyn HostGate> })
     }
 
     /// Returns the effective profile of the commands of this mode, never wider than that of a parent.

@@ -43,7 +43,8 @@ pub(super) fn alone(
     let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
     let opened: Vec<PathBuf> = open.filter_map(|entry| write_paths::resolve(&entry.path, context)).collect();
     // Devices of the host give access to every file; the usual ones are granted one by one.
-    let hidden = hidden.iter().filter(|path| !opened.contains(path)).cloned();
+    let is_open = |path: &PathBuf| opened.contains(path) || writable.state.contains(path);
+    let hidden = hidden.iter().filter(|path| !is_open(path)).cloned();
     let hidden: Vec<PathBuf> = hidden.chain(["/dev".into()]).collect();
     let mut read = Vec::new();
     let mut write: Vec<PathBuf> = DEVICES.map(PathBuf::from).to_vec();
@@ -61,6 +62,8 @@ pub(super) fn alone(
     }
     read.extend(opened);
     for folder in &writable.folders {
+        let above = |path: &PathBuf| writable.state.contains(folder) && folder.starts_with(path);
+        let hidden: Vec<PathBuf> = hidden.iter().filter(|path| !above(path)).cloned().collect();
         split(folder, &hidden, 0, &mut write);
     }
     write.extend(context.scratch.iter().cloned());

@@ -23,10 +23,11 @@ pub(super) fn covers(profile: &SandboxProfile, context: &SandboxContext) -> Vec<
         .collect()
 }
 
-/// Returns the sockets that the profile opens and that exist.
+/// Returns the sockets that the profile or Skein opens and that exist.
 pub(super) fn opened(profile: &SandboxProfile, context: &SandboxContext) -> Vec<PathBuf> {
-    let paths = profile.sockets.iter().filter_map(|text| write_paths::resolve(text, context));
-    paths.filter(|path| is_socket(path)).collect()
+    let of_profile = profile.sockets.iter().filter_map(|text| write_paths::resolve(text, context));
+    let of_skein = context.sockets.iter().filter_map(|path| path.canonicalize().ok());
+    of_profile.chain(of_skein).filter(|path| is_socket(path)).collect()
 }
 
 fn is_socket(path: &std::path::Path) -> bool {

@@ -22,6 +22,8 @@ const MAX_FOLDERS: usize = 10_000;
 pub(super) struct WritableFolders {
     /// Resolved; none is below another.
     pub(super) folders: Vec<PathBuf>,
+    /// Those that open a hidden path, because the profile names them: the state of a program.
+    pub(super) state: Vec<PathBuf>,
 }
 
 impl WritableFolders {
@@ -62,7 +64,9 @@ impl WritableFolders {
         });
         let all: Vec<PathBuf> = found.iter().cloned().collect();
         let is_below_other = |path: &PathBuf| all.iter().any(|other| other != path && path.starts_with(other));
-        Ok(Self { folders: all.iter().filter(|path| !is_below_other(path)).cloned().collect() })
+        let folders: Vec<PathBuf> = all.iter().filter(|path| !is_below_other(path)).cloned().collect();
+        let state = folders.iter().filter(|path| is_state(path, context, roots)).cloned().collect();
+        Ok(Self { folders, state })
     }
 }
 
@@ -93,8 +97,8 @@ fn writable_path(
         let root = roots.iter().find(|root| path.starts_with(root));
         if is_relative && root.is_none() {
             notices.push(format!("`{text}` in `write` leads out of the project and stays read-only"));
-        } else if let Some((name, _)) =
-            find_protected(&path, root.map(PathBuf::as_path)).filter(|_| !is_root(&path, roots))
+        } else if let Some((name, _)) = find_protected(&path, root.map(PathBuf::as_path))
+            .filter(|_| !is_root(&path, roots) && !is_state(&path, context, roots))
         {
             notices.push(format!("`{text}` in `write` contains `{name}`, which is protected and stays read-only"));
         } else {
@@ -102,6 +106,12 @@ fn writable_path(
         }
     }
     Ok(allowed)
+}
+
+/// Returns true for a hidden path outside the roots. It holds the state of a program, and only a manifest or config of
+/// the user can name it.
+fn is_state(path: &Path, context: &SandboxContext, roots: &[PathBuf]) -> bool {
+    !roots.iter().any(|root| path.starts_with(root)) && context.hidden.covering(path).is_some()
 }
 
 fn is_root(path: &Path, roots: &[PathBuf]) -> bool {

@@ -273,6 +273,40 @@ impl Drop for WaitReport {
     }
 }
 
+/// Runs `work` with a time limit that stops while `waiting` is not zero, for at most [`MAX_PAUSE`] in total. Returns
+/// `None` if the limit is over.
+pub(in crate::sandbox) async fn limit_work<T>(
+    limit: Duration,
+    mut waiting: watch::Receiver<usize>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    let mut left = limit;
+    let mut pause_left = MAX_PAUSE;
+    loop {
+        let paused = *waiting.borrow_and_update() > 0;
+        let start = Instant::now();
+        let budget = if paused { pause_left.saturating_add(left) } else { left };
+        tokio::select! {
+            biased;
+            result = &mut work => return Some(result),
+            () = tokio::time::sleep(budget) => return None,
+            changed = waiting.changed() => {
+                let spent = start.elapsed();
+                if paused {
+                    left = left.saturating_sub(spent.saturating_sub(pause_left));
+                    pause_left = pause_left.saturating_sub(spent);
+                } else {
+                    left = left.saturating_sub(spent);
+                }
+                if changed.is_err() {
+                    return tokio::time::timeout(left, work).await.ok();
+                }
+            }
+        }
+    }
+}
+
 /// The network of one command. Dropping it ends the consents that were given until the command ends.
 pub struct CommandNetwork {
     id: CommandId,
@@ -299,32 +333,7 @@ impl CommandNetwork {
     /// Runs `work` with a time limit that stops while the command waits for an answer of the user, for at most five
     /// minutes in total. Returns `None` if the limit is over.
     pub async fn limit<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = std::pin::pin!(work);
-        let mut waiting = self.waiting.clone();
-        let mut left = limit;
-        let mut pause_left = MAX_PAUSE;
-        loop {
-            let paused = *waiting.borrow_and_update() > 0;
-            let start = Instant::now();
-            let budget = if paused { pause_left.saturating_add(left) } else { left };
-            tokio::select! {
-                biased;
-                result = &mut work => return Some(result),
-                () = tokio::time::sleep(budget) => return None,
-                changed = waiting.changed() => {
-                    let spent = start.elapsed();
-                    if paused {
-                        left = left.saturating_sub(spent.saturating_sub(pause_left));
-                        pause_left = pause_left.saturating_sub(spent);
-                    } else {
-                        left = left.saturating_sub(spent);
-                    }
-                    if changed.is_err() {
-                        return tokio::time::timeout(left, work).await.ok();
-                    }
-                }
-            }
-        }
+        limit_work(limit, self.waiting.clone(), work).await
     }
 }
 

@@ -28,7 +28,9 @@ use crate::ids::ServiceName;
 use crate::process::{OutputLimit, OutputVerdict};
 use crate::services::environment::SecretValues;
 use crate::tool::ask::Asker;
-use crate::tool::{Activity, CallContext, CallProgress, Notice, NoticeSink, SessionLifetime, strip_to_line, truncate};
+use crate::tool::{
+    Activity, CallContext, CallProgress, Notice, NoticeSink, SessionContext, SessionLifetime, strip_to_line, truncate,
+};
 
 /// Time to wait for the call that a question belongs to: a fast server asks before the call is registered.
 const CALL_APPEARS: Duration = Duration::from_secs(1);
@@ -45,9 +47,22 @@ pub(in crate::services) struct Owner {
     pub(in crate::services) lifetime: SessionLifetime,
     pub(in crate::services) cwd: PathBuf,
     pub(in crate::services) roots: Vec<PathBuf>,
+    pub(in crate::services) scratch: PathBuf,
     /// Receives notices for the session's user. A child session may be the first to use the connection; its sink is
     /// replaced when its parent does.
     pub(in crate::services) notices: Mutex<Arc<dyn NoticeSink>>,
+}
+
+impl Owner {
+    pub(in crate::services) fn of(session: &SessionContext, lifetime: SessionLifetime) -> Self {
+        Self {
+            lifetime,
+            cwd: session.cwd.clone(),
+            roots: session.roots.iter().filter(|root| **root != session.scratch).cloned().collect(),
+            scratch: session.scratch.clone(),
+            notices: Mutex::new(Arc::clone(&session.notices)),
+        }
+    }
 }
 
 #[derive(Clone)]

@@ -167,3 +167,28 @@ fn a_listed_address_is_reached_and_others_are_not() {
         assert!(printed.contains("refused by the sandbox: other.example.com:80"), "{printed}");
     }
 }
+
+#[test]
+fn a_named_state_folder_is_open_although_it_is_hidden() {
+    for layers in ["", "no-namespaces,preferred"] {
+        let place = Place::new(users()[0]);
+        place.write("home/.codex/auth", "SECRET");
+        place.write("home/.claude/auth", "SECRET");
+        place.write("home/.claude/projects/a", "mine");
+        place.write("project/.codex/config", "project");
+        let script = "cat ~/.codex/auth; echo new > ~/.codex/log; echo more > ~/.claude/projects/b; \
+            cat ~/.claude/projects/a; cat ~/.claude/auth; echo changed > .codex/config; cat .codex/config";
+        let flags = ["--write", "~/.codex/", "--write", "~/.claude/projects"];
+        let mut args = flags.to_vec();
+        args.extend(["--", "sh", "-c", script]);
+        let output = place.sandbox(layers, &args).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(place.read("home/.codex/log"), "new\n", "{layers}: {}", super::text(&output));
+        assert_eq!(place.read("home/.claude/projects/b"), "more\n", "{layers}");
+        if layers.is_empty() {
+            assert_eq!(printed, "SECRETmineproject", "a protected path of the project stays: {}", super::text(&output));
+        } else {
+            assert!(printed.starts_with("SECRETmine") && printed.matches("SECRET").count() == 1, "{printed}");
+        }
+    }
+}

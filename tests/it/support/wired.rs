@@ -13,6 +13,7 @@ use skein::graph;
 use skein::manifest::{self, ApprovalLevel, Layer, Root};
 use skein::process::Reaper;
 use skein::runtime::Runtime;
+use skein::sandbox::{HiddenPaths, LayerRestriction, SandboxLauncher};
 use skein::services::{BuiltinRegistry, Environment, PoolOptions, UserFolders};
 use skein::tool::ask::{Asker, NoAsker};
 use skein::tool::{CallContext, ServiceStatus, SessionContext, ToolOutcome};
@@ -91,6 +92,7 @@ pub(crate) struct Wiring {
     config: Option<Value>,
     registry: Option<BuiltinRegistry>,
     variables: Vec<(&'static str, &'static str)>,
+    layers: Option<LayerRestriction>,
 }
 
 impl Wiring {
@@ -127,8 +129,19 @@ impl Wiring {
         self
     }
 
+    /// Processes with a sandbox profile run inside, on a machine with these layers.
+    pub(crate) fn sandboxed(mut self, layers: &str) -> Self {
+        self.layers = Some(LayerRestriction::parse(layers).expect("layers"));
+        self
+    }
+
     pub(crate) fn start(self) -> Wired {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        // Every sandbox replaces `/tmp`.
+        let folder = match self.layers {
+            Some(_) => tempfile::Builder::new().prefix("wired-").tempdir_in(env!("CARGO_TARGET_TMPDIR")),
+            None => tempfile::tempdir(),
+        };
+        let folder = folder.expect("a temporary folder");
         let project = folder.path().join("project");
         fs::create_dir(&project).expect("a folder for the project");
         let of_layer = |wanted: Layer| {
@@ -156,7 +169,7 @@ impl Wiring {
         let options = PoolOptions {
             environment: Environment::new(inherited.chain(given).chain([marked])),
             reaper: Some(reaper),
-            sandbox: None,
+            sandbox: self.layers.map(|restriction| launcher(folder.path(), restriction)),
             data: folder.path().join("data"),
             user: UserFolders {
                 home: folder.path().join("home"),
@@ -168,6 +181,19 @@ impl Wiring {
         let registry = self.registry.unwrap_or_else(BuiltinRegistry::builtin);
         let runtime = Runtime::start(Arc::new(plan), registry, options, None);
         Wired { runtime, folder }
+    }
+}
+
+fn launcher(folder: &Path, restriction: LayerRestriction) -> SandboxLauncher {
+    let home = folder.join("home");
+    fs::create_dir_all(&home).expect("a home");
+    SandboxLauncher {
+        program: env!("CARGO_BIN_EXE_skein").into(),
+        hidden: HiddenPaths::new(&home, [folder.join("config"), folder.join("data")]),
+        home,
+        caches: folder.join("caches"),
+        runtime_folder: None,
+        restriction,
     }
 }
 

@@ -140,6 +140,12 @@ impl Turn {
                 let child = program("sleep").arg("600").spawn().map_err(|error| error.to_string())?;
                 self.say(&child.id().to_string());
             }
+            // By itself, without asking the client.
+            "shell" => {
+                let output = program("sh").args(["-c", rest]).output().map_err(|error| error.to_string())?;
+                let both = [output.stdout, output.stderr].concat();
+                self.say(&String::from_utf8_lossy(&both));
+            }
             "late" => {}
             "extra" => {
                 let mut extra = chunk("agent_message_chunk", "extra");

@@ -1,0 +1,83 @@
+//! Gives services and external agents their sandboxes. The session that uses a program decides about the hosts that its
+//! process reaches.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use super::binding::CallPolicy;
+use super::binding::host_gate::{ProgramHostGate, ProgramUsers, SessionHostGate};
+use super::{BindRequest, Broker};
+use crate::ids::{AgentName, ServiceName};
+use crate::manifest::{Layer, ModeEntry, ServiceEntry, ServiceSharing};
+use crate::sandbox::proxy::HostGate;
+use crate::sandbox::{SandboxProfile, SandboxSpec};
+use crate::services::{Lease, ServiceSpec};
+use crate::tool::SessionContext;
+
+type FindEntry<'a> = &'a dyn Fn(&ServiceName) -> Option<&'a ServiceEntry>;
+
+impl Broker {
+    /// Creates the gate of a new binding, with the policy for its calls. Services that start before the binding exists
+    /// already use it.
+    pub(super) fn session_gate(&self, mode: &ModeEntry, request: &BindRequest) -> Arc<SessionHostGate> {
+        let approval = request.approval.unwrap_or_else(|| self.approval(mode));
+        let policy = CallPolicy {
+            approval: Mutex::new(approval),
+            rules: self.rules(&request.session.cwd),
+            judge: self.judge.clone(),
+            limits: self.limits.clone(),
+            states: Arc::clone(&self.states),
+        };
+        let own = self.states.of(&request.session);
+        let state = self.limits.parent.as_ref().map_or_else(|| Arc::clone(&own), |parent| parent.top_state());
+        let gate = SessionHostGate { policy: Arc::new(policy), asker: Arc::clone(&request.asker), state };
+        let gate = Arc::new(gate);
+        own.set_gate(Arc::downgrade(&gate) as Weak<dyn HostGate>);
+        gate
+    }
+
+    /// Leases a service of the plan or of the client for a session, as its sharing setting says. Does not start it.
+    pub fn lease_service(&self, entry: &ServiceEntry, session: &SessionContext) -> Lease {
+        self.lease(entry, session, &|name| self.plan.service(name.as_str()))
+    }
+
+    /// Leases a service. `find` looks up the services that it requires.
+    pub(super) fn lease(&self, entry: &ServiceEntry, session: &SessionContext, find: FindEntry<'_>) -> Lease {
+        let spec = |entry: &ServiceEntry| {
+            let profile = self.plan.sandbox_of_service(entry);
+            let sandbox = profile.and_then(|profile| self.sandbox_spec(profile, is_alone(entry, profile), session));
+            ServiceSpec { manifest: entry.manifest.clone(), sandbox }
+        };
+        let find_spec = |name: &ServiceName| find(name).map(spec);
+        match entry.layer {
+            Layer::Editor => self.pool.lease_brought(&spec(entry), session, &find_spec),
+            Layer::Builtin | Layer::User | Layer::Project | Layer::Extra => {
+                self.pool.lease(&spec(entry), session, &find_spec)
+            }
+        }
+    }
+
+    /// Returns the sandbox of an external agent. `None` if it runs without one.
+    pub fn agent_sandbox(&self, agent: &AgentName, session: &SessionContext) -> Option<SandboxSpec> {
+        let profile = self.plan.agent_sandbox(agent)?;
+        self.sandbox_spec(profile, profile.is_per_root(), session)
+    }
+
+    /// Returns the sandbox of a program. `None` if the profile is not applied. `is_alone`: no other top-level session uses
+    /// the process.
+    fn sandbox_spec(&self, profile: &SandboxProfile, is_alone: bool, session: &SessionContext) -> Option<SandboxSpec> {
+        if !profile.is_applied() {
+            return None;
+        }
+        let users = if is_alone { ProgramUsers::One(Arc::clone(&session.notices)) } else { ProgramUsers::Several };
+        let mut rules = self.rules(&session.cwd);
+        rules.retain(|rule| rule.rule.host.is_some());
+        let shown = rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let gate = ProgramHostGate::new(rules, users, Arc::downgrade(&self.states.of(session)));
+        Some(SandboxSpec { profile: Arc::new(profile.clone()), gate: Arc::new(gate), rules: shown })
+    }
+}
+
+/// Returns true if no other top-level session uses the process of a service.
+fn is_alone(entry: &ServiceEntry, profile: &SandboxProfile) -> bool {
+    entry.layer == Layer::Editor || entry.manifest.sharing() == ServiceSharing::Session || profile.is_per_root()
+}

@@ -1,0 +1,83 @@
+//! The sandbox of a stdio service: its profile, and the gate of the session that uses it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use super::remote::Owner;
+use super::stdio::ProgramSandbox;
+use crate::ids::ServiceName;
+use crate::manifest::{ServiceManifest, ServiceSharing};
+use crate::sandbox::{CurrentGate, SandboxFolders, SandboxLauncher, SandboxProfile, SandboxRequest, SandboxSpec};
+use crate::tool::Notice;
+
+/// A service to lease.
+#[derive(Debug, Clone)]
+pub struct ServiceSpec {
+    pub manifest: ServiceManifest,
+    /// `None` if its process runs without a sandbox, or it has no process.
+    pub sandbox: Option<SandboxSpec>,
+}
+
+impl ServiceSpec {
+    /// Returns a service that runs without a sandbox.
+    pub fn unsandboxed(manifest: ServiceManifest) -> Self {
+        Self { manifest, sandbox: None }
+    }
+
+    /// Returns how sessions share the service. A process whose sandbox depends on the session is not shared.
+    pub(super) fn sharing(&self) -> ServiceSharing {
+        let is_per_root = self.sandbox.as_ref().is_some_and(|sandbox| sandbox.profile.is_per_root());
+        if is_per_root { ServiceSharing::Session } else { self.manifest.sharing() }
+    }
+}
+
+/// The sandbox of a service in the pool. It stays when the process is started again.
+#[derive(Debug)]
+pub(super) struct BoundServiceSandbox {
+    profile: Arc<SandboxProfile>,
+    gate: Arc<CurrentGate>,
+    /// The user has the remarks about the sandbox.
+    reported: AtomicBool,
+}
+
+impl BoundServiceSandbox {
+    pub(super) fn new(SandboxSpec { profile, gate, .. }: &SandboxSpec) -> Self {
+        Self {
+            profile: Arc::clone(profile),
+            gate: Arc::new(CurrentGate::new(Arc::clone(gate))),
+            reported: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn gate(&self) -> &CurrentGate {
+        &self.gate
+    }
+
+    /// Returns the sandbox of one process. Only a process that belongs to a session has folders of the session.
+    pub(super) fn program<'a>(
+        &self,
+        launcher: Option<&'a SandboxLauncher>,
+        owner: Option<&Owner>,
+        line: String,
+    ) -> ProgramSandbox<'a> {
+        let folders = owner.map(|owner| SandboxFolders::new(&owner.roots, &owner.scratch)).unwrap_or_default();
+        let request = SandboxRequest { profile: Arc::clone(&self.profile), folders, gate: Arc::clone(&self.gate) };
+        ProgramSandbox { launcher, request, line }
+    }
+
+    /// Sends remarks to the user of the session, or to the log if sessions share the service. Does so once.
+    pub(super) fn report(&self, notices: Vec<String>, service: &ServiceName, owner: Option<&Owner>) {
+        if self.reported.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for notice in notices {
+            let text = format!("Service `{service}`: {notice}");
+            match owner {
+                Some(owner) => {
+                    owner.notices.lock().unwrap_or_else(PoisonError::into_inner).send(Notice::new(text));
+                }
+                None => tracing::warn!("{text}"),
+            }
+        }
+    }
+}
