@@ -1,8 +1,9 @@
-//! `skein doctor`: finds problems of a set-up and gives a fix for each. It changes nothing, starts nothing, and
-//! connects only to this machine.
+//! `skein doctor`: finds problems of a set-up and gives a fix for each, and shows what the sandbox enforces. It changes
+//! nothing, starts only itself, and connects only to this machine.
 
 mod files;
 mod reach;
+mod sandbox;
 
 use clap::Args;
 use serde::Serialize;
@@ -16,11 +17,13 @@ use super::output::{CommandError, CommandOutput, display_line};
 use super::{Global, top_of_mind, upgrade, workspace};
 use crate::agents::models;
 use crate::diagnostic::{Diagnostic, Severity};
+use crate::graph::Plan;
 use crate::ids::ModelRef;
 use crate::manifest::Settings;
 use crate::services::builtin::knowledge::problems;
 use crate::session::ModelSource as _;
 use crate::trust::{ProjectFiles, TrustState, TrustStore};
+use sandbox::SandboxReport;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -71,7 +74,9 @@ pub(super) fn run(
     let mut found = Findings::default();
     files::check(folders, &mut found);
     trust(folders, &mut found);
-    manifests(global, folders, &mut found);
+    let plan = manifests(global, folders, &mut found);
+    let sandbox = sandbox::probe(plan.as_ref(), folders)?;
+    sandbox.add_findings(&mut found);
     knowledge(folders, &mut found);
     if let Some(problem) = top_of_mind::from_environment(folders).read().problem {
         found.warning(problem, "SKEIN_TOM_FILE or GOOSE_MOIM_MESSAGE_FILE", "name a text file, or unset the variable");
@@ -84,7 +89,7 @@ pub(super) fn run(
     if !args.json && upgrade::is_upgraded(folders) {
         upgrade::CHANGES.iter().for_each(|line| output.line(line));
     }
-    print_findings(&found, args.json, output);
+    print_findings(&found, &sandbox, args.json, output);
     match found.count(Severity::Error) {
         0 => Ok(()),
         1 => Err(CommandError::work("the set-up has 1 error", "it says its fix")),
@@ -92,16 +97,19 @@ pub(super) fn run(
     }
 }
 
-fn print_findings(found: &Findings, as_json: bool, output: &mut CommandOutput) {
+fn print_findings(found: &Findings, sandbox: &SandboxReport, as_json: bool, output: &mut CommandOutput) {
     let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|severity| found.count(severity));
     let [errors, warnings, notes] = counts;
     if as_json {
-        output.json(&json!({"errors": errors, "warnings": warnings, "notes": notes, "findings": found.0}));
+        output.json(&json!({
+            "errors": errors, "warnings": warnings, "notes": notes, "findings": found.0, "sandbox": sandbox.json(),
+        }));
         return;
     }
     for DoctorFinding { severity, what, place, fix } in &found.0 {
         output.line(&format!("{severity}: {what}\n  at:  {place}\n  fix: {fix}"));
     }
+    sandbox.lines().iter().for_each(|line| output.line(&display_line(line)));
     let plural = |count: usize, thing: &str| format!("{count} {thing}{}", if count == 1 { "" } else { "s" });
     let counted = [plural(errors, "error"), plural(warnings, "warning"), plural(notes, "note")].join(", ");
     output.line(&format!("{counted}; nothing but this machine was asked"));
@@ -135,13 +143,15 @@ fn trust(folders: &Folders, found: &mut Findings) {
 
 const LOOK: &str = "look at it with `skein trust`, which asks";
 
-/// Reports the errors and warnings of `skein check`, then what the plan needs from this machine.
-fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
+/// Reports the errors and warnings of `skein check`, then what the plan needs from this machine. Returns the plan;
+/// `None` if the manifests have errors.
+fn manifests(global: &Global, folders: &Folders, found: &mut Findings) -> Option<Plan> {
     let (resolved, _) = match workspace::resolve_quietly(global, folders) {
         Ok(resolved) => resolved,
         Err(failure) => {
             let place = folders.data.display().to_string();
-            return found.error(failure.problem(), place, "correct this first: nothing starts without it");
+            found.error(failure.problem(), place, "correct this first: nothing starts without it");
+            return None;
         }
     };
     for Diagnostic { severity, code, at, problem, help, .. } in &resolved.diagnostics {
@@ -149,16 +159,18 @@ fn manifests(global: &Global, folders: &Folders, found: &mut Findings) {
             found.add(*severity, format!("{problem} ({code})"), at.to_string(), help.as_str());
         }
     }
-    if let Some(plan) = &resolved.plan {
+    if let Some(plan) = resolved.plan {
         reach::services(plan.manifests(), folders, found);
-        return model(&Settings::of(plan.manifests()), true, folders, found);
+        model(&Settings::of(plan.manifests()), true, folders, found);
+        return Some(plan);
     }
     // Check the readable manifests anyway: one error must not hide the others.
-    let Ok(manifests) = workspace::manifests_quietly(global, folders) else { return };
+    let manifests = workspace::manifests_quietly(global, folders).ok()?;
     reach::services(&manifests, folders, found);
     model(&Settings::of(&manifests), false, folders, found);
     let what = "some manifests have errors: what could not be read of them was not looked at";
     found.warning(what, "the manifests with errors", "correct them, then run `skein doctor` again");
+    None
 }
 
 /// Reports skills, recipes and agent files that cannot be used.
