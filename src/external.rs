@@ -322,11 +322,7 @@ impl Inner {
         let connection = connection.map_err(AgentStartError::Watch)?;
         let limit = who.runtime.timeouts.start.duration();
         let greeting = connection.request("initialize", greeting(admitted));
-        let greeted = match &gate {
-            // A question about a host does not use up the time.
-            Some(gate) => gate.limit(limit, greeting).await,
-            None => tokio::time::timeout(limit, greeting).await.ok(),
-        };
+        let greeted = agent_sandbox::limit_start(gate.as_deref(), limit, greeting).await;
         let problem = match greeted {
             Some(Ok(about)) if about["protocolVersion"] == 1 => {
                 tracing::info!(agent = %who.name, pid = connection.pid(), info = %about["agentInfo"], "an external agent runs");

@@ -1,6 +1,7 @@
 //! The sandbox of an agent process: its folders, the way to Skein's MCP server, and which sessions share it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -42,6 +43,18 @@ pub(super) fn gate(who: &ExternalAgentSpec) -> Option<Arc<CurrentGate>> {
 pub(super) fn session_end(who: &ExternalAgentSpec) -> Option<SessionLifetime> {
     let sandbox = who.sandbox.as_ref().filter(|sandbox| sandbox.spec.profile.is_per_root())?;
     Some(sandbox.session.lifetime().clone())
+}
+
+/// Runs `work` with a time limit that stops while the user is asked about a host. Returns `None` if the limit is over.
+pub(super) async fn limit_start<T>(
+    gate: Option<&CurrentGate>,
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    match gate {
+        Some(gate) => gate.limit(limit, work).await,
+        None => tokio::time::timeout(limit, work).await.ok(),
+    }
 }
 
 /// Sends remarks about the sandbox to the user of the session that starts the process.

@@ -20,7 +20,7 @@ pub struct ServiceSpec {
 
 impl ServiceSpec {
     /// Returns a service that runs without a sandbox.
-    pub fn unsandboxed(manifest: ServiceManifest) -> Self {
+    pub fn without_sandbox(manifest: ServiceManifest) -> Self {
         Self { manifest, sandbox: None }
     }
 

@@ -73,7 +73,7 @@ async fn another_environment_is_another_connection() {
     let Transport::Stdio(transport) = &mut other.transport else { panic!("a child process") };
     transport.env.insert("COLOUR".to_owned(), "blue".to_owned());
     let (session, none) = (wired.session("session"), |_: &ServiceName| None);
-    let specs = [&manifest, &manifest, &other].map(|manifest| ServiceSpec::unsandboxed(manifest.clone()));
+    let specs = [&manifest, &manifest, &other].map(|manifest| ServiceSpec::without_sandbox(manifest.clone()));
     let leases = specs.map(|spec| wired.runtime.pool().lease(&spec, &session, &none));
     for lease in &leases {
         lease.start().await.expect("started");

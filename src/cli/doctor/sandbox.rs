@@ -100,8 +100,8 @@ pub(super) fn probe(plan: Option<&Plan>, folders: &Folders) -> Result<SandboxRep
 impl SandboxReport {
     pub(super) fn new(plan: Option<&Plan>, machine: SandboxMachine, facts: MachineFacts) -> Self {
         let mut outcomes: Vec<ProcessOutcome> = Vec::new();
-        for (name, profile) in plan.map(applied_profiles).unwrap_or_default() {
-            let lines = machine.unenforced(profile);
+        for (name, profile) in plan.map(list_profiles).unwrap_or_default() {
+            let lines = machine.list_unenforced(profile);
             let outcome = match (lines.is_empty(), profile.enforce) {
                 (true, _) => OutcomeKind::Holds,
                 (false, Enforcement::Required) => OutcomeKind::Refused,
@@ -194,7 +194,7 @@ fn layer_label(layer: Layer) -> &'static str {
 }
 
 /// Returns the processes that run in a sandbox, with their profiles.
-fn applied_profiles(plan: &Plan) -> Vec<(String, &SandboxProfile)> {
+fn list_profiles(plan: &Plan) -> Vec<(String, &SandboxProfile)> {
     let mut all = Vec::new();
     for agent in plan.agents() {
         let name = &agent.manifest.name;

@@ -32,14 +32,14 @@ impl SandboxMachine {
     }
 
     /// Returns the lines of a profile that this machine does not enforce.
-    pub(in crate::cli) fn unenforced(&self, profile: &SandboxProfile) -> Vec<ExplainedLine> {
+    pub(in crate::cli) fn list_unenforced(&self, profile: &SandboxProfile) -> Vec<ExplainedLine> {
         let lines = explain(profile, &self.layers, self.protected);
         lines.into_iter().filter(ExplainedLine::is_unenforced).collect()
     }
 
     /// Returns why this machine cannot enforce a profile. `None` if it can.
     pub(in crate::cli) fn problem(&self, profile: &SandboxProfile) -> Option<String> {
-        let lines = self.unenforced(profile);
+        let lines = self.list_unenforced(profile);
         let reason = lines.iter().find_map(|line| match &line.enforcement {
             LineEnforcement::Missing { layer, reason } => Some(format!("no {layer}: {reason}")),
             LineEnforcement::By(_) | LineEnforcement::Nothing(_) => None,
