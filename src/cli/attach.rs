@@ -1,7 +1,7 @@
 //! Converts the text of a prompt to contents, and attaches each file that it names as `@path`.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use serde_json::json;
@@ -13,29 +13,58 @@ use crate::conversation::Content;
 const MAX_TEXT: u64 = 256 << 10;
 const MAX_IMAGE: u64 = 5 << 20;
 
-/// Returns the prompt with every file below `cwd` that it names as `@path`, and notes for the user. A word that names
-/// no such file stays text, with a note if it looks like a path. Call this only for text that the user typed: other
-/// text must not choose files.
-pub(super) fn prompt(text: &str, cwd: &Path) -> Result<(Vec<Content>, Vec<String>), CommandError> {
-    let root = cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned());
+/// Endings of file names. A word with another ending, such as `@app.route`, may be code.
+const FILE_ENDINGS: [&str; 60] = [
+    "adoc", "bat", "bmp", "c", "cc", "cfg", "conf", "cpp", "cs", "css", "csv", "cxx", "diff", "doc", "docx", "env",
+    "gif", "go", "gradle", "h", "hpp", "html", "ini", "ipynb", "java", "jpeg", "jpg", "js", "json", "jsonl", "jsx",
+    "kt", "lock", "log", "lua", "md", "mdx", "patch", "pdf", "php", "png", "py", "rb", "rs", "rst", "scss", "sh",
+    "sql", "svg", "swift", "toml", "ts", "tsv", "tsx", "txt", "webp", "xlsx", "xml", "yaml", "yml",
+];
+
+/// Returns the prompt with every file that it names as `@path`, and notes for the user. The file must be below one of
+/// `folders`, and a relative path starts at the first of them. Fails if a path names no file. Other words stay text:
+/// `@mode`, a name or an e-mail address. Call this only for text that the user typed: other text must not choose files.
+pub(super) fn prompt(text: &str, folders: &[PathBuf]) -> Result<(Vec<Content>, Vec<String>), CommandError> {
+    let cwd = folders.first().cloned().unwrap_or_default();
+    let roots: Vec<_> = folders.iter().map(|folder| folder.canonicalize().unwrap_or_else(|_| folder.clone())).collect();
     let mut contents = vec![Content::text(text)];
     let mut notes = Vec::new();
-    for name in text.split_whitespace().filter_map(|word| word.strip_prefix('@')) {
+    for (at, word) in text.split_whitespace().enumerate() {
+        // A URI names a resource of a service.
+        let name = word.strip_prefix('@').filter(|name| !name.is_empty() && !name.contains("://"));
+        let Some(name) = name else { continue };
         // The name may end with punctuation of the sentence.
-        let whole = cwd.join(name);
-        let trimmed = cwd.join(name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')']));
-        match [whole, trimmed].into_iter().find(|path| path.is_file()) {
-            Some(path) if !path.canonicalize().is_ok_and(|real| real.starts_with(&root)) => {
+        let bare = name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\'']);
+        let (whole, trimmed) = (cwd.join(name), cwd.join(bare));
+        match [whole, trimmed.clone()].into_iter().find(|path| path.is_file()) {
+            Some(path) if !path.canonicalize().is_ok_and(|real| roots.iter().any(|root| real.starts_with(root))) => {
                 notes.push(format!("@{name} is outside this folder and stays plain text"));
             }
             Some(path) => contents.push(read_attachment(&path)?),
+            None if names_path(bare, &cwd) && !trimmed.is_dir() => {
+                return Err(CommandError::usage(
+                    format!("there is no file `{bare}`, which the prompt names as `@{bare}`"),
+                    "correct the path, or leave out the @ to send the word as text",
+                ));
+            }
             // A prompt may start with `@mode`.
-            None if text.trim_start().strip_prefix('@').is_some_and(|first| first.starts_with(name)) => {}
-            None if name.contains(['/', '.']) => notes.push(format!("@{name} is no file here and stays a word")),
+            None if at == 0 => {}
+            None if bare.contains(['/', '.']) => notes.push(format!("@{bare} is no file here and stays a word")),
             None => {}
         }
     }
     Ok((contents, notes))
+}
+
+/// Returns true if the word can only be a path: it starts like one, is in a folder that exists, or has a file's
+/// ending.
+fn names_path(name: &str, cwd: &Path) -> bool {
+    let path = Path::new(name);
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    let in_folder = name.split_once('/').is_some_and(|(folder, _)| cwd.join(folder).is_dir());
+    ["/", "./", "../"].iter().any(|start| name.starts_with(start))
+        || in_folder
+        || ending.is_some_and(|ending| FILE_ENDINGS.contains(&ending.as_str()))
 }
 
 /// Reads the prompt from stdin.
@@ -76,16 +105,57 @@ fn read_attachment(path: &Path) -> Result<Content, CommandError> {
 mod tests {
     use super::*;
 
+    fn prompt_in(folder: &Path, text: &str) -> Result<(Vec<Content>, Vec<String>), CommandError> {
+        prompt(text, &[folder.to_owned()])
+    }
+
     #[test]
     fn files_go_along_and_other_words_do_not() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.txt"), "alpha").unwrap();
         std::fs::write(folder.path().join("b.png"), [0x89, b'P']).unwrap();
-        let (contents, notes) = prompt("compare @a.txt, @b.png and @gone/c.txt for @ann", folder.path()).unwrap();
+        std::fs::create_dir(folder.path().join("src")).unwrap();
+        let text = "compare @a.txt, @b.png and @src/ for @ann <ann@example.com>: @app.route, @types/node";
+        let (contents, notes) = prompt_in(folder.path(), text).unwrap();
         assert_eq!(contents.len(), 3);
         assert!(matches!(&contents[1], Content::Resource(value) if value["text"] == "alpha"));
         assert!(matches!(&contents[2], Content::Image { mime, .. } if mime == "image/png"));
-        assert_eq!(notes, ["@gone/c.txt is no file here and stays a word"]);
+        assert_eq!(
+            notes,
+            [
+                "@src/ is no file here and stays a word",
+                "@app.route is no file here and stays a word",
+                "@types/node is no file here and stays a word"
+            ]
+        );
+        assert_eq!(prompt_in(folder.path(), "@coding/backend go").unwrap().1, [""; 0]);
+    }
+
+    #[test]
+    fn a_path_without_a_file_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("src")).unwrap();
+        for (text, path) in [
+            ("explain @missing.txt.", "missing.txt"),
+            ("@missing.txt explain it", "missing.txt"),
+            ("look at @src/gone, please", "src/gone"),
+            ("@goose/assistant read @./gone", "./gone"),
+        ] {
+            let failure = prompt_in(folder.path(), text).err().unwrap_or_else(|| panic!("{text} is refused"));
+            assert_eq!(failure.code(), 2);
+            assert!(failure.problem().contains(&format!("no file `{path}`")), "{}", failure.problem());
+        }
+    }
+
+    #[test]
+    fn a_file_below_another_root_goes_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+        std::fs::create_dir(&one).unwrap();
+        std::fs::create_dir(&two).unwrap();
+        std::fs::write(two.join("b.txt"), "beta").unwrap();
+        assert_eq!(prompt("see @../two/b.txt", std::slice::from_ref(&one)).unwrap().0.len(), 1);
+        assert_eq!(prompt("see @../two/b.txt", &[one, two]).unwrap().0.len(), 2);
     }
 
     #[test]
@@ -96,7 +166,7 @@ mod tests {
         std::fs::write(folder.path().join("key"), "secret").unwrap();
         std::os::unix::fs::symlink("../key", project.join("link.txt")).unwrap();
         let text = format!("see @../key @link.txt @{}", folder.path().join("key").display());
-        let (contents, notes) = prompt(&text, &project).unwrap();
+        let (contents, notes) = prompt_in(&project, &text).unwrap();
         assert_eq!((contents.len(), notes.len()), (1, 3), "{notes:?}");
     }
 
@@ -106,7 +176,7 @@ mod tests {
         std::fs::write(folder.path().join("big"), "x".repeat(300 << 10)).unwrap();
         std::fs::write(folder.path().join("binary"), [0xff, 0xfe, 0x00]).unwrap();
         for (text, problem) in [("@big", "too large"), ("@binary", "neither text nor a picture")] {
-            let Err(failure) = prompt(text, folder.path()) else { panic!("{text} is refused") };
+            let Err(failure) = prompt_in(folder.path(), text) else { panic!("{text} is refused") };
             assert!(failure.problem().contains(problem), "{}", failure.problem());
         }
     }

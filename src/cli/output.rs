@@ -72,8 +72,8 @@ pub(super) enum CommandError {
     Usage { problem: String, help: String },
     /// Manifests have errors that are already reported: exit code 6.
     Manifests { errors: usize },
-    /// The turn ended because a call was refused: exit code 5.
-    Refused { tool: String },
+    /// The turn ended, but calls were refused: exit code 5. Each call is one line of text.
+    Refused { calls: Vec<String> },
     /// The command exceeded its time limit: exit code 3.
     TimeLimit,
     /// The session does not exist: exit code 4.
@@ -126,8 +126,8 @@ impl CommandError {
             CommandError::TimeLimit => {
                 ("the time limit was reached".to_owned(), "give it more with --time-limit, or ask for less".to_owned())
             }
-            CommandError::Refused { tool } => (
-                format!("the turn ended because {tool} was refused"),
+            CommandError::Refused { calls } => (
+                refusal_text(calls, "\n  "),
                 "consent to it, or allow such calls with `--approval auto`. For a protected path or a denied call, only a \
                  rule helps: the refusal names it, and `skein permissions` lists yours"
                     .to_owned(),
@@ -162,6 +162,15 @@ impl CommandError {
             (_, None) => String::new(),
         }
     }
+}
+
+/// Lists refused calls after their number, each call after `separator`.
+pub(super) fn refusal_text(calls: &[String], separator: &str) -> String {
+    let count = match calls.len() {
+        1 => "1 tool call was refused:".to_owned(),
+        count => format!("{count} tool calls were refused:"),
+    };
+    calls.iter().fold(count, |text, call| text + separator + call)
 }
 
 /// Joins text from outside to one line and escapes control characters.

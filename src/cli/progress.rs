@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use anstyle::AnsiColor;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::consent::ScreenLock;
 use super::output::{QUIET, cut, display_line};
 use crate::agents::{Event, Notifier, ROUTE, StatusUpdate, notify_native};
-use crate::conversation::Usage;
+use crate::conversation::{ToolUse, Usage};
 use crate::diagnostic::printable;
 use crate::text::escape_json;
 use crate::tool::{Activity, StepStatus, TodoStep};
@@ -29,6 +30,23 @@ pub(super) enum ProgressStyle {
     Nothing,
     /// Every event as one line of JSON.
     Events,
+}
+
+/// A tool call that Skein or the user refused.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct RefusedCall {
+    pub(super) tool: String,
+    pub(super) arguments: Value,
+    /// The mode that made the call, as `agent/mode`. `None` if the session itself did.
+    pub(super) by: Option<String>,
+}
+
+/// Writes the call on one line: who made it, the tool, and its shortened arguments.
+impl std::fmt::Display for RefusedCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let by = self.by.as_ref().map(|by| format!("{}: ", display_line(by))).unwrap_or_default();
+        write!(f, "{by}{} {}", display_line(&self.tool), display_line(&brief(&self.arguments)))
+    }
 }
 
 /// Shows the progress of a turn on the terminal.
@@ -51,6 +69,9 @@ struct State {
     waits_for: Option<String>,
     /// Names of running calls, by id.
     calls: HashMap<String, String>,
+    /// Calls that have not ended, by id.
+    open_calls: HashMap<String, RefusedCall>,
+    refused: Vec<RefusedCall>,
     /// The to-do list as last shown.
     plan: Vec<TodoStep>,
     usage: Usage,
@@ -75,12 +96,41 @@ impl TerminalNotifier {
         self.shows == ProgressStyle::Events
     }
 
-    /// Prints tokens, cost and time of the turn.
-    pub(super) fn finish(&self, cost: Option<f64>) {
+    /// Takes the calls that were refused so far, in order, those of delegated tasks included.
+    pub(super) fn take_refusals(&self) -> Vec<RefusedCall> {
+        std::mem::take(&mut self.state().refused)
+    }
+
+    /// Remembers the event if it is part of a call that is refused.
+    pub(super) fn note_refusal(&self, event: &Event) {
+        let mut state = self.state();
+        for event in event.native_events() {
+            match event {
+                Event::ToolStarted { call, by } => {
+                    let ToolUse { id, name, arguments } = call.clone();
+                    state.open_calls.insert(id, RefusedCall { tool: name, arguments, by: by.clone() });
+                }
+                Event::ToolEnded { id, outcome, .. } => {
+                    let call = state.open_calls.remove(id);
+                    state.refused.extend(call.filter(|_| outcome.refused));
+                }
+                Event::Message { .. }
+                | Event::Compacted { .. }
+                | Event::TurnEnded { .. }
+                | Event::External { .. }
+                | Event::ExternalSessionOpened { .. }
+                | Event::Undone { .. } => {}
+            }
+        }
+    }
+
+    /// Prints tokens, cost and time of the turn. `usage` includes delegated work; `None` if the turn did not end, so
+    /// that only the tokens so far are known.
+    pub(super) fn finish(&self, usage: Option<Usage>, cost: Option<f64>) {
         let mut state = self.state();
         state.waits_for = None;
         clear(&mut state);
-        let Usage { input, output, cached } = state.usage;
+        let Usage { input, output, cached } = usage.unwrap_or(state.usage);
         if self.shows == ProgressStyle::Events || input + output == 0 {
             return;
         }
@@ -156,6 +206,10 @@ fn spin(watched: &Weak<TerminalNotifier>) {
 
 impl Notifier for TerminalNotifier {
     fn log(&self, event: Event) {
+        // The events inside an external one follow by themselves when they are shown.
+        if self.shows == ProgressStyle::Events || !matches!(event, Event::External { .. }) {
+            self.note_refusal(&event);
+        }
         if self.shows == ProgressStyle::Events {
             // After the reader closes the pipe, events are dropped, and the turn still ends normally.
             self.note_write(writeln!(anstream::stdout(), "{}", escape_json(&json!(event).to_string())));

@@ -1,33 +1,33 @@
 //! `skein run`: runs one prompt, prints the answer to stdout and progress to stderr. The session is stored.
 
+mod report;
+
 use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use futures::future::BoxFuture;
-use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::consent::{ScreenLock, TerminalAsker};
 use super::folders::Folders;
 use super::keyboard::Keyboard;
-use super::output::{CommandError, CommandOutput, display_line, display_lines};
+use super::output::{CommandError, CommandOutput};
 use super::progress::{ProgressStyle, TerminalNotifier};
 use super::recipe::{PreparedRecipe, RecipeArgs, RecipeInput, RecipeOutcome, Stage};
 use super::runtime::{self, CommandRuntime};
-use super::session_flags::{
-    LaunchSettings, SessionFlags, SessionSelector, print_notices, prompt_failure, rejection_help, welcome,
-};
+use super::session_flags::{LaunchSettings, SessionFlags, SessionSelector, print_notices, prompt_failure, welcome};
 use super::upgrade::{self, Reader};
 use super::{Global, attach, trust};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd, TurnLimits};
 use crate::conversation::Content;
 use crate::manifest::{DurationError, ManifestDuration};
-use crate::orchestrator::{PromptOptions, Verification, VerificationError, VerificationResult};
+use crate::orchestrator::PromptOptions;
 use crate::session::Session;
 use crate::tool::ask::{Asker, NoAsker};
+use report::TurnReport;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -66,7 +66,7 @@ enum RunOutput {
     Text,
     /// Print one JSON object at the end
     ///
-    /// Its keys are session, agent, mode, stop_reason, text, usage, error.
+    /// Its keys are session, agent, mode, stop_reason, text, usage, error, refused_calls, parts.
     Json,
     /// Print each event as a line of JSON when it happens
     StreamJson,
@@ -95,7 +95,7 @@ pub(super) fn run(
     let recipe = given.map(|given| given.prepare(&mut opening, &plan, folders, output)).transpose()?;
     let typed = match &recipe {
         Some(recipe) if recipe.has_prompt() && args.prompt.is_none() => Vec::new(),
-        _ => read_prompt(args, opening.is_first(), folders, output)?,
+        _ => read_prompt(args, &opening, output)?,
     };
     let prompt = match &recipe {
         Some(recipe) => recipe.prompt(typed),
@@ -138,27 +138,22 @@ pub(super) fn run(
             }
             None => turns.turn(&session, prompt).await.map(|ended| RecipeOutcome::new(session, ended)),
         };
-        progress.finish(done.as_ref().ok().and_then(|done| done.session.cost_of(&done.end.usage)));
+        let usage = done.as_ref().ok().map(|done| done.end.usage);
+        progress.finish(usage, done.as_ref().ok().and_then(|done| done.session.cost_of(&done.end.usage)));
         let done = done?;
         let verdict = match done.end.ending {
             StopReason::EndTurn if args.verify => Some(opening.orchestrator.verify(&done.session).await),
             _ => None,
         };
-        finish(format, late, &done, verdict.as_ref(), output);
+        let report = TurnReport::new(done, progress.take_refusals(), verdict);
+        report.print(format, late, output);
         if !progress.is_heard() {
             return Err(CommandError::work(
                 "the answer could not be printed",
                 "check where stdout leads; the session has it",
             ));
         }
-        match (done.in_time, done.failed) {
-            (false, _) => Err(CommandError::TimeLimit),
-            (true, Some(failure)) => Err(failure),
-            (true, None) => {
-                outcome(&done.end, output)?;
-                verdict.map_or(Ok(()), |verdict| report_verification(verdict, output))
-            }
-        }
+        report.into_result(output)
     })
 }
 
@@ -238,14 +233,13 @@ impl Stage for Turns<'_> {
 /// Reads the prompt, with the files it names.
 fn read_prompt(
     args: &RunArgs,
-    first: bool,
-    folders: &Folders,
+    opening: &LaunchSettings<'_>,
     output: &mut CommandOutput,
 ) -> Result<Vec<Content>, CommandError> {
-    let text = prompt_text(args, first, output)?;
+    let text = prompt_text(args, opening.is_first(), output)?;
     // Only a prompt typed as an argument may attach files: piped text may come from another source.
     let (prompt, notes) = match &args.prompt {
-        Some(_) => attach::prompt(&text, &folders.cwd)?,
+        Some(_) => attach::prompt(&text, &opening.work_folders())?,
         None => (vec![Content::text(text)], Vec::new()),
     };
     notes.iter().for_each(|note| output.note(note));
@@ -272,98 +266,4 @@ fn prompt_text(args: &RunArgs, first: bool, output: &mut CommandOutput) -> Resul
         return Err(CommandError::usage("the prompt is empty", "say what to do: skein run \"list the files\""));
     }
     Ok(text)
-}
-
-/// Prints the rest of the output in the given format.
-fn finish(
-    format: RunOutput,
-    late: bool,
-    done: &RecipeOutcome,
-    verdict: Option<&Result<Verification, VerificationError>>,
-    output: &mut CommandOutput,
-) {
-    let RecipeOutcome { session, end, in_time, structured, failed } = done;
-    match format {
-        RunOutput::Text if late => match (structured, failed) {
-            (Some(value), None) => output.json(value),
-            (None, None) => output.line(&display_lines(&session.last_answer())),
-            // An answer that fails the schema or the checks is not printed.
-            (_, Some(_)) => {}
-        },
-        RunOutput::Text => output.text("\n"),
-        RunOutput::StreamJson => {}
-        RunOutput::Json => {
-            let (reason, error) = match &end.ending {
-                StopReason::EndTurn => ("end_turn", failed.as_ref().map(CommandError::problem)),
-                StopReason::MaxTokens => ("max_tokens", None),
-                StopReason::Exhausted { why } => ("max_turn_requests", Some(why.clone())),
-                StopReason::Refusal => ("refusal", None),
-                StopReason::Cancelled if !in_time => ("cancelled", Some("the time limit was reached".to_owned())),
-                StopReason::Cancelled => ("cancelled", None),
-                StopReason::CallRefused { tool } => ("end_turn", Some(format!("{tool} was refused"))),
-                StopReason::Failed { why, .. } => ("error", Some(why.clone())),
-            };
-            let mode = session.choice().mode;
-            let mut answer = json!({
-                "session": session.id(), "agent": mode.agent, "mode": mode.mode, "stop_reason": reason,
-                "text": session.last_answer(), "usage": end.usage, "error": error,
-            });
-            if let Some(value) = structured {
-                answer["structured"] = value.clone();
-            }
-            if let Some(verdict) = verdict {
-                answer["verdict"] =
-                    verdict.as_ref().map_or_else(|error| json!({"error": error.to_string()}), |said| json!(said));
-            }
-            output.json(&answer);
-        }
-    }
-}
-
-/// Prints the judge's verdict. Fails if the answer is incomplete, inconsistent or unchecked.
-fn report_verification(
-    verdict: Result<Verification, VerificationError>,
-    output: &mut CommandOutput,
-) -> Result<(), CommandError> {
-    let unchecked =
-        |problem: String| CommandError::work(format!("the answer was not checked: {problem}"), "look at it yourself");
-    let Verification { verdict, reason, missing } = verdict.map_err(|error| unchecked(error.to_string()))?;
-    let reason = display_line(&reason);
-    let missing: Vec<_> = missing.iter().map(|missing| display_line(missing)).collect();
-    match verdict {
-        VerificationResult::Complete => {
-            output.note(&format!("checked: {reason}"));
-            Ok(())
-        }
-        VerificationResult::Incomplete | VerificationResult::Conflict => {
-            let what =
-                if verdict == VerificationResult::Conflict { "results disagree" } else { "something is missing" };
-            let missing = if missing.is_empty() { String::new() } else { format!(" ({})", missing.join("; ")) };
-            Err(CommandError::work(format!("{what}: {reason}{missing}"), "ask for it with -c"))
-        }
-        VerificationResult::Unsure => Err(unchecked(format!("the judge is unsure: {reason}"))),
-    }
-}
-
-fn outcome(end: &TurnEnd, output: &mut CommandOutput) -> Result<(), CommandError> {
-    match &end.ending {
-        StopReason::EndTurn => Ok(()),
-        StopReason::MaxTokens => {
-            output.note("the answer was cut at the longest that the model may say; ask it to continue with -c");
-            Ok(())
-        }
-        StopReason::Refusal => {
-            output.note("the model declined to answer, or its provider did");
-            Ok(())
-        }
-        StopReason::Cancelled => Err(CommandError::Interrupted),
-        StopReason::CallRefused { tool } => Err(CommandError::Refused { tool: tool.clone() }),
-        StopReason::Exhausted { why } => {
-            Err(CommandError::work(why.clone(), "ask for less at once, or continue with -c"))
-        }
-        StopReason::Failed { why, status } => {
-            let help = rejection_help(*status).unwrap_or("continue with -c when it works again; see the log");
-            Err(CommandError::work(why.clone(), help))
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Opens a session in the terminal: selects agent, mode, model and stored session, and connects the asker.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -74,6 +74,9 @@ pub(super) struct SessionFlags {
     /// Record the model's answers for --model replay:FILE
     #[arg(long, value_name = "FILE")]
     record_model: Option<PathBuf>,
+    /// Also let the session work below this folder
+    #[arg(long, value_name = "DIR")]
+    add_dir: Vec<PathBuf>,
     /// Continue the newest session in this folder
     #[arg(long = "continue", short, conflicts_with = "resume")]
     pub(super) continues: bool,
@@ -106,6 +109,8 @@ pub(super) struct LaunchSettings<'a> {
     pub(super) models: Arc<KnownModels>,
     pub(super) orchestrator: Orchestrator,
     pub(super) choice: SessionSettings,
+    /// The folders of `--add-dir`, with links resolved.
+    roots: Vec<PathBuf>,
     /// The models in the settings.
     pub(super) named: Vec<ModelRef>,
     /// Services added to the session.
@@ -136,12 +141,14 @@ impl<'a> LaunchSettings<'a> {
         let explicit = args.speaker.model();
         let models = KnownModels::of(&settings, explicit.as_ref(), args.record_model.clone(), Keys::of(folders));
         models.check(&model, &plan)?;
+        let roots = args.add_dir.iter().map(|folder| resolve_folder(folder, folders)).collect::<Result<_, _>>()?;
         let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
         let sessions = runtime::sessions(store, limits, folders);
         let choice = SessionSettings { mode, model, approval: global.approval };
         let orchestrator = Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders));
-        Ok((Self { args, folders, sessions, models, orchestrator, choice, named, client_services: Vec::new() }, plan))
+        let client_services = Vec::new();
+        Ok((Self { args, folders, sessions, models, orchestrator, choice, roots, named, client_services }, plan))
     }
 
     /// Opens a new session, or a stored one with its events. Flags take precedence over the stored settings.
@@ -155,7 +162,7 @@ impl<'a> LaunchSettings<'a> {
         let ports = ClientPorts { asker, editor: None };
         let id = match which {
             SessionSelector::New => {
-                let roots = SessionRoots { cwd: self.folders.cwd.clone(), roots: Vec::new() };
+                let roots = SessionRoots { cwd: self.folders.cwd.clone(), roots: self.roots.clone() };
                 return launcher.create(roots, |_| ports).await.map_err(|error| session_failure(&error));
             }
             SessionSelector::Newest => self.folder_sessions(1).await?.into_iter().next().ok_or_else(none_here)?.id,
@@ -173,9 +180,15 @@ impl<'a> LaunchSettings<'a> {
                 format!("continue it there: cd {cwd}"),
             ));
         }
-        let launched = launcher.reopen(&id, Vec::new(), |_| ports).await.map_err(|error| session_failure(&error))?;
+        let launched =
+            launcher.reopen(&id, self.roots.clone(), |_| ports).await.map_err(|error| session_failure(&error))?;
         launcher.resume(&launched.session).await.map_err(|error| session_failure(&error))?;
         Ok(launched)
+    }
+
+    /// Returns the folders that the user's files come from: the working directory first, then those of `--add-dir`.
+    pub(super) fn work_folders(&self) -> Vec<PathBuf> {
+        std::iter::once(&self.folders.cwd).chain(&self.roots).cloned().collect()
     }
 
     fn launcher(&self, started: &CommandRuntime) -> SessionLauncher {
@@ -211,6 +224,15 @@ impl<'a> LaunchSettings<'a> {
         let configured = SettingsFile::of(&self.folders.config).is_ok_and(|file| file.is_there());
         self.args.speaker.model().is_none() && !configured
     }
+}
+
+/// Returns a folder of `--add-dir` with links resolved. Fails if there is no such folder.
+fn resolve_folder(folder: &Path, folders: &Folders) -> Result<PathBuf, CommandError> {
+    let real = folders.cwd.join(folder).canonicalize().ok().filter(|real| real.is_dir());
+    real.ok_or_else(|| {
+        let problem = format!("there is no folder `{}`", display_line(&folder.display().to_string()));
+        CommandError::usage(problem, "name an existing folder with --add-dir")
+    })
 }
 
 /// Converts a model of goose's settings to Skein's name. Accepts only built-in providers and the user's own: a recipe

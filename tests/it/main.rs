@@ -71,6 +71,8 @@ mod faults;
 mod hardening;
 /// Services that a session enables and disables for those who work for it.
 mod managing;
+/// What is not there is not promised: planned services, replaced agents, tools that need a session.
+mod honest_wiring;
 /// Hosts that `fetch_url` reaches, and who is asked about them.
 mod hosts;
 /// Resources and prompts of services: rules, level and consent.
@@ -105,6 +107,8 @@ mod paths;
 mod peers;
 /// Rules about calls, and what bash really runs.
 mod permissions;
+/// Profiles: models, agent, mode and services, from the config or a file.
+mod profiles;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// Skein between real servers and real clients, those that npm has.
@@ -122,6 +126,8 @@ mod running;
 /// `skein run`, without a model and with one over HTTP.
 mod routing;
 mod run;
+/// How `skein run` ends: exit codes, refused calls, failed tasks, token totals.
+mod run_outcome;
 /// `skein sandbox`: attempts to leave it, everyday uses, machines with fewer layers, survivors.
 mod sandbox;
 /// JSON Schemas against the types.

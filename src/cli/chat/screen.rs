@@ -216,10 +216,9 @@ impl Notifier for Screen {
             // A message ends the answer, even if tool calls follow.
             Event::Message { .. } => self.end_answer(&mut self.state()),
             Event::External { events, streamed, .. } => notify_native(self, events, streamed),
-            Event::Compacted { .. }
-            | Event::TurnEnded { .. }
-            | Event::ExternalSessionOpened { .. }
-            | Event::Undone { .. } => {}
+            // The end counts delegated work too.
+            Event::TurnEnded { end } => self.state().usage = end.usage,
+            Event::Compacted { .. } | Event::ExternalSessionOpened { .. } | Event::Undone { .. } => {}
         }
     }
 

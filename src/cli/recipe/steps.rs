@@ -253,7 +253,8 @@ async fn shell(
     arguments.extend(seconds.map(|seconds| ("timeout".to_owned(), json!(seconds))));
     let context = CallContext::new(Arc::clone(session.context())).with_cancel(stage.cancel());
     let outcome = binding.call(&name, arguments, context).await.map_err(|_| CommandError::Interrupted)?;
-    if outcome.refused { Err(CommandError::Refused { tool: name }) } else { Ok(outcome) }
+    let refused = || CommandError::Refused { calls: vec![format!("{name} {}", display_line(command))] };
+    if outcome.refused { Err(refused()) } else { Ok(outcome) }
 }
 
 /// Returns the last line of the output, which has the result of the command.

@@ -228,10 +228,14 @@ impl SubRecipes {
             anyhow!(wrong.join("; "))
         })?;
         let ready = part.recipe.fill(&values).and_then(FilledRecipe::new)?;
-        let stage = SubRecipeStage { part, around, above: session, context };
-        let session = stage.open().await.map_err(|failure| anyhow!(failure.problem()))?;
-        let done = ready.run(session, ready.prompt(Vec::new()), &part.service_names(), &self.active, &stage).await;
-        outcome(done.map_err(|failure| anyhow!(failure.problem()))?)
+        let stage = SubRecipeStage { part, around, above: session.clone(), context };
+        let child = stage.open().await.map_err(|failure| anyhow!(failure.problem()))?;
+        let done = ready.run(child, ready.prompt(Vec::new()), &part.service_names(), &self.active, &stage).await;
+        let done = done.map_err(|failure| anyhow!(failure.problem()))?;
+        if let Some(above) = session.upgrade() {
+            above.spend(done.end.usage);
+        }
+        outcome(done)
     }
 }
 
@@ -324,7 +328,9 @@ struct ToolEventsNotifier(Arc<TerminalNotifier>);
 
 impl Notifier for ToolEventsNotifier {
     fn log(&self, event: Event) {
-        if matches!(event, Event::ToolStarted { .. } | Event::ToolEnded { .. }) && !self.0.shows_events() {
+        if self.0.shows_events() {
+            self.0.note_refusal(&event);
+        } else if matches!(event, Event::ToolStarted { .. } | Event::ToolEnded { .. }) {
             self.0.log(event);
         }
     }
