@@ -31,7 +31,7 @@ pub use manage::sanitize_text;
 pub use pinned_specs::{ToolClaims, ui_of};
 pub use rule_arguments::unreadable;
 
-use crate::graph::Plan;
+use crate::graph::{Plan, ToolScope};
 use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{ApprovalLevel, Layer, ModeEntry, Readiness, ServiceEntry};
 use crate::permissions::{self, SourcedRule};
@@ -105,14 +105,26 @@ impl BindRequest {
 pub struct MissingService {
     pub service: ServiceName,
     pub optional: bool,
-    pub planned: bool,
+    pub cause: AbsenceCause,
     pub reason: String,
 }
 
+/// Why a service is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbsenceCause {
+    /// It is only planned.
+    Planned,
+    /// The active profile leaves it out.
+    Profile,
+    /// It did not start, or the session disabled it.
+    Failure,
+}
+
 impl MissingService {
-    /// Returns false if the service is optional and only planned, so that its absence needs no report.
+    /// Returns false if the service is only planned or the user's profile leaves it out, so that its absence needs no
+    /// report.
     pub fn is_expected(&self) -> bool {
-        !(self.optional && self.planned)
+        self.cause == AbsenceCause::Failure
     }
 }
 
@@ -127,6 +139,8 @@ impl std::fmt::Display for MissingService {
 pub enum BindError {
     #[error("there is no mode `{0}`")]
     UnknownMode(ModeId),
+    #[error("`{mode}` cannot be entered: it depends on the service `{service}`, which is only planned")]
+    Planned { mode: ModeId, service: ServiceName },
     #[error("`{mode}` cannot be entered: {error}")]
     Service { mode: ModeId, error: ServiceError },
 }
@@ -200,6 +214,22 @@ impl Broker {
         of_project.into_iter().flatten().fold(base, stricter)
     }
 
+    /// Returns the services that the mode depends on and the active profile leaves out.
+    fn services_outside_profile(&self, scope: &ToolScope, terms: &BindRequest) -> Vec<MissingService> {
+        let needed = scope.needs().iter().filter_map(|name| terms.service(&self.plan, name.as_str()));
+        let left_out = needed.filter(|entry| !entry.enabled);
+        let missing = |entry: &ServiceEntry| {
+            let profile = self.plan.manifests().leaving_profile(entry).unwrap_or_default();
+            MissingService {
+                service: entry.manifest.name.clone(),
+                optional: true,
+                cause: AbsenceCause::Profile,
+                reason: format!("the profile `{profile}` leaves it out"),
+            }
+        };
+        left_out.map(missing).collect()
+    }
+
     /// Starts the services that the mode needs, level by level and in parallel within a level, and freezes the result.
     /// Fails as a whole: a session that switches modes keeps its old binding until the new one is complete.
     pub async fn bind(&self, id: &ModeId, mut terms: BindRequest) -> Result<Binding, BindError> {
@@ -208,38 +238,39 @@ impl Broker {
         let gate = self.session_gate(mode, &terms);
         let find = |name: &ServiceName| terms.service(&self.plan, name.as_str());
         let mut levels = self.plan.start_levels(id);
-        let brought = terms.client_requirements(&levels);
-        if scope.lists_mcp() && !brought.is_empty() {
+        let mut brought = terms.client_requirements(&levels);
+        if !scope.lists_mcp() {
+            brought.retain(|need| scope.needs().contains(&need.service));
+        }
+        if !brought.is_empty() {
             match levels.first_mut() {
                 Some(first) => first.extend(brought),
                 None => levels.push(brought),
             }
         }
         let mut bound: Vec<(Lease, Arc<Catalog>)> = Vec::new();
-        let mut absent = Vec::new();
+        let mut absent = self.services_outside_profile(scope, &terms);
         for level in levels {
             let mut starting = Vec::new();
             for need in level {
                 let Some(entry) = terms.service(&self.plan, need.service.as_str()) else { continue };
-                if entry.manifest.status == Readiness::Planned {
-                    let reason = "it is planned".to_owned();
-                    absent.push(MissingService {
-                        service: need.service,
-                        optional: need.optional,
-                        planned: true,
-                        reason,
-                    });
-                    continue;
-                }
-                if terms.disables(entry) {
-                    let (service, reason) = (need.service, DISABLED.to_owned());
+                let is_planned = entry.manifest.status == Readiness::Planned;
+                if is_planned || terms.disables(entry) {
+                    let service = need.service;
                     if !need.optional {
-                        return Err(BindError::Service {
-                            mode: id.clone(),
-                            error: ServiceError::NotStarted { service, reason },
+                        let mode = id.clone();
+                        return Err(if is_planned {
+                            BindError::Planned { mode, service }
+                        } else {
+                            let error = ServiceError::NotStarted { service, reason: DISABLED.to_owned() };
+                            BindError::Service { mode, error }
                         });
                     }
-                    absent.push(MissingService { service, optional: true, planned: false, reason });
+                    let (reason, cause) = match is_planned {
+                        true => ("it is planned".to_owned(), AbsenceCause::Planned),
+                        false => (DISABLED.to_owned(), AbsenceCause::Failure),
+                    };
+                    absent.push(MissingService { service, optional: true, cause, reason });
                     continue;
                 }
                 let lease = self.lease(entry, &terms.session, &find);
@@ -256,7 +287,7 @@ impl Broker {
                         absent.push(MissingService {
                             service: need.service,
                             optional: true,
-                            planned: false,
+                            cause: AbsenceCause::Failure,
                             reason: error.to_string(),
                         });
                     }

@@ -47,7 +47,7 @@ mod workspace;
 mod wrap;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
@@ -83,6 +83,11 @@ struct Global {
     /// Set whether processes must run in their sandbox
     #[arg(long, value_name = "ENFORCEMENT", global = true)]
     sandbox: Option<SandboxFlag>,
+    /// Use this profile of your config, or the one in this file
+    ///
+    /// A value with a slash, or that ends with .yaml, .yml or .json, is a file.
+    #[arg(long, value_name = "NAME", global = true, env = "SKEIN_PROFILE")]
+    profile: Option<String>,
     /// Record service requests and answers in this file
     #[arg(long, value_name = "FILE", global = true)]
     record: Option<PathBuf>,
@@ -91,6 +96,15 @@ struct Global {
     replay: Option<PathBuf>,
     #[arg(skip)]
     built_in: BuiltinServices,
+}
+
+impl Global {
+    /// Returns the file that `--profile` names. `None` if it names a profile of a config, or nothing.
+    fn profile_file(&self) -> Option<&Path> {
+        let value = self.profile.as_deref()?;
+        let is_file = value.contains('/') || [".yaml", ".yml", ".json"].iter().any(|ending| value.ends_with(ending));
+        is_file.then(|| Path::new(value))
+    }
 }
 
 /// The compiled-in services, and the manifests of those that do not ship with Skein.

@@ -22,6 +22,7 @@ mod migrate;
 mod model;
 mod permission;
 mod placeholder;
+mod profile;
 mod prompt;
 mod recipe;
 mod restart;
@@ -39,7 +40,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use approval::ApprovalLevel;
-pub use config::{Config, ModelFacts, Moderator, Profile, ProviderAddress, SandboxConfig};
+pub use config::{Config, ModelFacts, Moderator, Profile, ProfileService, ProviderAddress, SandboxConfig};
 pub use duration::{DurationError, ManifestDuration};
 pub use edit::{apply_edits, with_first};
 pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
@@ -58,6 +59,7 @@ pub use model::{
 };
 pub use permission::{PermissionRule, RuleEffect, RuleTextError};
 pub use placeholder::Placeholder;
+pub use profile::{ProfileSelection, ServiceList};
 pub use prompt::{Prompt, PromptFileError, PromptValues, Rendering, VARIABLES, fill_in, place_in_tags, variables_of};
 pub use recipe::{
     Check, Extension, ExtensionKind, InputType, RecipeFile, RecipeParameter, RecipeSettings, Requirement, Retry,
@@ -98,6 +100,11 @@ impl std::fmt::Display for Layer {
 
 /// Reads all layers in order and combines them.
 pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
+    load_selected(roots, None)
+}
+
+/// Like [`load`], with the profile that the user chose for this run.
+pub fn load_selected(roots: &[(Layer, Root)], selection: Option<&ProfileSelection>) -> (Manifests, Vec<Diagnostic>) {
     let mut manifests = Manifests::default();
     let mut diagnostics = Vec::new();
     for (layer, root) in roots {
@@ -120,7 +127,8 @@ pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
             }
         }
     }
-    manifests.enable();
+    manifests.select_profile(selection, &mut diagnostics);
+    manifests.apply_profiles();
     manifests.separate_client_services();
     (manifests, diagnostics)
 }

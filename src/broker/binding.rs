@@ -244,11 +244,12 @@ impl Binding {
             let tools = entry.manifest.groups.get(group);
             tools.is_some_and(|tools| catalog.tools.iter().all(|spec| tools.contains(&spec.name)))
         };
-        self.scope.rules().iter().filter(|rule| rule.files.is_none()).any(|rule| match rule.kind {
+        let mut rules = self.scope.rules().iter().filter(|rule| rule.files.is_none() && entry.only.is_none());
+        rules.any(|rule| match rule.kind {
             GroupRuleKind::Service => named(&rule.group),
             // A group named like its service may still exclude some of its tools.
             GroupRuleKind::Declared => named(&rule.group) && holds_all(&rule.group),
-            GroupRuleKind::Mcp => entry.user_installed() && entry.only.is_none(),
+            GroupRuleKind::Mcp => entry.user_installed(),
         })
     }
 

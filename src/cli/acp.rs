@@ -170,9 +170,9 @@ impl WorkspaceLoader {
         let project = ProjectFiles::find(cwd).ok().flatten().map(|project| (project.root, project.hash));
         let mut files = Vec::new();
         // The trust store is one file in the data folder.
-        for place in
-            [self.folders.config.clone(), self.folders.data.join("trust.json")].iter().chain(&self.global.manifests)
-        {
+        let own = [self.folders.config.clone(), self.folders.data.join("trust.json")];
+        let named = self.global.manifests.iter().map(PathBuf::as_path).chain(self.global.profile_file());
+        for place in own.iter().map(PathBuf::as_path).chain(named) {
             note(place, 0, &mut files);
         }
         Traces { project, files }

@@ -186,6 +186,7 @@ fn wait_for_signal(ended_by: StopSignals) -> impl Future<Output = CommandError> 
 pub(super) fn bind_failure(error: &BindError) -> CommandError {
     let help = match error {
         BindError::UnknownMode(_) => "see `skein agents`",
+        BindError::Planned { .. } => "choose another mode, or make the dependency optional in the mode's manifest",
         BindError::Service { .. } => {
             "correct the service's manifest, or make its dependency optional; the log has its own words"
         }

@@ -50,7 +50,11 @@ pub(super) fn run(
     for service in plan.services() {
         let manifest = &service.manifest;
         let planned = if manifest.status == Readiness::Planned { " (planned)" } else { "" };
-        output.line(&format!("{BOLD}{}{BOLD:#}{planned}  {}", manifest.name, display_line(&manifest.description)));
+        let off = if service.enabled { "" } else { " (off)" };
+        output.line(&format!("{BOLD}{}{BOLD:#}{planned}{off}  {}", manifest.name, display_line(&manifest.description)));
+        if let Some(profile) = plan.manifests().leaving_profile(service) {
+            output.line(&format!("  {QUIET}the profile `{}` leaves it out{QUIET:#}", display_line(&profile)));
+        }
         for (group, tools) in &manifest.groups {
             let tools: Vec<_> = tools.iter().map(|tool| display_line(tool.as_str())).collect();
             output.line(&format!("  {:<12} {}", group.as_str(), tools.join(", ")));
@@ -155,11 +159,20 @@ fn probe(
             let manifest = &entry.manifest;
             let failed = |error: &ServiceError| {
                 let log = folders.state.join("log/skein.log");
-                let help = format!(
-                    "correct `transport` in {}; what it wrote to stderr is in {}",
-                    display_line(&source),
-                    log.display()
-                );
+                let manifest_file = display_line(&source);
+                let help = match &manifest.transport {
+                    Transport::Stdio(_) => format!(
+                        "correct `transport` in {manifest_file}; what it wrote to stderr is in {}",
+                        log.display()
+                    ),
+                    Transport::Http(http) => {
+                        format!(
+                            "check that a server answers at {}, or correct {manifest_file}",
+                            display_line(&http.url)
+                        )
+                    }
+                    Transport::Builtin(_) => format!("see {}", log.display()),
+                };
                 CommandError::work(display_line(&error.to_string()), help)
             };
             let catalog = lease.service().catalog().await.map_err(|error| failed(&error))?;
@@ -203,7 +216,7 @@ fn dependents(plan: &Plan, service: &ServiceEntry) -> Vec<String> {
             _ => node.to_string(),
         })
         .collect();
-    if service.user_installed() {
+    if service.user_installed() && service.enabled {
         for agent in plan.agents() {
             for entry in &agent.modes {
                 let id = crate::ids::ModeId::new(agent.manifest.name.clone(), entry.mode.slug.clone());
@@ -238,6 +251,8 @@ fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[StatusReport]) -
         "title": manifest.title.as_deref().unwrap_or(manifest.name.as_str()),
         "description": manifest.description.trim(),
         "status": manifest.status,
+        "enabled": service.enabled,
+        "left_out_by": plan.manifests().leaving_profile(service),
         "scope": manifest.sharing(),
         "transport": kind,
         "sandbox": profile_json(ProcessKind::Service, plan.service_sandbox(&manifest.name)),

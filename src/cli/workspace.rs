@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::Global;
 use super::folders::Folders;
-use super::output::{CommandError, CommandOutput};
+use super::output::{CommandError, CommandOutput, display_line};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::graph::{self, Plan, Resolution};
-use crate::manifest::{self, Layer, Manifests, Root};
+use crate::ids::nearest;
+use crate::manifest::{self, Layer, Manifests, ProfileSelection, Root};
 use crate::trust::{ProjectFiles, TrustError, TrustState, TrustStore};
 
 /// How to treat the files of an untrusted project.
@@ -29,29 +30,54 @@ pub(super) fn resolve(
 ) -> Result<Resolution, CommandError> {
     let Layers { roots, notes } = layers(global, extra, untrusted, folders)?;
     notes.iter().for_each(|note| output.note(note));
-    let (manifests, found) = load(global, &roots);
+    let (manifests, found) = load(global, &roots, folders)?;
     tracing::debug!(agents = manifests.agents.len(), services = manifests.services.len(), "manifests loaded");
     Ok(graph::resolve(manifests, found))
 }
 
-/// Loads the layers, and adds the value of `--sandbox`.
-fn load(global: &Global, roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
-    let (mut manifests, found) = manifest::load(roots);
+/// Loads the layers, with the values of `--profile` and `--sandbox`. Fails if there is no such profile.
+fn load(
+    global: &Global,
+    roots: &[(Layer, Root)],
+    folders: &Folders,
+) -> Result<(Manifests, Vec<Diagnostic>), CommandError> {
+    let selection = profile_selection(global, folders)?;
+    let (mut manifests, found) = manifest::load_selected(roots, selection.as_ref());
+    if let Some(ProfileSelection::Named(name)) = &selection
+        && !manifests.profile_names().any(|known| known == name)
+    {
+        let help = match nearest(name, manifests.profile_names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "add it under `profiles` in your config.yaml, or name a file".to_owned(),
+        };
+        return Err(CommandError::usage(format!("there is no profile `{}`", display_line(name)), help));
+    }
     manifests.sandbox_flag = global.sandbox.map(Into::into);
-    (manifests, found)
+    Ok((manifests, found))
+}
+
+/// Returns the profile of `--profile`. An empty value counts as unset. Fails if its file cannot be read.
+fn profile_selection(global: &Global, folders: &Folders) -> Result<Option<ProfileSelection>, CommandError> {
+    let Some(value) = global.profile.as_deref().filter(|value| !value.is_empty()) else { return Ok(None) };
+    let Some(path) = global.profile_file() else { return Ok(Some(ProfileSelection::Named(value.to_owned()))) };
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let problem = format!("the profile {} cannot be read: {error}", display_line(value));
+        CommandError::usage(problem, "name a file with a profile, or a profile of your config")
+    })?;
+    Ok(Some(ProfileSelection::File { file: folders.display_path(path), text }))
 }
 
 /// Like [`resolve`], but returns the notes instead of printing them. Leaves out an untrusted project.
 pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolution, Vec<String>), CommandError> {
     let Layers { roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
-    let (manifests, found) = load(global, &roots);
+    let (manifests, found) = load(global, &roots, folders)?;
     Ok((graph::resolve(manifests, found), notes))
 }
 
 /// Returns all manifests of the same layers that can be read, for `skein doctor`, which reports every problem.
 pub(super) fn manifests_quietly(global: &Global, folders: &Folders) -> Result<Manifests, CommandError> {
     let Layers { roots, .. } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
-    Ok(manifest::load(&roots).0)
+    Ok(load(global, &roots, folders)?.0)
 }
 
 /// The layers that apply here, in order, and notes about them for the user.
@@ -127,7 +153,7 @@ pub(super) fn plan_with(
     notes.iter().for_each(|note| output.note(note));
     let files = [(PathBuf::from(name), text.into_bytes())].into();
     roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));
-    let (manifests, found) = load(global, &roots);
+    let (manifests, found) = load(global, &roots, folders)?;
     sound(graph::resolve(manifests, found), output)
 }
 

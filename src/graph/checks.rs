@@ -1,6 +1,7 @@
 //! Checks the rules for a set of manifests, one function each, and reports violations with help.
 
 mod agents;
+mod profiles;
 mod sandbox;
 mod services;
 mod values;
@@ -22,6 +23,9 @@ pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashM
     let scopes = checks.agents();
     for config in &manifests.configs {
         checks.config(config);
+    }
+    if let Some((profile, source)) = manifests.profile_file() {
+        checks.profile(&source.file, profile, &DocumentPath::root(), source, Layer::User);
     }
     checks.check_unused_services();
     scopes
@@ -109,34 +113,7 @@ impl<'a> Checks<'a> {
         }
         for (name, profile) in &config.profiles {
             let at = DocumentPath::root().key("profiles").key(name);
-            for (index, service) in profile.services.iter().flatten().enumerate() {
-                if !self.manifests.services.contains_key(service) {
-                    let place = source.place(&at.key("services").index(index));
-                    let help = self.service_help(service.as_str());
-                    self.error(
-                        "E103",
-                        place,
-                        format!("profile `{name}` enables the service `{service}`, which no manifest defines"),
-                        help,
-                    );
-                }
-            }
-            let agent = profile.agent.as_ref();
-            if let Some(agent) = agent.filter(|agent| !self.manifests.agents.contains_key(*agent)) {
-                let help = self.agent_help(agent.as_str());
-                self.error("E104", source.place(&at.key("agent")), format!("there is no agent `{agent}`"), help);
-            } else if let (Some(agent), Some(mode)) = (agent, &profile.mode) {
-                let id = ModeId::new(agent.clone(), mode.clone());
-                self.check_mode_reference(&id, || source.place(&at.key("mode")));
-            } else if let (None, Some(mode)) = (agent, &profile.mode) {
-                let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
-                self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` next to it");
-            }
-            for (key, model) in [("processor", &profile.processor), ("accelerator", &profile.accelerator)] {
-                if let Some((problem, help)) = model.as_ref().and_then(|model| self.model_problem(model)) {
-                    self.found.push(Diagnostic::warning("W205", source.place(&at.key(key)), problem, help));
-                }
-            }
+            self.profile(name, profile, &at, source, entry.layer);
         }
     }
 

@@ -130,7 +130,9 @@ impl Plan {
             (EdgeKind::Needs { optional }, Node::Service(service)) => Some((service.clone(), *optional)),
             _ => None,
         });
-        let mut pending: Vec<_> = direct.collect();
+        // A service that a profile leaves out starts only if another one requires it.
+        let is_on = |service: &ServiceName| self.service(service.as_str()).is_none_or(|entry| entry.enabled);
+        let mut pending: Vec<_> = direct.filter(|(service, _)| is_on(service)).collect();
         if self.mode(id).is_some_and(|(_, scope)| scope.lists_mcp()) {
             let brought = self.services().filter(|service| service.is_in_mcp());
             pending.extend(brought.map(|service| (service.manifest.name.clone(), true)));

@@ -58,13 +58,15 @@ impl Admission<'_> {
 pub enum ScopeRefusal {
     #[error("the mode does not ask for the service {service}")]
     NotBound { service: ServiceName },
+    #[error("the active profile leaves out the service {service}")]
+    NotInProfile { service: ServiceName },
     /// `groups` are those of the tool.
     #[error("{}", group_problem(.groups))]
     NoGroup { groups: Vec<GroupName> },
     #[error("the mode lists no tool groups")]
     NoGroups,
-    /// The provider of the service for this session selected other tools.
-    #[error("the provider of its service excluded it")]
+    /// The manifest of the service, or the client that provides it, selected other tools.
+    #[error("the manifest of its service excludes it")]
     LeftOut,
 }
 
@@ -88,16 +90,24 @@ impl ToolScope {
 
     /// Returns true if a session in this mode binds the service.
     pub fn binds(&self, service: &ServiceEntry) -> bool {
-        self.needs.contains(&service.manifest.name) || (service.is_in_mcp() && self.lists_mcp())
+        service.enabled && (self.needs.contains(&service.manifest.name) || (service.is_in_mcp() && self.lists_mcp()))
+    }
+
+    /// Returns the services that the mode depends on.
+    pub fn needs(&self) -> &[ServiceName] {
+        &self.needs
     }
 
     /// Returns the admission if the service is bound and a group admits the tool.
     pub fn admits(&self, service: &ServiceEntry, tool: &str) -> Result<Admission<'_>, ScopeRefusal> {
         let name = &service.manifest.name;
+        let named = self.needs.contains(name);
+        if !service.enabled && (named || (service.user_installed() && self.lists_mcp())) {
+            return Err(ScopeRefusal::NotInProfile { service: name.clone() });
+        }
         if !self.binds(service) {
             return Err(ScopeRefusal::NotBound { service: name.clone() });
         }
-        let named = self.needs.contains(name);
         let left_out = service.only.as_ref().is_some_and(|only| only.iter().all(|name| name.as_str() != tool));
         if left_out {
             return Err(ScopeRefusal::LeftOut);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalLevel;
 use super::permission::PermissionRule;
-use crate::ids::{AgentName, ModeSlug, ModelRef, ServiceName};
+use crate::ids::{AgentName, ModeSlug, ModelRef, RoleName, ServiceName};
 use crate::sandbox::SandboxSettings;
 
 /// Settings of a user (`config.yaml` in the configuration folder) or of a project (`.skein/config.yaml`).
@@ -96,6 +96,7 @@ pub struct ProviderAddress {
 /// Models, services, and the agent and mode to start with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "Skein profile")]
 pub struct Profile {
     /// The main model, as `provider:model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,13 +109,51 @@ pub struct Profile {
     /// How a full context is handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moderator: Option<Moderator>,
-    /// The user's services that are enabled; all of them if left out.
+    /// The services that are on; all of them if left out. Built-in services stay on unless the list names one of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub services: Option<Vec<ServiceName>>,
+    pub services: Option<Vec<ProfileService>>,
+    /// More `services`, under the name that goose uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extensions: Option<Vec<ProfileService>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ModeSlug>,
+}
+
+impl Profile {
+    /// Returns the services that the profile lists, in order. `None` if it lists none, so that all are on.
+    pub fn services(&self) -> Option<impl Iterator<Item = &ProfileService>> {
+        let lists = [&self.services, &self.extensions];
+        let listed = lists.iter().any(|list| list.is_some());
+        listed.then(|| lists.into_iter().flatten().flatten())
+    }
+}
+
+/// A service of a profile: its name, or a mapping that also chooses what it requires.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ProfileService {
+    Name(ServiceName),
+    Detailed(DetailedService),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DetailedService {
+    pub name: ServiceName,
+    /// Which service takes each role that the manifest of this one declares; only in the user's config.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub requires: BTreeMap<RoleName, ServiceName>,
+}
+
+impl ProfileService {
+    pub fn name(&self) -> &ServiceName {
+        match self {
+            ProfileService::Name(name) => name,
+            ProfileService::Detailed(detailed) => &detailed.name,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

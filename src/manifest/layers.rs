@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::model::{AgentManifest, Mode, ServiceManifest, ServiceSharing};
 use super::prompt::Prompt;
 use super::yaml::{DocumentPath, SourceFile};
-use super::{Config, Layer, ManifestDocument, ModeFiles, SandboxConfig, Transport};
+use super::{Config, Layer, ManifestDocument, ModeFiles, Profile, SandboxConfig, Transport};
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, GroupName, ModeId, ServiceName, ToolName};
 use crate::sandbox::{Enforcement, SandboxSettings};
@@ -25,8 +25,18 @@ pub struct Manifests {
     pub configs: Vec<ConfigEntry>,
     /// The value of `--sandbox`, which overrides `enforce` of manifests and of the user's config.
     pub sandbox_flag: Option<Enforcement>,
+    pub(super) profile: Option<SelectedProfile>,
     /// The compiled-in groups of built-in services, which no layer can extend.
     builtin_groups: BTreeMap<ServiceName, BTreeMap<GroupName, Vec<ToolName>>>,
+}
+
+/// The profile that the user chose for this run.
+#[derive(Debug)]
+pub(super) enum SelectedProfile {
+    /// A profile of a config.
+    Named(String),
+    /// The profile of a file.
+    File { profile: Box<Profile>, source: Arc<SourceFile> },
 }
 
 #[derive(Debug)]
@@ -73,9 +83,9 @@ pub struct ServiceEntry {
     /// Its position in the file; a `.mcp.json` has several services.
     pub path: DocumentPath,
     pub overrides: Vec<String>,
-    /// False for a user's service that the active profile does not list.
+    /// False for a service that an active profile leaves out.
     pub enabled: bool,
-    /// The tools available to the session; `None` means all.
+    /// The tools that modes may use; `None` means all.
     pub only: Option<Vec<ToolName>>,
 }
 
@@ -287,8 +297,8 @@ impl Manifests {
         } else if self.widens_builtin(&manifest, &path, source, found) {
             return;
         }
-        let entry =
-            ServiceEntry { manifest, layer, source: Arc::clone(source), path, overrides, enabled: true, only: None };
+        let (source, only) = (Arc::clone(source), manifest.available_tools.clone());
+        let entry = ServiceEntry { manifest, layer, source, path, overrides, enabled: true, only };
         self.services.insert(entry.manifest.name.clone(), entry);
     }
 

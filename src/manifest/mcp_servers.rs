@@ -148,6 +148,7 @@ pub(super) fn manifest(
         scope: None,
         requires: Requires::default(),
         groups: BTreeMap::new(),
+        available_tools: None,
         timeouts: Timeouts::default(),
         restart: Restart::default(),
         sandbox: None,

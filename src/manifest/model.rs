@@ -328,6 +328,10 @@ pub struct ServiceManifest {
     /// The tools of each tool group.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<GroupName, Vec<ToolName>>,
+    /// The only tools that modes may use; all of them if left out. Groups narrow them further.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub available_tools: Option<Vec<ToolName>>,
     #[serde(default)]
     pub timeouts: Timeouts,
     #[serde(default)]

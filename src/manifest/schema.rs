@@ -1,4 +1,4 @@
-//! Validates agent, service, config and recipe files against JSON Schemas. These are generated from the types and
+//! Validates agent, service, config, profile and recipe files against JSON Schemas. These are generated from the types and
 //! checked in under `schemas/`, so that Skein and an editor's language server use the same text.
 //!
 //! Invariant: messages use the terms of YAML authors, never those of JSON Schema.
@@ -11,7 +11,7 @@ use jsonschema::{JsonType, ValidationError, Validator};
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::config::Config;
+use super::config::{Config, Profile};
 use super::model::{AgentManifest, ServiceManifest};
 use super::recipe::RecipeFile;
 use super::yaml::{DocumentPath, SourceFile};
@@ -24,12 +24,13 @@ pub enum DocumentKind {
     Agent,
     Service,
     Config,
+    Profile,
     Recipe,
 }
 
 impl DocumentKind {
-    pub const ALL: [DocumentKind; 4] =
-        [DocumentKind::Agent, DocumentKind::Service, DocumentKind::Config, DocumentKind::Recipe];
+    pub const ALL: [DocumentKind; 5] =
+        [DocumentKind::Agent, DocumentKind::Service, DocumentKind::Config, DocumentKind::Profile, DocumentKind::Recipe];
 
     /// Returns the name of the schema's file under `schemas/`.
     pub fn file_name(self) -> &'static str {
@@ -37,6 +38,7 @@ impl DocumentKind {
             DocumentKind::Agent => "agent.schema.json",
             DocumentKind::Service => "service.schema.json",
             DocumentKind::Config => "config.schema.json",
+            DocumentKind::Profile => "profile.schema.json",
             DocumentKind::Recipe => "recipe.schema.json",
         }
     }
@@ -48,12 +50,15 @@ impl DocumentKind {
             LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/service.schema.json")));
         static CONFIG: LazyLock<CompiledSchema> =
             LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/config.schema.json")));
+        static PROFILE: LazyLock<CompiledSchema> =
+            LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/profile.schema.json")));
         static RECIPE: LazyLock<CompiledSchema> =
             LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/recipe.schema.json")));
         match self {
             DocumentKind::Agent => &AGENT,
             DocumentKind::Service => &SERVICE,
             DocumentKind::Config => &CONFIG,
+            DocumentKind::Profile => &PROFILE,
             DocumentKind::Recipe => &RECIPE,
         }
     }
@@ -81,6 +86,7 @@ pub fn generate(kind: DocumentKind) -> Value {
         DocumentKind::Agent => generator.into_root_schema_for::<AgentManifest>(),
         DocumentKind::Service => generator.into_root_schema_for::<ServiceManifest>(),
         DocumentKind::Config => generator.into_root_schema_for::<Config>(),
+        DocumentKind::Profile => generator.into_root_schema_for::<Profile>(),
         DocumentKind::Recipe => generator.into_root_schema_for::<RecipeFile>(),
     }
     .into()

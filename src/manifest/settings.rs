@@ -5,11 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Config, Layer, Manifests, ModelFacts, Moderator, Profile, ProviderAddress};
-use crate::ids::{AgentName, ModeSlug, ModelRef, ServiceName};
-
-/// The profile to use when no config names one.
-const DEFAULT: &str = "default";
+use super::profile::{ActiveProfiles, ServiceList};
+use super::{Layer, Manifests, ModelFacts, Moderator, Profile, ProviderAddress};
+use crate::ids::{AgentName, ModeSlug, ModelRef};
 
 /// The combined settings of all configs.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,8 +19,8 @@ pub struct Settings {
     /// The user's processor.
     pub users_processor: Option<ModelRef>,
     pub moderator: Moderator,
-    /// The user's enabled services; `None` means all.
-    pub services: Option<Vec<ServiceName>>,
+    /// The service lists of the active profiles. A service is on if none of them leaves it out.
+    pub service_lists: Vec<ServiceList>,
     pub agent: Option<AgentName>,
     /// Always a mode of `agent`.
     pub mode: Option<ModeSlug>,
@@ -34,65 +32,37 @@ pub struct Settings {
 
 impl Settings {
     pub fn of(manifests: &Manifests) -> Self {
-        let config =
-            |layer| manifests.configs.iter().find(|entry| entry.layer == layer).map(|entry| entry.config.clone());
-        let (user, project) = (config(Layer::User), config(Layer::Project));
-        let named = |config: &Option<Config>| config.as_ref().and_then(|config| config.profile.clone());
-        let profile =
-            |config: &Option<Config>, name: &str| config.as_ref().and_then(|it| it.profiles.get(name).cloned());
-        let asked = named(&project).unwrap_or_else(|| DEFAULT.to_owned());
-        let of_project = profile(&project, &asked);
-        // A project may name one of the user's profiles; a profile in the project's config extends the user's active
-        // one.
-        let theirs = if of_project.is_none() { named(&project) } else { None };
-        let base = theirs.or(named(&user)).unwrap_or_else(|| DEFAULT.to_owned());
-        let mut of_user = profile(&user, &base).unwrap_or_default();
-        // Services that the user's profile leaves out stay disabled, even if a project names another profile.
-        let own = profile(&user, &named(&user).unwrap_or_else(|| DEFAULT.to_owned())).unwrap_or_default();
-        of_user.services = intersect(own.services, of_user.services);
-        let recall = [&user, &project].into_iter().flatten().all(|config| config.recall != Some(false));
-        let (models, providers) = user.map(|user| (user.models, user.providers)).unwrap_or_default();
-        Self { recall, ..Self::merge(of_user, of_project.unwrap_or_default(), models, providers) }
-    }
-
-    fn merge(
-        user: Profile,
-        project: Profile,
-        models: BTreeMap<ModelRef, ModelFacts>,
-        providers: BTreeMap<String, ProviderAddress>,
-    ) -> Self {
+        let ActiveProfiles { user, project, user_first, lists } = ActiveProfiles::of(manifests);
+        let config = manifests.configs.iter().find(|entry| entry.layer == Layer::User).map(|entry| &entry.config);
+        let (models, providers) =
+            config.map(|config| (config.models.clone(), config.providers.clone())).unwrap_or_default();
+        let recall = manifests
+            .configs
+            .iter()
+            .filter(|entry| matches!(entry.layer, Layer::User | Layer::Project))
+            .all(|entry| entry.config.recall != Some(false));
+        let users_accelerator = user.accelerator.clone();
+        let users_processor = user.processor.clone();
+        let project = Profile {
+            processor: project.processor.filter(is_model),
+            accelerator: project.accelerator.filter(is_model),
+            ..project
+        };
+        let (first, second) = if user_first { (user, project) } else { (project, user) };
         // A mode belongs to its agent, so both come from the same profile.
-        let (agent, mode) =
-            if project.agent.is_some() { (project.agent, project.mode) } else { (user.agent, user.mode) };
-        let services = intersect(user.services, project.services);
-        let chosen = project.processor.filter(is_model);
+        let (agent, mode) = if first.agent.is_some() { (first.agent, first.mode) } else { (second.agent, second.mode) };
         Self {
-            users_accelerator: user.accelerator.clone(),
-            users_processor: user.processor.clone(),
-            processor: chosen.or(user.processor),
-            accelerator: project.accelerator.filter(is_model).or(user.accelerator),
-            moderator: project.moderator.or(user.moderator).unwrap_or(Moderator::Summarize),
-            services,
+            users_accelerator,
+            users_processor,
+            processor: first.processor.or(second.processor),
+            accelerator: first.accelerator.or(second.accelerator),
+            moderator: first.moderator.or(second.moderator).unwrap_or(Moderator::Summarize),
+            service_lists: lists,
             agent,
             mode,
-            recall: true,
+            recall,
             models,
             providers,
-        }
-    }
-
-    /// Returns true if a user's service is enabled.
-    pub(super) fn enables(&self, service: &ServiceName) -> bool {
-        self.services.as_ref().is_none_or(|services| services.contains(service))
-    }
-}
-
-impl Manifests {
-    /// Marks the user's services that the active profile leaves out.
-    pub(super) fn enable(&mut self) {
-        let settings = Settings::of(self);
-        for (name, entry) in self.services.iter_mut().filter(|(_, entry)| entry.layer == Layer::User) {
-            entry.enabled = settings.enables(name);
         }
     }
 }
@@ -102,28 +72,45 @@ fn is_model(name: &ModelRef) -> bool {
     !matches!(name, ModelRef::Replay(_))
 }
 
-/// Returns the services in both lists; `None` means all services.
-fn intersect(one: Option<Vec<ServiceName>>, other: Option<Vec<ServiceName>>) -> Option<Vec<ServiceName>> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.into_iter().filter(|name| other.contains(name)).collect()),
-        (one, other) => one.or(other),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{Root, load};
+    use super::super::{ProfileSelection, Root, load_selected};
     use super::*;
 
     fn settings(user: &str, project: &str) -> Settings {
+        Settings::of(&manifests(user, project, None))
+    }
+
+    const SERVICES: [&str; 3] = ["x", "y", "z"];
+
+    fn manifests(user: &str, project: &str, selection: Option<&ProfileSelection>) -> Manifests {
         let root = |path: &str, text: &str| Root::Snapshot {
             files: [(path.into(), format!("version: 1\n{text}").into_bytes())].into(),
             shown: String::new(),
         };
-        let layers = [(Layer::User, root("config.yaml", user)), (Layer::Project, root(".skein/config.yaml", project))];
-        let (manifests, found) = load(&layers);
+        let service = |name: &str| {
+            let text = format!(
+                "version: 1\nkind: service\nname: {name}\ndescription: A test.\nrequires: {{store: memory}}\n\
+                 transport: {{stdio: {{command: none}}}}\n"
+            );
+            (format!("services/{name}.yaml").into(), text.into_bytes())
+        };
+        let services = Root::Snapshot { files: SERVICES.map(service).into(), shown: String::new() };
+        let layers = [
+            (Layer::Builtin, Root::Builtin),
+            (Layer::User, root("config.yaml", user)),
+            (Layer::User, services),
+            (Layer::Project, root(".skein/config.yaml", project)),
+        ];
+        let (manifests, found) = load_selected(&layers, selection);
         assert!(found.is_empty(), "{found:?}");
-        Settings::of(&manifests)
+        manifests
+    }
+
+    /// Returns which of the services are on: those of the user and three built-in ones.
+    fn enabled(manifests: &Manifests) -> Vec<&str> {
+        let all = ["developer", "memory", "summon"].into_iter().chain(SERVICES);
+        all.filter(|name| manifests.services[*name].enabled).collect()
     }
 
     fn text(model: &Option<ModelRef>) -> Option<String> {
@@ -155,8 +142,48 @@ mod tests {
         assert_eq!(text(&settings.accelerator).as_deref(), Some("openai:b"), "the rest is the user's");
         assert_ne!(settings.users_processor, settings.processor, "and it is known whose it is");
         assert_eq!((settings.agent.as_ref().map(AgentName::as_str), settings.mode), (Some("coding"), None));
-        let services: Vec<_> = settings.services.iter().flatten().map(ServiceName::as_str).collect();
-        assert_eq!(services, ["y"], "a project switches none on");
+        let manifests = manifests(USER, own, None);
+        assert_eq!(enabled(&manifests), ["developer", "memory", "summon", "y"], "a project switches none on");
+    }
+
+    #[test]
+    fn another_profile_of_the_user_turns_no_service_on() {
+        let manifests = manifests(USER, "profile: home\n", None);
+        assert_eq!(enabled(&manifests), ["developer", "memory", "summon", "x", "y"]);
+        assert_eq!(manifests.leaving_profile(&manifests.services["z"]).as_deref(), Some("work"));
+    }
+
+    #[test]
+    fn list_with_a_built_in_service_decides_about_all_of_them() {
+        let config = "profiles: {default: {services: [developer, x]}}\n";
+        assert_eq!(enabled(&manifests(config, "", None)), ["developer", "summon", "x"]);
+        let goose = "profiles: {default: {extensions: [memory], services: [x]}}\n";
+        assert_eq!(enabled(&manifests(goose, "", None)), ["memory", "summon", "x"]);
+    }
+
+    #[test]
+    fn selected_profile_counts_before_the_projects() {
+        let own = "profile: own\nprofiles:\n  own: {processor: 'groq:d', accelerator: 'groq:e', services: [x]}\n";
+        let selection = ProfileSelection::Named("home".to_owned());
+        let selected = manifests(USER, own, Some(&selection));
+        let settings = Settings::of(&selected);
+        assert_eq!(text(&settings.processor).as_deref(), Some("ollama:c"));
+        assert_eq!(text(&settings.accelerator).as_deref(), Some("groq:e"), "the project's fills the gap");
+        assert_eq!(enabled(&selected), ["developer", "memory", "summon", "x"], "its list still tightens");
+    }
+
+    #[test]
+    fn a_file_holds_a_profile_with_roles() {
+        let file = "processor: openai:gpt-4\naccelerator: openai:gpt-4-turbo\nmoderator: passive\n\
+                    extensions:\n- developer\n- name: x\n  requires:\n    store: y\n";
+        let selection = ProfileSelection::File { file: "work.yaml".to_owned(), text: file.to_owned() };
+        let selected = manifests(USER, "", Some(&selection));
+        let settings = Settings::of(&selected);
+        assert_eq!(text(&settings.processor).as_deref(), Some("openai:gpt-4"));
+        assert_eq!((settings.moderator, settings.agent), (Moderator::Passive, None));
+        assert_eq!(enabled(&selected), ["developer", "summon", "x"]);
+        let requires = |name: &str| selected.services[name].manifest.requires.roles()[0].1.to_string();
+        assert_eq!((requires("x"), requires("z")), ("y".to_owned(), "memory".to_owned()));
     }
 
     #[test]

@@ -196,8 +196,8 @@ fn rules(config: &Config) -> Vec<String> {
             let mode = profile.mode.as_ref().map(|mode| format!("/{mode}")).unwrap_or_default();
             rules.push(format!("profile {name}: sessions begin with {agent}{mode}"));
         }
-        if let Some(services) = &profile.services {
-            let names: Vec<_> = services.iter().map(|service| service.as_str()).collect();
+        if let Some(services) = profile.services() {
+            let names: Vec<_> = services.map(|service| service.name().as_str()).collect();
             rules.push(format!("profile {name}: of your services only {} stay on", names.join(", ")));
         }
     }

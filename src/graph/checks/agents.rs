@@ -11,7 +11,7 @@ use crate::graph::scope::{GroupRule, GroupRuleKind, ToolScope};
 use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{
     AcpRuntime, AgentEntry, AgentRuntime, Dependency, DependencyKind, DocumentPath, GroupEntry, Layer, ModeEntry,
-    ServiceEntry, SourceFile, Transport, VariableName,
+    Readiness, ServiceEntry, SourceFile, Transport, VariableName,
 };
 use crate::sandbox::{self, PROTECTED_EXAMPLES};
 
@@ -131,6 +131,15 @@ impl<'a> Checks<'a> {
                     format!("mode `{}` asks for `{name}`, which its agent does not declare", id.mode),
                     format!("add `{name}` to metadata.dependencies of agent `{}`", id.agent),
                 );
+            }
+            let planned = self.manifests.services.get(name).filter(|entry| entry.manifest.status == Readiness::Planned);
+            if planned.is_some() && !dependency.optional() {
+                self.found.push(Diagnostic::warning(
+                    "W210",
+                    mode.source.place(&at),
+                    format!("mode `{}` depends on `{name}`, which is only planned, so it cannot be entered", id.mode),
+                    format!("write {{name: {name}, optional: true}}, or remove the dependency"),
+                ));
             }
             services.push(name);
         }
@@ -327,7 +336,8 @@ impl<'a> Checks<'a> {
     fn admits_something(&mut self, id: &ModeId, mode: &'a ModeEntry, scope: &ToolScope) {
         for (index, dependency) in mode.mode.dependencies.iter().enumerate() {
             let Some(service) = self.manifests.services.get(dependency.name()) else { continue };
-            if !scope.needs.contains(&service.manifest.name) || admits_any(scope, service) {
+            // A service that a profile leaves out does not start.
+            if !service.enabled || !scope.needs.contains(&service.manifest.name) || admits_any(scope, service) {
                 continue;
             }
             let at = mode.source.place(&mode.path.key("dependencies").index(index));

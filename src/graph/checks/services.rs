@@ -2,7 +2,8 @@
 
 use super::Checks;
 use super::values::ValueOrigin;
-use crate::manifest::{Requires, ServiceEntry, Transport};
+use crate::diagnostic::Diagnostic;
+use crate::manifest::{Readiness, Requires, ServiceEntry, Transport};
 
 /// Names with a special meaning in a mode's `tool_groups`.
 const RESERVED: [&str; 2] = ["none", "mcp"];
@@ -39,8 +40,16 @@ impl<'a> Checks<'a> {
                     let problem = format!("service `{name}` requires `{required}`, which belongs to the orchestrator");
                     self.error("E108", entry.source.place(&at), problem, "remove it");
                 }
-                Some(_) => {
+                Some(target) => {
                     self.asked_for.insert(required);
+                    if target.manifest.status == Readiness::Planned {
+                        self.found.push(Diagnostic::warning(
+                            "W210",
+                            entry.source.place(&at),
+                            format!("service `{name}` requires `{required}`, which is only planned"),
+                            "remove it, or give the role to another service",
+                        ));
+                    }
                 }
             }
         }

@@ -1,0 +1,72 @@
+//! Checks profiles, of a config or of a file: their services, agent, mode and models.
+
+use super::Checks;
+use crate::diagnostic::Diagnostic;
+use crate::ids::ModeId;
+use crate::manifest::{DocumentPath, Layer, Profile, ProfileService, SourceFile};
+
+impl Checks<'_> {
+    /// Checks the profile at `at` of a file. `name` is its name in messages.
+    pub(super) fn profile(
+        &mut self,
+        name: &str,
+        profile: &Profile,
+        at: &DocumentPath,
+        source: &SourceFile,
+        layer: Layer,
+    ) {
+        for (key, services) in [("services", &profile.services), ("extensions", &profile.extensions)] {
+            for (index, service) in services.iter().flatten().enumerate() {
+                self.profile_service(name, service, &at.key(key).index(index), source, layer);
+            }
+        }
+        let agent = profile.agent.as_ref();
+        if let Some(agent) = agent.filter(|agent| !self.manifests.agents.contains_key(*agent)) {
+            let help = self.agent_help(agent.as_str());
+            self.error("E104", source.place(&at.key("agent")), format!("there is no agent `{agent}`"), help);
+        } else if let (Some(agent), Some(mode)) = (agent, &profile.mode) {
+            let id = ModeId::new(agent.clone(), mode.clone());
+            self.check_mode_reference(&id, || source.place(&at.key("mode")));
+        } else if let (None, Some(mode)) = (agent, &profile.mode) {
+            let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
+            self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` next to it");
+        }
+        for (key, model) in [("processor", &profile.processor), ("accelerator", &profile.accelerator)] {
+            if let Some((problem, help)) = model.as_ref().and_then(|model| self.model_problem(model)) {
+                self.found.push(Diagnostic::warning("W205", source.place(&at.key(key)), problem, help));
+            }
+        }
+    }
+
+    fn profile_service(
+        &mut self,
+        profile: &str,
+        service: &ProfileService,
+        at: &DocumentPath,
+        source: &SourceFile,
+        layer: Layer,
+    ) {
+        let name = service.name();
+        let Some(entry) = self.manifests.services.get(name) else {
+            let help = self.service_help(name.as_str());
+            let problem = format!("profile `{profile}` enables the service `{name}`, which no manifest defines");
+            return self.error("E103", source.place(at), problem, help);
+        };
+        let ProfileService::Detailed(detailed) = service else { return };
+        let at = at.key("requires");
+        if layer == Layer::Project && !detailed.requires.is_empty() {
+            let problem = "a project's profile cannot choose what a service requires";
+            return self.error("E122", source.key_place(&at), problem, "move it to your own config.yaml");
+        }
+        let roles: Vec<_> = entry.manifest.requires.roles().into_iter().map(|(role, _)| role).collect();
+        for role in detailed.requires.keys().filter(|role| !roles.contains(role)) {
+            let known: Vec<_> = roles.iter().map(ToString::to_string).collect();
+            let help = match known.is_empty() {
+                true => format!("remove it: the manifest of `{name}` requires nothing"),
+                false => format!("roles of `{name}`: {}", known.join(", ")),
+            };
+            let problem = format!("the service `{name}` has no role `{role}`");
+            self.error("E103", source.key_place(&at.key(role.as_str())), problem, help);
+        }
+    }
+}
