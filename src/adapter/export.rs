@@ -32,6 +32,8 @@ pub struct BindingServer {
     session: Arc<SessionContext>,
     names: ToolNaming,
     about: String,
+    /// Services whose tools are not served.
+    excluded: Vec<String>,
     listed: Arc<OnceLock<BTreeMap<String, ExportedTool>>>,
 }
 
@@ -107,14 +109,26 @@ impl BindingServer {
         names: ToolNaming,
         about: impl Into<String>,
     ) -> Self {
-        Self { source: source.into(), session, names, about: about.into(), listed: Arc::default() }
+        let (about, excluded) = (about.into(), Vec::new());
+        Self { source: source.into(), session, names, about, excluded, listed: Arc::default() }
+    }
+
+    /// Does not serve the tools and instructions of these services.
+    #[must_use]
+    pub fn without_services(self, services: &[&str]) -> Self {
+        Self { excluded: services.iter().map(ToString::to_string).collect(), ..self }
+    }
+
+    fn serves(&self, service: &str) -> bool {
+        self.excluded.iter().all(|excluded| excluded != service)
     }
 
     /// Returns the tools by the names that clients see. The first call fixes the list.
     fn tool_list(&self) -> &BTreeMap<String, ExportedTool> {
         self.listed.get_or_init(|| {
             let binding = self.source.current();
-            let listed = binding.tools().iter().map(|(name, tool)| {
+            let served = binding.tools().iter().filter(|(_, tool)| self.serves(tool.service.as_str()));
+            let listed = served.map(|(name, tool)| {
                 let outside = self.outside(name, tool).to_owned();
                 (outside, ExportedTool { inside: name.clone(), tool: self.tool(name, tool) })
             });
@@ -174,7 +188,7 @@ impl ServerHandler for BindingServer {
             capabilities.prompts = Some(Default::default());
         }
         let mut instructions = self.about.clone();
-        for (service, said) in binding.instructions() {
+        for (service, said) in binding.instructions().into_iter().filter(|(service, _)| self.serves(service.as_str())) {
             instructions.push_str(&format!("\n\nThe service {service} says of itself:\n{said}"));
         }
         for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {

@@ -17,13 +17,15 @@ use super::permissions::RuleFlags;
 use super::runtime::{self, CommandRuntime};
 use super::{Global, services, workspace};
 use crate::adapter::export::{BindingServer, ToolNaming};
-use crate::broker::BindRequest;
+use crate::broker::{BindRequest, Binding};
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug};
 use crate::manifest::ApprovalLevel;
 use crate::project::ModeRequest;
 use crate::tool::ask::NoAsker;
 
+/// Services whose tools work only in a session that Skein runs: they need its delegator or its service manager.
+const SESSION_SERVICES: [&str; 2] = ["summon", "extensionmanager"];
 /// Bytes that are buffered in each direction.
 const PIPE: usize = 64 << 10;
 
@@ -115,10 +117,22 @@ pub(super) fn run(
             };
             let binding = broker.bind(&id, terms).await.map_err(|error| runtime::bind_failure(&error))?;
             binding.missing_services().iter().for_each(|missing| output.note(&missing.to_string()));
+            let excluded: Vec<_> = SESSION_SERVICES.into_iter().filter(|name| has_tools(&binding, name)).collect();
+            if !excluded.is_empty() {
+                let names = excluded.join(" and ");
+                output.note(&format!(
+                    "the tools of {names} need a session and are left out; `skein mcp --agents` serves whole agents"
+                ));
+            }
             let export = BindingServer::new(Arc::new(binding), Arc::clone(&started.session), names, about);
+            let export = export.without_services(&excluded);
             serve(export, std::future::pending()).await
         },
     )
+}
+
+fn has_tools(binding: &Binding, service: &str) -> bool {
+    binding.tools().values().any(|tool| tool.service.as_str() == service)
 }
 
 /// Serves the client on stdio until it disconnects or `ended` completes.

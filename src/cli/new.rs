@@ -56,7 +56,7 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut CommandOutput)
         ],
         NewCommand::Service(_) => vec![(PathBuf::from(format!("services/{name}.yaml")), service(name))],
     };
-    check(name, &scaffold, output)?;
+    let replaces = check(name, &scaffold, output)?;
     let base = if place.user { folders.config.clone() } else { project_root(folders).join(".skein") };
     let files: Vec<_> = scaffold.into_iter().map(|(path, text)| (base.join(path), text)).collect();
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
@@ -76,11 +76,18 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut CommandOutput)
     }
     let written: Vec<_> = files.iter().map(|(path, _)| folders.display_path(path)).collect();
     if place.json {
-        output.json(&json!({"files": written, "trusted": trusted_before}));
+        output.json(&json!({"files": written, "trusted": trusted_before, "replaces": replaces}));
         return Ok(());
     }
     for path in written {
         output.line(&format!("wrote {path}"));
+    }
+    if let Some(replaced) = replaces {
+        let kind = if matches!(args.what, NewCommand::Agent(_)) { "agent" } else { "service" };
+        output.note(&format!(
+            "it replaces the built-in {kind} `{name}` ({replaced}), whose definition no longer applies; remove the file \
+             to get it back, or choose another name"
+        ));
     }
     if trusted_before == Some(false) {
         output.line("the project is not trusted: look at its .skein/, then run `skein trust`");
@@ -92,16 +99,24 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut CommandOutput)
     Ok(())
 }
 
-/// Fails if the name conflicts with the built-in manifests: the orchestrator, or groups and services that built-in
-/// modes rely on.
-fn check(name: &str, scaffold: &[(PathBuf, String)], output: &mut CommandOutput) -> Result<(), CommandError> {
+/// Returns the built-in file that the new manifest replaces. `None` if the name is new. Fails if the name conflicts with
+/// the built-in manifests: the orchestrator, or groups and services that built-in modes rely on.
+fn check(
+    name: &str,
+    scaffold: &[(PathBuf, String)],
+    output: &mut CommandOutput,
+) -> Result<Option<String>, CommandError> {
     let files = scaffold.iter().map(|(path, text)| (path.clone(), text.clone().into_bytes())).collect();
     let root = Root::Snapshot { files, shown: String::new() };
     let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
+    let is_ours = |layer: Layer| layer == Layer::User;
+    let agents = manifests.agents.values().filter(|entry| is_ours(entry.layer)).map(|entry| &entry.overrides);
+    let services = manifests.services.values().filter(|entry| is_ours(entry.layer)).map(|entry| &entry.overrides);
+    let replaces = agents.chain(services).flatten().next().cloned();
     let mut found = graph::resolve(manifests, found).diagnostics;
     found.retain(|diagnostic| diagnostic.severity == Severity::Error);
     if found.is_empty() {
-        return Ok(());
+        return Ok(replaces);
     }
     output.diagnostics(&found);
     Err(CommandError::usage(
