@@ -7,6 +7,7 @@ mod calls;
 mod commands;
 mod inline;
 mod input;
+mod library;
 mod markdown;
 mod resume;
 mod screen;
@@ -36,6 +37,7 @@ use super::upgrade::{self, Reader};
 use super::wrap::{Margin, Wrap, screen_width};
 use super::{Global, attach, trust};
 use crate::agents::{Event, Notifier, StopReason, TurnEnd, TurnLimits};
+use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::orchestrator::PromptOptions;
 use crate::project::LaunchedSession;
@@ -123,7 +125,7 @@ pub(super) fn run(
                 opened = open => opened?,
             };
             resume::recall(&events, &screen);
-            let (opening, reading) = (&opening, HashSet::new());
+            let (opening, reading, library) = (&opening, HashSet::new(), None);
             let naming = TaskScope::new();
             let mut chat = Chat {
                 opening,
@@ -135,6 +137,7 @@ pub(super) fn run(
                 input,
                 interrupts,
                 session,
+                library,
                 reading,
                 naming,
             };
@@ -155,6 +158,8 @@ struct Chat<'a> {
     input: Input,
     interrupts: Signal,
     session: Arc<Session>,
+    /// The binding with skills and recipes. `None` until a line is read.
+    library: Option<Binding>,
     /// The read-only tools of all modes that this session has used.
     reading: HashSet<String>,
     /// Names sessions; each task ends with its session.
@@ -233,11 +238,11 @@ impl Chat<'_> {
         Ok(kept)
     }
 
-    /// Converts the line to a prompt with the files it names.
-    fn prompt(&self, line: &str) -> Result<Vec<Content>, CommandError> {
-        let (prompt, notes) = attach::prompt(line, &self.folders.cwd)?;
+    /// Converts the line to a prompt with the files and resources it names.
+    async fn prompt(&self, line: &str) -> Result<Vec<Content>, CommandError> {
+        let (prompt, notes) = attach::prompt(line, &self.opening.work_folders())?;
         notes.iter().for_each(|note| self.screen.remark(note));
-        Ok(prompt)
+        self.attach_named_resources(line, prompt).await
     }
 
     /// Runs one turn and prints its usage. Ctrl-C cancels it.

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use serde_json::{Value, json};
 
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
+use crate::support::outside::{manifest, mode};
+use crate::support::peers::echo;
 use crate::support::tmux::{Terminal, eventually};
-use crate::support::{Sandbox, full_tests, read, repository};
+use crate::support::{Sandbox, full_tests, read, repository, servers};
 
 const SIZE: (u16, u16) = (80, 40);
 /// Stands below every turn that ended.
@@ -530,6 +532,92 @@ fn commands_switch_list_and_help() {
     terminal.enter(" /etc is a folder");
     terminal.shows("Fine.");
     assert!(asked(&model.requests()[0]).contains("/etc is a folder"));
+}
+
+#[test]
+fn approval_resources_and_exit_are_commands() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let notes = json!({"version": 1, "kind": "service", "name": "notes", "description": "Notes.",
+        "transport": {"stdio": {"command": servers::mcp_echo(), "args": ["--resources"]}}});
+    sandbox.write("config/services/notes.json", &notes.to_string());
+    let model = ScriptedModel::new(|request| match has_result(request) {
+        false if asked(request).contains("touch") => {
+            calls("developer__write_file", json!({"path": "made.txt", "content": "x"}))
+        }
+        _ => says("Fine."),
+    });
+    let terminal = talking(&sandbox, &model, (100, 60), &[]);
+    for (line, expected) in [
+        ("/approval", "● ask "),
+        ("/approval rad-only", "did you mean /approval read-only?"),
+        ("/approval auto", "the approval level of this session is auto"),
+        ("/resources", "echo://page"),
+    ] {
+        terminal.enter(line);
+        terminal.shows(expected);
+    }
+    terminal.enter("touch it");
+    terminal.shows(TOOK);
+    assert!(sandbox.path("project/made.txt").exists(), "at `auto` nothing is asked");
+    terminal.enter("use @echo://page now");
+    terminal.shows_times(TOOK, 2);
+    let sent = model.requests().last().unwrap()["messages"].to_string();
+    assert!(sent.contains("the text of"), "{sent}");
+    terminal.enter("/exit");
+    terminal.shows("[exit 0]");
+}
+
+/// A mode without the service `knowledge` has skills and recipes as commands all the same.
+#[test]
+fn skills_and_recipes_are_commands_in_every_mode() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "project/.agents/skills/review/SKILL.md",
+        "---\nname: review\ndescription: Reviews a change.\n---\nLook at every line twice.\n",
+    );
+    sandbox.write(
+        "project/.goose/recipes/weekly.yaml",
+        "version: 1.0.0\ntitle: Weekly\ndescription: Sums up a week.\nprompt: Sum up the week of {{ team }}.\n\
+         parameters: [{key: team, input_type: string, requirement: required, description: Who.}]\n",
+    );
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, (100, 60), &["-a", "goose/assistant"]);
+    terminal.enter("/help");
+    terminal.shows("/weekly team");
+    terminal.shows("/review");
+    terminal.enter("/weekly");
+    terminal.shows("/weekly needs `team`");
+    terminal.enter("/weekly core");
+    terminal.shows(TOOK);
+    assert!(asked(&model.requests()[0]).contains("Sum up the week of core."), "{}", asked(&model.requests()[0]));
+    terminal.enter("/review the last commit");
+    terminal.shows_times(TOOK, 2);
+    let sent = model.requests()[1]["messages"].to_string();
+    assert!(sent.contains("Look at every line twice.") && sent.contains("the last commit"), "{sent}");
+    terminal.enter("/revew");
+    terminal.shows("did you mean /review?");
+}
+
+#[test]
+fn help_lists_the_commands_of_an_external_agent() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.install(&manifest("echo", &echo(&["--commands"]), &[mode("default", json!([]), json!([]))]));
+    let terminal = Terminal::start(&sandbox, None, (100, 60), &["chat", "-a", "echo"]);
+    terminal.shows("›");
+    terminal.enter("say ready");
+    terminal.shows("ready\n");
+    terminal.enter("/help");
+    terminal.shows("/shout what");
+    terminal.shows("Says it loud. (echo)");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use clap::ValueEnum as _;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::super::output::{BOLD, CommandError, QUIET, cut, display_line, verbatim};
@@ -16,9 +16,10 @@ use super::input::CompletionWords;
 use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::ids::{ModelRef, nearest};
+use crate::manifest::ApprovalLevel;
 use crate::project::ModeRequest;
 use crate::session::PromptError;
-use crate::session::slash::{self, ServicePrompt};
+use crate::session::slash;
 use crate::tool::ask::Asker;
 
 /// Action that a line of input leads to.
@@ -34,31 +35,41 @@ pub(super) enum LineAction {
     Leave,
 }
 
+/// A slash command as `/help` shows it.
+pub(super) struct CommandHelp {
+    pub(super) usage: String,
+    pub(super) description: String,
+}
+
 /// Skein's own commands: name, arguments, description.
-const COMMANDS: [(&str, &str, &str); 10] = [
+const COMMANDS: [(&str, &str, &str); 13] = [
     ("mode", "[AGENT/]MODE", "go on in another mode, or list them"),
     ("model", "NAME", "switch to another model, or list them"),
+    ("approval", "LEVEL", "set when calls need your consent, or list the levels"),
     ("tools", "", "what this mode can call"),
     ("services", "", "the services behind it, and how they are"),
+    ("resources", "", "what its services have to read; @URI attaches it"),
     ("show", "N", "unfold call N, or the last one"),
     ("compact", "", "replace the older part of this session by a summary for the model"),
     ("undo", "", "undo the last prompt, its answer, and optionally its file changes"),
     ("new", "", "begin another session"),
     ("help", "", "this"),
     ("quit", "", "leave; the session is kept"),
+    ("exit", "", "the same"),
 ];
 
-fn ours() -> [&'static str; COMMANDS.len()] {
+/// Returns the names of Skein's own commands.
+pub(super) fn ours() -> [&'static str; COMMANDS.len()] {
     COMMANDS.map(|(name, ..)| name)
 }
 
 impl Chat<'_> {
     /// Returns the words that can currently be completed.
     pub(super) async fn words(&mut self) -> CompletionWords {
+        self.open_library().await;
         let mut commands: Vec<_> = ours().map(str::to_owned).into();
-        // A mode that fails to bind has no service prompts; the next prompt reports the error.
+        commands.extend(self.further_commands().await.into_keys());
         if let Ok(binding) = self.session.binding().await {
-            commands.extend(slash::prompts(&binding, &ours()).await.into_keys());
             let reading = binding.tools().iter().filter(|(_, tool)| tool.read_only);
             self.reading.extend(reading.map(|(name, _)| name.clone()));
         }
@@ -89,7 +100,8 @@ impl Chat<'_> {
     /// Runs the line as a command, or returns it as a prompt if it does not start with `/`.
     pub(super) async fn understand(&mut self, line: &str) -> Result<LineAction, CommandError> {
         // A user who wants to send text that starts with `/` puts a space before it.
-        let Some(command) = line.strip_prefix('/') else { return self.prompt(line).map(LineAction::Prompt) };
+        let Some(command) = line.strip_prefix('/') else { return self.prompt(line).await.map(LineAction::Prompt) };
+        self.open_library().await;
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match name {
@@ -97,6 +109,9 @@ impl Chat<'_> {
             "mode" => self.set_mode(rest).await?,
             "model" if rest.is_empty() => self.list_models(),
             "model" => self.set_model(rest).await?,
+            "approval" if rest.is_empty() => self.list_approvals().await?,
+            "approval" => self.set_approval(rest).await?,
+            "resources" => self.resources().await?,
             "tools" => {
                 let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
                 self.screen.markdown(&slash::tools(&binding));
@@ -107,8 +122,8 @@ impl Chat<'_> {
             "undo" => return self.undo().await,
             "new" => self.begin_anew().await?,
             "help" => self.help().await,
-            "quit" => return Ok(LineAction::Leave),
-            _ => return self.service_prompt(line, name, rest).await,
+            "quit" | "exit" => return Ok(LineAction::Leave),
+            _ => return self.further_command(line, name, rest).await,
         }
         Ok(LineAction::Done)
     }
@@ -178,6 +193,35 @@ impl Chat<'_> {
         Ok(())
     }
 
+    async fn list_approvals(&self) -> Result<(), CommandError> {
+        let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
+        let now = binding.approval();
+        let mut text = String::new();
+        for level in ApprovalLevel::ALL {
+            let mark = if level == now { "●" } else { " " };
+            let about = level.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
+            text.push_str(&render_entry(&format!("{mark} {}", level.as_str()), 14, &about.unwrap_or_default()));
+        }
+        self.screen.print_text(&text);
+        Ok(())
+    }
+
+    async fn set_approval(&self, wanted: &str) -> Result<(), CommandError> {
+        let names = || ApprovalLevel::ALL.map(ApprovalLevel::as_str);
+        let Some(level) = ApprovalLevel::ALL.into_iter().find(|level| level.as_str() == wanted) else {
+            let help = match nearest(wanted, names()) {
+                Some(near) => format!("did you mean /approval {near}?"),
+                None => format!("the levels are {}", names().join(", ")),
+            };
+            return Err(CommandError::usage(format!("there is no approval level `{wanted}`"), help));
+        };
+        self.session.set_approval(level).await.map_err(|error| session_failure(&error))?;
+        let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
+        // A project's config can keep the level stricter than wanted.
+        self.screen.remark(&format!("the approval level of this session is {}", binding.approval().as_str()));
+        Ok(())
+    }
+
     async fn services(&self) -> Result<(), CommandError> {
         let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
         let mut names: Vec<_> = binding.tools().values().map(|tool| tool.service.clone()).collect();
@@ -233,6 +277,7 @@ impl Chat<'_> {
         session.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
         session.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
         let before = std::mem::replace(&mut self.session, session);
+        self.library = None;
         let before = match self.is_kept(&before).await? {
             true => format!("{} is kept", before.id()),
             false => "the previous session has no messages".to_owned(),
@@ -246,12 +291,8 @@ impl Chat<'_> {
         for (name, behind, what) in COMMANDS {
             text.push_str(&render_entry(&format!("/{name} {behind}"), 20, what));
         }
-        if let Ok(binding) = self.session.binding().await {
-            for (name, ServicePrompt { service, prompt, .. }) in slash::prompts(&binding, &ours()).await {
-                let usage = format!("/{name} {}", slash::hint(&prompt).unwrap_or_default());
-                let what = prompt["description"].as_str().or(prompt["title"].as_str()).unwrap_or("a prompt");
-                text.push_str(&render_entry(&usage, 20, &format!("{what} ({service})")));
-            }
+        for CommandHelp { usage, description } in self.further_commands().await.into_values() {
+            text.push_str(&render_entry(&usage, 20, &description));
         }
         for (key, what) in [
             ("@path", "takes a file along"),
@@ -265,44 +306,17 @@ impl Chat<'_> {
         }
         self.screen.print_text(&text);
     }
-
-    /// Resolves a service prompt, a tool name for the `offline` model, or a command of the external agent. Fails for
-    /// any other name.
-    async fn service_prompt(&self, line: &str, name: &str, rest: &str) -> Result<LineAction, CommandError> {
-        let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
-        match slash::prompt(&binding, self.session.context(), &ours(), name, rest, &CancellationToken::new()).await {
-            Ok(Some(prompt)) => Ok(LineAction::Said(prompt)),
-            // The `offline` model calls tools by this syntax.
-            Ok(None) if self.session.choice().model.is_offline() && names_tool(&binding, name) => {
-                self.prompt(line).map(LineAction::Prompt)
-            }
-            // The external agent defines this command.
-            Ok(None) if self.session.external_session().is_some_and(|external| external.has_command(name)) => {
-                self.prompt(line).map(LineAction::Prompt)
-            }
-            Ok(None) => {
-                let prompts = slash::prompts(&binding, &ours()).await;
-                let help = match nearest(name, ours().into_iter().chain(prompts.keys().map(String::as_str))) {
-                    Some(near) => format!("did you mean /{near}? With a space before it, it goes to the model"),
-                    None => "/help lists the commands; with a space before it, it goes to the model".to_owned(),
-                };
-                Err(CommandError::usage(format!("there is no /{name}"), help))
-            }
-            Err(error) if error.is_misuse() => Err(CommandError::usage(error.to_string(), "/help lists the commands")),
-            Err(error) => Err(CommandError::work(error.to_string(), "try again, or ask in your own words")),
-        }
-    }
 }
 
 /// Returns true if `name` is a tool's name: in full, with a dot, or without its service.
-fn names_tool(binding: &Binding, name: &str) -> bool {
+pub(super) fn names_tool(binding: &Binding, name: &str) -> bool {
     let full = name.replacen('.', "__", 1);
     let is_short = |tool: &String| tool.split_once("__").is_some_and(|(_, short)| short == name);
     binding.tools().contains_key(&full) || binding.tools().keys().any(is_short)
 }
 
 /// Renders a name and its description, with a hanging indent.
-fn render_entry(name: &str, columns: usize, what: &str) -> String {
+pub(super) fn render_entry(name: &str, columns: usize, what: &str) -> String {
     let name = verbatim(name.trim_end());
     let mut wrap = Wrap::default();
     let width = width();
