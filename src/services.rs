@@ -249,8 +249,8 @@ impl Inner {
                 let started = stdio::start(transport, environment, self.options.reaper.as_ref(), sandbox).await;
                 let (wire, stderr, group, notices) = started?;
                 service.report_sandbox(notices);
-                self.scope.spawn(stdio::log(name, stderr, secrets.clone()));
                 let failure = wire.failure();
+                self.scope.spawn(stdio::log(name, stderr, secrets.clone(), failure.clone()));
                 McpConnection::connect(client, wire, era, Some((group, failure)), service.gate(), &self.scope).await
             }
             Transport::Http(transport) => {

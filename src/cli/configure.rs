@@ -1,7 +1,9 @@
 //! `skein configure`: sets the provider, key, model and default agent, sends a test request, and prints an editor's
 //! settings. Asks in a terminal, unless flags give the answers.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+mod questions;
+
+use std::io::{BufRead as _, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +24,13 @@ use crate::ids::{AgentName, ModelRef};
 use crate::llm::{ModelRegistry, ModelRequest, ProviderInfo, StreamEvent};
 use crate::manifest::{Layer, Settings};
 use crate::project::{ModeRequest, default_mode};
+use questions::{no_terminal_error, question, read_hidden_line, yes};
 
 /// Time limit of the test request.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The name of the provider that needs no model.
+const OFFLINE: &str = "offline";
 
 #[derive(Debug, Default, Args)]
 pub(super) struct ConfigureArgs {
@@ -111,7 +117,9 @@ pub(super) fn run(
         let problem = format!("{} cannot be edited without losing something in it", file.display());
         CommandError::work(problem, format!("write into it:\n\n{text}"))
     })?;
-    let test = !args.no_test && (!asks || yes("Ask the model once, to see that it answers?", output)?);
+    // The offline provider needs no test: it is part of Skein.
+    let can_test = !chosen.model.is_offline();
+    let test = !args.no_test && can_test && (!asks || yes("Ask the model once, to see that it answers?", output)?);
     if test {
         try_out(&chosen, &models, &keys, output)?;
     }
@@ -160,6 +168,9 @@ fn answers_from_flags(
 ) -> Result<Option<ConfigureAnswers>, CommandError> {
     let model = model_from_flags(args, settings.processor.as_ref());
     let (model, facts) = model.map_or_else(|| Err(no_model()), |model| facts(model, models))?;
+    if model.is_offline() && args.key_env.is_some() {
+        return Err(CommandError::usage(format!("{OFFLINE} needs no key"), "leave out --key-env"));
+    }
     let key_name = args.key_env.clone().or(facts.key.clone());
     if let Some(name) = args.key_env.as_ref().filter(|name| !args.no_test && keys.find(name).0 == KeyLocation::Nowhere)
     {
@@ -209,7 +220,7 @@ fn ask(
         None => output.line("No model is configured. Sessions work all the same: tools are called by name."),
     }
     let names: Vec<_> = models.providers().into_iter().map(|facts| facts.name).collect();
-    output.line(&format!("Providers: {}", names.join(", ")));
+    output.line(&format!("Providers: {}; {OFFLINE} for none", names.join(", ")));
     let Some((facts, named)) = ask_provider(current.as_ref().and_then(ModelRef::provider), models, output)? else {
         return Ok(None);
     };
@@ -217,11 +228,15 @@ fn ask(
         Some(ModelRef::Hosted { provider, model }) if *provider == facts.name => Some(model.as_str()),
         _ => None,
     };
-    let model = named.map_or_else(|| question("Model", held, output), Ok)?;
-    if model.is_empty() {
-        return Ok(None);
-    }
-    let model = ModelRef::Hosted { provider: facts.name.clone(), model };
+    let model = if facts.name == OFFLINE {
+        ModelRef::Offline
+    } else {
+        let model = named.map_or_else(|| question("Model", held, output), Ok)?;
+        if model.is_empty() {
+            return Ok(None);
+        }
+        ModelRef::Hosted { provider: facts.name.clone(), model }
+    };
     let key_name = facts.key.clone();
     let key = match &key_name {
         None => None,
@@ -295,6 +310,9 @@ fn ask_agent(
 
 /// Returns the model that the flags name. A flag that is left out keeps that part of `current`.
 fn model_from_flags(args: &ConfigureArgs, current: Option<&ModelRef>) -> Option<ModelRef> {
+    if args.provider.as_deref() == Some(OFFLINE) {
+        return Some(ModelRef::Offline);
+    }
     let Some(provider) = args.provider.clone() else {
         return args.model.as_deref().map(ModelRef::from).or_else(|| current.cloned());
     };
@@ -315,13 +333,17 @@ fn facts(model: ModelRef, models: &ModelRegistry) -> Result<(ModelRef, ProviderI
         ModelRef::Hosted { provider, .. } => provider,
         ModelRef::Replay(_) => "replay",
         ModelRef::External(_) => "acp",
-        ModelRef::Offline | ModelRef::Malformed(_) => return Err(no_model()),
+        ModelRef::Offline => OFFLINE,
+        ModelRef::Malformed(_) => return Err(no_model()),
     };
     let facts = provider_facts(provider, models)?;
     Ok((model, facts))
 }
 
 fn provider_facts(provider: &str, models: &ModelRegistry) -> Result<ProviderInfo, CommandError> {
+    if provider == OFFLINE {
+        return Ok(ProviderInfo { name: OFFLINE.to_owned(), base: String::new(), key: None });
+    }
     let known = models.providers();
     let names = || known.iter().map(|facts| facts.name.clone()).collect::<Vec<_>>().join(", ");
     known.iter().find(|facts| facts.name == provider).cloned().ok_or_else(|| {
@@ -440,53 +462,4 @@ fn print_result(
         None => {}
     }
     output.line(&format!("For Zed, in settings.json (docs/editors.md has others):\n{editor:#}"));
-}
-
-fn question(text: &str, held: Option<&str>, output: &mut CommandOutput) -> Result<String, CommandError> {
-    let held = held.unwrap_or_default();
-    let shown_held = if held.is_empty() { String::new() } else { format!(" [{}]", display_line(held)) };
-    output.text(&format!("{text}{shown_held}: "));
-    let line = line()?;
-    Ok(if line.is_empty() { held.to_owned() } else { line })
-}
-
-fn yes(text: &str, output: &mut CommandOutput) -> Result<bool, CommandError> {
-    output.text(&format!("{text} [Y/n] "));
-    Ok(!line()?.to_lowercase().starts_with('n'))
-}
-
-fn line() -> Result<String, CommandError> {
-    std::io::stdout().flush().map_err(|error| no_terminal_error(&error))?;
-    let mut line = String::new();
-    if std::io::stdin().lock().read_line(&mut line).map_err(|error| no_terminal_error(&error))? == 0 {
-        return Err(CommandError::usage(
-            "the answers ended here; nothing was changed",
-            "Enter alone keeps what is shown",
-        ));
-    }
-    Ok(line.trim().to_owned())
-}
-
-/// Reads a line without echo.
-fn read_hidden_line(text: &str, output: &mut CommandOutput) -> Result<String, CommandError> {
-    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
-    let stdin = std::io::stdin();
-    let failed = |error: rustix::io::Errno| no_terminal_error(&error.into());
-    let before = tcgetattr(&stdin).map_err(failed)?;
-    let mut quiet = before.clone();
-    quiet.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(&stdin, OptionalActions::Flush, &quiet).map_err(failed)?;
-    // Print the question only after echo is off: the user may type at once.
-    output.text(text);
-    let read = line();
-    tcsetattr(&stdin, OptionalActions::Flush, &before).map_err(failed)?;
-    output.text("\n");
-    read
-}
-
-fn no_terminal_error(error: &std::io::Error) -> CommandError {
-    CommandError::usage(
-        format!("no terminal to ask: {error}"),
-        "say it with flags; `skein configure --help` lists them",
-    )
 }

@@ -120,7 +120,7 @@ impl Import {
             import.place(service, &known, folders);
         }
         import.settle(&known, folders)?;
-        if Settings::of(&known).services.is_some() && !import.services.is_empty() {
+        if !Settings::of(&known).service_lists.is_empty() && !import.services.is_empty() {
             import.notes.push("your profile lists its `services`: add the new ones there to use them".to_owned());
         }
         Ok(import)

@@ -70,7 +70,7 @@ enum SkipReason {
     #[error("it is an extension of Zed, which brings its own program")]
     ZedExtension,
     #[error("it is part of goose; {instead}")]
-    PartOfGoose { instead: &'static str },
+    PartOfGoose { instead: String },
     #[error("extensions of type {kind} are goose's own")]
     GooseOnly { kind: String },
     #[error("its address begins with neither http:// nor https://")]
@@ -177,6 +177,9 @@ pub fn service_text(manifest: &ServiceManifest, from: &str) -> String {
     lines.push("transport:".to_owned());
     let transport = serde_json::to_value(&manifest.transport).unwrap_or_default();
     write_below(&transport, 1, &mut lines);
+    if let Some(tools) = &manifest.available_tools {
+        lines.push(format!("available_tools: {}", serde_json::json!(tools)));
+    }
     if manifest.timeouts.call != ManifestDuration::seconds(120) {
         lines.push(format!("timeouts: {{call: {}}}", manifest.timeouts.call));
     }

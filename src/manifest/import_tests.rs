@@ -44,9 +44,29 @@ fn goose_brings_extensions_model_and_mode() {
     let Transport::Http(tracker) = &service(&moved, "tracker").transport else { panic!("http") };
     assert_eq!(tracker.headers["Authorization"], "Bearer ${env:TRACKER_AUTHORIZATION}");
     assert_eq!(variables(&moved), ["GITHUB_PERSONAL_ACCESS_TOKEN", "TRACKER_AUTHORIZATION"]);
-    let expected =
-        ["developer", "todo", "available_tools of github", "old", "unused", "GOOSE_TEMPERATURE", "OLLAMA_HOST"];
+    let expected = ["developer", "todo", "old", "unused", "GOOSE_TEMPERATURE", "OLLAMA_HOST"];
     assert_eq!(left(&moved), expected);
+    let text = service_text(service(&moved, "github"), "a test");
+    assert!(text.contains("\navailable_tools: [\"get_issue\"]\n"), "{text}");
+}
+
+#[test]
+fn extensions_of_goose_name_the_service_of_skein() {
+    let extensions = [
+        ("developer", "Skein has its own service `developer`"),
+        ("computercontroller", "service `computercontroller`"),
+        ("Extension Manager", "Skein has its own service `extensionmanager`, which `auto` uses"),
+        ("skills", "Skein has its own service `knowledge`"),
+        ("code_execution", "modes have the setting `code_execution` instead"),
+        ("imagined", "see `skein services` for what Skein has instead"),
+    ];
+    let listed: String =
+        extensions.iter().map(|(name, _)| format!("  {name}: {{enabled: true, type: platform}}\n")).collect();
+    let moved = read_foreign("config.yaml", &format!("extensions:\n{listed}")).expect("readable");
+    for (name, instead) in extensions {
+        let left = moved.left_out.iter().find(|left| left.what == name).expect("left out");
+        assert!(left.reason.contains(instead), "{name}: {}", left.reason);
+    }
 }
 
 #[test]

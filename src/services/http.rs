@@ -90,6 +90,21 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;
 type HttpError = StreamableHttpError<reqwest::Error>;
 
+/// Formats an error with its causes. rmcp's error of an HTTP client hides the causes of the error inside it.
+pub(super) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let inner = |error: &'_ (dyn std::error::Error + 'static)| match error.downcast_ref::<HttpError>() {
+        Some(StreamableHttpError::Client(client)) => Some(chain(client)),
+        _ => None,
+    };
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.into_iter().find_map(inner).unwrap_or_else(|| chain(error))
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 impl StreamableHttpClient for CheckedClient {
     type Error = reqwest::Error;
 

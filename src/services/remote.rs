@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::{CallError, ServiceConnection};
 use super::content;
-use super::http::HttpSetupError;
+use super::http::{HttpSetupError, with_causes};
 use super::stdio::{LaunchError, WireFailure};
 use crate::process::ProcessGroup;
 use crate::sandbox::CurrentGate;
@@ -476,16 +476,14 @@ fn plainly(error: &ClientInitializeError) -> String {
     }
 }
 
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
 async fn start_failure(error: &str, group: Option<(ProcessGroup, WireFailure)>) -> String {
     let Some((group, failure)) = group else { return error.to_owned() };
     let ended = end(group, &failure, GRACE).await;
     if ended.starts_with("exit") || ended.starts_with("signal") {
-        format!("it ended before it had answered ({ended}); its own words are in the log")
+        match failure.last_stderr().await {
+            Some(lines) => format!("it ended before it had answered ({ended}), and wrote: {lines}"),
+            None => format!("it ended before it had answered ({ended}), without a word on stderr"),
+        }
     } else if ended == "it closed its output" {
         error.to_owned()
     } else {

@@ -15,6 +15,7 @@ use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio_util::sync::CancellationToken;
 
 use super::environment::{Environment, MissingVariableError, SecretValues};
 use super::replies::PendingRequests;
@@ -29,6 +30,12 @@ use crate::sandbox::{RunningSandbox, SandboxLauncher, SandboxRequest, SandboxSta
 const MAX_LINE: usize = 16 * 1024 * 1024;
 /// Maximum consecutive lines that are not JSON-RPC. Some servers print a greeting or an occasional line on stdout.
 const MAX_GARBAGE: usize = 100;
+
+/// Lines of stderr, and characters of each, that an error shows.
+const LAST_STDERR_LINES: usize = 3;
+const MAX_STDERR_LINE: usize = 200;
+/// Time to read the stderr of a process that has ended.
+const STDERR_TIME: Duration = Duration::from_millis(500);
 
 /// Why a program could not be launched.
 #[derive(Debug, thiserror::Error)]
@@ -168,8 +175,9 @@ fn refuse_loaders(env: &BTreeMap<OsString, OsString>) -> Result<(), LaunchError>
     }
 }
 
-/// Logs the service's stderr without its secrets, at a limited rate.
-pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: SecretValues) {
+/// Logs the service's stderr without its secrets, at a limited rate. Keeps the last lines in `failure`.
+pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: SecretValues, failure: WireFailure) {
+    let _closed = failure.stderr_closed.clone().drop_guard();
     let mut lines = LineReader::new(BufReader::new(stderr), 64 * 1024);
     let mut limit = OutputLimit::default();
     let report = |dropped: Option<DroppedOutput>| {
@@ -192,7 +200,9 @@ pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secr
             },
         };
         if limit.admit(line.len()) == OutputVerdict::Keep {
-            tracing::info!(%service, stderr = %secrets.hide(&String::from_utf8_lossy(&line)), "service says");
+            let line = secrets.hide(&String::from_utf8_lossy(&line)).to_string();
+            tracing::info!(%service, stderr = %line, "service says");
+            failure.note_stderr(&line);
         }
     }
 }
@@ -213,15 +223,40 @@ pub(super) struct StdioWire {
 /// The reason why the wire broke; empty if it was closed normally. The connection reads it after the wire has
 /// ended.
 #[derive(Clone, Default)]
-pub(super) struct WireFailure(Arc<Mutex<Option<String>>>);
+pub(super) struct WireFailure {
+    reason: Arc<Mutex<Option<String>>>,
+    /// The last lines that the process wrote to stderr, without secrets.
+    stderr: Arc<Mutex<VecDeque<String>>>,
+    /// Cancelled by the task that reads stderr, when it has read all of it.
+    stderr_closed: CancellationToken,
+}
 
 impl WireFailure {
     pub(super) fn set(&self, reason: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
     }
 
     pub(super) fn take(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn note_stderr(&self, line: &str) {
+        let line: String = line.trim().chars().take(MAX_STDERR_LINE).collect();
+        if !line.is_empty() {
+            let mut lines = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.push_back(line);
+            if lines.len() > LAST_STDERR_LINES {
+                lines.pop_front();
+            }
+        }
+    }
+
+    /// Returns the last lines of stderr of a process that has ended. Waits a moment until all of them are read.
+    pub(super) async fn last_stderr(&self) -> Option<String> {
+        // Another process may hold stderr open.
+        drop(tokio::time::timeout(STDERR_TIME, self.stderr_closed.cancelled()).await);
+        let lines: Vec<_> = self.stderr.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        (!lines.is_empty()).then(|| lines.join(" / "))
     }
 }
 

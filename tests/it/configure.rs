@@ -79,6 +79,22 @@ fn a_model_that_does_not_answer_changes_nothing() {
 }
 
 #[test]
+fn the_offline_model_can_be_chosen() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/config.yaml", "version: 1\nprofiles: {default: {processor: 'openai:gpt'}}\n");
+    for args in [&["--model", "offline", "--json"][..], &["--provider", "offline", "--json"]] {
+        let said = configure(&sandbox, None, args, "");
+        assert_eq!(said.code, 0, "{}", said.stderr);
+        let told: Value = serde_json::from_str(&said.stdout).unwrap();
+        assert_eq!((&told["model"], &told["tested"], &told["key"]), (&"offline".into(), &false.into(), &Value::Null));
+    }
+    assert!(read(sandbox.path("config/config.yaml")).contains("processor: \"offline\""));
+    assert_eq!(sandbox.skein(&["run", "list"]).code, 0);
+    let key = configure(&sandbox, None, &["--model", "offline", "--key-stdin"], "x\n");
+    assert!(key.code == 2 && key.stderr.contains("offline needs no key"), "{}", key.stderr);
+}
+
+#[test]
 fn it_can_be_run_again_and_keeps_what_a_person_wrote() {
     let sandbox = Sandbox::new();
     let mine =

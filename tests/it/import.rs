@@ -106,6 +106,26 @@ fn a_file_that_is_none_of_these_is_refused() {
     }
 }
 
+/// goose narrows an extension to some of its tools; so does the manifest that is written.
+#[test]
+fn available_tools_stay_a_restriction() {
+    let sandbox = Sandbox::new();
+    let echo = crate::support::servers::mcp_echo();
+    let goose = format!(
+        "extensions:\n  parrot: {{enabled: true, type: stdio, name: parrot, cmd: '{echo}', available_tools: [echo, add]}}\n"
+    );
+    sandbox.write("project/goose.yaml", &goose);
+    let run = sandbox.skein(&["import", "goose.yaml"]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    let tools = sandbox.skein(&["tools", "-a", "goose/assistant", "--json"]).json();
+    let names = |key: &str| -> Vec<String> {
+        let rows = tools[key].as_array().unwrap().iter().filter(|tool| tool["service"] == "parrot");
+        rows.map(|tool| tool["tool"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names("tools"), ["add", "echo"]);
+    assert!(names("out_of_scope").contains(&"write".to_owned()), "{:?}", names("out_of_scope"));
+}
+
 #[test]
 fn claude_code_project_servers_are_reported_not_imported() {
     let sandbox = Sandbox::new();

@@ -353,7 +353,7 @@ fn probe_of_a_service_that_fails_says_what_to_do() {
         (
             "failing",
             format!("python3, args: ['{server}', --fail]"),
-            "it ended before it had answered (exit status: 1); its own words are in the log",
+            "it ended before it had answered (exit status: 1), and wrote: the database is not there",
         ),
         ("unset", "x, args: ['${env:NOT_SET}']".to_owned(), "the environment variable NOT_SET is not set"),
     ] {
@@ -373,6 +373,25 @@ fn probe_of_a_service_that_fails_says_what_to_do() {
     }
     let said = sandbox.log().into_iter().any(|line| line["fields"]["stderr"] == "the database is not there");
     assert!(said, "its own words are in the log");
+}
+
+#[test]
+fn a_failed_probe_names_the_real_cause() {
+    let sandbox = Sandbox::new();
+    for (name, transport, cause) in [
+        (
+            "mute",
+            "stdio: {command: sh, args: ['-c', 'echo no token in TOKEN_FILE >&2; exit 3']}",
+            "it ended before it had answered (exit status: 3), and wrote: no token in TOKEN_FILE",
+        ),
+        ("remote", "http: {url: 'http://127.0.0.1:1/mcp'}", "Connection refused"),
+    ] {
+        let manifest =
+            format!("version: 1\nkind: service\nname: {name}\ndescription: Fails.\ntransport: {{{transport}}}\n");
+        sandbox.write(&format!("config/services/{name}.yaml"), &manifest);
+        let run = sandbox.skein(&["services", "--probe", name]);
+        assert!(run.code == 1 && run.stderr.contains(cause), "{name}: {}", run.whole());
+    }
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use serde_json::{Map, Value};
 
 use super::super::mcp_servers::{manifest, service_name};
-use super::super::model::{HttpTransport, ServiceManifest, StdioTransport, Transport};
-use super::super::{ApprovalLevel, ManifestDuration};
+use super::super::model::{HttpTransport, Readiness, ServiceManifest, StdioTransport, Transport};
+use super::super::{ApprovalLevel, Layer, ManifestDuration, Root, load};
 use super::secrets::ImportedSecrets;
 use super::servers::{environment, headers, strings};
 use super::{ImportedConfig, SkipReason};
-use crate::ids::ModelRef;
+use crate::ids::{ModelRef, ToolName};
 
 /// goose's provider names, and Skein's.
 const PROVIDERS: [(&str, &str); 10] = [
@@ -123,11 +123,11 @@ fn service(
         "builtin" | "platform" => return Err(SkipReason::PartOfGoose { instead: ours(name.as_str()) }),
         other => return Err(SkipReason::GooseOnly { kind: other.to_owned() }),
     };
-    if value.get("available_tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty()) {
-        moved.skip(format!("available_tools of {key}"), "every tool of it is offered; narrow a mode with groups");
-    }
+    let tools = value.get("available_tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let tools: Vec<_> = tools.iter().filter_map(Value::as_str).map(ToolName::new).collect();
     let description = text("description").map_or_else(|| format!("MCP server {title}"), str::to_owned);
     let mut manifest = manifest(name, Some(title.to_owned()), description, transport);
+    manifest.available_tools = (!tools.is_empty()).then_some(tools);
     let seconds = value.get("timeout").and_then(Value::as_u64).and_then(|seconds| u32::try_from(seconds).ok());
     if let Some(seconds) = seconds.filter(|seconds| (1..=86_400).contains(seconds)) {
         manifest.timeouts.call = ManifestDuration::seconds(seconds);
@@ -135,10 +135,30 @@ fn service(
     Ok(manifest)
 }
 
-/// Names Skein's alternative.
-fn ours(name: &str) -> &'static str {
-    match name {
-        "developer" | "memory" | "todo" | "fetch" => "Skein has its own service of that name",
-        _ => "see `skein services` for what Skein has instead",
+/// goose's names of built-in extensions, in the form of a service name, and Skein's services with another name.
+const SERVICES: [(&str, &str); 9] = [
+    ("analyze", "developer"),
+    ("auto-visualiser", "autovisualiser"),
+    ("chat-recall", "chatrecall"),
+    ("computer-controller", "computercontroller"),
+    ("extension-manager", "extensionmanager"),
+    ("moim", "tom"),
+    ("skills", "knowledge"),
+    ("subagents", "summon"),
+    ("top-of-mind", "tom"),
+];
+
+/// Names Skein's alternative to a built-in extension of goose.
+fn ours(name: &str) -> String {
+    if name == "code-execution" {
+        return "modes have the setting `code_execution` instead".to_owned();
+    }
+    let service = SERVICES.iter().find(|(theirs, _)| *theirs == name).map_or(name, |(_, ours)| ours);
+    let (manifests, _) = load(&[(Layer::Builtin, Root::Builtin)]);
+    match manifests.services.get(service).map(|entry| &entry.manifest) {
+        Some(ours) if ours.status == Readiness::Planned => format!("Skein's own service `{service}` is only planned"),
+        Some(ours) if ours.owner.is_some() => format!("Skein has its own service `{service}`, which `auto` uses"),
+        Some(_) => format!("Skein has its own service `{service}`"),
+        None => "see `skein services` for what Skein has instead".to_owned(),
     }
 }
