@@ -1,5 +1,6 @@
 //! `skein acp` with real clients: the TypeScript SDK, the Python SDK and acpx, as their registries have them.
-//! `scripts/bootstrap` installs them.
+//! `scripts/bootstrap` installs them. Toad is not here: every version of `batrachian-toad` on PyPI needs Python 3.14, and
+//! these tests run with Python 3.10 and later.
 //!
 //! Both SDKs play one story: initialize, a new session, another mode, a file read, one written, an edit refused and
 //! then allowed, a command cancelled while it runs; then a second process loads the session. The clients judge nothing

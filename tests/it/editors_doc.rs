@@ -50,6 +50,26 @@ fn the_settings_in_the_docs_fit_the_program() {
     }
 }
 
+/// `scripts/editors` needs folders that no test can have. It says which, and how to get them.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a script of the repository")]
+fn the_script_for_editors_names_a_missing_folder() {
+    let docs = read(repository("docs/testing.md"));
+    for (editor, variable) in [
+        ("codecompanion", "SKEIN_CODECOMPANION"),
+        ("avante", "SKEIN_AVANTE"),
+        ("agentic", "SKEIN_AGENTIC"),
+        ("agent-shell", "SKEIN_AGENT_SHELL"),
+    ] {
+        let mut command = std::process::Command::new(repository("scripts/editors"));
+        let output = command.arg(editor).env_remove(variable).output().expect("the script starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with(&format!("editors: {variable} is not set: name the folder of a clone of")), "{said}");
+        assert!(docs.contains(&format!("| `{editor}` | `{variable}`")), "{variable} is in docs/testing.md");
+    }
+}
+
 fn entry() -> Value {
     serde_json::from_str(&read(repository("docs/registry/skein/agent.json"))).expect("JSON")
 }
