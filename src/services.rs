@@ -9,7 +9,9 @@ mod connection;
 mod content;
 mod service;
 mod environment;
+mod eras;
 mod http;
+mod negotiation;
 mod record;
 mod remote;
 mod replies;
@@ -37,7 +39,8 @@ use crate::sandbox::{SandboxLauncher, SandboxSpec};
 use crate::task::TaskScope;
 use crate::tool::{ServiceError, ServiceStatus, SessionContext, SessionLifetime};
 use connection::ServiceConnection;
-use remote::{ConnectError, Era, McpClient, McpConnection, Owner};
+use eras::{Era, EraCache};
+use remote::{ConnectError, McpClient, McpConnection, Owner};
 
 /// Settings and ports shared by all services of a pool.
 #[derive(Debug, Default)]
@@ -95,6 +98,7 @@ pub(crate) struct Inner {
     entries: Mutex<HashMap<Key, Arc<Service>>>,
     registry: BuiltinRegistry,
     options: PoolOptions,
+    eras: Arc<EraCache>,
     scope: TaskScope,
 }
 
@@ -120,7 +124,8 @@ struct Key {
 
 impl Pool {
     pub fn new(registry: BuiltinRegistry, options: PoolOptions) -> Self {
-        let inner = Inner { entries: Mutex::default(), registry, options, scope: TaskScope::new() };
+        let inner =
+            Inner { entries: Mutex::default(), registry, options, eras: Arc::default(), scope: TaskScope::new() };
         Self { inner: Arc::new(inner) }
     }
 
@@ -284,17 +289,7 @@ impl Inner {
                 };
                 self.registry.start(name.as_str(), &surroundings)?
             }
-            Transport::Stdio(_) | Transport::Http(_) => {
-                let connected = match self.reach(service, Era::Unknown).await {
-                    Err(ConnectError::OlderEra) => self.reach(service, Era::Handshake).await,
-                    Err(ConnectError::Mute) => match self.reach(service, Era::Handshake).await {
-                        Err(ConnectError::Handshake { .. }) => self.reach(service, Era::Slow).await,
-                        connected => connected,
-                    },
-                    connected => connected,
-                };
-                Arc::new(connected?)
-            }
+            Transport::Stdio(_) | Transport::Http(_) => Arc::new(self.negotiate(service).await?),
         };
         Ok(match &self.options.cassette {
             Some(cassette) => cassette.record(manifest, environment, connection),

@@ -11,8 +11,8 @@ use crate::manifest::Handover;
 use crate::process::{Launch, Pipes, ProcessGroup};
 use crate::sandbox::{CurrentGate, RunningSandbox, SandboxFolders, SandboxLauncher, SandboxRequest, SandboxStartError};
 use crate::services::ProgramSandbox;
-use crate::tool::{Notice, SessionLifetime};
 use crate::tool::editor::EditorError;
+use crate::tool::{Notice, SessionLifetime};
 
 /// The part of a sandbox that sessions must have in common to share a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -51,6 +51,11 @@ pub(super) trait ServiceConnection: Send + Sync {
         None
     }
 
+    /// Returns whether the service must be started again before the next call, for a reason that is not a failure.
+    fn is_outdated(&self) -> bool {
+        false
+    }
+
     fn pid(&self) -> Option<u32> {
         None
     }

@@ -260,6 +260,10 @@ impl ServiceConnection for CassetteRecorder {
         })
     }
 
+    fn is_outdated(&self) -> bool {
+        self.connection.is_outdated()
+    }
+
     fn closed(&self) -> Option<String> {
         self.connection.closed()
     }

@@ -2,37 +2,41 @@
 //! cancellation that reaches the server.
 
 mod client;
+mod connect_error;
 mod lists;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, GetPromptRequest,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientConfig, ClientRequest, GetPromptRequest,
     GetPromptRequestParams, InputResponses, ProtocolVersion, ReadResourceRequest, ReadResourceRequestParams,
     RequestMetaObject, ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
-    ClientInitializeError, ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RunningService,
-    RunningServiceCancellationToken,
+    ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RunningService, RunningServiceCancellationToken,
 };
 use rmcp::transport::IntoTransport;
-use rmcp::{Peer, RoleClient, ServiceError as RmcpError};
+use rmcp::{ClientHandler as _, ErrorData, Peer, RoleClient, ServiceError as RmcpError};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{CallError, ServiceConnection};
 use super::content;
-use super::http::{HttpSetupError, with_causes};
-use super::stdio::{LaunchError, WireFailure};
+use super::eras::{Era, EraChoice};
+use super::http::with_causes;
+use super::stdio::WireFailure;
 use crate::process::ProcessGroup;
 use crate::sandbox::CurrentGate;
 use crate::task::TaskScope;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 use client::questions;
 pub(super) use client::{McpClient, Owner};
+pub(super) use connect_error::ConnectError;
+use connect_error::{is_misunderstood, plainly};
 
 /// Maximum number of times that a server may ask for input before it answers a request.
 const MAX_ROUNDS: usize = 10;
@@ -47,36 +51,6 @@ const TELLING: Duration = Duration::from_millis(500);
 /// Time for a server to answer the question for its versions. Some servers ignore requests that they do not know.
 const PROBE_TIME: Duration = Duration::from_secs(2);
 
-/// How the connection to a server is initialised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Era {
-    /// Asks the server for its versions and chooses accordingly. Gives up after [`PROBE_TIME`].
-    Unknown,
-    /// The same without that limit, for a server that is slow to start and refuses the handshake.
-    Slow,
-    /// Uses the older `initialize` handshake.
-    Handshake,
-}
-
-/// The reason why a connection failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectError {
-    /// The server supports discovery but only older versions: the caller must connect again with the handshake.
-    #[error("it speaks no version of MCP that skein speaks")]
-    OlderEra,
-    /// The server did not answer the question for its versions: the caller should try the handshake.
-    #[error("it did not answer within {} s", PROBE_TIME.as_secs())]
-    Mute,
-    #[error("it is in this process")]
-    InProcess,
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    #[error(transparent)]
-    Http(#[from] HttpSetupError),
-    #[error("{reason}")]
-    Handshake { reason: String },
-}
-
 pub(super) struct McpConnection {
     peer: Peer<RoleClient>,
     client: McpClient,
@@ -90,6 +64,10 @@ pub(super) struct McpConnection {
     failure: WireFailure,
     /// The supervisor task sends the reason once, when client and process have ended.
     closed: watch::Receiver<Option<String>>,
+    /// Set if the server also speaks the newer era.
+    choice: Option<EraChoice>,
+    /// True once the choice was revised.
+    outdated: AtomicBool,
 }
 
 impl McpConnection {
@@ -129,11 +107,7 @@ impl McpConnection {
         };
         let running = match started {
             Ok(running) => running,
-            // Also a server that answers with a result of another kind.
-            Err(
-                ClientInitializeError::NoCompatibleProtocolVersion { .. }
-                | ClientInitializeError::ExpectedInitResult(_),
-            ) if era != Era::Handshake => return Err(ConnectError::OlderEra),
+            Err(error) if era == Era::Unknown && is_misunderstood(&error) => return Err(ConnectError::OlderEra),
             Err(error) => return Err(ConnectError::Handshake { reason: start_failure(&plainly(&error), group).await }),
         };
         let peer = running.peer().clone();
@@ -144,7 +118,27 @@ impl McpConnection {
         let stopping = scope.cancelled().child_token();
         scope.spawn(supervise(running, group, failure.clone(), closing, stopping.clone()));
         scope.spawn(subscribe(peer.clone(), client.clone(), scope.cancelled().clone()));
-        Ok(Self { peer, client, instructions, pid, stop, stopping, failure, closed })
+        let outdated = AtomicBool::new(false);
+        Ok(Self { peer, client, instructions, pid, stop, stopping, failure, closed, choice: None, outdated })
+    }
+
+    /// Adds the choice of the older era, which an error of the server may revise.
+    pub(super) fn with_choice(mut self, choice: EraChoice) -> Self {
+        self.choice = Some(choice);
+        self
+    }
+
+    /// Asks a server of the newer era whether it also accepts the older handshake.
+    pub(super) async fn accepts_handshake(&self) -> bool {
+        if !is_newer(&self.peer) {
+            return false;
+        }
+        let ClientConfig { client_info, capabilities, .. } = self.client.get_info();
+        let meta = RequestMetaObject::with_client_context(ProtocolVersion::V_2026_07_28, client_info, capabilities);
+        match tokio::time::timeout(PROBE_TIME, self.peer.discover(meta)).await {
+            Ok(Ok(server)) => server.supported_versions.iter().any(ProtocolVersion::has_initialize),
+            Ok(Err(_)) | Err(_) => false,
+        }
     }
 
     fn give_up(&self) {
@@ -284,9 +278,23 @@ impl McpConnection {
         match self.request(make, &call.context, limit).await? {
             Ok(ServerResult::CallToolResult(result)) => Ok(content::outcome(result)),
             Ok(_) => Err(CallError::Refused("its answer is not the result of a tool call".to_owned())),
-            Err(RmcpError::McpError(error)) => Ok(ToolOutcome::error(error.message.into_owned())),
+            Err(RmcpError::McpError(error)) => Ok(self.refusal(&error)),
             Err(error) => Err(self.explain(error).await),
         }
+    }
+
+    /// Returns the outcome of a call that the server refused. If the error names the newer era, the tool needs that
+    /// era, and the next start uses it. There is no error code for this. The call is not repeated, because it may have
+    /// run in part.
+    fn refusal(&self, error: &ErrorData) -> ToolOutcome {
+        let needs_newer_era = error.message.contains(ProtocolVersion::V_2026_07_28.as_str());
+        let Some(choice) = self.choice.as_ref().filter(|_| needs_newer_era) else {
+            return ToolOutcome::error(error.message.as_ref());
+        };
+        choice.revise();
+        self.outdated.store(true, Ordering::Relaxed);
+        let advice = "From now on skein speaks that version with the service: repeat the call";
+        ToolOutcome::error(format!("{}. {advice}", error.message))
     }
 }
 
@@ -358,6 +366,10 @@ impl ServiceConnection for McpConnection {
         } else {
             self.closed.borrow().clone()
         }
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.outdated.load(Ordering::Relaxed)
     }
 
     fn pid(&self) -> Option<u32> {
@@ -463,16 +475,6 @@ async fn end(mut group: ProcessGroup, failure: &WireFailure, grace: Duration) ->
         (Some(reason), _) => reason,
         (None, Ok(status)) => status,
         (None, Err(_)) => "it closed its output".to_owned(),
-    }
-}
-
-/// Formats the error without rmcp's type names.
-fn plainly(error: &ClientInitializeError) -> String {
-    match error {
-        ClientInitializeError::TransportError { error, .. } => with_causes(error.error.as_ref()),
-        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => plainly(fallback),
-        ClientInitializeError::JsonRpcError(error) => format!("it refused to begin: {}", error.message),
-        other => other.to_string(),
     }
 }
 

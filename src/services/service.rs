@@ -265,6 +265,11 @@ impl Service {
         let mut instance = self.instance.lock().await;
         if let Some(running) = instance.as_ref() {
             match running.connection.closed() {
+                // Calls that still run hold the old connection, which ends with the last of them.
+                None if running.connection.is_outdated() => {
+                    self.state().watched = None;
+                    *instance = None;
+                }
                 None => return self.current(&mut instance).await,
                 Some(reason) => {
                     drop(self.record_failure(&reason));

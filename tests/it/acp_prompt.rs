@@ -629,6 +629,10 @@ fn a_missing_key_is_an_authentication_error() {
     let setup = greeting["authMethods"].as_array().unwrap().iter().find(|method| method["id"] == "setup").unwrap();
     let run = &setup["_meta"]["terminal-auth"];
     assert!(run["command"].as_str().unwrap().ends_with("skein") && run["args"] == json!(["configure"]), "{setup}");
+    // A client that does not announce it gets the method of the protocol alone.
+    let plain = Acp::launch(&sandbox, sandbox.command(&["acp"])).introduce(&json!({"auth": {"terminal": true}}));
+    let setup = plain["authMethods"].as_array().unwrap().iter().find(|method| method["id"] == "setup").unwrap();
+    assert_eq!((&setup["type"], setup.get("_meta")), (&json!("terminal"), None), "{setup}");
     sandbox.write("config/config.yaml", "version: 1\nmodels:\n  anthropic:claude-sonnet-4-5: {}\n");
     let session = client.session();
     let params = json!({"sessionId": session, "configId": "model", "value": "anthropic:claude-sonnet-4-5"});

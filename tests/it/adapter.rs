@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::acp::{Acp, of_kind, said, selected, spoken};
 use crate::support::tmux::Terminal;
-use crate::support::{Sandbox, full_tests, npm, servers, service, with};
+use crate::support::{Sandbox, full_tests, npm, read, servers, service, with};
 
 /// The test server as an editor brings it: it belongs to one session.
 fn talker(name: &str, args: &[&str]) -> Value {
@@ -176,6 +176,60 @@ fn a_form_of_a_service_of_either_era_is_filled_in_by_the_editor() {
             assert!(answer.contains(r#""state":"s 1""#), "the state came back as it was: {answer}");
         }
     }
+}
+
+/// A server of both eras, as today's SDKs make them. Its tools ask with a request, which only the older era has.
+#[test]
+fn a_server_of_both_eras_asks_in_the_one_its_tools_know() {
+    let sandbox = Sandbox::new();
+    let log = sandbox.path("messages").display().to_string();
+    let args = ["--discover", "both", "--log-messages", &log];
+    let mut client = client(&sandbox, &able());
+    let asked = on_elicitation(&mut client, json!({"action": "accept", "content": {"sure": true}}));
+    for _ in 0..2 {
+        let session = client.session_with(json!([talker("parrot", &args)]));
+        let (_, updates) = client.prompt(&session, r#"/parrot.ask {"what": "yes"}"#);
+        assert_eq!(asked.borrow_mut().pop().expect("a question")["sessionId"], json!(session));
+        assert!(spoken(&updates).contains(r#""content":{"sure":true}"#), "{}", spoken(&updates));
+    }
+    let messages = read(&log);
+    let methods: Vec<_> = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect();
+    let is_of = |name: &str, message: &&Value| message["method"] == name;
+    let first = methods.iter().position(|message| is_of("initialize", &message)).expect("a handshake");
+    let discovered = methods.iter().rposition(|message| is_of("server/discover", &message)).expect("the question");
+    assert!(discovered < first, "the second session knows the answer: {messages}");
+    assert_eq!(methods.iter().filter(|message| is_of("initialize", message)).count(), 2, "{messages}");
+}
+
+/// The other kind of server of both eras. The call that failed is not repeated without the user.
+#[test]
+fn tools_that_need_the_newer_era_get_it_with_the_next_call() {
+    let sandbox = Sandbox::new();
+    let mut client = client(&sandbox, &able());
+    let asked = on_elicitation(&mut client, json!({"action": "accept", "content": {"sure": true}}));
+    let session = client.session_with(json!([talker("parrot", &["--discover", "both-newer"])]));
+    let call = r#"/parrot.ask {"what": "yes"}"#;
+    let (_, updates) = client.prompt(&session, call);
+    assert!(
+        spoken(&updates).contains("2026-07-28 or newer") && spoken(&updates).contains("repeat the call"),
+        "{updates:#?}"
+    );
+    assert!(asked.borrow().is_empty());
+    let (_, updates) = client.prompt(&session, call);
+    assert_eq!(asked.borrow().len(), 1);
+    assert!(spoken(&updates).contains(r#""sure":true"#), "{}", spoken(&updates));
+}
+
+/// On a shared connection a request of the server belongs to nobody, so the newer era is used there.
+#[test]
+fn a_shared_server_of_both_eras_is_spoken_to_in_the_newer() {
+    let sandbox = Sandbox::new();
+    install(&sandbox, &[("common", "shared", &["--discover", "both"])]);
+    let mut client = client(&sandbox, &able());
+    let session = talking(&mut client);
+    let (_, updates) = client.prompt(&session, "/common.client {}");
+    let told: Value = serde_json::from_str(&unfenced(&spoken(&updates))).expect("JSON");
+    assert_eq!((&told["greeted"], &told["told"]["elicitation"]), (&Value::Null, &json!({"form": {}, "url": {}})));
 }
 
 #[test]

@@ -59,6 +59,11 @@ impl Client {
         writeln!(self.stdin.as_mut().expect("not closed"), "{message}").expect("the server reads");
     }
 
+    /// Sends a line as it is, which need not be a message.
+    pub(crate) fn send_line(&mut self, line: &str) {
+        writeln!(self.stdin.as_mut().expect("not closed"), "{line}").expect("the server reads");
+    }
+
     pub(crate) fn notify(&mut self, method: &str, params: Value) {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }

@@ -97,6 +97,8 @@ mod sandboxed_services;
 mod knowledge;
 /// Names, comments and docs are in plain technical English.
 mod language;
+/// `skein mcp` on the wire: malformed messages, annotations.
+mod mcp_wire;
 /// A scripted model behind HTTP.
 mod model;
 /// Who works on a prompt, and what they know.

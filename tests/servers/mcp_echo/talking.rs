@@ -8,13 +8,13 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
-use super::{answer, notify, say, send, tool};
+use super::{answer, notify, refuse, say, send, tool};
 
 /// What it remembers of its talks.
 #[derive(Debug, Default)]
 pub(crate) struct Talks {
     /// It needs no handshake, and its questions are answers.
-    newer: bool,
+    pub(crate) newer: bool,
     /// What it was told about the client that greeted it.
     pub(crate) client: Mutex<Value>,
     /// It has one more tool and one more prompt.
@@ -160,6 +160,12 @@ impl Talks {
 
     fn ask(&self, id: &Value, params: &Value, what: &str) {
         let question = question(what);
+        // As with the SDKs: a server may speak both eras, and its tools ask in one of them only.
+        match (self.newer, params["_meta"]["io.modelcontextprotocol/protocolVersion"].is_null()) {
+            (false, false) => return refuse(id, -32600, "the protocol 2026-07-28 has no requests of a server"),
+            (true, true) => return refuse(id, -32600, "questions need the protocol version 2026-07-28 or newer"),
+            _ => {}
+        }
         if !self.newer {
             let reply = self.asked("elicitation/create", question);
             if what == "page" && reply["action"] == "accept" {
@@ -225,12 +231,4 @@ fn kinds() -> Value {
         "structuredContent": {"answer": 42},
         "_meta": {"ui": {"resourceUri": "ui://echo/page"}},
     })
-}
-
-/// The greeting of the newer era.
-pub(crate) fn discovered(id: &Value, capabilities: &Value) {
-    let mut result = json!({"supportedVersions": ["2026-07-28"], "capabilities": capabilities, "ttlMs": 0});
-    result["cacheScope"] = json!("private");
-    result["_meta"] = json!({"io.modelcontextprotocol/serverInfo": {"name": "skein-mcp-echo", "version": "0"}});
-    answer(id, result);
 }
