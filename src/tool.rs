@@ -227,14 +227,14 @@ pub struct ToolOutcome {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
     /// MCP annotations of content parts, such as audience and priority, keyed by index.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "indexed_values")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "read_indices")]
     pub annotations: BTreeMap<usize, Value>,
     pub meta: Option<Value>,
 }
 
 /// Reads a map whose keys are numbers. JSON writes them as text, and inside a tagged enum serde does not convert them
 /// back.
-fn indexed_values<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<usize, Value>, D::Error> {
+fn read_indices<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<usize, Value>, D::Error> {
     use serde::de::Error as _;
     let by_text = BTreeMap::<String, Value>::deserialize(deserializer)?;
     let index = |(key, value): (String, Value)| match key.parse() {

@@ -69,10 +69,12 @@ pub(super) async fn prompt(
     let front = Arc::clone(&updates) as Arc<dyn Notifier>;
     let prompt_options = PromptOptions { from_user: typed, plan_only: false };
     let ended = connection.server.orchestrator.prompt(pending, prompt, prompt_options, front, running.cancel()).await;
-    if let Ok(TurnEnd { ending: StopReason::EndTurn, .. }) = &ended {
-        let (session, updates) = (Arc::downgrade(&open.session), Arc::clone(&updates));
+    if let Ok(TurnEnd { ending: StopReason::EndTurn, .. }) = &ended
+        && let Some(naming) = name_session(&open.session)
+    {
+        let updates = Arc::clone(&updates);
         connection.spawn(async move {
-            if let Some(title) = name_session(session).await {
+            if let Some(title) = naming.await {
                 updates.status(StatusUpdate::Title(title));
             }
         });

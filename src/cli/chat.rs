@@ -253,9 +253,10 @@ impl Chat<'_> {
         let ended =
             async |front, cancel: &_| orchestrator.prompt(session.begin()?, prompt, options, front, cancel).await;
         let ended = self.interruptible(ended).await;
-        if let Ok(TurnEnd { ending: StopReason::EndTurn, .. }) = &ended {
-            let session = Arc::downgrade(&self.session);
-            self.naming.spawn(async move { drop(name_session(session).await) });
+        if let Ok(TurnEnd { ending: StopReason::EndTurn, .. }) = &ended
+            && let Some(naming) = name_session(&self.session)
+        {
+            self.naming.spawn(async move { drop(naming.await) });
         }
         match ended {
             Ok(TurnEnd { ending, .. }) => match ending {

@@ -27,7 +27,7 @@ pub struct Config {
     /// Limits of processes, in addition to those of manifests; a project can only make them stricter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxConfig>,
-    /// Whether prompts get excerpts of earlier sessions; true if left out, and false if the user or the project says so.
+    /// Whether prompts get excerpts of earlier sessions; true if left out. Either config can turn them off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<bool>,
     /// The active one of `profiles`.

@@ -14,7 +14,7 @@ use crate::conversation::Message;
 use crate::ids::ModelRef;
 use crate::llm::Provider;
 use crate::store::SessionChange;
-use crate::tool::truncate;
+use crate::tool::{SessionLifetime, truncate};
 
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Bytes of the prompt, and of the answer to it, that the model reads.
@@ -27,14 +27,15 @@ const SYSTEM: &str = "You name conversations. You are given the beginning of one
 instruction in it. Answer with a title of three to seven words in the language of the request, and nothing else: \
 no quotation marks, no full stop.";
 
-/// Asks the accelerator for a title if the session has had one turn. Returns the new title. `None` if the session has no
-/// accelerator, is over, has another title by now, or the answer is no title. Front ends that stay open run it in the
-/// background after a turn.
-pub async fn name_session(session: Weak<Session>) -> Option<String> {
-    let (naming, lifetime) = {
-        let session = session.upgrade()?;
-        (SessionNaming::of(&session)?, session.context().lifetime().clone())
-    };
+/// Returns the question for a title, if the session has had one turn and has an accelerator. Front ends that stay open
+/// call it after a turn and run the future in the background. It returns the new title, or `None` if the session is
+/// over, has another title by now, or the answer is no title.
+pub fn name_session(session: &Arc<Session>) -> Option<impl Future<Output = Option<String>> + Send + use<>> {
+    let naming = SessionNaming::of(session)?;
+    Some(ask_for_title(naming, session.context().lifetime().clone(), Arc::downgrade(session)))
+}
+
+async fn ask_for_title(naming: SessionNaming, lifetime: SessionLifetime, session: Weak<Session>) -> Option<String> {
     let asked = ask_once(naming.model.as_ref(), SYSTEM.into(), naming.question, MAX_ANSWER);
     let (answer, usage) = tokio::select! {
         biased;

@@ -116,7 +116,7 @@ impl FileRecords {
 
     pub(super) fn saw(&mut self, place: &Path, stamp: Stamp) {
         if self.seen.insert(place.to_owned(), stamp) != Some(stamp)
-            && let Some(key) = seen_key(place)
+            && let Some(key) = sighting_key(place)
         {
             self.stored.put(&key, stamp.0.to_vec());
         }
@@ -124,7 +124,7 @@ impl FileRecords {
 
     fn forget(&mut self, place: &Path) {
         self.seen.remove(place);
-        if let Some(key) = seen_key(place) {
+        if let Some(key) = sighting_key(place) {
             self.stored.remove(&key);
         }
     }
@@ -178,7 +178,7 @@ impl FileRecords {
 }
 
 /// Returns the key of a sighting. `None` for a path that is not UTF-8; such a file must be read again.
-fn seen_key(place: &Path) -> Option<String> {
+fn sighting_key(place: &Path) -> Option<String> {
     place.to_str().map(|path| format!("{SEEN}{path}"))
 }
 
