@@ -38,8 +38,9 @@ async fn twenty_sessions_share_one_process() {
 #[tokio::test]
 async fn session_scoped_service_has_a_process_per_session() {
     let wired = echo_alone(json!({"scope": "session"}));
-    let one = wired.bind_session("one", "work").await.expect("bound");
-    let again = wired.bind_session("one", "work").await.expect("bound");
+    let session = wired.session("one");
+    let one = wired.bind_context(session.clone(), "work").await.expect("bound");
+    let again = wired.bind_context(session, "work").await.expect("bound");
     let two = wired.bind_session("two", "work").await.expect("bound");
     let mut pids = Vec::new();
     for binding in [&one, &again, &two] {
@@ -48,6 +49,9 @@ async fn session_scoped_service_has_a_process_per_session() {
     assert_eq!(pids[0], pids[1]);
     assert_ne!(pids[0], pids[2]);
     assert_eq!(wired.processes().len(), 2);
+    // The process of a session ends with it, and that of another one stays.
+    drop((one, again));
+    wired.until_processes(1).await;
     wired.stop().await;
 }
 

@@ -229,17 +229,14 @@ impl Wired {
     }
 
     pub(crate) async fn bind_session(&self, session: &str, mode: &str) -> Result<Binding, BindError> {
+        self.bind_context(self.session(session), mode).await
+    }
+
+    /// A binding of a session that may have others.
+    pub(crate) async fn bind_context(&self, session: Arc<SessionContext>, mode: &str) -> Result<Binding, BindError> {
         let asker: Arc<dyn Asker> = Arc::new(NoAsker);
-        self.bind_terms(
-            mode,
-            BindRequest {
-                session: self.session(session),
-                approval: Some(ApprovalLevel::Auto),
-                asker,
-                client_services: Vec::new(),
-            },
-        )
-        .await
+        let approval = Some(ApprovalLevel::Auto);
+        self.bind_terms(mode, BindRequest { session, approval, asker, client_services: Vec::new() }).await
     }
 
     pub(crate) async fn bind_terms(&self, mode: &str, terms: BindRequest) -> Result<Binding, BindError> {
